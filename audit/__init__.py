@@ -1,1 +1,1 @@
-"""The audit log of global-layers: write, sign, cosign, verify, read."""
+"""The audit log of global-layers: write, sign, cosign, verify and read."""

@@ -1,4 +1,4 @@
-"""An audit log on disk: what is announced is written and synced before it happens.
+"""An audit log on disk: each act is written and synced before it happens.
 
 Append-only JSON lines, chained by hash (audit_chain.py), mode 0600. Never a value, a secret or a path that
 may name a patient. Several processes may write in turn; each checks what the others wrote. The rules:
@@ -59,7 +59,7 @@ class AuditSettings(Document):
 
     @property
     def limits(self) -> Limits:
-        """As the log takes them."""
+        """The limits as the log uses them."""
         return Limits(largest_bytes=int(self.largest_megabytes * 1_000_000), keep_days=self.keep_days)
 
 
@@ -132,7 +132,7 @@ class LogFile:
 
     @property
     def position(self) -> LogPosition:
-        """Where the log stands, as far as this process has looked."""
+        """The position of the log, as far as this process has read."""
         return self._position
 
     @property
@@ -142,17 +142,17 @@ class LogFile:
             return generation_of(self._path)
 
     def sign_with(self, sign: Sign) -> None:
-        """From now on full files are put aside, and checkpoints carried over are signed so."""
+        """Start to rotate full files, and to sign the checkpoints that continue in the next file."""
         self._sign = sign
 
     def has_grown(self, size: int, by: int) -> bool:
-        """Whether at least `by` records, those about checkpoints left out, stand after the first `size` ones."""
+        """Return whether the log has at least `by` records after the first `size`. Checkpoint records do not count."""
         with self._explained(), self._locked():
             self._catch_up()
             return len(self._recent) >= by and self._recent[-by] >= size
 
     def position_at(self, size: int) -> LogPosition | None:
-        """Where the log stood after its first `size` records; None where it has fewer, or that file is deleted."""
+        """Return the position after the first `size` records; None if there are fewer or that file is deleted."""
         if size == 0:
             return LogPosition()
         with self._explained(), self._locked():
@@ -175,7 +175,7 @@ class LogFile:
             self._append(records)
 
     def leaves(self, start: int, most: int) -> list[bytes]:
-        """The leaves of at most so many records from number `start` on, 32 bytes each."""
+        """Return the leaves (32 bytes each) of at most this many records from number `start` on."""
         with self._explained(), self._locked():
             self._catch_up()
             if (place := self._place(start)) is not None:
@@ -183,7 +183,7 @@ class LogFile:
             return [record.leaf for record in islice(self._from(start), most)]
 
     def records(self, event: str) -> Iterator[dict[str, Any]]:  # Any: whatever JSON holds
-        """The facts of every record of one kind, oldest first, over all files.
+        """Yield the facts of every record of one kind, oldest first, over all files.
 
         Raises:
             AuditError: the log was changed.
@@ -390,7 +390,7 @@ class LogFile:
 
 
 def broken_log(finding: str, consequences: Consequences) -> AuditError:
-    """A log is not what was written."""
+    """Return the error that a log was changed or damaged."""
     return AuditError(
         what=f"The audit log is not what was written: {finding}.",
         consequence=consequences.of_damage,

@@ -1,4 +1,4 @@
-"""What one program remembers of checkpoints: those that it cosigned for others, and its own that were.
+"""Stored checkpoints: those that this program cosigned for others, and its own that others cosigned.
 
 A folder of small JSON files, each replaced whole and synced. A witness that lost them would cosign a rollback;
 so they stand beside the log, and what they say is in the log too.
@@ -17,7 +17,7 @@ _OWN: Final = "own.json"
 
 
 def kept_checkpoint(folder: Path, owner: str) -> LogCheckpoint | None:
-    """The last checkpoint of this owner's log that was cosigned here.
+    """Return the last checkpoint of this owner's log that was cosigned here.
 
     Raises:
         CheckpointRefused: the file in its place is no head.
@@ -27,24 +27,24 @@ def kept_checkpoint(folder: Path, owner: str) -> LogCheckpoint | None:
 
 
 def kept_checkpoints(folder: Path) -> list[LogCheckpoint]:
-    """Every checkpoint that was kept of others' logs, sorted by owner."""
+    """Return every stored checkpoint of other logs, sorted by owner."""
     found = [_read(path) for path in sorted(folder.glob("kept-*.json"))]
     return [checkpoint_from_facts(facts) for facts in found if facts is not None]
 
 
 def keep_checkpoint(folder: Path, signed: LogCheckpoint) -> None:
-    """Keep a checkpoint that is about to be cosigned."""
+    """Store a checkpoint before it is cosigned."""
     _write(_kept_path(folder, signed.owner), checkpoint_facts(signed))
 
 
 def put_aside(folder: Path, signed: LogCheckpoint) -> None:
-    """Keep the checkpoint of a former identity key under that key's name, beside the one of the new key."""
+    """Store the checkpoint of a former identity key under that key's name, beside that of the new key."""
     _write(_former_path(folder, signed.owner, signed.key), checkpoint_facts(signed))
     _kept_path(folder, signed.owner).unlink()
 
 
 def former_checkpoint(folder: Path, owner: str, key: bytes) -> LogCheckpoint | None:
-    """The checkpoint that was put aside of this owner's log under this identity key (raw, 32 bytes), if there is one.
+    """Return the stored checkpoint of this owner's log under a former identity key (raw, 32 bytes), if any.
 
     Raises:
         CheckpointRefused: the file in its place is no head.
@@ -54,18 +54,18 @@ def former_checkpoint(folder: Path, owner: str, key: bytes) -> LogCheckpoint | N
 
 
 def own_checkpoint(folder: Path) -> LogCheckpoint | None:
-    """The last checkpoint of the own log that somebody cosigned."""
+    """Return the last checkpoint of this program's own log that the other side cosigned."""
     facts = _read(folder / _OWN)
     return None if facts is None else checkpoint_from_facts(facts)
 
 
 def keep_own_checkpoint(folder: Path, signed: LogCheckpoint) -> None:
-    """Keep a checkpoint of the own log that was cosigned."""
+    """Store a cosigned checkpoint of this program's own log."""
     _write(folder / _OWN, checkpoint_facts(signed))
 
 
 def peer_key(folder: Path, owner: str) -> bytes | None:
-    """The identity key that a peer has shown here first, raw, 32 bytes."""
+    """Return the identity key that a peer presented here first, raw, 32 bytes."""
     facts = _read(_key_path(folder, owner))
     try:
         return None if facts is None else bytes.fromhex(facts["key"])
@@ -74,7 +74,7 @@ def peer_key(folder: Path, owner: str) -> bytes | None:
 
 
 def keep_peer_key(folder: Path, owner: str, key: bytes) -> None:
-    """Keep the identity key that a peer shows for the first time."""
+    """Store the identity key that a peer presents for the first time."""
     _write(_key_path(folder, owner), {"owner": owner, "key": key.hex()})
 
 

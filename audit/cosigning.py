@@ -1,4 +1,4 @@
-"""Two audit logs on one stream: each side owns one, and witnesses the other's.
+"""Two audit logs on one stream: each side owns one log and witnesses the other.
 
 The same on both sides. A side first says what it keeps of the other's log; the other shows the leaves since then
 with a signed checkpoint; the witness links them, remembers, records and cosigns; and the cosignature becomes
@@ -58,11 +58,11 @@ class LogParty:
         self.public_key = key.public_key().public_bytes_raw()
 
     def signed(self, position: LogPosition) -> LogCheckpoint:
-        """A checkpoint of the own log, signed."""
+        """Return a signed checkpoint of this side's log."""
         return sign_checkpoint(self.owner, self.log.generation, position, self._now(), self._key)
 
     def kept_of(self, owner: str, key: bytes) -> LogCheckpoint | None:
-        """The last checkpoint of another's log under this identity key (raw, 32 bytes) that was cosigned here.
+        """Return the last checkpoint of another log under this identity key (raw, 32 bytes) that was cosigned here.
 
         Raises:
             CheckpointRefused: what was kept cannot be read.
@@ -78,7 +78,7 @@ class LogParty:
         return kept or checkpoint_memory.former_checkpoint(self.folder, owner, key)
 
     def witness(self, grown: LogGrowth, owner: str, key: bytes) -> LogCosignature:
-        """Link another's log, remember and record where it stands, and cosign it.
+        """Check that another log continues, store and record its position, and cosign it.
 
         Raises:
             CheckpointRefused: it was rolled back, has parted from what was seen, or is not its owner's.
@@ -106,7 +106,7 @@ class LogSession:
         self._under_way: LogCheckpoint | None = None
 
     def standing(self) -> LogStanding:
-        """What this side keeps of the peer's log; the first thing that it says.
+        """Return the stored position of the peer's log. It is the first message of this side.
 
         Raises:
             CheckpointRefused: what was kept cannot be read.
@@ -114,7 +114,7 @@ class LogSession:
         return LogStanding(self._party.public_key, self._party.kept_of(self._peer, self._peer_key))
 
     def heard(self, message: LogMessage) -> list[LogMessage]:
-        """Take in a message; what is to be answered.
+        """Handle a message and return the answers.
 
         Raises:
             CheckpointRefused: one of the two logs is not what it was; the reason says which.
@@ -131,7 +131,7 @@ class LogSession:
                 return self.due()
 
     def due(self, at_least: int = GROWTH) -> list[LogMessage]:
-        """The next growth to be shown, where the log has grown by so many records that are not about checkpoints."""
+        """Return the messages that are due after this many new records. Checkpoint records do not count."""
         start = self._confirmed
         if start is None or self._under_way is not None or not self._party.log.has_grown(start, at_least):
             return []

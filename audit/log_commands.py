@@ -1,4 +1,4 @@
-"""What the commands `audit verify | show | export` of both programs have in common.
+"""The common parts of `audit verify`, `audit show` and `audit export` in both programs.
 
 Reads a log and writes a report; never the log itself.
 """
@@ -42,7 +42,7 @@ class Desk:
     kept: tuple[LogCheckpoint, ...] = ()
 
     def given(self, keys: Path | None, checkpoints: Path | None) -> Desk:
-        """With what the reader brings: a file of public keys instead of our own, and a file of checkpoints."""
+        """Return the desk with the reader's own files of public keys and of checkpoints."""
         return replace(
             self,
             keys=self.keys if keys is None else read_keys(keys),
@@ -50,30 +50,30 @@ class Desk:
         )
 
     def verification(self) -> Verification:
-        """Check the log; an AuditError names the first fault."""
+        """Check the log. An AuditError names the first fault."""
         try:
             return verify_log(self.path, owner=self.owner, keys=self.keys, kept=self.kept)
         except BrokenFile as broken:
             raise broken_log(str(broken), _READING) from broken
 
     def shown(self, choice: Choice) -> Iterator[tuple[int, dict[str, object]]]:
-        """Number and facts of the chosen records; an AuditError names the first fault."""
+        """Yield number and facts of the chosen records. An AuditError names the first fault."""
         try:
             yield from ((number, dict(facts)) for number, facts in chosen(facts_in(self.path), choice))
         except BrokenFile as broken:
             raise broken_log(str(broken), _READING) from broken
 
     def export(self, output: Path, choice: Choice, title: str) -> int:
-        """Write a report, mode 0600, whole or not at all; how many records it has.
+        """Write a report with mode 0600, complete or not at all. Return the number of records.
 
         Raises:
             UsageError: the file exists, or its name says neither CSV nor HTML.
         """
         if output.suffix not in (".csv", ".html"):
             raise UsageError(
-                what=f"{output} is named neither .csv nor .html.",
+                what=f"{output} does not end with .csv or .html.",
                 consequence="Nothing was written.",
-                remedy="Give --output a name that ends with the kind of report that you want.",
+                remedy="The name of --output must end with .csv or .html.",
             )
         records = list(self.shown(choice))
         if output.suffix == ".csv":
@@ -97,19 +97,19 @@ class Desk:
 
 
 def time_given(text: str | None, option: str) -> datetime | None:
-    """A day or a time that a person has typed; a UsageError where it is none."""
+    """Return the day or time that a person typed. Raises UsageError for anything else."""
     try:
         return None if text is None else moment(text)
     except ValueError as cause:
         raise UsageError(
-            what=f"{option} {text!a} is no day and no time.",
+            what=f"{option} {text!a} is not a day or a time.",
             consequence="Nothing was read or written.",
-            remedy="Write it as 2026-03-01 or as 2026-03-01T14:30, in UTC.",
+            remedy="Use the form 2026-03-01 or 2026-03-01T14:30, in UTC.",
         ) from cause
 
 
 def lines(found: Verification) -> Iterator[str]:
-    """What a verification found, for a terminal."""
+    """Yield the result of a verification, for a terminal."""
     gone = f"; the first {found.first} were deleted when their time was over" if found.first else ""
     yield f"{found.position.sequence} records in {found.files} file{'s' * (found.files != 1)}, unbroken{gone}."
     yield f"Checkpoint {found.position.hash}."
@@ -126,7 +126,7 @@ def lines(found: Verification) -> Iterator[str]:
 
 
 def summary(found: Verification, choice: Choice) -> list[tuple[str, str]]:
-    """What a verification found, for a page."""
+    """Return the result of a verification, for a page."""
     period = f"{choice.since or 'the beginning'} to {choice.until or 'the end'}"
     return [
         ("Study", choice.study or "all"),

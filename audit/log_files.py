@@ -1,4 +1,4 @@
-"""The files of an audit log: the one that is written, and those that rotation has put aside.
+"""The files of an audit log: the current file and the rotated files.
 
 `audit.log` is the present file; a full one is renamed to `audit.log.` and the number of its first record
 in ten digits, so that names sort as records do. Read only; nothing here writes or locks.
@@ -33,12 +33,12 @@ class BrokenFile(ValueError):  # a finding, worded by whoever reads the log
 
 
 def full_name(path: Path, first: int) -> Path:
-    """What the present file is called once it is full; `first` is the number of its first record."""
+    """Return the name of the current file after rotation. `first` is the number of its first record."""
     return path.with_name(f"{path.name}.{first:0{_DIGITS}d}")
 
 
 def full_files(path: Path) -> list[Path]:
-    """The files that rotation has put aside, oldest first."""
+    """Return the rotated files, oldest first."""
     pattern = re.compile(re.escape(path.name) + rf"\.[0-9]{{{_DIGITS}}}")
     try:
         return sorted(found for found in path.parent.iterdir() if pattern.fullmatch(found.name))
@@ -47,17 +47,17 @@ def full_files(path: Path) -> list[Path]:
 
 
 def all_files(path: Path) -> list[Path]:
-    """Every file of a log that is there, oldest first."""
+    """Return every existing file of a log, oldest first."""
     return [*full_files(path), *([path] if path.exists() else [])]
 
 
 def first_number(path: Path, file: Path) -> int:
-    """The number of the first record of a full file, as its name says."""
+    """Return the number of the first record of a rotated file, from its name."""
     return int(file.name[len(path.name) + 1 :])
 
 
 def last_line(file: Path) -> bytes:
-    """The last line of a file, b"" where it has none; only the file's end is read."""
+    """Return the last line of a file, b"" if it has none. Only the file's end is read."""
     with file.open("rb") as opened:
         end = opened.seek(0, os.SEEK_END)
         length = _TAIL_BYTES
@@ -71,13 +71,13 @@ def last_line(file: Path) -> bytes:
 
 
 def first_line(file: Path) -> bytes:
-    """The first line of a file, b"" where it has none."""
+    """Return the first line of a file, b"" if it has none."""
     with file.open("rb") as opened:
         return opened.readline()
 
 
 def position_after(file: Path) -> LogPosition:
-    """Where the chain stands after a full file, by its last line, which is checked alone.
+    """Return the chain's position after a rotated file, from its last line. Only this line is checked.
 
     Raises:
         BrokenFile: that line is no record.
@@ -91,13 +91,13 @@ def position_after(file: Path) -> LogPosition:
 
 
 def line_count(file: Path) -> int:
-    """How many lines a file has."""
+    """Return the number of lines of a file."""
     with file.open("rb") as opened:
         return sum(1 for _ in opened)
 
 
 def start_of_file(path: Path, file: Path, before: LogPosition | None) -> LogPosition:
-    """Where the chain stood before a file's first line.
+    """Return the chain's position before a file's first line.
 
     Args:
         path: the log's present file.
@@ -125,7 +125,7 @@ def start_of_file(path: Path, file: Path, before: LogPosition | None) -> LogPosi
 
 
 def generation_of(path: Path) -> int:
-    """The generation of a log, by the first record of its newest file that has one."""
+    """Return the generation of a log, from the first record of its newest file that has one."""
     for file in reversed(all_files(path)):
         line = first_line(file)
         if line.endswith(b"\n"):
@@ -138,13 +138,13 @@ def generation_of(path: Path) -> int:
 
 
 def generation_in(facts: dict[str, Any]) -> int:
-    """The generation that the first record of a file names."""
+    """Return the generation that the first record of a file names."""
     generation = facts.get("generation") if facts.get("event") in (CONTINUED, RESTARTED) else FIRST_GENERATION
     return generation if type(generation) is int and generation >= FIRST_GENERATION else FIRST_GENERATION
 
 
 def set_aside(path: Path, now: datetime, *, least: int = 0) -> int:
-    """Rename every file of a log, so that the next one begins with none before it; the next generation.
+    """Rename every file of a log, so that a new log begins. Return the next generation.
 
     Args:
         path: the log's present file.
@@ -170,7 +170,7 @@ class Placed:
 
 
 def checked_records(path: Path, size: int | None = None) -> Iterator[Placed]:
-    """Every record of a log over all its files, oldest first, each checked.
+    """Check and yield every record of a log over all its files, oldest first.
 
     Args:
         path: the log's present file.

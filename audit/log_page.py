@@ -1,4 +1,4 @@
-"""An audit log as one HTML page that puts together what belongs together: people's acts, then each run, then the rest.
+"""An audit log as one HTML page, in three parts: people's acts, each run, and the rest.
 
 Pure. Each record is on the page once, with its number and its facts, so the page is as complete as the log. Of a run,
 all records of one round are one line: what was offered, released, handed over, bound and summed.
@@ -52,14 +52,14 @@ _GROUP_OF: Final = {
 _WHAT: Final = {
     _PEOPLE: "Approvals, withdrawals and other acts of a person.",
     _REFUSED: "Requests that this program or its policy did not allow.",
-    _IDENTITY: "Who was let in, and with which keys.",
+    _IDENTITY: "Who was accepted, and with which keys.",
     _LOG: "Confirmations by the other side, and changes of the log's files.",
-    _OTHER: "Records of no run.",
+    _OTHER: "Records that belong to no run.",
 }
 
 
 def as_html(title: str, summary: Iterable[tuple[str, str]], records: Iterable[Record]) -> str:
-    """One page that loads nothing: what was checked, what left in figures, and every record in words.
+    """Return one page that loads nothing: the checks, the totals sent, and every record in words.
 
     Args:
         title: of the page.
@@ -74,7 +74,7 @@ def as_html(title: str, summary: Iterable[tuple[str, str]], records: Iterable[Re
     sections += [_section(group, groups[group]) for group in (_PEOPLE, _REFUSED)]
     sections += [_run(name, found) for name, found in runs.items()]
     sections += [_section(group, groups[group]) for group in (_IDENTITY, _LOG, _OTHER)]
-    words = "Each record is on this page once. In the facts, as the log has them, the first round is 0, not 1."
+    words = "Each record is shown once on this page. In the facts, as stored in the log, the first round is 0, not 1."
     return page(title, [paragraph(words, "soft")], sections)
 
 
@@ -109,8 +109,9 @@ def _run(name: str, records: Sequence[Record]) -> Section:
         else:
             others.append((number, facts))
     left = dict(figures(records))
-    words = f"{left['Contributions that left']} contributions with {left['Bytes in them']} bytes left in this run."
-    parts = [paragraph(words, "soft")] if left["Contributions that left"] != "0" else []
+    count, size = left["Contributions that left"], left["Bytes in them"]
+    words = f"This site sent {count} contributions with {size} bytes in this run."
+    parts = [paragraph(words, "soft")] if count != "0" else []
     if others:
         parts.append(table(f"{name}, course", _HEAD, [_line(_time(f), [(n, f)]) for n, f in others], style="log"))
     if rounds:

@@ -122,7 +122,7 @@ class Choice:
 
 
 def chosen(records: Iterable[tuple[int, Facts]], choice: Choice) -> Iterator[tuple[int, Facts]]:
-    """The records of a choice, in their order."""
+    """Yield the chosen records in order."""
     kept = list(records)
     plans = {str(facts["plan"]) for _, facts in kept if _is_of_study(facts, choice.study) and "plan" in facts}
     for number, facts in kept:
@@ -137,7 +137,7 @@ def chosen(records: Iterable[tuple[int, Facts]], choice: Choice) -> Iterator[tup
 
 
 def in_words(facts: Facts) -> str:
-    """One sentence about a record; an event without words of its own says its name and its facts."""
+    """Return one sentence about a record. An event without its own words shows its name and its facts."""
     pattern = _WORDS.get(str(facts.get("event")))
     if pattern is not None:
         try:
@@ -152,19 +152,19 @@ def in_words(facts: Facts) -> str:
 
 
 def from_one(facts: Facts) -> Facts:
-    """The facts of a record with its round as people count: the first one is 1, where the record itself has 0."""
+    """Return the facts of a record with rounds counted from 1. The record itself counts from 0."""
     number = facts.get("round")
     return {**facts, "round": number + 1} if isinstance(number, int) else facts
 
 
 def line(number: int, facts: Facts) -> str:
-    """One line for a terminal; what a stranger wrote cannot repaint it."""
+    """Return one line for a terminal. Control characters from outside are removed."""
     text = f"{number:>7}  {facts.get('time', ''):<29}  {in_words(facts)}"
     return "".join(letter if letter.isprintable() else "?" for letter in text)
 
 
 def as_csv(records: Iterable[tuple[int, Facts]]) -> str:
-    """A table with one row for each record: number, time, event, run, round, words, and all facts as JSON."""
+    """Return a table with one row for each record: number, time, event, run, round, words, and all facts as JSON."""
     out = io.StringIO()
     writer = csv.writer(out)
     writer.writerow(["record", "time", "event", "run", "round", "in words", "facts"])
@@ -176,7 +176,7 @@ def as_csv(records: Iterable[tuple[int, Facts]]) -> str:
 
 
 def figures(records: Iterable[tuple[int, Facts]]) -> list[tuple[str, str]]:
-    """What left, counted: contributions, bytes and runs."""
+    """Return totals of what was sent: contributions, bytes and runs."""
     handed = [facts for _, facts in records if facts.get("event") == "contribution_handed_over"]
     runs = sorted({str(facts.get("run")) for facts in handed})
     total = sum(int(facts.get("bytes", 0)) for facts in handed)
@@ -188,7 +188,7 @@ def figures(records: Iterable[tuple[int, Facts]]) -> list[tuple[str, str]]:
 
 
 def moment(text: str) -> datetime:
-    """A day or a time as a person types it, UTC where no zone is given; raises ValueError."""
+    """Return a typed day or time, in UTC if no zone is typed. Raises ValueError."""
     time = datetime.fromisoformat(text)
     return time if time.tzinfo else time.replace(tzinfo=UTC)
 

@@ -1,4 +1,4 @@
-"""Verifying an audit log as a whole: its chain, the checkpoints that were signed, and who has witnessed them.
+"""Verifies a whole audit log: its chain, its signed checkpoints, and their witnesses.
 
 A chain alone shows a changed, lost or exchanged line. A cut tail or a log rewritten from its beginning shows only
 against checkpoints that somebody else holds: the cosignatures in the log itself, which nobody can make
@@ -74,7 +74,7 @@ class _Pass:
         self._former: dict[tuple[str, str], Placed] = {}  # by witness and key, where it first signed
 
     def take(self, placed: Placed) -> None:
-        """Look at the next record."""
+        """Check the next record."""
         record = placed.record
         if self.first < 0:
             self.first = record.before.sequence
@@ -93,19 +93,19 @@ class _Pass:
         self._hashes += bytes.fromhex(record.position.hash)
 
     def hash_at(self, size: int) -> str | None:
-        """The hash after so many records; None where they are not there."""
+        """Return the hash after this many records; None if there are fewer."""
         start = (size - self.first) * _HASH_BYTES
         return self._hashes[start : start + _HASH_BYTES].hex() or None if start >= 0 else None
 
     def check_place(self, signed: LogCheckpoint) -> None:
-        """Return when the log stood there; raises CheckpointRefused."""
+        """Check that the log had this position. Raises CheckpointRefused."""
         if signed.generation != self.generation or signed.size < self.first:
             return  # of files that are not here any more
         if self.hash_at(signed.size) != signed.hash:
             raise CheckpointRefused(f"after record {signed.size} the log stood elsewhere")
 
     def end(self) -> None:
-        """Return when each witness signed with its key, or with one of which the log says that it was replaced."""
+        """Check that each witness signed with its key, or with a key that the log records as replaced."""
         if self._former:
             placed = next(iter(self._former.values()))
             raise BrokenFile(placed.file, placed.line, f"{_NOT_THIS_LOGS}: it is cosigned by somebody else")
@@ -134,7 +134,7 @@ class _Pass:
             self.cosigned = max(self.cosigned, signed.size)
 
     def check(self, signed: LogCheckpoint) -> None:
-        """Return when a checkpoint is this log's, signed by its owner; raises CheckpointRefused."""
+        """Check that a checkpoint belongs to this log and is signed by its owner. Raises CheckpointRefused."""
         key = self._keys.by_owner.get(self._owner)
         if key is None:
             self.unchecked.add(self._owner)
@@ -149,7 +149,7 @@ def verify_log(
     keys: KnownKeys | None = None,
     kept: Iterable[LogCheckpoint] = (),
 ) -> Verification:
-    """Check every record over all files of a log, every checkpoint in it, and every checkpoint that was kept elsewhere.
+    """Check all records and checkpoints of a log over all files, and all checkpoints stored elsewhere.
 
     Args:
         path: the log's present file.
@@ -199,7 +199,7 @@ def _check_kept(found: _Pass, signed: LogCheckpoint, position: LogPosition, plac
 
 
 def facts_in(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Number and facts of every record of a log, oldest first, each checked.
+    """Check every record of a log, oldest first, and yield its number and facts.
 
     Raises:
         BrokenFile: a line is not what was written.
@@ -212,10 +212,9 @@ def facts_in(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
 
 
 def no_log(path: Path) -> ConfigurationError:
-    """There is no log where one should be."""
+    """Return the error that a log is missing."""
     return ConfigurationError(
         what=f"There is no audit log at {path}.",
         consequence="Nothing was verified: an absent log proves nothing.",
-        remedy="Check the state directory. A log that was there before and is gone is a matter "
-        "for the security officer.",
+        remedy="Check the state directory. If the log existed before, inform the security officer.",
     )

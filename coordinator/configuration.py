@@ -49,7 +49,7 @@ class CoordinatorConfiguration(Document):
 
 
 def read_configuration(path: Path) -> CoordinatorConfiguration:
-    """The configuration with its paths made absolute; the authority's place may come from the environment.
+    """Read the configuration. Paths become absolute. The authority's place may come from the environment.
 
     Raises:
         ConfigurationError: the file is wrong; every mistake is named.
@@ -66,7 +66,7 @@ def read_configuration(path: Path) -> CoordinatorConfiguration:
 
 
 def read_plans(configuration: CoordinatorConfiguration) -> tuple[Plan, ...]:
-    """The plans that the configuration names.
+    """Read the plans that the configuration names.
 
     Raises:
         ConfigurationError: a plan is wrong; every mistake is named.

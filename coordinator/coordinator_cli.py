@@ -159,7 +159,7 @@ def resume(path: Path) -> None:
 @config_option
 @click.confirmation_option(prompt="A run that is stopped is never taken up again. Stop it?")
 def stop(path: Path) -> None:
-    """End the run for good and keep its results. To interrupt a run, stop the coordinator instead.
+    """End the run permanently and keep its results. To interrupt a run, stop the coordinator instead.
 
     Example: coordinator stop --config coordinator.yaml --yes
     """
@@ -191,6 +191,6 @@ def _set_up_log() -> None:
 
 
 def main() -> NoReturn:
-    """The entry point; an operator never sees a traceback."""
+    """Run the command. An operator never sees a traceback."""
     os.umask(0o077)
     sys.exit(finish("coordinator", cli))

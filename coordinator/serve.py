@@ -1,4 +1,4 @@
-"""The running coordinator: servers, the register's watch, the status socket, signals, SIGHUP.
+"""The running coordinator: servers, register, status socket and signals, including SIGHUP.
 
 Everything runs on one event loop. Whatever ends the program, what was started is ended in order. The status socket
 lies in the state directory; it sends the status and ignores what it receives. SIGHUP reads coordinator.yaml again:
@@ -114,7 +114,7 @@ async def serve(
     path: Path,
     watch_status: Callable[[Callable[[], dict[str, Any]]], None] = lambda _: None,
 ) -> bool:
-    """Run all plans; whether each was completed or ended by a person.
+    """Run all plans. Return whether each was completed or ended by a person.
 
     Args:
         configuration, plans: as read; `path` is the configuration's, which is read again on SIGHUP.
@@ -197,7 +197,7 @@ async def _first_of(
 
 @contextmanager
 def opened_log(state: Path, authority: Authority, limits: Limits) -> Iterator[CoordinatorLog]:
-    """The coordinator's audit log, open for writing."""
+    """Open the coordinator's audit log for writing."""
     log = CoordinatorLog(state, identity_key=authority.identity_key(), now=lambda: datetime.now(UTC), limits=limits)
     try:
         yield log
@@ -264,7 +264,7 @@ def _stop_on_signals() -> asyncio.Task[bool]:
 
 
 def status_path(state: Path) -> Path:
-    """The Unix socket on which a running coordinator tells its status."""
+    """Return the Unix socket that reports the status of a running coordinator."""
     return state / "status.socket"
 
 
@@ -307,7 +307,7 @@ async def _status_server(parts: _Parts, state: Path) -> asyncio.Server:
 
 
 async def read_status(configuration: CoordinatorConfiguration) -> bytes:
-    """The status of the coordinator that runs under a configuration, as JSON.
+    """Return the status of the running coordinator with this configuration, as JSON.
 
     Raises:
         UnavailableError: none is running.
@@ -330,7 +330,7 @@ async def read_status(configuration: CoordinatorConfiguration) -> bytes:
 
 
 def make_state_directory(configuration: CoordinatorConfiguration) -> Path:
-    """The state directory, mode 0700.
+    """Create the state directory with mode 0700.
 
     Raises:
         ConfigurationError: it cannot be made or written, or a restore of it is unfinished.
@@ -354,7 +354,7 @@ TAKEN_OVER: Final = ("plans",)
 
 
 def added(known: frozenset[str], plans: tuple[Plan, ...]) -> tuple[Plan, ...]:
-    """The plans whose runs are not known yet, in their order; one that was taken out of the file goes on."""
+    """Return the new plans in order. A plan that was removed from the file continues."""
     return tuple(plan for plan in plans if plan.run_name not in known)
 
 

@@ -1,1 +1,1 @@
-"""This computer, for global-layers: durable files, backups, checks, local pages, messages for operators."""
+"""Functions for the local computer: durable files, backups, checks, local pages, messages for operators."""

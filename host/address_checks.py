@@ -1,4 +1,4 @@
-"""Who answers at an address: name, proxy, port and TLS, one after another, as a site would call.
+"""Tests a connection to an address as a site would make it: name, proxy, port and TLS, one after another.
 
 Nothing is sent but handshakes. gRPC says "Socket closed" for an expired, a foreign and an intercepted
 certificate alike, so this looks itself.
@@ -26,7 +26,7 @@ _LONGEST_ANSWER_BYTES: Final = 8192
 
 
 def taken_addresses(listen: str) -> list[str]:
-    """The addresses behind HOST:PORT on which another program listens already; a name may stand for several.
+    """Return the addresses of HOST:PORT on which another program already listens. A name may have several.
 
     A server that gets one of two would say nothing, and whoever calls the other one meets a stranger. A host that
     is not known here gives none.
@@ -86,7 +86,7 @@ class _Unreachable(Exception):  # carries a finding, is never shown
 
 
 def proxy_for(host: str, environment: Mapping[str, str]) -> Proxy | None:
-    """The proxy that gRPC would take for a host; None for none.
+    """Return the proxy that gRPC would use for a host, or None.
 
     Raises:
         ValueError: the variable names no proxy that can be used.
@@ -103,14 +103,14 @@ def proxy_for(host: str, environment: Mapping[str, str]) -> Proxy | None:
 
 
 def findings(target: Target, environment: Mapping[str, str], patience_seconds: float = 5.0) -> list[Finding]:
-    """Name, proxy, port and TLS of an address; what follows on a failure is left out."""
+    """Yield the checks of name, proxy, port and TLS of an address. The first failure ends them."""
     found: list[Finding] = []
     try:
         try:
             proxy = proxy_for(target.host, environment)
         except ValueError as wrong:
             remedy = "Set https_proxy to http://HOST:PORT, without a path, or unset it."
-            raise _Unreachable(failure("D408", f"The proxy's variable cannot be used: {wrong}.", remedy)) from wrong
+            raise _Unreachable(failure("D408", f"The proxy variable cannot be used: {wrong}.", remedy)) from wrong
         if proxy is None:
             found.append(_name(target))
         found.append(_port(target, proxy, patience_seconds))
@@ -147,7 +147,7 @@ def _port(target: Target, proxy: Proxy | None, patience: float) -> Finding:
         if silent:
             others = ", ".join(host for host, _ in silent)
             says = f"{target} answers at {address[0]}, and not at {others}, which the name leads to as well."
-            return warning("D409", says, "Tell the office: each connection may try the silent address first.")
+            return warning("D409", says, "Inform the office: each connection may try this address first and wait.")
         return fine("D409", f"{target} answers.")
     raise _Unreachable(_closed(target, silent))
 
@@ -157,7 +157,9 @@ def _closed(target: Target, silent: list[tuple[str, str]]) -> Finding:
     says = f"{target} does not answer: {', '.join(sorted(reasons))}."
     if reasons == {"refused"}:
         return failure("D409", says, "Ask the office whether the coordinator runs, and whether the port is right.")
-    return failure("D409", says, f"Ask the network department to allow this computer out to {target} over TCP.")
+    return failure(
+        "D409", says, f"Ask the network department to allow connections from this computer to {target} over TCP."
+    )
 
 
 def _reason(cause: OSError) -> str:
@@ -218,7 +220,7 @@ def _who_answers(target: Target, proxy: Proxy | None, patience: float) -> Findin
         _shown(target, proxy, patience, ours)
     except ssl.SSLCertVerificationError as refusal:
         return _unproven(target, shown, refusal.verify_code, datetime.now(UTC))
-    return fine("D410", f"{target} shows a certificate of this federation's authority.")
+    return fine("D410", f"{target} has a certificate of this federation's authority.")
 
 
 def _shown(target: Target, proxy: Proxy | None, patience: float, context: ssl.SSLContext) -> x509.Certificate:

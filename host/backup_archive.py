@@ -1,4 +1,4 @@
-"""A backup: one file that holds whole directories, each file with its checksum, readable with `tar` alone.
+"""A backup: one file with whole directories, each file with its checksum, readable with `tar` alone.
 
 An uncompressed tar archive, mode 0600 from its first byte, since it holds private keys. Its last member,
 `backup.json`, lists every file with size, SHA-256, mode and owner, and has a checksum of its own. So a flipped bit, a
@@ -66,7 +66,7 @@ class Catalogue:
 def write_backup(
     path: Path, roots: Mapping[str, Path], *, program: str, name: str, made: str, software: str, key: bytes
 ) -> Catalogue:
-    """Put whole directories into a new file; the caller has made sure that nobody writes to them.
+    """Write whole directories into a new file. The caller prevents changes to them.
 
     Args:
         path: where the file is made; its folder exists and the file does not.
@@ -134,7 +134,7 @@ def _new_file(path: Path) -> Iterator[BinaryIO]:
 
 
 def read_catalogue(path: Path, key: bytes | None) -> Catalogue:
-    """What a backup holds, after checking each of its bytes.
+    """Return the catalogue of a backup, after checking all its bytes.
 
     Args:
         path: the backup.
@@ -173,7 +173,7 @@ def read_catalogue(path: Path, key: bytes | None) -> Catalogue:
 
 
 def extract(path: Path, catalogue: Catalogue, root: str, folder: int) -> None:
-    """Write the files of one directory of a checked backup into an open empty folder, synced, each checked once more.
+    """Write one directory of a checked backup into an empty folder, synced, and check each file once more.
 
     They are nobody else's until `give_back`.
 
@@ -197,7 +197,7 @@ def extract(path: Path, catalogue: Catalogue, root: str, folder: int) -> None:
 
 
 def give_back(catalogue: Catalogue, root: str, folder: int) -> None:
-    """Give what was extracted its modes and, where the administrator restores, its owners.
+    """Restore the modes of extracted files and, if the administrator restores, their owners.
 
     What was written beside it since belongs to who owns the whole. The folders come last: as long as the outer ones
     are root's, nobody else can put a link among what is given away.
@@ -226,7 +226,7 @@ def _place(target: Path, at: str) -> Path:
 
 
 def digest_of_beginning(path: Path, at: str, size: int) -> str:
-    """SHA-256 of the first so many bytes of one file in a checked backup."""
+    """Return the SHA-256 of the first bytes of one file in a checked backup."""
     digest, left = hashlib.sha256(), size
     with tarfile.open(path, mode="r:") as archive:
         for block in _blocks(archive, archive.getmember(at)):

@@ -1,4 +1,4 @@
-"""The key that seals backups: made once, kept beside the state, on paper for the day when the computer is lost.
+"""The key that seals backups. It is made once, stored beside the state, and printed in case the computer is lost.
 
 A backup holds everything but this key. So whoever can write to the place where backups are kept cannot make one that
 is restored without a question. The rules:
@@ -28,7 +28,7 @@ _CONTEXT: Final = b"global-layers 2026-11 seal of a backup"
 
 
 def made_key(folder: Path) -> str:
-    """Return the key beside a state as people read it; the first call makes it.
+    """Return the key beside a state as people read it. The first call creates it.
 
     Raises:
         ConfigurationError: the file is not what was written, or others can read it.
@@ -73,7 +73,7 @@ def typed_key(path: Path) -> str:
 
 
 def key_for_restoring(folder: Path, key_file: Path | None, *, unauthenticated: bool) -> str | None:
-    """Return the key that a backup has to be sealed with; None if a person has said that it need not be.
+    """Return the key for a sealed backup, or None if a person has confirmed that the backup has no seal.
 
     Args:
         folder: where the present state keeps its key.

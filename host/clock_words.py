@@ -1,4 +1,4 @@
-"""Times and differences of clocks in words, for messages about certificates that this computer's clock rejects.
+"""Times and clock differences in words, for messages about certificates outside their validity.
 
 A certificate that has expired and a clock that is ahead look the same to a program. So each message names the
 certificate's times, the time of this clock and the difference, and a person compares the clock with a watch.
@@ -16,12 +16,12 @@ COMPARE_CLOCK: Final = "Compare this computer's clock with a watch first."
 
 
 def at(time: datetime) -> str:
-    """A time in UTC with its minute; `time` is aware and in UTC."""
+    """Return a time as text in UTC, to the minute. `time` is aware and in UTC."""
     return f"{time:%Y-%m-%d %H:%M} UTC"
 
 
 def spelled(seconds: float) -> str:
-    """A difference of two times: `10 days`, `36 hours`, `5 minutes`, `90 seconds`."""
+    """Return a difference of two times: `10 days`, `36 hours`, `5 minutes`, `90 seconds`."""
     for size, unit in _UNITS:
         if abs(seconds) >= 2 * size:
             return f"{abs(seconds) / size:.0f} {unit}"
@@ -29,7 +29,7 @@ def spelled(seconds: float) -> str:
 
 
 def outside(start: datetime, end: datetime, now: datetime) -> str:
-    """Two sentences on a time outside an interval, with both ends and the difference; empty inside it."""
+    """Return two sentences about a time outside an interval, with both ends and the difference; empty if inside."""
     if now < start:
         apart = f"{spelled((start - now).total_seconds())} before the start"
     elif now >= end:
@@ -40,5 +40,5 @@ def outside(start: datetime, end: datetime, now: datetime) -> str:
 
 
 def clocks_apart(seconds: float) -> str:
-    """How far this computer's clock is from the coordinator's; positive if this one is ahead."""
+    """Describe how far this computer's clock is from the coordinator's. A positive number means ahead."""
     return f"{spelled(seconds)} {'ahead of' if seconds > 0 else 'behind'} the coordinator's clock"

@@ -1,4 +1,4 @@
-"""How each program's command line ends: no traceback, three sentences, a documented exit status."""
+"""Ends each program's command line: no traceback, three sentences, a documented exit status."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Following(io.TextIOBase):
     """Standard error as it is at the moment of each word, so that a bar can be drawn below what is logged."""
 
     def write(self, words: str) -> int:
-        """Write to what is standard error now."""
+        """Write to the current standard error."""
         return sys.stderr.write(words)
 
     def flush(self) -> None:
@@ -26,7 +26,7 @@ class Following(io.TextIOBase):
 
 
 def finish(program: str, commands: click.Command, arguments: Sequence[str] | None = None) -> int:
-    """Run a command line, without `arguments` the one that this process was started with; the status to end with.
+    """Run a command line, by default that of this process. Return the exit status.
 
     A command that ends with a status of its own calls `sys.exit`, which passes through.
     """
@@ -48,7 +48,7 @@ def finish(program: str, commands: click.Command, arguments: Sequence[str] | Non
 
 
 def explain_command(program: str, entries: Sequence[Entry]) -> click.Command:
-    """The command `explain` of a program with these entries in its catalogue."""
+    """Return the command `explain` of a program with these catalogue entries."""
 
     @click.command(
         help=f"""Explain the message IDENTIFIER and what to do. Without IDENTIFIER, list all messages.
@@ -64,7 +64,7 @@ def explain_command(program: str, entries: Sequence[Entry]) -> click.Command:
 
 
 def usage(program: str, error: click.ClickException) -> UsageError:
-    """What is wrong with the words of a command line, in one sentence, and where its help is."""
+    """Return the error of a wrong command line in one sentence, with the place of its help."""
     context = getattr(error, "ctx", None)
     command = context.command_path if isinstance(context, click.Context) else program
     is_bare = isinstance(error, click.exceptions.NoArgsIsHelpError)

@@ -1,4 +1,4 @@
-"""This computer as a doctor looks at it: disk, clock, kernel. Nothing is changed."""
+"""A doctor's checks of this computer: disk, clock and kernel. Nothing is changed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _PROGRAM: Final = struct.pack("<BBhi", 0xB7, 0, 0, 1) + struct.pack("<BBhi", 0x9
 
 
 def free_bytes(place: Path) -> int:
-    """Free bytes of the disk that holds a path, or the nearest folder above it that exists."""
+    """Return the free bytes on the disk of a path, or of the nearest existing folder above it."""
     while not place.exists():
         place = place.parent
     disk = os.statvfs(place)
@@ -26,7 +26,7 @@ def free_bytes(place: Path) -> int:
 
 
 def is_clock_synchronised() -> bool | None:
-    """Whether the kernel says that a time server keeps its clock; None where it does not tell."""
+    """Return whether a time server keeps the clock, as the kernel reports it; None if it does not report."""
     buffer = ctypes.create_string_buffer(512)  # larger than struct timex everywhere; zeros ask and change nothing
     try:
         state = ctypes.CDLL(None, use_errno=True).adjtimex(buffer)
@@ -36,7 +36,7 @@ def is_clock_synchronised() -> bool | None:
 
 
 def enforces_address_rules() -> bool | None:
-    """Whether the kernel takes the kind of program with which systemd enforces IPAddressDeny=; None if not root."""
+    """Return whether the kernel accepts programs that enforce IPAddressDeny= of systemd; None if not root."""
     number = _BPF_CALLS.get(os.uname().machine)
     if os.geteuid() != 0 or number is None:
         return None

@@ -1,4 +1,4 @@
-"""What `doctor` finds, as records and judgements: pure, so that every one of them is tested with figures.
+"""The findings of `doctor`, as records and judgements. Pure, so that tests cover each one with figures.
 
 A finding is one line: whether it is well, what was looked at, what was seen, and the remedy. Its identifier leads to
 the help of `explain`; a support bundle holds identifier, subject and severity alone.
@@ -36,7 +36,7 @@ AILMENTS: Final = (
         "People renew the certificates of a hospital's own authority.",
         "At a site, start the agent. At the office, run `pki renew`. After the expiry, contact the office.",
     ),
-    Entry("D405", "disk", "If the audit log cannot be written, nothing leaves a site.", "Free disk space."),
+    Entry("D405", "disk", "If the audit log cannot be written, a site sends nothing.", "Free disk space."),
     Entry(
         "D406",
         "clock",
@@ -117,8 +117,9 @@ AILMENTS: Final = (
     Entry(
         "D422",
         "audit log",
-        "If nobody has cosigned a record, somebody could remove it unnoticed.",
-        "Connect to the other side. `status` shows the number of such records.",
+        "If nobody has cosigned a record, a person could remove it without detection.",
+        "Connect to the other side, so that it cosigns the log. `status` shows the number of records that are not "
+        "cosigned.",
     ),
     Entry(
         "D423",
@@ -161,46 +162,46 @@ class Finding:
 
     @property
     def subject(self) -> str:
-        """What was looked at."""
+        """The subject of the check."""
         return _SUBJECTS[self.identifier]
 
     @property
     def line(self) -> str:
-        """For people: one line."""
+        """The finding as one line for people."""
         remedy = f" {self.remedy}" if self.remedy else ""
         return f"{self.severity.name.lower():<7} {self.identifier} {self.subject}: {self.says}{remedy}"
 
     def facts(self) -> dict[str, object]:
-        """For programs."""
+        """Return the finding as facts for programs."""
         return asdict(self) | {"severity": self.severity.name.lower(), "subject": self.subject}
 
 
 def fine(identifier: str, says: str) -> Finding:
-    """All is well."""
+    """Return a finding without a problem."""
     return Finding(identifier=identifier, severity=Severity.FINE, says=says)
 
 
 def warning(identifier: str, says: str, remedy: str) -> Finding:
-    """Somebody should look, and the program works."""
+    """Return a finding that a person should check, while the program works."""
     return Finding(identifier=identifier, severity=Severity.WARNING, says=says, remedy=remedy)
 
 
 def failure(identifier: str, says: str, remedy: str) -> Finding:
-    """The program does not work, or not for long."""
+    """Return a finding with which the program does not work, or soon will not."""
     return Finding(identifier=identifier, severity=Severity.FAILURE, says=says, remedy=remedy)
 
 
 def exit_status(findings: Sequence[Finding]) -> int:
-    """0 where all is well, 3 where there are warnings, 1 where there is a failure."""
+    """Return 0 if there is no problem, 3 for warnings, 1 for a failure."""
     worst = max((finding.severity for finding in findings), default=Severity.FINE)
     return {Severity.FINE: 0, Severity.WARNING: 3, Severity.FAILURE: 1}[worst]
 
 
 def judge_disk(free_bytes: int) -> Finding:
-    """Room where the state lies."""
+    """Judge the free space on the disk of the state."""
     says = f"{free_bytes / 1e9:.1f} GB are free where the state lies."
     if free_bytes < TOO_FEW_BYTES:
-        return failure("D405", says, "Free disk space now. Nothing leaves while the audit log cannot be written.")
+        return failure("D405", says, "Free disk space now. Nothing is sent while the audit log cannot be written.")
     if free_bytes < FEW_BYTES:
         return warning("D405", says, "Free space, or move the state to a larger disk.")
     return fine("D405", says)
@@ -215,7 +216,7 @@ def judge_validity(
     renewal: str,
     late_days: float = RENEWAL_IS_LATE_DAYS,
 ) -> Finding:
-    """A certificate's remaining days by this computer's clock.
+    """Judge a certificate's remaining days by this computer's clock.
 
     Args:
         owner: whose certificate it is, as the sentence's subject.
@@ -236,7 +237,7 @@ def judge_validity(
 
 
 def judge_clock(is_synchronised: bool | None, seconds_apart: float | None = None) -> Finding:
-    """This computer's clock: kept by a time server, and against the coordinator's where that has told its time."""
+    """Judge this computer's clock: whether a time server keeps it, and how far it is from the coordinator's."""
     remedy = "Run `timedatectl set-ntp true`, or ask who runs the network's time server."
     if seconds_apart is not None and abs(seconds_apart) > WIDEST_CLOCK_DIFFERENCE_SECONDS:
         return failure("D406", f"This computer's clock is {clocks_apart(seconds_apart)}.", remedy)
@@ -244,17 +245,17 @@ def judge_clock(is_synchronised: bool | None, seconds_apart: float | None = None
         return fine("D406", f"This clock and the coordinator's are {abs(seconds_apart):.1f} s apart.")
     if is_synchronised is False:
         return warning("D406", "No time server keeps this clock.", remedy)
-    return fine("D406", "The clock is kept by a time server." if is_synchronised else "The kernel does not tell.")
+    return fine("D406", "The clock is kept by a time server." if is_synchronised else "The kernel does not report it.")
 
 
 def judge_address_rules(works: bool | None) -> Finding:
-    """Whether rules like IPAddressDeny= are enforced by this kernel; None where it cannot be tried."""
+    """Judge whether this kernel enforces rules like IPAddressDeny=. None means that no test is possible."""
     if works is None:
-        return fine("D415", "Not tried, because only root may; run this as root to know.")
+        return fine("D415", "Not checked, because only root can check this. Run this command as root.")
     if works:
         return fine("D415", "This kernel enforces IPAddressDeny= and IPAddressAllow=.")
     return warning(
         "D415",
         "This kernel ignores IPAddressDeny= and IPAddressAllow= without an error.",
-        "Use PrivateNetwork= for the trainer and a firewall for the others; or boot a kernel with CGROUP_BPF.",
+        "Use PrivateNetwork= for the trainer and a firewall for the others, or start a kernel with CGROUP_BPF.",
     )

@@ -1,4 +1,4 @@
-"""Room on a disk, looked at before something is written to it.
+"""Checks the free space on a disk before something is written.
 
 A disk that fills in the middle of a write leaves a part behind; one that is looked at first leaves everything as it
 was. Two reserves keep the order of stopping: what is large stops first, so that the small records which
@@ -17,7 +17,7 @@ MODELS_RESERVE_BYTES: Final = 8 << 20  # kept free by snapshots, saved states an
 
 
 def require_room(folder: Path, wanted_bytes: int, reserve_bytes: int) -> None:
-    """Return if the disk of an existing folder takes so many bytes more and keeps the reserve free.
+    """Check that the disk of an existing folder has space for this many bytes and for the reserve.
 
     Raises:
         OSError: ENOSPC, its `strerror` with the figures; or what the operating system says of the folder.

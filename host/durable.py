@@ -1,4 +1,4 @@
-"""Files that are there whole or not at all, also after a power cut; and what the administrator writes for a service.
+"""Files that are complete or absent, even after a power cut, and files that the administrator writes for services.
 
 A command that root runs in a service's own folder follows no symbolic link there: with one, the service's user could
 have any file of this computer written, or given to it. So folders are opened step by step, and what is made, renamed
@@ -24,7 +24,7 @@ _MOST_LINKS: Final = 40  # as many as the kernel follows on one path
 
 @contextmanager
 def opened_folder(folder: Path) -> Iterator[int]:
-    """A folder's descriptor, to name files in it by; root gets to it by no link but those that root has put there.
+    """Yield a folder's descriptor, for opening files in it. For root, only root's own links are followed.
 
     Raises:
         ConfigurationError: this is root, and on the way stands another user's symbolic link.
@@ -38,12 +38,12 @@ def opened_folder(folder: Path) -> Iterator[int]:
 
 
 def by_descriptor(folder: int) -> Path:
-    """A path to an open folder, which leads to that very folder whatever has its name by now."""
+    """Return a path to an open folder. It stays correct even if the folder is renamed."""
     return Path(*_DESCRIPTORS, str(folder))
 
 
 def replace_file(path: Path, content: bytes, *, mode: int = 0o600) -> None:
-    """Put a file of this mode in place of the one before, whatever the process's own mask; its folder is there.
+    """Replace a file by one with this mode, whatever the process's mask. Its folder must exist.
 
     The content is synced beside it, then renamed, then the name is synced. Several processes may do so at once: each
     has a partial file of its own, which is removed where something fails. What the administrator writes belongs to
@@ -58,7 +58,7 @@ def replace_file(path: Path, content: bytes, *, mode: int = 0o600) -> None:
 
 
 def replace_in(folder: int, name: str, content: bytes, *, partial: str, mode: int) -> None:
-    """As `replace_file`, in an open folder; nothing is there under the name of the partial file.
+    """Like `replace_file`, in an open folder, in which no partial file exists.
 
     Raises:
         OSError: the disk does not take it; the old file is unchanged.
@@ -79,7 +79,7 @@ def replace_in(folder: int, name: str, content: bytes, *, partial: str, mode: in
 
 
 def make_folder(folder: Path, *, mode: int = 0o700) -> None:
-    """Make a folder with those above it, their names synced; the administrator's is the owner's above.
+    """Create a folder with its parents and sync their names. A folder from root belongs to the owner of its parent.
 
     `mode` is this folder's own, whatever the process's mask. The folders above it get mode 0700.
 
@@ -105,7 +105,7 @@ def make_folder(folder: Path, *, mode: int = 0o700) -> None:
 
 
 def give_to_owner(descriptor: int, folder: int) -> None:
-    """Where the administrator writes, give what is open to the owner of the open folder it lies in.
+    """If root writes, give an open file to the owner of the open folder that contains it.
 
     Otherwise the service, which runs as that owner, could not read what a command run as root has left there. Of a
     folder that anybody may write to, such as /tmp, nothing follows; and a file with a second name may be anybody's.
@@ -120,7 +120,7 @@ def give_to_owner(descriptor: int, folder: int) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Make the names in a folder outlast a power cut.
+    """Sync the names in a folder, so that they survive a power cut.
 
     Raises:
         OSError: the disk does not take them.
@@ -172,7 +172,7 @@ def _step(step: str, here: int) -> int:
 
 def _anothers_link(folder: Path, step: str) -> ConfigurationError:
     return ConfigurationError(
-        what=f"On the way to {folder}, {step} is a symbolic link, which the user of a service may have put there.",
-        consequence="Root does not follow it. Nothing was written behind it, and no file changed its owner.",
+        what=f"On the path to {folder}, {step} is a symbolic link that a service's user may have created.",
+        consequence="Root does not follow such links. Nothing was written behind it, and no file changed its owner.",
         remedy="Find out who made it. Replace it with a real folder, or run the command as that user.",
     )

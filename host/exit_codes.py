@@ -1,4 +1,4 @@
-"""The statuses with which every program ends; services are never restarted after 77 and 78."""
+"""The exit statuses of all programs. Services are never restarted after 77 and 78."""
 
 from __future__ import annotations
 

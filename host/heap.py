@@ -1,4 +1,4 @@
-"""How a program of this toolkit takes memory from the system."""
+"""How the programs reserve memory from the system."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _LARGE_BYTES: Final = 4 << 20
 
 
 def set_up_heap() -> bool:
-    """Let all threads share one heap that keeps a few chunks' memory; whether the C library took notice.
+    """Let all threads share one heap that keeps some chunks' memory. Return whether the C library accepted this.
 
     Call it before threads are started. Two settings of glibc's would cost much here:
 

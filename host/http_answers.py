@@ -1,4 +1,4 @@
-"""What a monitoring system asks over HTTP, answered as bytes: pure, so that each program serves it in its own loop.
+"""Answers HTTP requests of a monitoring system, as bytes. Pure, so that each program can use its own loop.
 
 Only GET of known paths is answered; nothing that is asked changes anything.
 """
@@ -28,12 +28,12 @@ class Page:
 
 
 def text(status: int, words: str) -> Page:
-    """A line for people."""
+    """Return a page with one line of text."""
     return Page(status, "text/plain; charset=utf-8", f"{words}\n".encode())
 
 
 def answer(request: bytes, pages: Mapping[str, Callable[[], Page]]) -> bytes:
-    """The whole response to a request.
+    """Return the whole response to a request.
 
     Args:
         request: what arrived up to its empty line, at most LONGEST_REQUEST_BYTES.
@@ -48,7 +48,7 @@ def answer(request: bytes, pages: Mapping[str, Callable[[], Page]]) -> bytes:
 
 
 def is_asked_here(request: bytes) -> bool:
-    """Whether a request names this computer, and nothing else, as its host.
+    """Return whether a request names exactly this computer as its host.
 
     A page elsewhere can have a name that is made to point here. A browser then sends that name along.
     """

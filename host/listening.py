@@ -1,4 +1,4 @@
-"""Pages that a command serves to this computer's own people until it is ended."""
+"""Serves a command's pages to people on this computer until the command ends."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def listen_option(port: int, *, has_socket: bool = True) -> Callable[[Command], 
 
 
 def check_local(listen: str, consequence: str) -> None:
-    """Return when `--listen` names loopback or a Unix socket.
+    """Check that `--listen` names loopback or a Unix socket.
 
     Raises:
         UsageError: it does not; `consequence` is its second sentence.
@@ -35,25 +35,26 @@ def check_local(listen: str, consequence: str) -> None:
         TypeAdapter(LocalAddress).validate_python(listen)
     except ValidationError as cause:
         raise UsageError(
-            what=f"--listen {listen} is no address of this computer alone.",
+            what=f"--listen {listen} is not a local address of this computer.",
             consequence=consequence,
-            remedy="Give 127.0.0.1:PORT, [::1]:PORT or unix:/path. Others come in by the institution's own proxy.",
+            remedy="Use 127.0.0.1:PORT, [::1]:PORT or unix:/path. For other computers, use the institution's own "
+            "proxy.",
         ) from cause
 
 
 def plain_address(listen: str) -> str:
-    """HOST:PORT as a browser writes it, with no zeros before the port; a checked Unix socket stays unchanged."""
+    """Return HOST:PORT as a browser writes it, without leading zeros in the port. A Unix socket is unchanged."""
     host, _, port = listen.rpartition(":")
     return listen if listen.startswith("unix:") else f"{host}:{int(port)}"
 
 
 def browser_host(address: str) -> str:
-    """How a browser names a plain address in its requests: it leaves out the usual port of HTTP."""
+    """Return a plain address as a browser names it in its requests, without the standard port of HTTP."""
     return address.removesuffix(":80")
 
 
 async def until_ended(server: asyncio.Server, listen: str) -> None:
-    """Say where the page is, and answer until this process is ended."""
+    """Print the address of the page, and answer until this process ends."""
     shown = listen if listen.startswith("unix:") else f"http://{listen}/"
     click.echo(f"The page is at {shown}", err=True)
     async with server:

@@ -1,4 +1,4 @@
-"""The frame of a live page that this computer's own people look at: style, the script that keeps it fresh, a curve.
+"""The frame of a live page for people on this computer: style, refresh script and a curve.
 
 A page asks only the program that served it, and its own policy forbids everything else: no font, no picture, no
 style and no script from elsewhere. What is live are the sections of its main part, each replaced when it differs.
@@ -81,7 +81,7 @@ class Frame:
 
 
 def document(title: str, main: str) -> bytes:
-    """The whole page around its main part, as HTML.
+    """Return the whole page around its main part, as HTML.
 
     Args:
         title: plain text.
@@ -107,7 +107,7 @@ def document(title: str, main: str) -> bytes:
 
 
 def curve(points: Points, *, what: str, frame: Frame = Frame()) -> str:
-    """A line over rounds as SVG, with its lowest point marked. It is empty if there is no point.
+    """Return a line over rounds as SVG, with its lowest point marked. It is empty if there is no point.
 
     Args:
         points: round and value, in the order of rounds; the first round is 1.
@@ -118,7 +118,7 @@ def curve(points: Points, *, what: str, frame: Frame = Frame()) -> str:
 
 
 def curves(lines: Mapping[str, Points], *, what: str, lowest_is_best: bool, frame: Frame = Frame()) -> str:
-    """One or two lines over the same rounds as SVG; the first one's best point is marked, and names make a legend.
+    """Return one or two lines over the same rounds as SVG, with the first one's best point and perhaps a legend.
 
     Args:
         lines: name -> round and value, in the order of rounds. A line without points is left out. Few points have dots.

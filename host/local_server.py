@@ -1,4 +1,4 @@
-"""Answering this computer's own people over HTTP: on loopback or a Unix socket, one short request at a time.
+"""Serves HTTP to people on this computer: on loopback or a Unix socket, one short request at a time.
 
 It stands on the lowest floor that both programs share and that may listen; what is asked and answered is theirs.
 """
@@ -22,7 +22,7 @@ _MOST_CONNECTIONS: Final = 64  # at once; every user of this computer can open o
 async def serving_pages(
     listen: str | None, pages: Mapping[str, Callable[[], Page]], *, consequence: str, file: str
 ) -> AsyncIterator[None]:
-    """While the block lasts, answer a monitoring system on a local address; on none if there is none.
+    """Answer a monitoring system on a local address inside the block, if an address is configured.
 
     Args:
         listen: HOST:PORT of loopback or unix:/path, as `metrics_listen` names it; None for none.
@@ -48,7 +48,7 @@ async def serving_pages(
         raise ConfigurationError(
             what=f"The address {listen} of metrics_listen cannot be listened on: {cause.strerror}.",
             consequence=consequence,
-            remedy=f"Choose another address in {file}, or end the program that uses this one.",
+            remedy=f"Choose another address in {file}, or stop the program that uses this one.",
             code="E028",
         ) from cause
     async with server:
@@ -71,7 +71,7 @@ async def serve_page(
     running: str,
     body_bytes: Callable[[bytes], int] = _no_body,
 ) -> asyncio.Server:
-    """Listen for a page that a command serves; `running` is what continues if the address cannot be used.
+    """Listen for a command's page. `running` names what continues if the address cannot be used.
 
     Raises:
         ConfigurationError: the address cannot be listened on.

@@ -1,4 +1,4 @@
-"""Identifiers of what an operator may meet, each with its help: errors here, events with the program that logs them.
+"""Identifiers of errors and events for operators, each with its help. Each program adds its own events.
 
 E is a failure, W something to look at, I a fact, D a finding of `doctor`. An identifier is never given a second
 meaning. Numbers below 100 are errors of every program, 100 to 199 the coordinator's, 200 to 399 a site's, 400 and
@@ -33,7 +33,7 @@ class Entry:
 
     @property
     def lines(self) -> str:
-        """As `explain` prints it."""
+        """The help as `explain` prints it."""
         return f"{self.identifier}  {self.name}\n  {self.meaning}\n  {self.remedy}"
 
 
@@ -43,7 +43,7 @@ ERRORS: Final = (
     Entry(
         "E003",
         "refused",
-        "The policy, the register or the other side refused. A restart does not change that.",
+        "The policy, the register or the other side refused. A restart does not help.",
         "Contact the people that the message names.",
     ),
     Entry(
@@ -61,7 +61,7 @@ ERRORS: Final = (
     Entry(
         "E006",
         "protocol",
-        "The other side sent a message that no honest program of this version sends. The connection was closed.",
+        "The other side sent a message that violates the protocol of this version. The connection was closed.",
         "Compare the versions on both sides. After that, tell the federation office.",
     ),
     Entry(
@@ -80,7 +80,7 @@ ERRORS: Final = (
         "E009",
         "operating system",
         "The operating system refused an operation. Usual causes are a full disk and a missing permission.",
-        "Run `doctor`. It checks disks, owners and file modes.",
+        "Run `doctor`. `doctor` checks disks, owners and file modes.",
     ),
     Entry(
         "E010",
@@ -110,7 +110,7 @@ ERRORS: Final = (
     Entry(
         "E014",
         "audit log",
-        "The audit log cannot be written, or somebody changed it. Nothing leaves until this is corrected.",
+        "The audit log cannot be written, or somebody changed it. Nothing is sent until this is corrected.",
         "Free space on its disk. If the log was changed, do not touch it and call the security officer.",
     ),
     Entry(
@@ -134,7 +134,7 @@ ERRORS: Final = (
     Entry(
         "E018",
         "training diverged",
-        "Training diverged: no model is left that returns finite predictions. The audit log lists what left earlier.",
+        "Training diverged: no model returns finite predictions. The audit log lists what was sent earlier.",
         "Agree on a smaller learning rate. Check the table for extreme values.",
     ),
     Entry(
@@ -171,7 +171,7 @@ ERRORS: Final = (
     Entry(
         "E025",
         "policy refuses",
-        "The policy of this hospital does not allow the study. Nothing more leaves for it.",
+        "The policy of this hospital does not allow the study. Nothing more is sent for it.",
         "Agree with the researcher on another plan, or ask the policy's owner to change it.",
     ),
     Entry(
@@ -183,14 +183,15 @@ ERRORS: Final = (
     Entry(
         "E027",
         "trainer not listening",
-        "The trainer's service does not answer on its socket. Nothing left this site.",
+        "The trainer's service does not answer on its socket. Nothing was sent from this site.",
         "Run `systemctl status site-trainer`. Its journal has the reason.",
     ),
     Entry(
         "E028",
         "address in use",
-        "The program cannot listen on an address. It is in use, not of this computer, or not allowed.",
-        "Choose another address, or stop the program that uses it. `ss -tlnp` shows it.",
+        "The program cannot listen on an address. The address is in use, does not belong to this computer, or is "
+        "not permitted.",
+        "Choose another address, or stop the program that uses it. `ss -tlnp` shows the program that uses it.",
     ),
     Entry(
         "E029",
@@ -220,14 +221,14 @@ ERRORS: Final = (
 
 
 def named(entries: Sequence[Entry]) -> Mapping[str, str]:
-    """Event -> identifier."""
+    """Return the identifier of each event."""
     return {entry.name: entry.identifier for entry in entries}
 
 
 def identify(
     entries: Sequence[Entry],
 ) -> Callable[[Any, str, MutableMapping[str, Any]], MutableMapping[str, Any]]:  # as structlog wants a processor
-    """What puts the identifier of each event into its log line."""
+    """Return a function that adds each event's identifier to its log line."""
     identifiers = named(entries)
 
     def process(_: Any, __: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
@@ -245,7 +246,7 @@ def _nearest(entries: Sequence[Entry], wanted: str) -> str:
 
 
 def explained(entries: Sequence[Entry], wanted: str | None) -> str:
-    """The help on an identifier or an event's name, or a list of all.
+    """Return the help on an identifier or an event's name, or a list of all.
 
     Raises:
         UsageError: there is none of this name.

@@ -1,4 +1,4 @@
-"""One self-contained HTML page: text, tables and plots, for a desk, a phone, a dark screen, and paper.
+"""One self-contained HTML page with text, tables and plots, for a desk, a phone, a dark screen and paper.
 
 A page requests nothing from anywhere, and its own policy forbids it: no script, no font, no picture, no style
 from elsewhere. Every text from a table, a log or a contract is escaped here. For a screen reader each table has a name
@@ -87,7 +87,7 @@ class Section:
 
 
 def page(title: str, opening: Sequence[str], sections: Sequence[Section], *, has_forms: bool = False) -> str:
-    """The whole document.
+    """Return the whole document.
 
     Args:
         title: in the head and as the first heading.
@@ -112,12 +112,12 @@ def page(title: str, opening: Sequence[str], sections: Sequence[Section], *, has
 
 
 def paragraph(text: str, style: str = "") -> str:
-    """A paragraph of plain text; `style` is one of soft, lead, warning, or empty."""
+    """Return a paragraph of plain text. `style` is one of soft, lead, warning, or empty."""
     return f'<p class="{style}">{escape(text)}</p>' if style else f"<p>{escape(text)}</p>"
 
 
 def table(name: str, head: Sequence[str], rows: Sequence[Sequence[Cell]], *, style: str = "") -> str:
-    """A table that scrolls in a box of its own if the screen is narrow.
+    """Return a table that scrolls in its own box on a narrow screen.
 
     Args:
         name: of the table, for a screen reader.
@@ -136,20 +136,20 @@ def table(name: str, head: Sequence[str], rows: Sequence[Sequence[Cell]], *, sty
 
 
 def pairs(name: str, rows: Sequence[tuple[str, str]]) -> str:
-    """A table of names and texts, without a head."""
+    """Return a table of names and texts, without a header."""
     lines = "".join(f'<tr><th scope="row">{escape(key)}</th><td>{escape(text)}</td></tr>' for key, text in rows)
     return _scrolling(name, f'<table class="pairs"><tbody>{lines}</tbody></table>')
 
 
 def figure(caption: str, drawing: str, *, is_wide: bool = False) -> str:
-    """A plot with its caption. A wide one takes the width of the paper, and scrolls in a box of its own on a phone."""
+    """Return a plot with its caption. A wide plot fills the paper's width, and scrolls in its own box on a phone."""
     if not is_wide:
         return f'<figure class="narrow"><figcaption>{escape(caption)}</figcaption>{drawing}</figure>'
     return f'<figure class="wide"><figcaption>{escape(caption)}</figcaption>{_scrolling(caption, drawing)}</figure>'
 
 
 def figures(*drawn: str) -> str:
-    """Plots side by side where there is room."""
+    """Return plots, side by side if there is space."""
     return f'<div class="plots">{"".join(drawn)}</div>'
 
 

@@ -1,4 +1,4 @@
-"""Restore directories from a backup, whole, beside the present ones, and never over newer ones.
+"""Restores complete directories from a backup beside the current ones, and never over newer ones.
 
 Journals and audit logs only grow, so they show which state is newer. A backup is refused if one of them has lines here
 that the backup's copy lacks, or is missing in the backup. The present directories stay beside the restored ones, under
@@ -43,7 +43,7 @@ def restore(
     stamp: str,
     mark: Callable[[Mapping[str, Path]], None],
 ) -> list[Path]:
-    """Put the directories of a checked backup where they belong; the caller holds them.
+    """Put the directories of a checked backup into their places. The caller has reserved them.
 
     Args:
         path: the backup.
@@ -81,14 +81,16 @@ def restore(
     except OSError as cause:
         raise UnavailableError(
             what=f"The backup cannot be restored: {cause.strerror}.",
-            consequence=f"The earlier state is unchanged, or next to it with {stamp} in its name. Nothing was started.",
-            remedy="Free space on the disk, or correct the permissions, remove what ends in that time, and try again.",
+            consequence=f"The earlier state is unchanged, or it is next to it with {stamp} in its name. Nothing was "
+            "started.",
+            remedy="Free space on the disk or correct the permissions, remove the files that end in that time, and "
+            "try again.",
         ) from cause
     return before
 
 
 def refuse_if_newer(path: Path, catalogue: Catalogue, name: str, root: Path) -> None:
-    """Return if nothing in a directory is lost when the backup takes its place.
+    """Check that replacing a directory by the backup loses nothing.
 
     Raises:
         ConfigurationError: something is.
@@ -109,7 +111,7 @@ def refuse_if_newer(path: Path, catalogue: Catalogue, name: str, root: Path) -> 
 
 
 def refuse_unfinished(root: Path) -> None:
-    """Return unless a restore was interrupted and left no state: a program that began now would make new keys.
+    """Check that no interrupted restore left an empty state, because a program would then create new keys.
 
     Raises:
         ConfigurationError: a restore beside the directory is unfinished, and the directory is missing or empty.
@@ -119,9 +121,11 @@ def refuse_unfinished(root: Path) -> None:
     unfinished = sorted(root.parent.glob(f"{escape(root.name)}.restoring-*"))
     if unfinished:
         raise ConfigurationError(
-            what=f"A restore of {root} was interrupted. The folder is empty, and {unfinished[-1]} is next to it.",
+            what=f"A restore of {root} was interrupted. The folder is empty, and its unfinished copy "
+            f"{unfinished[-1]} is next to it.",
             consequence="Nothing was started, and no new keys were made.",
-            remedy="Run `restore` again with the same backup. Then remove what has `restoring` in its name.",
+            remedy="Run `restore` again with the same backup. After that, remove the files with `restoring` in "
+            "their names.",
         )
 
 

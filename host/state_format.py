@@ -1,4 +1,4 @@
-"""Which version of this program's layout a state directory has, written down in it, and how an older one moves forward.
+"""The version of a state directory's layout: where it is written, and how an older state is converted.
 
 A small file, `state-format`, says whose state it is and its number. A state without the file is from before it was
 written: number 0. Steps lead from each number to the next; a number that this program does not know is refused,
@@ -32,7 +32,7 @@ _STEPS: Final[tuple[Callable[[Path], None], ...]] = (_begin_numbering, _part_fol
 
 
 def settle_format(state: Path, program: str) -> int:
-    """Move a state forward to this program's format; the number that it had. The caller holds the directory.
+    """Convert a state to this program's format. Return its old number. The caller has reserved the directory.
 
     Raises:
         ConfigurationError: it is of a later version, or of another program.
@@ -47,7 +47,7 @@ def settle_format(state: Path, program: str) -> int:
 
 
 def format_of(state: Path, program: str) -> int:
-    """The number of a state's format.
+    """Return the number of a state's format.
 
     Raises:
         ConfigurationError: it is of a later version, or of another program.
@@ -66,7 +66,7 @@ def format_of(state: Path, program: str) -> int:
 
 
 def check_number(number: object, place: str) -> None:
-    """Return if this program knows a format.
+    """Check that this program supports a format.
 
     Raises:
         ConfigurationError: it does not.

@@ -1,4 +1,4 @@
-"""A support bundle: what helps somebody elsewhere to help, and no text that a person of this site has written.
+"""A support bundle with facts for remote help. It contains no text that a person of this site has written.
 
 Nothing is left out by searching for secrets: only identifiers, severities, numbers of this computer and
 the catalogue's own words are put in. So no path, name, address, key or value can be in it.
@@ -26,7 +26,7 @@ _HELP: Final = {entry.identifier: entry for entry in AILMENTS}
 
 
 def report_options(command: Command) -> Command:
-    """The options `--json` and `--bundle` of both doctors."""
+    """Add the options `--json` and `--bundle` of both doctors."""
     for option in (
         click.option(
             "--bundle",
@@ -41,7 +41,7 @@ def report_options(command: Command) -> Command:
 
 
 def report_findings(program: str, found: Sequence[Finding], *, as_json: bool, place: Path | None) -> NoReturn:
-    """Print what a doctor found, write the bundle if a place is named, and end with the status of the findings."""
+    """Print a doctor's findings, write the bundle if requested, and exit with the status of the findings."""
     if place is not None:
         write_bundle(place, bundle_of(program, version("global-layers"), found))
     if as_json:
@@ -55,7 +55,7 @@ def report_findings(program: str, found: Sequence[Finding], *, as_json: bool, pl
 def bundle_of(
     program: str, software: str, findings: Sequence[Finding], counts: Mapping[str, int | float] | None = None
 ) -> dict[str, Any]:  # Any: whatever JSON holds
-    """The bundle's content.
+    """Return the bundle's content.
 
     Args:
         program: whose doctor looked.
@@ -87,7 +87,7 @@ def bundle_of(
 
 
 def write_bundle(place: Path, content: Mapping[str, Any]) -> None:
-    """Write a bundle where no file is yet, mode 0600.
+    """Write a bundle with mode 0600. An existing file is an error.
 
     Raises:
         ConfigurationError: there is a file already, or it cannot be written.
@@ -101,7 +101,7 @@ def write_bundle(place: Path, content: Mapping[str, Any]) -> None:
         raise ConfigurationError(
             what=f"The bundle {place} cannot be written: {cause.strerror}.",
             consequence="Nothing was written.",
-            remedy="Name a path where nothing lies yet, in a folder that this user may write.",
+            remedy="Use a path that does not exist yet, in a folder that this user may write.",
         ) from cause
     with os.fdopen(descriptor, "w") as file:
         json.dump(content, file, indent=2)

@@ -1,4 +1,4 @@
-"""The federation's authority: one directory, made once, read by the coordinator.
+"""The federation's authority: one directory, created once, read by the coordinator.
 
 The issuing key lies beside the coordinator, unencrypted with mode 0600, because sites enrol and renew at times when
 nobody can type a passphrase. A person who steals it can forge certificates, but no entry in the register or in a plan.
@@ -54,7 +54,7 @@ class FederationRecord:
         object.__setattr__(self, "hosts", tuple(dict.fromkeys(hosts)))
 
     def to_json(self) -> bytes:
-        """The bytes of federation.json."""
+        """Return the bytes of federation.json."""
         return strict_json.encode(
             {
                 "format": FORMAT_VERSION,
@@ -67,13 +67,13 @@ class FederationRecord:
 
     @classmethod
     def from_json(cls, data: bytes) -> FederationRecord:
-        """Read federation.json; a ConfigurationError for anything else."""
+        """Read federation.json. Raises ConfigurationError for anything else."""
         fields = strict_json.decode(data, kinds=_KINDS, subject="federation.json")
         if fields["format"] != FORMAT_VERSION:
             raise ConfigurationError(
                 what=f"federation.json has format {fields['format']}, and this version reads {FORMAT_VERSION}.",
                 consequence="Nothing was started or changed.",
-                remedy="Use the version of the program that made this directory.",
+                remedy="Use the version that created this directory.",
             )
         return cls(
             federation=federation_name(str(fields["federation"])),
@@ -92,7 +92,7 @@ class Authority:
 
     @classmethod
     def create(cls, directory: Path, record: FederationRecord, *, passphrase: str, now: datetime) -> Authority:
-        """Make root, issuing authority, coordinator's certificate and register: all of it or nothing.
+        """Create root, issuing authority, coordinator's certificate and register: all or nothing.
 
         Raises:
             ConfigurationError: the directory is not empty, or the passphrase is too short.
@@ -114,7 +114,7 @@ class Authority:
 
     @classmethod
     def load(cls, directory: Path) -> Authority:
-        """Open an authority that `pki init` made."""
+        """Open an authority that `pki init` created."""
         return cls(directory, FederationRecord.from_json(store.read_public(directory / "federation.json")))
 
     @property
@@ -124,12 +124,12 @@ class Authority:
 
     @property
     def root_certificate_path(self) -> Path:
-        """The root certificate: what both sides of every connection trust."""
+        """The root certificate, which both sides of every connection trust."""
         return self.directory / "root.crt"
 
     @property
     def sealed_root_key_path(self) -> Path:
-        """The root's sealed key; may be away."""
+        """The root's sealed key. It may be stored elsewhere."""
         return self.directory / "root.key.sealed"
 
     @property
@@ -163,24 +163,24 @@ class Authority:
         return self.directory / "identity.key"
 
     def identity_key(self) -> Ed25519PrivateKey:
-        """The coordinator's long-term identity key; made where an earlier version has left none."""
+        """Return the coordinator's long-term identity key. Creates it if an earlier version did not."""
         if not self.identity_key_path.exists():
             store.write_secret(self.identity_key_path, new_identity_pem(), replace=False)
         key = identity_from_pem(store.read_secret(self.identity_key_path))
         if key is None:
             raise ConfigurationError(
-                what=f"{self.identity_key_path} does not hold an Ed25519 key in PEM.",
+                what=f"{self.identity_key_path} does not contain an Ed25519 key in PEM.",
                 consequence="Nothing was signed and nothing was sent.",
                 remedy="Restore it from its backup. Sites refuse a coordinator that signs with another key.",
             )
         return key
 
     def root_pem(self) -> bytes:
-        """The root certificate as PEM."""
+        """Return the root certificate as PEM."""
         return store.read_public(self.root_certificate_path)
 
     def trusted_roots_pem(self) -> bytes:
-        """What sites must trust, as PEM: the root; while it changes, both roots and what vouches for one."""
+        """Return the roots for sites as PEM. During a change: both roots, and the certificate that joins them."""
         pem = store.read_public(self.previous_root_path) if self.previous_root_path.exists() else b""
         pem += self.root_pem()
         for place in (self.next_root_path, self.vouching_path):
@@ -188,12 +188,12 @@ class Authority:
         return pem
 
     def accepted_roots_pem(self) -> bytes:
-        """Below which roots a site's certificate may stand: the present one, and while it changes the one before."""
+        """Return the roots under which sites' certificates are accepted, during a change also the previous root."""
         before = store.read_public(self.previous_root_path) if self.previous_root_path.exists() else b""
         return self.root_pem() + before
 
     def authorities(self) -> list[tuple[str, x509.Certificate]]:
-        """Every authority of this federation that is or will be in force, each with what it is called."""
+        """Return every current or future authority of this federation, each with its title."""
         places = (
             (self.root_certificate_path, "the federation's root"),
             (self.issuing_certificate_path, "the federation's issuing authority"),
@@ -204,26 +204,26 @@ class Authority:
         return [(name, one) for at, name in places if at.exists() for one in certificates_in(store.read_public(at))]
 
     def is_changing(self) -> bool:
-        """Whether another root is about to take over, or has and the one before is still trusted (rotation.py)."""
+        """Return whether a next root exists, or the previous root is still trusted during a change (rotation.py)."""
         return self.next_root_path.exists() or self.previous_root_path.exists()
 
     @property
     def next_root_path(self) -> Path:
-        """The root that will take over; there only after `pki rotate begin`."""
+        """The next root. It exists only after `pki rotate begin`."""
         return self.directory / "next-root.crt"
 
     @property
     def previous_root_path(self) -> Path:
-        """The root before; there only from `pki rotate complete` to `pki rotate end`."""
+        """The previous root. It exists only from `pki rotate complete` to `pki rotate end`."""
         return self.directory / "previous-root.crt"
 
     @property
     def vouching_path(self) -> Path:
-        """The certificate by which the older of two roots vouches for the younger."""
+        """The certificate by which the older of two roots signs the newer one."""
         return self.directory / "vouching.crt"
 
     def issue_site(self, key: ec.EllipticCurvePublicKey, site: SiteName, now: datetime) -> IssuedCertificate:
-        """Certify a site's key; the register decides afterwards whether the certificate is accepted."""
+        """Issue a certificate for a site's key. The register decides later whether it is accepted."""
         issuing, issuing_key = self._issuing()
         leaf = certificates.site_certificate(key, issuing, issuing_key, self.federation, site, now)
         return IssuedCertificate(
@@ -233,11 +233,11 @@ class Authority:
         )
 
     def coordinator_leaf(self) -> x509.Certificate:
-        """The coordinator's present certificate."""
+        """Return the coordinator's current certificate."""
         return certificates_in(store.read_public(self.coordinator_certificate_path))[0]
 
     def renew_coordinator(self, now: datetime, record: Callable[[datetime], None] = lambda _: None) -> None:
-        """Issue the coordinator's next certificate for the key that it has; read it again to use it.
+        """Issue the coordinator's next certificate for its existing key. Read it again to use it.
 
         `record` is given its end, an aware time, before it is written; where that raises, the one before stays.
         """
@@ -246,7 +246,7 @@ class Authority:
         self._issue_coordinator(key, now, record)
 
     def renew_issuing(self, passphrase: str, now: datetime) -> None:
-        """Issue the issuing authority's and the coordinator's next certificates, with the root's key.
+        """Issue the next certificates of the issuing authority and the coordinator, with the root's key.
 
         The issuing key stays: certificates that sites hold remain valid, as does each site's chain.
         """

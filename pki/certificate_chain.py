@@ -1,4 +1,4 @@
-"""Whether a certificate chain is exactly leaf, issuing authority, root of one federation.
+"""Checks that a certificate chain is exactly leaf, issuing authority and root of one federation.
 
 TLS makes the same check on every connection. This one is made before a certificate is written to
 disk, where no connection exists yet, and it allows this one shape only.
@@ -20,7 +20,7 @@ MOST_ROOTS = 2
 
 
 def certificates_in(pem: bytes) -> list[x509.Certificate]:
-    """The certificates of a PEM, at least one; a RefusedError where it cannot be read."""
+    """Return the certificates of a PEM, at least one. Raises RefusedError if it cannot be read."""
     if len(pem) > LARGEST_BYTES:
         raise _refused(f"it has more than {LARGEST_BYTES} bytes")
     try:
@@ -34,7 +34,7 @@ def certificates_in(pem: bytes) -> list[x509.Certificate]:
 
 
 def verified_leaf(chain_pem: bytes, root_pem: bytes, now: datetime) -> x509.Certificate:
-    """The leaf of a chain (leaf, then issuing authority) that ends at this root and is valid now.
+    """Return the leaf of a chain (leaf, then issuing authority) that ends at this root and is valid now.
 
     While an authority changes there are two roots in `root_pem`; the chain ends at one of them.
 
@@ -63,7 +63,7 @@ def verified_leaf(chain_pem: bytes, root_pem: bytes, now: datetime) -> x509.Cert
 
 
 def trusted_after(trusted_pem: bytes, told_pem: bytes, now: datetime) -> bytes:
-    """The roots to trust from now on, as PEM, after the coordinator has told which there are.
+    """Return the roots to trust from now on, as PEM, after the coordinator's list was received.
 
     A root that is trusted stays until the coordinator names it no more and another trusted one is among those told. A
     new root is trusted only with a certificate for its key that a trusted root has signed: the coordinator cannot
@@ -102,7 +102,7 @@ def _vouches(old: x509.Certificate, paper: x509.Certificate, new: x509.Certifica
 
 
 def has_signed(upper: x509.Certificate, lower: x509.Certificate) -> bool:
-    """Whether one certificate's key has signed the other, and is named in it as its issuer."""
+    """Return whether one certificate's key has signed the other, which names it as its issuer."""
     try:
         lower.verify_directly_issued_by(upper)
     except (InvalidSignature, UnsupportedAlgorithm, ValueError, TypeError):
@@ -124,5 +124,5 @@ def _refused(reason: str) -> RefusedError:
     return RefusedError(
         what=f"A certificate chain was refused: {reason}.",
         consequence="It was not stored, and the keys and certificates on this computer are unchanged.",
-        remedy=f"{COMPARE_CLOCK} If it is right, ask the federation office which authority is the right one.",
+        remedy=f"{COMPARE_CLOCK} If it is right, ask the federation office which authority is correct.",
     )

@@ -36,19 +36,19 @@ Key = ec.EllipticCurvePrivateKey
 
 
 def new_tls_key() -> Key:
-    """A new P-256 key: the one curve that every TLS in use here accepts in a certificate."""
+    """Create a P-256 key. All TLS libraries here accept this curve in a certificate."""
     return ec.generate_private_key(ec.SECP256R1())
 
 
 def key_to_pem(key: Key) -> bytes:
-    """The private key as unencrypted PKCS#8 PEM; a secret."""
+    """Return the private key as unencrypted PKCS#8 PEM. It is a secret."""
     return key.private_bytes(
         serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     )
 
 
 def key_from_pem(pem: bytes) -> Key:
-    """The P-256 private key in a PEM; a ConfigurationError when there is none."""
+    """Return the P-256 private key in a PEM. Raises ConfigurationError if there is none."""
     try:
         key = serialization.load_pem_private_key(pem, password=None)
     except (ValueError, TypeError, UnsupportedAlgorithm) as cause:
@@ -59,39 +59,39 @@ def key_from_pem(pem: bytes) -> Key:
 
 
 def is_p256(key: object) -> bool:
-    """Whether a public key is a P-256 key."""
+    """Return whether a public key is a P-256 key."""
     return isinstance(key, ec.EllipticCurvePublicKey) and isinstance(key.curve, ec.SECP256R1)
 
 
 def is_renewal_due(certificate: x509.Certificate, now: datetime) -> bool:
-    """Whether a leaf has reached the day from which it is renewed."""
+    """Return whether a leaf has reached its renewal day."""
     return now >= certificate.not_valid_after_utc - RENEW_WHEN_LEFT
 
 
 def certificate_pem(certificate: x509.Certificate) -> bytes:
-    """The certificate as PEM."""
+    """Return the certificate as PEM."""
     return certificate.public_bytes(serialization.Encoding.PEM)
 
 
 def certificate_sha256(certificate: x509.Certificate) -> str:
-    """The SHA-256 of the certificate's DER, 64 lowercase hexadecimal digits."""
+    """Return the SHA-256 of the certificate's DER, 64 lowercase hexadecimal digits."""
     return certificate.fingerprint(hashes.SHA256()).hex()
 
 
 def public_key_sha256(key: ec.EllipticCurvePublicKey) -> str:
-    """The SHA-256 of the public key (SubjectPublicKeyInfo in DER), 64 lowercase hexadecimal digits."""
+    """Return the SHA-256 of the public key (SubjectPublicKeyInfo in DER), 64 lowercase hexadecimal digits."""
     der = key.public_bytes(serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo)
     return hashlib.sha256(der).hexdigest()
 
 
 def signing_request(key: Key) -> bytes:
-    """A signing request (PEM) that proves possession of the key and holds no name."""
+    """Return a signing request (PEM) that proves possession of the key and contains no name."""
     request = x509.CertificateSigningRequestBuilder().subject_name(x509.Name([])).sign(key, hashes.SHA256())
     return request.public_bytes(serialization.Encoding.PEM)
 
 
 def requested_key(request_pem: bytes) -> ec.EllipticCurvePublicKey:
-    """The public key of a signing request, after checking its size, curve and signature.
+    """Return the public key of a signing request, after checking its size, curve and signature.
 
     Raises:
         RefusedError: the request is not one that the authority would certify.
@@ -113,7 +113,7 @@ def requested_key(request_pem: bytes) -> ec.EllipticCurvePublicKey:
 
 
 def root_certificate(key: Key, federation: FederationName, now: datetime) -> x509.Certificate:
-    """The root of the federation, signed by itself; one authority may stand below it."""
+    """Return the self-signed root of the federation. One authority may be below it."""
     name = _authority_name(federation, "root")
     return (
         _builder(name, name, key.public_key(), now, now + ROOT_LIFETIME)
@@ -131,7 +131,7 @@ def issuing_certificate(
     federation: FederationName,
     now: datetime,
 ) -> x509.Certificate:
-    """The authority that signs leaves; none may stand below it, and only this federation's URIs."""
+    """Return the authority that signs leaves with this federation's URIs. No authority may be below it."""
     until = min(now + ISSUING_LIFETIME, root.not_valid_after_utc)
     permitted = x509.NameConstraints([x509.UniformResourceIdentifier(federation)], None)
     return (
@@ -146,14 +146,14 @@ def issuing_certificate(
 
 
 def is_issuing(certificate: x509.Certificate, federation: FederationName) -> bool:
-    """Whether a certificate bears the name of the federation's issuing authority, which no hospital's may bear."""
+    """Return whether a certificate has the issuing authority's name, which no hospital's authority may have."""
     return certificate.subject == _authority_name(federation, "issuing")
 
 
 def vouching_certificate(
     next_root: x509.Certificate, root: x509.Certificate, root_key: Key, now: datetime
 ) -> x509.Certificate:
-    """The present root says that the next one is its successor: the next root's name and key, signed by this one."""
+    """Return the next root's name and key, signed by the current root as its successor."""
     key = next_root.public_key()
     if not isinstance(key, ec.EllipticCurvePublicKey):
         raise ValueError("a root has a P-256 key")
@@ -174,7 +174,7 @@ def site_certificate(
     site: SiteName,
     now: datetime,
 ) -> x509.Certificate:
-    """The certificate of a site: client usage only, and its URI as the only name."""
+    """Return the certificate of a site: client usage only, and its URI as the only name."""
     names: list[x509.GeneralName] = [x509.UniformResourceIdentifier(site_uri(federation, site))]
     return _leaf(key, issuing, issuing_key, names, ExtendedKeyUsageOID.CLIENT_AUTH, now)
 
@@ -187,7 +187,7 @@ def coordinator_certificate(
     hosts: Iterable[str],
     now: datetime,
 ) -> x509.Certificate:
-    """The certificate of the coordinator: server usage only, its URI, and the hosts where sites call."""
+    """Return the coordinator's certificate: server usage only, its URI, and the hosts to which sites connect."""
     names: list[x509.GeneralName] = [x509.UniformResourceIdentifier(coordinator_uri(federation))]
     names += [_host(host) for host in dict.fromkeys(hosts)]
     return _leaf(key, issuing, issuing_key, names, ExtendedKeyUsageOID.SERVER_AUTH, now)
@@ -220,7 +220,7 @@ def _builder(
 ) -> x509.CertificateBuilder:
     if until <= now:
         raise ConfigurationError(
-            what="The authority above this certificate has expired or is about to.",
+            what="The authority above this certificate has expired or expires soon.",
             consequence="No certificate was issued.",
             remedy="Run `pki renew --authority` with the root's passphrase, then try again.",
         )
@@ -274,7 +274,7 @@ def _refused(reason: str) -> RefusedError:
     return RefusedError(
         what=f"A signing request was refused: {reason}.",
         consequence="No certificate was issued and the register is unchanged.",
-        remedy="Make the request with the site agent of this version.",
+        remedy="Create the request with the site agent of this version.",
     )
 
 

@@ -1,4 +1,4 @@
-"""Enrolment and renewal as decisions; who carries the messages is somebody else's task.
+"""Decisions about enrolment and renewal. Other files send the messages.
 
 A site proves three things: it holds the token, it holds the TLS key (the signing request is signed
 with it), and it holds the identity key (which signs the request, the token's hash and the
@@ -78,7 +78,7 @@ def invite_site(
     now: datetime,
     keep: Callable[[Invitation], None] | None = None,
 ) -> Invitation:
-    """Make an invitation and note it in the register; an earlier one for this site becomes void.
+    """Create an invitation and record it in the register. An earlier one for this site becomes invalid.
 
     `keep` saves it first: an invitation that could not be saved takes nothing from the one before it.
     """
@@ -106,7 +106,7 @@ def invite_site(
 def enrolment_request(
     invitation: Invitation, signing_request: bytes, identity_key: Ed25519PrivateKey
 ) -> EnrolmentRequest:
-    """The request of a site that holds an invitation; made again, it may be repeated."""
+    """Return the request of a site with an invitation. It may be sent several times."""
     parts = _enrolment_parts(invitation.federation, invitation.token, signing_request)
     return EnrolmentRequest(
         token=invitation.token,
@@ -119,7 +119,7 @@ def enrolment_request(
 def renewal_request(
     federation: FederationName, site: SiteName, signing_request: bytes, identity_key: Ed25519PrivateKey
 ) -> RenewalRequest:
-    """The request of a member for its next certificate, also where the last one has expired."""
+    """Return a member's request for its next certificate, even after the last one has expired."""
     signature = sign(identity_key, RENEWAL_LABEL, *_renewal_parts(federation, site, signing_request))
     return RenewalRequest(site=site, signing_request=signing_request, signature=signature)
 
@@ -127,7 +127,7 @@ def renewal_request(
 def handle_request(
     authority: Authority, register: Register, request: EnrolmentRequest, now: datetime
 ) -> Issued | Pending:
-    """Answer a request to be enrolled; the same request again is answered alike.
+    """Answer a request for enrolment. The same request has the same answer.
 
     Raises:
         RefusedError: the token, the signing request or the signature is not good, or the register says no.
@@ -166,7 +166,7 @@ def handle_request(
 
 
 def handle_renewal(authority: Authority, register: Register, request: RenewalRequest, now: datetime) -> Issued:
-    """Answer a member that asks for its next certificate; the old one is accepted until `confirm`.
+    """Answer a member's request for its next certificate. The old one is accepted until `confirm`.
 
     The identity key's signature is the proof, so this may be offered on both ports. A replayed
     request yields only the certificate that was issued for it: a TLS key is certified once.

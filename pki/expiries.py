@@ -1,4 +1,4 @@
-"""When the certificates that the register accepts end."""
+"""Expiry dates of the certificates that the register accepts."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pki.store import explained
 
 
 def certificate_ends(register: Path) -> dict[str, datetime]:
-    """Site -> the end of its newest accepted certificate, aware, in UTC; sites without one are left out.
+    """Return for each site the end of its newest accepted certificate, in UTC. Sites without one are left out.
 
     Args:
         register: the register's file.
@@ -26,7 +26,7 @@ def certificate_ends(register: Path) -> dict[str, datetime]:
 
 
 def newest_certificates(register: Path) -> dict[str, x509.Certificate]:
-    """Site -> the accepted certificate that ends last; sites without one are left out.
+    """Return for each site the accepted certificate that ends last. Sites without one are left out.
 
     Args:
         register: the register's file.

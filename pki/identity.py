@@ -1,4 +1,4 @@
-"""A certificate becomes a site's name, or a reason to refuse it.
+"""Turns a certificate into a site's name, or into a reason to refuse it.
 
 TLS has checked by now that the chain ends at the federation's root. What TLS does not decide is
 decided here: exactly one name of exactly one spelling, exactly one usage, P-256, valid now, and no
@@ -48,7 +48,7 @@ class CoordinatorIdentity:
 
 
 def identify_site(leaf: bytes, federation: str, now: datetime, *, is_of_own_authority: bool = False) -> SiteIdentity:
-    """Who a peer is, from its leaf certificate.
+    """Return the identity of a peer from its leaf certificate.
 
     Args:
         leaf: one certificate, PEM or DER, as TLS handed it over after checking its chain.
@@ -73,7 +73,7 @@ def identify_site(leaf: bytes, federation: str, now: datetime, *, is_of_own_auth
 
 
 def identify_coordinator(leaf: bytes, federation: str, now: datetime) -> CoordinatorIdentity:
-    """The coordinator behind a leaf certificate (PEM or DER); a RefusedError for anybody else."""
+    """Return the coordinator of a leaf certificate (PEM or DER). Raises RefusedError for anybody else."""
     certificate = _load(leaf)
     names = _names(certificate)
     uris = [name.value for name in names if isinstance(name, x509.UniformResourceIdentifier)]

@@ -20,24 +20,24 @@ _NAME: Final = "identity.key"
 
 
 def identity_key_path(directory: Path) -> Path:
-    """The identity key's file, mode 0600."""
+    """Return the identity key's file, mode 0600."""
     return directory / _NAME
 
 
 def has_identity_key(directory: Path) -> bool:
-    """Whether the key is there."""
+    """Return whether the key exists."""
     return identity_key_path(directory).exists()
 
 
 def make_identity_key(directory: Path) -> Ed25519PrivateKey:
-    """Make the key; a ConfigurationError where it exists."""
+    """Create the key. Raises ConfigurationError if it exists."""
     store.make_private_directory(directory)
     store.write_secret(identity_key_path(directory), new_identity_pem(), replace=False)
     return read_identity_key(directory)
 
 
 def read_identity_key(directory: Path) -> Ed25519PrivateKey:
-    """The key; a secret.
+    """Return the key. It is a secret.
 
     Raises:
         ConfigurationError: it is missing, open to other accounts, or no Ed25519 key.
@@ -50,13 +50,14 @@ def read_identity_key(directory: Path) -> Ed25519PrivateKey:
 
 
 def identity_fingerprint(key: Ed25519PrivateKey) -> str:
-    """The fingerprint of an identity key, as the site reads it to the federation office."""
+    """Return the fingerprint of an identity key, as the site reads it to the federation office."""
     return fingerprint(public_bytes(key))
 
 
 def _no_identity(path: Path) -> ConfigurationError:
     return ConfigurationError(
-        what=f"{path} does not hold an Ed25519 key in PEM.",
+        what=f"{path} does not contain an Ed25519 key in PEM.",
         consequence="Nothing was signed and nothing was sent.",
-        remedy="Restore it from its backup. A new identity key makes this a new site, which every plan must list.",
+        remedy="Restore it from its backup. A new identity key makes this a new site, and every plan must list it "
+        "again.",
     )

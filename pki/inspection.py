@@ -1,4 +1,4 @@
-"""What a certificate or an invitation says, in plain words for an operator.
+"""Explains a certificate or an invitation in plain words for an operator.
 
 Shown and not checked: whether it is accepted is decided elsewhere. An invitation's token is never
 shown, and a stranger's text comes with escapes, so that it cannot repaint a terminal.
@@ -20,7 +20,7 @@ _TIME = "%Y-%m-%d %H:%M UTC"
 
 
 def describe(data: bytes, now: datetime) -> Iterator[str]:
-    """Lines about an invitation or about each certificate in a PEM.
+    """Yield lines about an invitation or about each certificate in a PEM.
 
     Raises:
         ConfigurationError: it is no usable invitation.

@@ -1,4 +1,4 @@
-"""The one file that a site receives: where to call, whom to trust, and a token that works once.
+"""The file that a site receives: addresses, the trusted root, and a token that works once.
 
 The authority's full certificate is inside, so nothing is trusted on first use. Whoever holds the
 file can ask to be enrolled as this site, until the token is used or has expired; by default a
@@ -44,12 +44,12 @@ _TIME = "%Y-%m-%dT%H:%M:%SZ"
 
 
 def new_token() -> bytes:
-    """A token of 192 random bits."""
+    """Return a token of 192 random bits."""
     return secrets.token_bytes(TOKEN_BYTES)
 
 
 def token_sha256(token: bytes) -> str:
-    """What the register keeps of a token: 64 hexadecimal digits from which it cannot be found again."""
+    """Return the digest of a token for the register, 64 hexadecimal digits. It does not reveal the token."""
     # A plain hash is enough: 192 random bits cannot be guessed, unlike a password.
     return hashlib.sha256(token).hexdigest()
 
@@ -96,17 +96,17 @@ class Invitation:
         return grouped(hashlib.sha256(covered).digest()[:10])
 
     def check_not_expired(self, now: datetime) -> None:
-        """Return when the invitation can still be used at `now`; a RefusedError otherwise."""
+        """Check that the invitation is still valid at `now`. Raises RefusedError otherwise."""
         if now >= self.expires:
             raise RefusedError(
                 what=f"The invitation of site {self.site} expired on {at(self.expires)}. "
                 f"This computer's clock shows {at(now)}, {spelled((now - self.expires).total_seconds())} later.",
-                consequence="Nothing was sent and no key was made.",
+                consequence="Nothing was sent and no key was created.",
                 remedy=f"{COMPARE_CLOCK} If it is right, ask the federation office for a new invitation.",
             )
 
     def to_json(self) -> bytes:
-        """The file's bytes; a secret, because the token is inside."""
+        """Return the file's bytes. They are a secret, because they contain the token."""
         return strict_json.encode(
             {
                 "format": FORMAT_VERSION,
@@ -122,7 +122,7 @@ class Invitation:
 
     @classmethod
     def from_json(cls, data: bytes) -> Invitation:
-        """Read an invitation that somebody sent; a ConfigurationError for anything else."""
+        """Read an invitation that somebody sent. Raises ConfigurationError for anything else."""
         fields = strict_json.decode(data, kinds=_KINDS, subject="invitation")
         if fields["format"] != FORMAT_VERSION:
             raise _wrong(f"its format is {fields['format']}, and this version reads format {FORMAT_VERSION}")
@@ -144,11 +144,11 @@ class Invitation:
 
     @classmethod
     def load(cls, path: Path) -> Invitation:
-        """Read an invitation from a file; its mode is not checked, since it came by e-mail or on a stick."""
+        """Read an invitation from a file. Its mode is not checked, because it came by e-mail or on a stick."""
         return cls.from_json(store.read_public(path))
 
     def save(self, path: Path) -> None:
-        """Write the invitation, mode 0600; an existing file is an error."""
+        """Write the invitation with mode 0600. An existing file is an error."""
         store.write_secret(path, self.to_json(), replace=False)
 
 

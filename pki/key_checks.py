@@ -1,4 +1,4 @@
-"""Directories, keys and certificates as a doctor looks at them. Nothing is made, corrected or locked."""
+"""Checks of directories, keys and certificates for doctor. They create, correct or lock nothing."""
 
 from __future__ import annotations
 
@@ -19,25 +19,25 @@ from protos.errors import OperatorError
 
 
 def judge_directory(place: Path) -> Finding:
-    """A private directory: there, its user's own, writable by nobody else."""
+    """Check a private directory: it exists, belongs to its user, and only this user can write to it."""
     try:
         state = place.stat()
     except FileNotFoundError:
-        return warning("D402", f"{place} does not exist yet.", "It is made at the first start.")
+        return warning("D402", f"{place} does not exist yet.", "The first start creates it.")
     except PermissionError:
-        return failure("D402", f"{place} is closed to this user.", "Run this as the user that the program runs as.")
+        return failure("D402", f"This user cannot open {place}.", "Run this command with the program's user.")
     if not stat.S_ISDIR(state.st_mode):
-        return failure("D402", f"{place} is no directory.", "Name a directory as `state`.")
+        return failure("D402", f"{place} is not a directory.", "Set `state` to a directory.")
     if state.st_mode & 0o022:
         return failure("D402", f"{place} can be written by other accounts.", f"Run `chmod go-w {place}`.")
     if not os.access(place, os.W_OK | os.X_OK):
         remedy = f"Run this as the owner of {place}, or `chown` it to the user that the program runs as."
         return failure("D402", f"{place} cannot be written by this user.", remedy)
-    return fine("D402", f"{place} is this user's own.")
+    return fine("D402", f"This user owns {place}, as required.")
 
 
 def judge_secrets(places: Iterable[Path]) -> list[Finding]:
-    """Secret files: one finding for each that is there and not as it has to be, or one for all."""
+    """Check secret files: one finding for each file with an error, or one finding for all."""
     wrong, number = [], 0
     for place in places:
         try:
@@ -51,11 +51,11 @@ def judge_secrets(places: Iterable[Path]) -> list[Finding]:
         except OSError as cause:
             remedy = "Run this as the user that the program runs as, or correct the file's owner."
             wrong.append(failure("D403", f"{place} cannot be read: {cause.strerror}.", remedy))
-    return wrong or [fine("D403", f"{number} secret files are readable by their owner alone.")]
+    return wrong or [fine("D403", f"{number} secret files can be read only by their owner, as required.")]
 
 
 def judge_certificate(place: Path, owner: str, renewal: str, now: datetime) -> Finding:
-    """A certificate file's remaining days."""
+    """Check a certificate file's remaining days."""
     try:
         leaf = certificates_in(store.read_public(place))[0]
     except OperatorError as wrong:
@@ -64,7 +64,7 @@ def judge_certificate(place: Path, owner: str, renewal: str, now: datetime) -> F
 
 
 def judge_invitation(place: Path, site: str, now: datetime) -> Finding:
-    """The invitation of a site that has no certificate yet."""
+    """Check the invitation of a site that has no certificate yet."""
     try:
         invitation = Invitation.load(place)
         invitation.check_not_expired(now)
@@ -77,7 +77,7 @@ def judge_invitation(place: Path, site: str, now: datetime) -> Finding:
 
 
 def judge_authority(directory: Path, now: datetime) -> list[Finding]:
-    """The federation's authority: its files, its secrets, the days of its certificates, its register."""
+    """Check the federation's authority: its files, its secrets, its certificates and its register."""
     try:
         authority = Authority.load(directory)
         with Register(authority.register_path) as register:
@@ -85,11 +85,11 @@ def judge_authority(directory: Path, now: datetime) -> list[Finding]:
     except OperatorError as wrong:
         return [failure("D420", wrong.what, wrong.remedy)]
     except OSError as cause:
-        return [failure("D420", f"{directory} cannot be read: {cause.strerror}.", "Run this as its owner.")]
-    found = [fine("D420", f"The authority of {authority.federation} knows {len(sites)} sites.")]
+        return [failure("D420", f"{directory} cannot be read: {cause.strerror}.", "Run this command as the owner.")]
+    found = [fine("D420", f"The authority of {authority.federation} lists {len(sites)} sites.")]
     if authority.sealed_root_key_path.exists():
         says = f"The sealed root key still lies at {authority.sealed_root_key_path}."
-        found.append(warning("D420", says, "Move it to a place that is not on this computer."))
+        found.append(warning("D420", says, "Move it to a place outside this computer."))
     found += judge_secrets((authority.issuing_key_path, authority.coordinator_key_path, authority.identity_key_path))
     for place, owner, renewal in (
         (authority.coordinator_certificate_path, "The coordinator's certificate", "Run `pki renew`."),
@@ -100,7 +100,7 @@ def judge_authority(directory: Path, now: datetime) -> list[Finding]:
 
 
 def judge_members(directory: Path, now: datetime) -> list[Finding]:
-    """The root's days, those of every site's certificate and own authority, and a change of the authority."""
+    """Check the remaining days of the root, of each site's certificate and authority, and a change of the root."""
     try:
         authority = Authority.load(directory)
         members = judge_sites(authority, now)
@@ -110,5 +110,5 @@ def judge_members(directory: Path, now: datetime) -> list[Finding]:
     found = [judge_certificate(authority.root_certificate_path, "The root certificate", renewal, now), *members]
     if authority.is_changing():
         says = "A change of the authority is under way."
-        found.append(warning("D420", says, "`pki rotate status` says which step is next."))
+        found.append(warning("D420", says, "`pki rotate status` shows the next step."))
     return found

@@ -1,4 +1,4 @@
-"""Names of federations and sites, addresses, and the URIs that certificates carry.
+"""Names of federations and sites, addresses, and the URIs in certificates.
 
 The one place where such a name is spelt or read. The rules:
 
@@ -25,32 +25,32 @@ _ADDRESS = re.compile(r"(\[(?P<six>[0-9a-f:.]+)\]|(?P<host>[^:\[\]]+)):(?P<port>
 
 
 def site_name(text: str) -> SiteName:
-    """The site's name in `text`; a ConfigurationError when it is not spelt as one."""
+    """Return `text` as a site's name. Raises ConfigurationError if it is not spelt as one."""
     return SiteName(_checked(text, "site"))
 
 
 def federation_name(text: str) -> FederationName:
-    """The federation's name in `text`; a ConfigurationError when it is not spelt as one."""
+    """Return `text` as a federation's name. Raises ConfigurationError if it is not spelt as one."""
     return FederationName(_checked(text, "federation"))
 
 
 def is_name(text: str) -> bool:
-    """Whether `text` is spelt as the name of a site or a federation."""
+    """Return whether `text` is spelt as the name of a site or a federation."""
     return _NAME.fullmatch(text) is not None
 
 
 def site_uri(federation: str, site: str) -> str:
-    """The one URI that the certificate of a site carries."""
+    """Return the only URI in the certificate of a site."""
     return f"spiffe://{federation}/site/{site}"
 
 
 def coordinator_uri(federation: str) -> str:
-    """The one URI that the certificate of the coordinator carries."""
+    """Return the only URI in the certificate of the coordinator."""
     return f"spiffe://{federation}/coordinator"
 
 
 def host_name(text: str) -> str:
-    """A host as certificates name it: a DNS name in lowercase or an IP address in its short form."""
+    """Return a host as in certificates: a DNS name in lowercase or an IP address in its short form."""
     lowered = text.lower()
     try:
         return str(ipaddress.ip_address(lowered))
@@ -82,7 +82,7 @@ class Address:
 
     @classmethod
     def parse(cls, text: str) -> Address:
-        """Read `host:port`; an IPv6 address stands in square brackets."""
+        """Read `host:port`. An IPv6 address needs square brackets."""
         found = _ADDRESS.fullmatch(text.lower())
         if found is None:
             raise ConfigurationError(

@@ -1,4 +1,4 @@
-"""A hospital's own certificate authority: which one may count, and what stands below it.
+"""A hospital's own certificate authority: which one is accepted, and the certificates below it.
 
 TLS at the coordinator trusts it like the federation's root, so what it may say is decided here, on every call. The
 rules:
@@ -55,7 +55,7 @@ class OwnAuthority:
 
     @property
     def fingerprint(self) -> str:
-        """What two people read to each other."""
+        """The text that two people read to each other."""
         return authority_fingerprint(self.certificate)
 
 
@@ -74,22 +74,23 @@ class ForeignNameError(RefusedError):
 
     def __init__(self, authority: OwnAuthority, identity: SiteIdentity) -> None:
         super().__init__(
-            what=f"The authority of {authority.site} has issued a certificate in the name of {identity.name}.",
+            what=f"The authority of {authority.site} has issued a certificate for another name: {identity.name}.",
             consequence="The certificate was refused. Nothing was sent.",
-            remedy=f"Call the security officer of {authority.site}. `pki own-authority remove` ends what it may say.",
+            remedy=f"Call the security officer of {authority.site}. `pki own-authority remove` ends the trust in "
+            "its authority.",
         )
         self.site, self.named, self.certificate_sha256 = authority.site, identity.name, identity.certificate_sha256
 
 
 def authority_fingerprint(certificate: x509.Certificate) -> str:
-    """160 bits of the SHA-256 of an authority's certificate, 8 groups of 4 characters."""
+    """Return 160 bits of the SHA-256 of an authority's certificate, 8 groups of 4 characters."""
     return grouped(bytes.fromhex(certificate_sha256(certificate))[:_FINGERPRINT_BYTES])
 
 
 def own_authority_in(
     pem: bytes, kin: Iterable[tuple[str, x509.Certificate]], federation: FederationName, now: datetime
 ) -> x509.Certificate:
-    """The one certificate in a PEM, where it may be the authority of a site.
+    """Return the one certificate in a PEM, if it may be the authority of a site.
 
     Args:
         pem: what the hospital's people have sent.
@@ -118,7 +119,7 @@ def own_authority_in(
 def own_certificate_in(
     chain: Sequence[x509.Certificate], anchors: Sequence[x509.Certificate], federation: FederationName, now: datetime
 ) -> OwnCertificate | None:
-    """A site's certificate that stands below one of these authorities; None where it stands below none of them.
+    """Return a site's certificate below one of these authorities; None if it is below none of them.
 
     Args:
         chain: the leaf first, then the authorities between in any order; what leads nowhere is ignored.
@@ -146,7 +147,7 @@ def own_certificate_in(
 def identify_own(
     chain: Sequence[x509.Certificate], authorities: Sequence[OwnAuthority], federation: FederationName, now: datetime
 ) -> OwnCertificate | None:
-    """Who shows a chain, where it stands below the authority of a site; None where it stands below none.
+    """Identify the sender of a chain below a site's own authority; None if it is below none.
 
     Raises:
         ForeignNameError: that authority counts for another site than the one in the certificate.
@@ -235,7 +236,7 @@ def _check_signature(certificate: x509.Certificate) -> None:
 def _refused(reason: str) -> RefusedError:
     return RefusedError(
         what=f"A certificate of a hospital's own authority was refused: {reason}.",
-        consequence="Nothing was changed, and nothing was accepted because of it.",
-        remedy="Have the hospital's authority issue one as docs/security-officer.md says, and look at it with "
-        "`pki inspect FILE`.",
+        consequence="Nothing was changed or accepted.",
+        remedy="Ask the hospital's authority for a certificate as docs/security-officer.md describes, and check it "
+        "with `pki inspect FILE`.",
     )

@@ -1,4 +1,4 @@
-"""Hospitals' own authorities as both doctors look at them: what people have to renew, told long before."""
+"""Checks of hospitals' own authorities for both doctors, with long notice for people's renewals."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _CHANGE = "Register the hospital's next authority beside it: `pki own-authority 
 
 
 def judge_sites(authority: Authority, now: datetime) -> list[Finding]:
-    """At the office: each site's certificate, and each authority that a hospital has brought.
+    """At the office: check each site's certificate and each hospital's own authority.
 
     Raises:
         OperatorError: the register cannot be read.
@@ -41,7 +41,7 @@ def judge_sites(authority: Authority, now: datetime) -> list[Finding]:
 
 
 def judge_own(keys: SiteKeys, now: datetime) -> list[Finding]:
-    """At a site: its certificate and its authority where that is the hospital's own; else nothing.
+    """At a site: check its certificate and its hospital's own authority, if it uses one.
 
     Raises:
         OperatorError: the certificate cannot be read.
@@ -54,14 +54,14 @@ def judge_own(keys: SiteKeys, now: datetime) -> list[Finding]:
 
 
 def judge_waiting(keys: SiteKeys) -> list[Finding]:
-    """At a site: a key or a certificate that waits beside those in force; else nothing."""
+    """At a site: check a waiting key or certificate, if there is one."""
     if own_keys.staged_chain(keys) is not None:
         says = "A certificate of the hospital's own authority waits to be taken by the coordinator."
         remedy = "Start the agent, or run `site-agent renew`; if it is refused, the log says why."
         return [warning("D404", says, remedy)]
     if own_keys.waiting_key_path(keys).exists():
         says = "A key waits for a certificate of the hospital's own authority."
-        return [warning("D404", says, "Give what was issued to `site-agent install-certificate`.")]
+        return [warning("D404", says, "Install the issued certificate with `site-agent install-certificate`.")]
     return []
 
 

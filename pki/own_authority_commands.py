@@ -1,4 +1,4 @@
-"""`pki own-authority`: which hospital's own authority counts, each for one site alone."""
+"""`pki own-authority`: accept a hospital's own authority for its site alone."""
 
 from __future__ import annotations
 
@@ -60,13 +60,13 @@ def add(certificate: Path, site: str, directory: Path, fingerprint: str) -> None
 @directory_option
 @click.option(
     "--fingerprint",
-    help="Remove only the authority with this fingerprint. Without it, remove all of the site.",
+    help="Remove only the authority with this fingerprint. Without this option, remove all authorities of the site.",
 )
 def remove(site: str, directory: Path, fingerprint: str | None) -> None:
     """Stop trusting a site's own authority. A running coordinator applies this within a second.
 
-    Its certificates are no longer accepted, and a stream that uses one is closed. The site stays a member. With
-    `site-agent renew` it receives a certificate of the federation.
+    Its certificates are no longer accepted, and streams with these certificates are closed. The site
+    stays a member. With `site-agent renew` it receives a certificate of the federation.
     """
     with Register(Authority.load(directory).register_path) as register:
         gone = OwnAuthorities(register).remove(site_name(site), fingerprint)

@@ -1,4 +1,4 @@
-"""A site shows the certificate that its hospital's own authority has issued; from then on it counts.
+"""Enrolment of a certificate that a hospital's own authority issued. After it the certificate is accepted.
 
 The site proves three things: it holds the identity key (which signs federation, site, request and chain), it holds the
 TLS key (which signs the request), and the authority that is registered for it has issued the certificate for that very
@@ -36,13 +36,13 @@ def own_certificate_request(
     chain_pem: bytes,
     identity_key: Ed25519PrivateKey,
 ) -> RenewalRequest:
-    """A member's request that a certificate of its own authority count from now on."""
+    """Return a member's request to accept a certificate of its own authority."""
     signature = sign(identity_key, OWN_CERTIFICATE_LABEL, *_parts(federation, site, signing_request, chain_pem))
     return RenewalRequest(site=site, signing_request=signing_request, signature=signature, chain_pem=chain_pem)
 
 
 def handle_own_certificate(authority: Authority, register: Register, request: RenewalRequest, now: datetime) -> Issued:
-    """Accept a certificate of a site's own authority beside the present one; the same request is answered alike.
+    """Accept a certificate of a site's own authority beside the current one. The same request has the same answer.
 
     Raises:
         ForeignNameError: a hospital's authority has issued it in the name of another site.
@@ -82,5 +82,6 @@ def _refused(reason: str) -> RefusedError:
     return RefusedError(
         what=f"A certificate of a site's own authority was refused: {reason}.",
         consequence="The accepted certificates are unchanged, and no data was sent.",
-        remedy="Compare `pki own-authority list` at the office with what the hospital's authority has issued.",
+        remedy="Compare `pki own-authority list` at the office with the certificates that the hospital's authority "
+        "has issued.",
     )

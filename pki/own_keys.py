@@ -1,4 +1,4 @@
-"""A site whose certificate comes from its hospital's own authority: the request, and what came of it.
+"""A site with a certificate of its hospital's own authority: the request, and its result.
 
 tls.key.requested waits beside the pair in force until the hospital's people have issued a certificate, which may take
 weeks; tls.crt.requested is that certificate, checked, until the coordinator has taken it. The rules:
@@ -27,16 +27,16 @@ from protos.errors import ConfigurationError, RefusedError
 
 
 def waiting_request(keys: SiteKeys, site: SiteName, *, has_new_key: bool) -> bytes:
-    """A signing request (PEM) for the key that waits, which is made if there is none, or `has_new_key`.
+    """Return a signing request (PEM) for the waiting key. Creates the key if there is none, or if `has_new_key`.
 
     Raises:
         ConfigurationError: a certificate for it waits to be handed over already.
     """
     if staged_chain(keys) is not None and not has_new_key:
         raise ConfigurationError(
-            what="A certificate of this site's own authority waits to be taken by the coordinator.",
+            what="A certificate of this site's own authority waits until the coordinator accepts it.",
             consequence="It is unchanged, and no request was made.",
-            remedy="Start `site-agent join`, or run `site-agent renew`. To start again, give --new-key.",
+            remedy="Start `site-agent join`, or run `site-agent renew`. For a new start, use --new-key.",
         )
     place = _requested(keys.tls_key_path)
     if has_new_key:
@@ -47,7 +47,7 @@ def waiting_request(keys: SiteKeys, site: SiteName, *, has_new_key: bool) -> byt
 
 
 def signing_request(keys: SiteKeys, site: SiteName) -> bytes:
-    """The request (PEM) for the waiting key, with all that the certificate has to say."""
+    """Return the request (PEM) for the waiting key, with everything that the certificate must contain."""
     key = certificates.key_from_pem(store.read_secret(_requested(keys.tls_key_path)))
     uri = x509.UniformResourceIdentifier(site_uri(keys.federation(), site))
     usage = x509.KeyUsage(True, False, False, False, False, False, False, False, False)  # signatures alone
@@ -64,7 +64,7 @@ def signing_request(keys: SiteKeys, site: SiteName) -> bytes:
 
 
 def stage(keys: SiteKeys, chain_pem: bytes, site: SiteName, now: datetime) -> OwnCertificate:
-    """Keep what the hospital's authority has issued until the coordinator takes it; what it is.
+    """Store and return the certificate of the hospital's authority until the coordinator accepts it.
 
     Args:
         keys: of an enrolled site with a waiting key.
@@ -79,9 +79,9 @@ def stage(keys: SiteKeys, chain_pem: bytes, site: SiteName, now: datetime) -> Ow
     place = _requested(keys.tls_key_path)
     if not place.exists():
         raise ConfigurationError(
-            what="No key of this site waits for a certificate.",
+            what="This site has no new key that waits for a certificate.",
             consequence="Nothing was stored.",
-            remedy="Make a request first: `site-agent request-certificate`.",
+            remedy="Create a request first: `site-agent request-certificate`.",
         )
     federation, chain = federation_name(keys.federation()), certificates_in(chain_pem)
     found = own_certificate_in(chain, chain[-1:], federation, now)
@@ -97,18 +97,18 @@ def stage(keys: SiteKeys, chain_pem: bytes, site: SiteName, now: datetime) -> Ow
 
 
 def staged_chain(keys: SiteKeys) -> bytes | None:
-    """The chain (PEM) that waits for the coordinator to take it, if there is one."""
+    """Return the chain (PEM) that waits for the coordinator's acceptance, if there is one."""
     place = _requested(keys.certificate_path)
     return store.read_public(place) if place.exists() else None
 
 
 def waiting_key_path(keys: SiteKeys) -> Path:
-    """The key that waits for a certificate, mode 0600, if there is one."""
+    """Return the key that waits for a certificate, mode 0600, if there is one."""
     return _requested(keys.tls_key_path)
 
 
 def put_in_force(keys: SiteKeys) -> None:
-    """The coordinator has taken the waiting certificate: exchange the pair; a power cut leaves the old or the new one.
+    """Start to use the waiting pair, which the coordinator has accepted. A power cut leaves the old or the new pair.
 
     The old pair is kept until the new one has worked, as at every renewal.
     """
@@ -120,13 +120,13 @@ def put_in_force(keys: SiteKeys) -> None:
 
 
 def is_of_own_authority(keys: SiteKeys) -> bool:
-    """Whether the present certificate is of the hospital's own authority."""
+    """Return whether the hospital's own authority issued the current certificate."""
     chain = certificates_in(store.read_public(keys.certificate_path))
     return not certificates.is_issuing(chain[-1], FederationName(keys.federation()))
 
 
 def authority_of(keys: SiteKeys) -> x509.Certificate:
-    """The own authority of the present certificate."""
+    """Return the hospital's own authority that issued the current certificate."""
     return certificates_in(store.read_public(keys.certificate_path))[-1]
 
 
@@ -143,7 +143,8 @@ def _requested(place: Path) -> Path:
 
 def _refused(reason: str) -> RefusedError:
     return RefusedError(
-        what=f"The certificate was not taken: {reason}.",
+        what=f"The certificate was not accepted: {reason}.",
         consequence="It was not stored. The current key and certificate are unchanged.",
-        remedy="Have it issued from the request that `site-agent request-certificate` wrote, and give the whole chain.",
+        remedy="Ask for a certificate from the request of `site-agent request-certificate`, and install the whole "
+        "chain.",
     )

@@ -1,4 +1,4 @@
-"""The hospitals' own authorities in the register: which counts for which site, from when to when.
+"""The hospitals' own authorities in the register: which is accepted for which site, and when.
 
 They lie in the register, because what is accepted has to change with them in one transaction: removing an authority
 takes away every certificate that it has issued, and a running coordinator hears of both within a second.
@@ -32,12 +32,12 @@ class OwnAuthorities:
         self._register = register
 
     def all(self) -> tuple[OwnAuthority, ...]:
-        """Every authority with its site; of one site the one that was added last comes first."""
+        """Return every authority with its site. For each site the newest comes first."""
         with self._register.reading() as database:
             return _all(database)
 
     def valid(self, now: datetime) -> tuple[OwnAuthority, ...]:
-        """Those that are valid now: TLS would stop at one that has ended, also where another has its name."""
+        """Return the valid authorities. TLS would stop at an expired one, even beside another with the same name."""
         return tuple(
             one
             for one in self.all()
@@ -45,7 +45,7 @@ class OwnAuthorities:
         )
 
     def trusted_pem(self, now: datetime) -> bytes:
-        """What TLS has to trust beside the federation's roots, as PEM."""
+        """Return the certificates that TLS must trust beside the federation's roots, as PEM."""
         return b"".join(certificate_pem(one.certificate) for one in self.valid(now))
 
     def add(
@@ -58,7 +58,7 @@ class OwnAuthorities:
         kin: Iterable[tuple[str, x509.Certificate]],
         now: datetime,
     ) -> OwnAuthority:
-        """Let the authority in a PEM count for one site, which is a member, from now on.
+        """Accept the authority in a PEM for one member site from now on.
 
         Args:
             site: for which alone it counts.
@@ -93,7 +93,7 @@ class OwnAuthorities:
             return OwnAuthority(site, certificate)
 
     def remove(self, site: SiteName, fingerprint: str | None = None) -> tuple[OwnAuthority, ...]:
-        """Let the authorities of a site count no more, or the one with this fingerprint; those that went.
+        """Stop accepting the authorities of a site, or the one with this fingerprint. Return the removed ones.
 
         Whatever they have issued is not accepted any more either.
 
@@ -118,7 +118,7 @@ class OwnAuthorities:
             return gone
 
     def sites_in_use(self) -> frozenset[SiteName]:
-        """The sites of which a certificate below an authority of their own is accepted."""
+        """Return the sites with an accepted certificate below their own authority."""
         with self._register.reading() as database:
             rows = database.execute(
                 "SELECT DISTINCT site FROM certificates JOIN own_certificates USING (sha256) WHERE is_accepted = 1"
@@ -163,5 +163,5 @@ def _refused(reason: str) -> RefusedError:
     return RefusedError(
         what=f"The register refused: {reason}.",
         consequence="The trusted authorities are unchanged.",
-        remedy="`pki own-authority list` shows which count now, `pki list` who is a member.",
+        remedy="`pki own-authority list` shows the trusted authorities, and `pki list` shows the members.",
     )

@@ -1,4 +1,4 @@
-"""The command `pki`: make a federation's authority, and say who belongs to it.
+"""The command `pki`: create a federation's authority, and decide who belongs to it.
 
 Only this file of the room reads the clock, the terminal and the command line. No traceback reaches
 an operator: every failure is three sentences on standard error and a documented exit status.
@@ -41,7 +41,7 @@ _passphrase_file = click.option(
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the command line and leave with its exit status."""
+    """Run the command line and exit with its status."""
     sys.exit(finish("pki", commands, arguments))
 
 
@@ -73,8 +73,8 @@ def init(
 ) -> None:
     """Create the authority, the coordinator's certificate and an empty register.
 
-    Without --passphrase-file, you type the passphrase of the root key. If you leave it empty, or without a terminal,
-    the program makes one and prints it once.
+    Without --passphrase-file, you type the passphrase of the root key. If you enter nothing, or without a
+    terminal, the program creates a passphrase and prints it once.
     """
     record = FederationRecord(
         federation=federation_name(federation),
@@ -105,7 +105,7 @@ def init(
 @click.option("--output", type=_PATH, required=True, help="Output file for the invitation, mode 0600.")
 @click.option("--valid-hours", type=click.FloatRange(min=0, min_open=True, max=24 * 30), default=72, show_default=True)
 @click.option(
-    "--pre-approved", is_flag=True, help="Issue a certificate to anyone with this file, without `pki approve`."
+    "--pre-approved", is_flag=True, help="Issue the certificate without `pki approve` to anyone who has this file."
 )
 def invite(site: str, directory: Path, output: Path, valid_hours: float, pre_approved: bool) -> None:
     """Invite SITE: write the invitation file for its operator, and record it in the register."""
@@ -195,7 +195,10 @@ def revoke(site: str, directory: Path) -> None:
 @commands.command(epilog="Example: pki renew --directory /var/lib/coordinator/pki --authority")
 @_directory
 @click.option(
-    "--authority", "with_authority", is_flag=True, help="Also renew the issuing certificate. This needs the root key."
+    "--authority",
+    "with_authority",
+    is_flag=True,
+    help="Also renew the issuing certificate. This option requires the root key.",
 )
 @_passphrase_file
 def renew(directory: Path, with_authority: bool, passphrase_file: Path | None) -> None:
@@ -326,7 +329,7 @@ def _passphrase_in(path: Path) -> str:
 
 def _no_passphrase(path: Path) -> ConfigurationError:
     return ConfigurationError(
-        what=f"{path} does not hold a passphrase in its first line.",
+        what=f"{path} has no passphrase in its first line.",
         consequence="Nothing was written.",
         remedy="Write the passphrase into the first line as UTF-8 text.",
     )

@@ -1,4 +1,4 @@
-"""The federation's register: which sites exist, and which certificates are accepted from them.
+"""The federation's register: which sites exist, and which of their certificates are accepted.
 
 A site walks through the states invited, requested, approved, active; revoked is possible from
 each, and a revoked site begins again with a new invitation. The rules:
@@ -53,7 +53,7 @@ class SiteRecord:
 
     @property
     def identity_fingerprint(self) -> str | None:
-        """The fingerprint of the site's identity key, once the site has asked to be enrolled."""
+        """The fingerprint of the site's identity key, after the site has requested enrolment."""
         return None if self.identity_key is None else fingerprint(self.identity_key)
 
 
@@ -86,12 +86,12 @@ class Register:
 
     @classmethod
     def create(cls, path: Path) -> Register:
-        """Make an empty register, mode 0600, and open it; an existing file is an error."""
+        """Create and open an empty register, mode 0600. An existing file is an error."""
         register_tables.create(path)
         return cls(path)
 
     def close(self) -> None:
-        """Give the file back."""
+        """Close the file."""
         with self._lock:
             self._connection.close()
 
@@ -106,7 +106,7 @@ class Register:
     def invite(
         self, name: SiteName, token_sha256: str, *, expires: datetime, is_pre_approved: bool, now: datetime
     ) -> None:
-        """Note an invitation; an earlier one for this site, and what was asked with it, becomes void.
+        """Record an invitation. An earlier one for this site, and its request, become invalid.
 
         Raises:
             ConfigurationError: the site is active, and would lose its place.
@@ -116,7 +116,7 @@ class Register:
             if row is not None and row[0] == SiteState.ACTIVE:
                 raise ConfigurationError(
                     what=f"Site {name} is a member of the federation already.",
-                    consequence="No invitation was made and the site keeps its place.",
+                    consequence="No invitation was created, and the site remains a member.",
                     remedy=f"If it has lost its keys, run `pki revoke {name}` first, then invite it again.",
                 )
             database.execute(
@@ -132,7 +132,7 @@ class Register:
             )
 
     def request(self, asked: Redemption, now: datetime) -> SiteRecord:
-        """Redeem a token for one pair of keys, or answer the same keys again.
+        """Redeem a token for one pair of keys, or repeat the answer for the same keys.
 
         Returns:
             The site: requested, or approved at once where the invitation said so; on a later
@@ -167,7 +167,7 @@ class Register:
             return self._site(name)
 
     def approve(self, name: SiteName, identity_fingerprint: str, now: datetime) -> None:
-        """Allow the certificate of a site that has asked, after a person compared fingerprints.
+        """Allow the certificate of a site that requested one, after a person compared fingerprints.
 
         Raises:
             RefusedError: the site has not asked, was answered already, or has another identity key.
@@ -183,7 +183,7 @@ class Register:
             )
 
     def activate(self, name: SiteName, issued: IssuedCertificate, now: datetime) -> bytes:
-        """Accept the first certificate of an approved site; the chain that counts, as PEM.
+        """Accept the first certificate of an approved site. Return the accepted chain as PEM.
 
         Where two replies race, the first certificate is kept and both get it.
         """
@@ -202,7 +202,7 @@ class Register:
     def add_certificate(
         self, name: SiteName, issued: IssuedCertificate, now: datetime, authority_sha256: str | None = None
     ) -> bytes:
-        """Accept a renewed certificate beside the present one; asked twice for one key, the first counts.
+        """Accept a renewed certificate beside the current one. For a repeated request the first one is kept.
 
         `authority_sha256` names the site's own authority that has issued it; None for the federation's.
         """
@@ -226,7 +226,7 @@ class Register:
             return issued.chain_pem
 
     def confirm(self, name: SiteName, certificate_sha256: str) -> None:
-        """The site has connected with this certificate: those issued to it before are no longer accepted."""
+        """Record that the site has connected with this certificate. Its earlier certificates are no longer accepted."""
         values = (name, certificate_sha256)
         with self.reading() as database:
             # Asked first without the write lock: nearly every call finds nothing to do.
@@ -244,7 +244,7 @@ class Register:
                 )
 
     def is_accepted(self, name: SiteName, certificate_sha256: str) -> bool:
-        """Whether this site may act with this certificate now; cheap, asked on every call."""
+        """Return whether this site may use this certificate now. Cheap, because every call needs it."""
         with self.reading() as database:
             found = database.execute(
                 "SELECT 1 FROM certificates JOIN sites ON sites.name = certificates.site WHERE sha256 = ?"
@@ -254,12 +254,12 @@ class Register:
             return found is not None
 
     def chain_of(self, name: SiteName, tls_key_sha256: str) -> bytes | None:
-        """The accepted chain (PEM) that was issued to this site for this TLS key, if there is one."""
+        """Return the accepted chain (PEM) that was issued to this site for this TLS key, or None."""
         with self.reading():
             return self._chain_of(name, tls_key_sha256)
 
     def newest_chain(self, name: SiteName) -> bytes:
-        """The chain (PEM) of a site's newest accepted certificate; a RefusedError where it has none."""
+        """Return the chain (PEM) of a site's newest accepted certificate. Raises RefusedError if there is none."""
         with self.reading() as database:
             row = database.execute(
                 "SELECT chain_pem FROM certificates WHERE site = ? AND is_accepted = 1 ORDER BY rowid DESC", (name,)
@@ -269,14 +269,14 @@ class Register:
         return bytes(row[0])
 
     def identity_key(self, name: SiteName) -> bytes:
-        """The raw Ed25519 public key of an active site; a RefusedError if there is none."""
+        """Return the raw Ed25519 public key of an active site. Raises RefusedError if there is none."""
         site = self.site(name)
         if site.state is not SiteState.ACTIVE or site.identity_key is None:
             raise _refused(f"site {name} is not a member of the federation")
         return site.identity_key
 
     def revoke(self, name: SiteName, now: datetime) -> None:
-        """Take away a site's certificates, its own authority, its open invitation and its place, at once."""
+        """Remove a site's certificates, own authority, open invitation and membership, immediately."""
         with self.changing() as database:
             self._site(name)
             database.execute("UPDATE certificates SET is_accepted = 0 WHERE site = ?", (name,))
@@ -285,36 +285,36 @@ class Register:
             database.execute("UPDATE sites SET state = 'revoked', changed_at = ? WHERE name = ?", (_seconds(now), name))
 
     def site(self, name: SiteName) -> SiteRecord:
-        """One site; a RefusedError where the register does not know it."""
+        """Return one site. Raises RefusedError if it is not in the register."""
         with self.reading():
             return self._site(name)
 
     def sites(self) -> tuple[SiteRecord, ...]:
-        """Every site, sorted by name."""
+        """Return every site, sorted by name."""
         with self.reading() as database:
             names = database.execute("SELECT name FROM sites ORDER BY name").fetchall()
             return tuple(self._site(SiteName(row[0])) for row in names)
 
     def generation(self) -> int:
-        """A number that grows with every change, by whatever process; cheap enough to ask every second."""
+        """Return a number that grows with every change by any process. Cheap enough for every second."""
         with self.reading() as database:
             return int(database.execute("SELECT generation FROM counter").fetchone()[0])
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """While the block lasts no process changes the register, so that its files may be copied."""
+        """Prevent changes to the register by any process inside the block, so that its files may be copied."""
         with self.changing():
             yield
 
     @contextmanager
     def reading(self) -> Iterator[sqlite3.Connection]:
-        """The database, for questions only, and for this thread alone while the block lasts."""
+        """Open the database for reading, for this thread alone, inside the block."""
         with self._lock, register_tables.explained(self._path):
             yield self._connection
 
     @contextmanager
     def changing(self) -> Iterator[sqlite3.Connection]:
-        """The database in one transaction: all that the block changes, or nothing; counted as one generation."""
+        """Open the database in one transaction: all changes of the block, or none, as one generation."""
         with self.reading() as database, register_tables.transaction(database):
             yield database
 
@@ -384,7 +384,7 @@ def _nothing_to_approve(site: SiteRecord) -> RefusedError:
         SiteState.REVOKED: f"Run `pki invite {site.name}` if it may take part again.",
     }
     return RefusedError(
-        what=f"Site {site.name} does not wait for an approval. Its state is {site.state}.",
+        what=f"Site {site.name} is not waiting for an approval. Its state is {site.state}.",
         consequence="Nothing was changed. No certificate was issued and no data was sent.",
         remedy=remedies.get(site.state, "Ask the site to run `site-agent join` again."),
     )
@@ -393,6 +393,6 @@ def _nothing_to_approve(site: SiteRecord) -> RefusedError:
 def _refused(reason: str) -> RefusedError:
     return RefusedError(
         what=f"The register refused: {reason}.",
-        consequence="No certificate was issued or accepted because of this, and no data was sent.",
+        consequence="No certificate was issued or accepted, and no data was sent.",
         remedy="Ask the federation office. `pki list` shows the register.",
     )

@@ -62,7 +62,7 @@ _LATER: Final = (
 
 
 def create(path: Path) -> None:
-    """Make an empty register; an existing file is an error."""
+    """Create an empty register. An existing file is an error."""
     store.write_secret(path, b"", replace=False)
     with explained(path), _connection(path) as connection:
         connection.execute("PRAGMA journal_mode = WAL")
@@ -73,7 +73,7 @@ def create(path: Path) -> None:
 
 
 def connect(path: Path) -> sqlite3.Connection:
-    """Open an existing register, after checking that it is one and that nobody else can read it."""
+    """Open an existing register, after checking its format and that nobody else can read it."""
     with store.explained(path, "opened"):
         store.check_secret(path, path.stat())
     with explained(path):
@@ -84,7 +84,7 @@ def connect(path: Path) -> sqlite3.Connection:
             raise ConfigurationError(
                 what=f"{path} is a register in a format that this version cannot read.",
                 consequence="No site was admitted and the file is unchanged.",
-                remedy="Give the register.sqlite that `pki init` made, or restore it from its backup.",
+                remedy="Use the register.sqlite that `pki init` created, or restore it from its backup.",
             )
         for statement in _LATER:
             connection.execute(statement)
@@ -93,26 +93,26 @@ def connect(path: Path) -> sqlite3.Connection:
 
 @contextmanager
 def explained(path: Path) -> Iterator[None]:
-    """Turn SQLite's failures into three sentences."""
+    """Turn SQLite's failures into errors with three sentences."""
     try:
         yield
     except sqlite3.OperationalError as cause:
         raise UnavailableError(
-            what=f"The register {path} cannot be used at the moment: {cause}.",
-            consequence="No site was admitted because of it, and the requested change was not made.",
+            what=f"The register {path} cannot be used now: {cause}.",
+            consequence="No site was admitted, and the requested change was not made.",
             remedy="Check the disk's free space and the file's owner, then try again.",
         ) from cause
     except sqlite3.DatabaseError as cause:
         raise ConfigurationError(
             what=f"{path} is damaged or is not a register: {cause}.",
-            consequence="No site was admitted because of it, and the requested change was not made.",
+            consequence="No site was admitted, and the requested change was not made.",
             remedy="Restore register.sqlite from its backup. Certificates issued since then must be issued again.",
         ) from cause
 
 
 @contextmanager
 def transaction(connection: sqlite3.Connection) -> Iterator[None]:
-    """All of the changes inside or none, counted as one new generation."""
+    """Apply all of the changes inside or none, as one new generation."""
     # IMMEDIATE takes the write lock first, so what is read inside cannot change before it is written.
     connection.execute("BEGIN IMMEDIATE")
     try:

@@ -1,4 +1,4 @@
-"""Changing a federation's authority while it works: a new root, trusted before it is used.
+"""Changes a federation's authority during operation: a new root is trusted before it is used.
 
 Three steps, weeks apart if need be, and no program is stopped for any of them:
 
@@ -25,7 +25,7 @@ from protos.errors import ConfigurationError
 
 
 def begin(authority: Authority, passphrase: str, next_passphrase: str, now: datetime) -> None:
-    """Make the next authority; the present one goes on issuing.
+    """Create the next authority. The current one continues to issue.
 
     Raises:
         ConfigurationError: a change is under way already, or the sealed root key is not here.
@@ -49,7 +49,7 @@ def begin(authority: Authority, passphrase: str, next_passphrase: str, now: date
 
 
 def complete(authority: Authority, now: datetime) -> None:
-    """Let the next authority issue from now on; after a crash in between, call it again.
+    """Let the next authority issue from now on. After a crash, call it again.
 
     Raises:
         ConfigurationError: no change was begun.
@@ -75,7 +75,7 @@ def complete(authority: Authority, now: datetime) -> None:
 
 
 def waiting(authority: Authority, register: Register) -> tuple[str, ...]:
-    """The members whose newest certificate is of an issuing authority before the present one, sorted.
+    """Return the members whose newest certificate is from an earlier issuing authority, sorted.
 
     A site with an authority of its own is none of them: the federation issues it nothing.
     """
@@ -91,7 +91,7 @@ def waiting(authority: Authority, register: Register) -> tuple[str, ...]:
 
 
 def end(authority: Authority, register: Register) -> None:
-    """Trust the old root no more.
+    """Stop trusting the old root.
 
     Raises:
         ConfigurationError: the change is not complete, or a site still has a certificate of the old authority.
@@ -102,7 +102,7 @@ def end(authority: Authority, register: Register) -> None:
     if late:
         raise ConfigurationError(
             what=f"These sites still have certificates of the old authority: {', '.join(late)}.",
-            consequence="The old root is still trusted, and every site keeps its place.",
+            consequence="The old root is still trusted, and every site remains a member.",
             remedy="Wait until they renew by themselves, or revoke the sites that no longer take part.",
         )
     for place in (authority.previous_root_path, authority.vouching_path):
@@ -112,15 +112,16 @@ def end(authority: Authority, register: Register) -> None:
 
 def _under_way(step: str) -> ConfigurationError:
     return ConfigurationError(
-        what=f"A change of the authority is under way, and this step needs it not to be or to be {step}.",
+        what=f"This step is not possible in the current state of the change. It requires no change, or the state "
+        f"{step}.",
         consequence="Nothing was changed.",
-        remedy="`pki rotate status` says which step is next.",
+        remedy="`pki rotate status` shows the next step.",
     )
 
 
 def _not_begun() -> ConfigurationError:
     return ConfigurationError(
-        what="No change of the authority is under way.",
+        what="No change of the authority has begun.",
         consequence="Nothing was changed.",
-        remedy="Begin one with `pki rotate begin`.",
+        remedy="Start a change with `pki rotate begin`.",
     )

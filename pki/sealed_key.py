@@ -1,4 +1,4 @@
-"""The authority's root key at rest, sealed with a passphrase.
+"""The authority's stored root key, sealed with a passphrase.
 
 scrypt (n = 2 ** 17, r = 8, p = 1: 128 MiB of memory for each guess) gives the key of
 AES-256-GCM. The usual encrypted PKCS#8 file derives its key with 2,048 rounds of PBKDF2, which one
@@ -26,7 +26,7 @@ _SALT_BYTES, _NONCE_BYTES = 16, 12
 
 
 def seal(secret: bytes, passphrase: str) -> bytes:
-    """Seal a secret of any length; the same secret sealed twice gives different bytes.
+    """Seal a secret of any length. Sealing the same secret twice gives different bytes.
 
     Raises:
         ConfigurationError: the passphrase has fewer than 12 characters.
@@ -52,7 +52,7 @@ def seal(secret: bytes, passphrase: str) -> bytes:
 
 
 def unseal(container: bytes, passphrase: str) -> bytes:
-    """The secret inside a container.
+    """Return the secret inside a container.
 
     Raises:
         ConfigurationError: the bytes are not a container of this format.
@@ -76,13 +76,13 @@ def unseal(container: bytes, passphrase: str) -> bytes:
     except InvalidTag as cause:
         raise RefusedError(
             what="The passphrase does not open the sealed key, or the file was changed.",
-            consequence="The key stays closed and nothing was written.",
-            remedy="Try the passphrase again. If it is certainly right, restore the file from its backup.",
+            consequence="The key remains sealed and nothing was written.",
+            remedy="Try the passphrase again. If the passphrase is certainly right, restore the file from its backup.",
         ) from cause
 
 
 def new_passphrase() -> str:
-    """A passphrase of 130 random bits, in groups that can be copied by hand."""
+    """Return a passphrase of 130 random bits, in groups that can be copied by hand."""
     letters = "abcdefghijklmnopqrstuvwxyz234567"
     groups = ("".join(secrets.choice(letters) for _ in range(length)) for length in (5, 5, 5, 5, 6))
     return "-".join(groups)
@@ -99,6 +99,6 @@ def _header() -> bytes:
 def _unusable() -> ConfigurationError:
     return ConfigurationError(
         what="This is a sealed key in a format that this version cannot read.",
-        consequence="The key stays closed and nothing was written.",
-        remedy="Give the file root.key.sealed that `pki init` wrote, or use the version that wrote it.",
+        consequence="The key remains sealed and nothing was written.",
+        remedy="Use the file root.key.sealed from `pki init`, or the version that wrote it.",
     )

@@ -1,4 +1,4 @@
-"""What a site's network process shows and trusts, as another process of the site sees it: certificates only.
+"""The certificates that a site's agent sends and trusts, as its other processes see them. No keys.
 
 It is read from what came over a socket or from files, and decides nothing. No key is part of it.
 """
@@ -37,45 +37,45 @@ class ShownCertificates:
 
     @property
     def is_enrolled(self) -> bool:
-        """Whether there are a certificate and a root."""
+        """Whether a certificate and a root exist."""
         return bool(self.chain and self.roots)
 
     def leaf(self) -> x509.Certificate:
-        """The site's present certificate; a RefusedError where it cannot be read."""
+        """Return the site's current certificate. Raises RefusedError if it cannot be read."""
         return certificates_in(self.chain)[0]
 
     def certificate_sha256(self) -> str:
-        """The SHA-256 of the present certificate, 64 hexadecimal digits."""
+        """Return the SHA-256 of the current certificate, 64 hexadecimal digits."""
         return certificates.certificate_sha256(self.leaf())
 
     def previous_sha256(self) -> str:
-        """The SHA-256 of the certificate before the last renewal."""
+        """Return the SHA-256 of the certificate before the last renewal."""
         return sha256_of_chain(self.previous)
 
     def expiry(self) -> datetime:
-        """When the present certificate ends, aware."""
+        """Return when the current certificate ends, with its zone."""
         return self.leaf().not_valid_after_utc
 
     def federation(self) -> str:
-        """The federation that the present certificate names; a RefusedError where it names none."""
+        """Return the federation that the current certificate names. Raises RefusedError if there is none."""
         return federation_of(self.leaf())
 
     def is_renewal_due(self, now: datetime) -> bool:
-        """Whether the present certificate has reached the day from which it is renewed."""
+        """Return whether the current certificate has reached its renewal day."""
         return certificates.is_renewal_due(self.leaf(), now)
 
     def is_of_own_authority(self) -> bool:
-        """Whether the present certificate is of the hospital's own authority."""
+        """Return whether the hospital's own authority issued the current certificate."""
         return not certificates.is_issuing(certificates_in(self.chain)[-1], FederationName(self.federation()))
 
 
 def federation_of(leaf: x509.Certificate) -> str:
-    """The federation that a site's certificate names; a RefusedError where it names none."""
+    """Return the federation that a site's certificate names. Raises RefusedError if there is none."""
     return _uri_parts(leaf)[2]
 
 
 def site_of(leaf: x509.Certificate) -> SiteName:
-    """The site that a site's certificate names; a RefusedError where it names none."""
+    """Return the site that a site's certificate names. Raises RefusedError if there is none."""
     return site_name(_uri_parts(leaf)[4])
 
 
@@ -94,7 +94,7 @@ def _uri_parts(leaf: x509.Certificate) -> list[str]:
 def checked_leaf(
     chain_pem: bytes, root_pem: bytes, request_pem: bytes, *, site: SiteName, federation: str, now: datetime
 ) -> x509.Certificate:
-    """The leaf of a chain that is for this site, for the key of this signing request and under this root.
+    """Return the leaf of a chain for this site, for this signing request's key, under this root.
 
     Raises:
         RefusedError: it is not.
@@ -107,7 +107,7 @@ def checked_leaf(
 
 
 def sha256_of_chain(chain_pem: bytes) -> str:
-    """The SHA-256 of a chain's leaf, 64 hexadecimal digits."""
+    """Return the SHA-256 of a chain's leaf, 64 hexadecimal digits."""
     return certificates.certificate_sha256(certificates_in(chain_pem)[0])
 
 

@@ -17,19 +17,19 @@ from protos.plan.canonical import pack
 
 
 def public_bytes(identity_key: Ed25519PrivateKey) -> bytes:
-    """The raw public half of an identity key, 32 bytes."""
+    """Return the raw public half of an identity key, 32 bytes."""
     return identity_key.public_key().public_bytes_raw()
 
 
 def new_identity_pem() -> bytes:
-    """A new identity key as unencrypted PKCS#8 PEM; a secret."""
+    """Return a new identity key as unencrypted PKCS#8 PEM. It is a secret."""
     return Ed25519PrivateKey.generate().private_bytes(
         serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     )
 
 
 def identity_from_pem(pem: bytes) -> Ed25519PrivateKey | None:
-    """The Ed25519 private key in a PEM, None if there is none."""
+    """Return the Ed25519 private key in a PEM, or None."""
     try:
         key = serialization.load_pem_private_key(pem, password=None)
     except (ValueError, TypeError, UnsupportedAlgorithm):
@@ -38,12 +38,12 @@ def identity_from_pem(pem: bytes) -> Ed25519PrivateKey | None:
 
 
 def sign(identity_key: Ed25519PrivateKey, label: str, *parts: bytes) -> bytes:
-    """Sign a statement; 64 bytes."""
+    """Sign a statement. Return 64 bytes."""
     return identity_key.sign(pack(label, *parts))
 
 
 def verify(public_key: bytes, signature: bytes, label: str, *parts: bytes) -> None:
-    """Return when the signature over this statement was made with this identity key.
+    """Check that this identity key signed this statement.
 
     Args:
         public_key: the raw Ed25519 public key, 32 bytes.
@@ -58,7 +58,7 @@ def verify(public_key: bytes, signature: bytes, label: str, *parts: bytes) -> No
         Ed25519PublicKey.from_public_bytes(public_key).verify(signature, pack(label, *parts))
     except (InvalidSignature, ValueError) as cause:
         raise RefusedError(
-            what=f"A statement ({label}) does not bear the signature of the identity key that it names.",
-            consequence="It was refused, and nothing was changed or sent because of it.",
-            remedy="Compare the fingerprint of the site's identity key with the site over the telephone.",
+            what=f"The signature of a statement ({label}) does not match its identity key.",
+            consequence="The statement was refused, and nothing was changed or sent.",
+            remedy="Compare the fingerprint of the site's identity key with the site by telephone.",
         ) from cause

@@ -1,4 +1,4 @@
-"""The TLS key and the certificates of a site, in one private directory of its network process.
+"""The TLS key and the certificates of a site, in one private directory of its agent.
 
 tls.key (P-256) is made here and never leaves. tls.crt (leaf, then issuing authority) and root.crt come with
 enrolment. A renewal prepares tls.key.next beside tls.key, and the old pair is in force until the new pair is
@@ -35,19 +35,19 @@ class SiteKeys:
 
     @classmethod
     def exists(cls, directory: Path) -> bool:
-        """Whether the key is there."""
+        """Return whether the key exists."""
         return (directory / "tls.key").exists()
 
     @classmethod
     def create(cls, directory: Path) -> SiteKeys:
-        """Make the key; a ConfigurationError where it exists."""
+        """Create the key. Raises ConfigurationError if it exists."""
         store.make_private_directory(directory)
         keys = cls(directory)
         if cls.exists(directory):
             raise ConfigurationError(
-                what=f"{directory} holds the keys of a site already.",
+                what=f"{directory} already has the keys of a site.",
                 consequence="They are unchanged, and nothing was sent.",
-                remedy="Use them, or choose an empty directory to become a new site.",
+                remedy="Use these keys, or choose an empty directory for a new site.",
             )
         pem = certificates.key_to_pem(certificates.new_tls_key())
         store.write_secret(keys.tls_key_path, pem, replace=False)
@@ -55,13 +55,13 @@ class SiteKeys:
 
     @classmethod
     def load(cls, directory: Path) -> SiteKeys:
-        """Open a site's key and certificates, the latter present or not, after checking each that is there."""
+        """Open a site's key and its certificates, if any, after checking each of them."""
         keys = cls(directory)
         keys._finish_interrupted_renewal()
         key = certificates.key_from_pem(store.read_secret(keys.tls_key_path))
         if keys.is_enrolled() and not _is_for(keys.leaf(), key):
             raise ConfigurationError(
-                what=f"{keys.certificate_path} is not the certificate of {keys.tls_key_path}.",
+                what=f"{keys.certificate_path} does not belong to {keys.tls_key_path}.",
                 consequence="No connection was made and nothing was sent.",
                 remedy="Restore both from the same backup, or enrol again with a new invitation.",
             )
@@ -83,42 +83,42 @@ class SiteKeys:
         return self.directory / "root.crt"
 
     def is_enrolled(self) -> bool:
-        """Whether a certificate has been installed."""
+        """Return whether a certificate is installed."""
         return self.certificate_path.exists() and self.root_certificate_path.exists()
 
     def leaf(self) -> x509.Certificate:
-        """The site's present certificate."""
+        """Return the site's current certificate."""
         return certificates_in(store.read_public(self.certificate_path))[0]
 
     def certificate_sha256(self) -> str:
-        """The SHA-256 of the present certificate, 64 hexadecimal digits."""
+        """Return the SHA-256 of the current certificate, 64 hexadecimal digits."""
         return certificates.certificate_sha256(self.leaf())
 
     def expiry(self) -> datetime:
-        """When the present certificate ends, aware."""
+        """Return when the current certificate ends, with its zone."""
         return self.leaf().not_valid_after_utc
 
     def federation(self) -> str:
-        """The federation that the present certificate names."""
+        """Return the federation that the current certificate names."""
         return federation_of(self.leaf())
 
     @property
     def previous_certificate_path(self) -> Path:
-        """The chain before the last renewal, if the new one has not worked yet."""
+        """The chain before the last renewal, until the new one has worked."""
         return self._previous(self.certificate_path)
 
     def has_previous(self) -> bool:
-        """Whether the pair before the last renewal is kept, because the new one has not worked yet."""
+        """Return whether the previous pair is kept, because the new one has not worked yet."""
         return self._previous(self.tls_key_path).exists()
 
     def forget_previous(self) -> None:
-        """The new pair has worked: the one before it goes."""
+        """Delete the previous pair, because the new pair has worked."""
         for path in (self.certificate_path, self.tls_key_path):
             self._previous(path).unlink(missing_ok=True)
         sync_folder(self.directory)
 
     def restore_previous(self, record: Callable[[str], None] = lambda _: None) -> None:
-        """The new pair was refused: go back to the one before it, which is accepted until the new one has worked.
+        """Restore the previous pair, because the new one was refused. The old pair is still accepted.
 
         `record` is given that one's SHA-256 first; where it raises, nothing changes.
         """
@@ -130,7 +130,7 @@ class SiteKeys:
         self._exchange()
 
     def hear_roots(self, roots_pem: bytes, now: datetime, record: Callable[[list[str]], None] = lambda _: None) -> bool:
-        """Trust what `trusted_after` allows of the roots that the coordinator names; whether that changes anything.
+        """Trust the coordinator's roots as far as `trusted_after` permits. Return whether anything changed.
 
         `record` is given their fingerprints before a change is written; where that raises, nothing changes.
         """
@@ -142,15 +142,15 @@ class SiteKeys:
         return after != trusted
 
     def root_fingerprints(self) -> list[str]:
-        """The SHA-256 of each root that is trusted, 64 hexadecimal digits."""
+        """Return the SHA-256 of each trusted root, 64 hexadecimal digits."""
         return _fingerprints(store.read_public(self.root_certificate_path))
 
     def is_renewal_due(self, now: datetime) -> bool:
-        """Whether the present certificate has reached the day from which it is renewed."""
+        """Return whether the current certificate has reached its renewal day."""
         return certificates.is_renewal_due(self.leaf(), now)
 
     def signing_request(self) -> bytes:
-        """A signing request (PEM) for the TLS key."""
+        """Return a signing request (PEM) for the TLS key."""
         return certificates.signing_request(certificates.key_from_pem(store.read_secret(self.tls_key_path)))
 
     def install(
@@ -163,7 +163,7 @@ class SiteKeys:
         now: datetime,
         record: Callable[[str], None] = lambda _: None,
     ) -> None:
-        """Keep the certificate that enrolment brought, after checking all that it says.
+        """Store the certificate from enrolment, after checking its content.
 
         Args:
             chain_pem: leaf, then issuing authority.
@@ -182,7 +182,7 @@ class SiteKeys:
         store.write_public(self.certificate_path, chain_pem)
 
     def next_signing_request(self) -> bytes:
-        """A signing request (PEM) for a new TLS key, which replaces the one of an unfinished renewal."""
+        """Return a signing request (PEM) for a new TLS key. It replaces the key of an unfinished renewal."""
         # Always a new key: one that waited for months in an interrupted renewal may be bound to a
         # certificate that has expired meanwhile, and a key is certified only once.
         key = certificates.new_tls_key()
@@ -199,7 +199,7 @@ class SiteKeys:
         now: datetime,
         record: Callable[[str, list[str]], None] = lambda *_: None,
     ) -> None:
-        """Exchange key and certificate for the renewed pair; a power cut leaves the old or the new pair.
+        """Replace key and certificate by the renewed pair. A power cut leaves the old or the new pair.
 
         The old pair is kept until `forget_previous`. `roots_pem` are the roots that the coordinator names; they are
         taken only as `trusted_after` allows. `record` is given the SHA-256 of the new certificate, and those of the
@@ -219,7 +219,7 @@ class SiteKeys:
         self._exchange()
 
     def exchange(self, key: Path, chain_pem: bytes) -> None:
-        """Put another key and its chain, both checked, in the place of the pair in force, which is kept as above.
+        """Replace the current pair by another checked key and chain. The replaced pair is kept as above.
 
         `key` stays where it is until its owner removes it, so that this may be done again after a power cut.
         """

@@ -1,4 +1,4 @@
-"""Reading and writing key files: modes, owners, atomic replacement.
+"""Reads and writes key files: modes, owners and atomic replacement.
 
 The only file that writes secrets to disk. The rules:
 
@@ -28,7 +28,7 @@ _PUBLIC_MODE = 0o644
 
 
 def write_secret(path: Path, data: bytes, *, replace: bool) -> None:
-    """Write a file that only its owner may read; with `replace` false an existing file is an error."""
+    """Write a file that only its owner may read. Unless `replace` is true, an existing file is an error."""
     _write(path, data, mode=_SECRET_MODE, replace=replace)
 
 
@@ -38,7 +38,7 @@ def write_public(path: Path, data: bytes) -> None:
 
 
 def read_secret(path: Path) -> bytes:
-    """Read a secret after checking that nobody else could.
+    """Read a secret after checking that nobody else could read it.
 
     Raises:
         ConfigurationError: the file is missing, too large, owned by another account, or open to others.
@@ -59,7 +59,7 @@ def read_public(path: Path) -> bytes:
 
 
 def check_secret(path: Path, state: os.stat_result) -> None:
-    """Refuse a secret file that another account owns or that its group or everybody may use."""
+    """Refuse a secret file that another account owns, or that the group or others may use."""
     if not stat.S_ISREG(state.st_mode):
         raise _unsafe(path, "is not a regular file", "Put the file itself there.")
     if state.st_mode & 0o077:
@@ -74,7 +74,7 @@ def check_secret(path: Path, state: os.stat_result) -> None:
 
 
 def make_private_directory(path: Path) -> None:
-    """Make a directory with mode 0700, or check that an existing one cannot be written by others."""
+    """Create a directory with mode 0700, or check that others cannot write to an existing one."""
     with explained(path, "made"):
         if path.exists() and not path.is_dir():
             raise _unsafe(path, "is not a directory", "Give the path of a directory.")
@@ -86,7 +86,7 @@ def make_private_directory(path: Path) -> None:
 
 
 def hold_directory(directory: Path, program: str) -> int:
-    """Take a state directory for this process, until it ends; two programs on one state would spoil it.
+    """Reserve a state directory for this process until it ends. Two programs on one state would damage it.
 
     Returns:
         The descriptor that holds the lock; it may be forgotten.
@@ -107,7 +107,7 @@ def hold_directory(directory: Path, program: str) -> int:
         raise ConfigurationError(
             what=f"Another {program} already runs with the state directory {directory}.",
             consequence="This program did not start. The other program continues.",
-            remedy="End the other one first, or name a state directory of its own for each.",
+            remedy="Stop the other program first, or give each program its own state directory.",
             code="E031",
         ) from cause
     return descriptor
@@ -115,7 +115,7 @@ def hold_directory(directory: Path, program: str) -> int:
 
 @contextmanager
 def explained(path: Path, verb: str) -> Iterator[None]:
-    """Turn what the operating system says about a path into three sentences."""
+    """Turn the operating system's errors about a path into errors with three sentences."""
     try:
         yield
     except OperatorError:
@@ -138,7 +138,7 @@ def explained(path: Path, verb: str) -> Iterator[None]:
         raise UnavailableError(
             what=f"{path} could not be {verb}: {cause.strerror or type(cause).__name__}.",
             consequence="Nothing was sent, and no existing file was changed.",
-            remedy="Check that the disk is present and has free space, then try again.",
+            remedy="Check that the disk is connected and has free space, then try again.",
         ) from cause
 
 

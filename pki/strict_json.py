@@ -17,7 +17,7 @@ Kind = type[str] | type[int] | type[bool]
 
 
 def encode(values: Mapping[str, str | int | bool]) -> bytes:
-    """The object as readable UTF-8 JSON with a final newline."""
+    """Return the object as readable UTF-8 JSON with a final newline."""
     return (json.dumps(dict(values), indent=2) + "\n").encode("utf-8")
 
 
@@ -76,5 +76,5 @@ def _wrong(subject: str, reason: str) -> ConfigurationError:
     return ConfigurationError(
         what=f"This is not a usable {subject}: {reason}.",
         consequence="It was not used, and nothing was written or sent.",
-        remedy=f"Fetch the {subject} again from where it was made, unchanged and complete.",
+        remedy=f"Ask for the original {subject} again, unchanged and complete.",
     )

@@ -1,4 +1,4 @@
-"""The failures that a person can do something about, in three sentences.
+"""Errors that a person can correct, in three sentences.
 
 What happened, what it means for the data, what to do. Each kind names who can act and carries the
 exit status with which a program ends, and the identifier under which host/message_catalogue.py explains it; a
@@ -24,7 +24,7 @@ class OperatorError(Exception):
         self.code = code or self.code
 
     def lines(self, program: str) -> str:
-        """The error as an operator reads it: the program, what happened and its identifier, then one line each."""
+        """Return the error as text: the program, what happened with its identifier, then one line for each sentence."""
         first, *more = self.what.split("\n")
         return "\n".join((f"{program}: {first} [{self.code}]", *more, f"  {self.consequence}", f"  {self.remedy}"))
 
@@ -77,7 +77,7 @@ class DefectError(OperatorError):
 
 
 def explained(error: Exception) -> OperatorError:
-    """Any failure of a command in three sentences.
+    """Return any failure of a command as an error with three sentences.
 
     The words of an unexpected exception are left out, because they may quote what was computed.
     """
@@ -103,7 +103,7 @@ def explained(error: Exception) -> OperatorError:
             frames = traceback.extract_tb(error.__traceback__)[-4:]
             places = " < ".join(f"{Path(frame.filename).name}:{frame.lineno}" for frame in reversed(frames))
             return DefectError(
-                what=f"The program met a defect of its own: {type(error).__name__} at {places}.",
+                what=f"The program has a defect: {type(error).__name__} at {places}.",
                 consequence="It stopped. Nothing more left this computer.",
                 remedy="Report this line to the project. It contains no patient data.",
             )

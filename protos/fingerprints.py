@@ -1,4 +1,4 @@
-"""Fingerprints of identity keys: what a plan lists, and what people read to each other.
+"""Fingerprints of identity keys, as a plan lists them and as people read them to each other.
 
 Base32 in lowercase, in groups of four: no letter is mistaken for a digit, because base32 has no
 0, 1, 8 or 9.
@@ -27,7 +27,7 @@ def fingerprint(public_key: bytes) -> str:
 
 
 def grouped(digest: bytes) -> str:
-    """A digest as it is read aloud; its length is a multiple of 5 bytes, or a ValueError is raised."""
+    """Return a digest as people read it aloud. Raises ValueError if its length is not a multiple of 5 bytes."""
     if not digest or len(digest) % 5:
         raise ValueError("base32 without padding needs a multiple of 5 bytes")
     return regrouped(base64.b32encode(digest).decode("ascii").lower())

@@ -1,4 +1,4 @@
-"""One hospital's programs in global-layers: agent (network), gate (keys), trainer (patients), and the desk."""
+"""One hospital's programs: agent (network), gate (keys), trainer (patients) and desk (people)."""
 
 from host.own_packages import require_own_packages
 

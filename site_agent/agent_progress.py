@@ -1,4 +1,4 @@
-"""What a person at a terminal sees of a running agent: one line with a bar, below the log.
+"""The display of a running agent at a terminal: one line with a bar, below the log.
 
 Under a service manager nothing is drawn; there `site-agent status` and the journal tell the same.
 """
@@ -21,7 +21,7 @@ class Observed(Protocol):
 
     @property
     def phase(self) -> str:
-        """In a word or two."""
+        """The phase in a word or two."""
 
     @property
     def run(self) -> str | None:
@@ -29,28 +29,28 @@ class Observed(Protocol):
 
     @property
     def round(self) -> int | None:
-        """The round under way, from 0."""
+        """The current round, from 0."""
 
     @property
     def rounds(self) -> int | None:
-        """Of the run."""
+        """The number of rounds in the run."""
 
 
 def bar(console: Console) -> Progress:
-    """An empty display; what is logged meanwhile stands above it."""
+    """Return an empty display. Log lines appear above it."""
     columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.completed:.0f}/{task.total:.0f}"))
     return Progress(*columns, TimeElapsedColumn(), console=console, transient=True)
 
 
 def shown(standing: Observed) -> tuple[str, int, int]:
-    """Words, rounds begun and rounds in all, as the bar shows them."""
+    """Return the text, the started rounds and all rounds, as the bar shows them."""
     begun = 0 if standing.round is None else standing.round + 1
     rounds = standing.rounds or max(begun, 1)
     return f"{standing.run or 'no run'}: {standing.phase}", min(begun, rounds), rounds
 
 
 def drawn_on(console: Console) -> Callable[[Observed], None]:
-    """What draws a standing until the loop ends; on no terminal it draws nothing."""
+    """Return a function that draws the state until the loop ends. Without a terminal it draws nothing."""
 
     held: list[asyncio.Task[None]] = []  # the loop alone would forget a task that nobody holds
 

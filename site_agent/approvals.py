@@ -1,4 +1,4 @@
-"""Who at this hospital agreed to which plan: one small file per plan's digest.
+"""Which persons at this hospital approved which plan: one small file for each plan's digest.
 
 Nothing trains without it. The agent asks before it joins and before each chunk leaves; the trainer, in its own
 process, asks again and hands out only what the approved manifest names. The rules:
@@ -74,12 +74,12 @@ class Approval(Document):
 
     @property
     def names(self) -> str:
-        """Everybody who has said yes, as a sentence lists them."""
+        """The names of all who have approved, as a sentence lists them."""
         return " and ".join(signature.by for signature in self.signatures)
 
 
 def approve(state: Path, plan: Plan, *, by: str, at: datetime, until: datetime | None = None) -> Approval:
-    """Record that a person agrees to a plan, beside whoever has agreed before.
+    """Record that a person approves a plan. Earlier approvals remain.
 
     An approval after a withdrawal starts again: approvals before it no longer count.
 
@@ -111,7 +111,7 @@ def approve(state: Path, plan: Plan, *, by: str, at: datetime, until: datetime |
 
 
 def withdraw(state: Path, plan: Plan, *, by: str, at: datetime) -> Approval | None:
-    """Record that a person takes this site out of a plan; None where nobody had approved it."""
+    """Record that a person takes this site out of a plan. Return None if nobody had approved it."""
     with _held(state):
         before = find_approval(state, plan)
         if before is None or before.withdrawn:
@@ -123,7 +123,7 @@ def withdraw(state: Path, plan: Plan, *, by: str, at: datetime) -> Approval | No
 
 
 def refuse(state: Path, plan: Plan, *, by: str, at: datetime, because: str) -> None:
-    """Record that a person refuses a plan, for who reads the plan later. Without an approval nothing trains anyway."""
+    """Record that a person refuses a plan, for later readers. Nothing trains without an approval anyway."""
     when = at.isoformat(timespec="seconds")
     refusal = Refusal(plan_digest=plan.digest.hex(), by=by, at=when, because=because)
     place = _refusal_path(state, plan)
@@ -132,19 +132,19 @@ def refuse(state: Path, plan: Plan, *, by: str, at: datetime, because: str) -> N
 
 
 def keep_plan(state: Path, plan: Plan) -> None:
-    """Put an announced plan where `site-agent review` and `approve` find it by its digest."""
+    """Store an announced plan where `site-agent review` and `approve` find it by its digest."""
     _write(gate_folder(state) / "plans" / f"{plan.digest.hex()}.json", plan.canonical)
 
 
 def announced_plans(state: Path) -> list[Path]:
-    """The files of all plans that were announced or approved here, the latest one last."""
+    """Return the files of all plans that were announced or approved here, the latest last."""
     folders = (gate_folder(state) / "plans", approvals_folder(state) / "plans")
     found = (place for folder in folders for place in folder.glob("*.json") if place.is_file())
     return sorted(found, key=lambda place: place.stat().st_mtime)
 
 
 def find_approval(state: Path, plan: Plan) -> Approval | None:
-    """What was said to exactly this plan and manifest, or None; whether it still holds is said by `why_not`.
+    """Return the approval of exactly this plan and manifest, or None. `why_not` decides whether it is still valid.
 
     Raises:
         RefusedError: there is a file in its place that is no approval.
@@ -157,7 +157,7 @@ def find_approval(state: Path, plan: Plan) -> Approval | None:
     except (IsADirectoryError, ValidationError) as cause:
         raise RefusedError(
             what=f"The approval of the plan {plan.study} cannot be read: the file {place} is damaged.",
-            consequence="Nothing is trained under this plan, and nothing of it leaves this site.",
+            consequence="No training uses this plan, and nothing is sent under it.",
             remedy="Remove this file as root. Then review the plan and approve it again with `site-agent approve`.",
         ) from cause
     wanted = (plan.digest.hex(), manifest_of(plan).digest.hex())
@@ -165,7 +165,7 @@ def find_approval(state: Path, plan: Plan) -> Approval | None:
 
 
 def find_refusal(state: Path, plan: Plan) -> Refusal | None:
-    """Who refused exactly this plan last, or None.
+    """Return the last refusal of exactly this plan, or None.
 
     A file that cannot be read is passed over: a refusal changes nothing, and the audit log has it.
     """
@@ -177,7 +177,7 @@ def find_refusal(state: Path, plan: Plan) -> Refusal | None:
 
 
 def why_not(approval: Approval | None, *, approvers: int, now: datetime) -> str | None:
-    """Why nothing may train under what was said, in one clause, or None; pure.
+    """Return why an approval does not permit training, in one clause, or None. Pure.
 
     Args:
         approval: what was found.
@@ -198,7 +198,7 @@ def why_not(approval: Approval | None, *, approvers: int, now: datetime) -> str 
 
 
 def last_approved(state: Path, plan: Plan) -> tuple[Plan, Approval] | None:
-    """The plan of the same study that was approved here last, this very plan left out; None if there is none.
+    """Return the last other plan of the same study that was approved here, or None.
 
     A file that cannot be read is no plan to compare with, so it is passed over.
     """
@@ -207,7 +207,7 @@ def last_approved(state: Path, plan: Plan) -> tuple[Plan, Approval] | None:
 
 
 def others_approved(state: Path, plan: Plan) -> list[tuple[Plan, Approval]]:
-    """Every other plan that was ever approved here, of whatever study; a file that cannot be read is passed over."""
+    """Return every other plan that was approved here, of any study. Unreadable files are skipped."""
     found: list[tuple[Plan, Approval]] = []
     for path in sorted(approvals_folder(state).glob("*.json")):
         try:
@@ -220,7 +220,7 @@ def others_approved(state: Path, plan: Plan) -> list[tuple[Plan, Approval]]:
 
 
 def newest_version(state: Path, study: str) -> int:
-    """The highest version of a study that was ever approved here, 0 for none."""
+    """Return the highest version of a study that was approved here; 0 if none was."""
     versions = [0]
     for path in approvals_folder(state).glob("*.json"):
         try:
@@ -232,7 +232,7 @@ def newest_version(state: Path, study: str) -> int:
 
 
 def approval_path(state: Path, plan: Plan) -> Path:
-    """The file that holds what was said to a plan."""
+    """Return the file with the decisions about a plan."""
     return approvals_folder(state) / f"{plan.digest.hex()}.json"
 
 

@@ -1,4 +1,4 @@
-"""Whether approvals are out of reach of the programs that act on them, as the kernel has it.
+"""Checks by the file permissions that the programs which use approvals cannot write them.
 
 An approval counts because a person gave it. A service that could write the folder could approve for itself, so gate
 and trainer look before they act. The rules, where the programs run as services:
@@ -24,7 +24,7 @@ _UNKNOWN_USER: Final = 65534  # whom the kernel names for users that this servic
 
 
 def require_guarded(state: Path) -> None:
-    """Return if no service of this site could have written an approval.
+    """Check that no service of this site could have written an approval.
 
     Raises:
         ConfigurationError: one could; the message has the command that corrects it.
@@ -41,7 +41,7 @@ def require_guarded(state: Path) -> None:
 
 
 def is_one_user(state: Path) -> bool:
-    """Whether this process itself could write approvals, as at a terminal."""
+    """Return whether this process itself could write approvals, as at a terminal."""
     folder = approvals_folder(state)
     return os.access(folder if folder.exists() else state, os.W_OK)
 
@@ -64,7 +64,7 @@ def _check(place: Path, services: set[int], remedy: str) -> None:
 
 def _refused(place: Path, reason: str, remedy: str) -> ConfigurationError:
     return ConfigurationError(
-        what=f"{place} {reason}, so an approval in it proves nothing.",
+        what=f"{place} {reason}, so its approvals cannot be trusted.",
         consequence="Nothing is trained and nothing leaves this site.",
         remedy=remedy,
         code="E032",

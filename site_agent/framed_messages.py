@@ -38,7 +38,7 @@ class Record(Protocol):
 
     @property
     def payload(self) -> bytes | memoryview:
-        """The bytes behind the facts."""
+        """The bytes after the facts."""
 
 
 Message = TypeVar("Message", bound=Record)
@@ -54,7 +54,7 @@ class Framing(Generic[Message]):
         }
 
     def frame(self, message: Message, more: int = 0) -> bytes:
-        """Header and facts; the payload follows as it is, and behind it so many bytes more that belong to it."""
+        """Return header and facts. The payload follows unchanged, then this number of further bytes."""
         facts = {name: getattr(message, name) for name in self._facts[type(message)]}
         text = _JSON.encode(facts).encode()
         return HEADER.pack(self._magic, self._kinds.index(type(message)), len(text), len(message.payload) + more) + text
@@ -62,7 +62,7 @@ class Framing(Generic[Message]):
     def sizes(
         self, header: bytes | memoryview, largest_payload: Callable[[type[Message]], int]
     ) -> tuple[type[Message], int, int]:
-        """The kind of a message, and how many bytes of facts and of payload follow its header.
+        """Return the kind of a message, and the number of bytes of facts and payload after its header.
 
         Args:
             header: HEADER.size bytes.
@@ -80,7 +80,7 @@ class Framing(Generic[Message]):
         return kind, facts, payload
 
     def build(self, kind: type[Message], text: bytes | memoryview, payload: bytes | memoryview) -> Message:
-        """A message from its facts as JSON and its payload.
+        """Build a message from its facts as JSON and its payload.
 
         Raises:
             MalformedMessage: the facts are not exactly those of this kind, or the record refuses them.
@@ -111,7 +111,7 @@ class FramedSocket(Generic[Message]):
         self._is_over = False
 
     async def send(self, message: Message) -> None:
-        """Write one message whole.
+        """Write one complete message.
 
         Raises:
             OSError: the other side has gone.
@@ -122,7 +122,7 @@ class FramedSocket(Generic[Message]):
             await loop.sock_sendall(self._socket, message.payload)
 
     async def receive(self, largest_payload: Callable[[type[Message]], int]) -> Message:
-        """The next message, of at most so many bytes of payload for its kind.
+        """Return the next message, limited to the payload size of its kind.
 
         Raises:
             OSError: the other side has gone.
@@ -134,7 +134,7 @@ class FramedSocket(Generic[Message]):
         return self._framing.build(kind, text, await self._exactly(payload_bytes))
 
     def post(self, message: Message, body: bytes | memoryview = b"") -> None:
-        """Write one message whole after those posted before, without waiting; a task that is cancelled tears none.
+        """Queue one complete message without waiting. Cancelling a task never cuts a message.
 
         `body` is the end of its payload. It is read when it is written, so nobody may change it any more. Where the
         other side has gone the message is dropped: the receiver is informed of the end.
@@ -149,7 +149,7 @@ class FramedSocket(Generic[Message]):
                 asyncio.get_running_loop().add_writer(self._socket, self._write_more)
 
     def has_ended(self) -> bool:
-        """Whether the other side has hung up and nothing of it waits to be read; call it while nobody receives."""
+        """Return whether the other side has closed and nothing is unread. Call it only while nobody receives."""
         try:
             return not self._socket.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
         except BlockingIOError:
@@ -158,7 +158,7 @@ class FramedSocket(Generic[Message]):
             return True
 
     def close(self) -> None:
-        """Hang up; what was posted and is not written yet is dropped."""
+        """Close the connection. Queued messages that are not written yet are lost."""
         if not self._is_over and self._waiting:
             asyncio.get_running_loop().remove_writer(self._socket)
         self._waiting.clear()
@@ -210,7 +210,7 @@ class FramedSocket(Generic[Message]):
 
 
 def space(count: int) -> memoryview:
-    """Memory to be filled at once. A model's worth comes in large pages: a third of the time to touch."""
+    """Reserve memory that is filled immediately. Large pages make this three times as fast for a whole model."""
     if count < _LARGE_BYTES:
         return memoryview(bytearray(count))
     pages = mmap.mmap(-1, count, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
@@ -219,19 +219,19 @@ def space(count: int) -> memoryview:
 
 
 def widen(connection: socket.socket) -> socket.socket:
-    """Ask the kernel for room for several chunks in each direction."""
+    """Request buffers for several chunks in each direction."""
     for option in (socket.SO_SNDBUF, socket.SO_RCVBUF):
         connection.setsockopt(socket.SOL_SOCKET, option, _SOCKET_BYTES)
     return connection
 
 
 def packed(parts: Iterable[bytes]) -> bytes:
-    """Several byte strings as one payload, each behind its length (four bytes, little-endian)."""
+    """Join byte strings to one payload, each after its length (four bytes, little-endian)."""
     return b"".join(_PART.pack(len(part)) + part for part in parts)
 
 
 def unpacked(payload: bytes | memoryview, count: int) -> tuple[bytes, ...]:
-    """Exactly so many byte strings, as `packed` has put them together.
+    """Split a payload of `packed` into exactly this number of byte strings.
 
     Raises:
         MalformedMessage: there are fewer or more, or something follows.

@@ -1,4 +1,4 @@
-"""The gate socket: the socket between a site's agent and its gate, and every message that passes it.
+"""The gate socket between a site's agent and its gate, and every message on it.
 
 On one side the agent, which has the network and the TLS key. On the other side the gate, which has all other keys and
 decides. The gate orders and the agent does; the gate takes every byte from the agent as it would take it from
@@ -178,7 +178,7 @@ class Shown:
 
     @property
     def parts(self) -> tuple[bytes, ...]:
-        """Chain, roots, chain before, waiting chain, waiting request."""
+        """Chain, roots, previous chain, waiting chain, waiting request."""
         return unpacked(self.payload, 5)
 
 
@@ -276,5 +276,5 @@ _LARGEST: Final[dict[type[Message], int]] = {
 
 
 def largest_payload(kind: type[Message]) -> int:
-    """The most bytes of payload that a kind may have; most have none."""
+    """Return the largest payload of a message kind in bytes. Most kinds have none."""
     return _LARGEST.get(kind, 0)

@@ -1,4 +1,4 @@
-"""hospital.yaml as a frozen record; a site's gate and trainer read it, and its agent does not.
+"""hospital.yaml as a frozen record. A site's gate and trainer read it; its agent does not.
 
 What protects has no default and what loosens is off unless it is written. Unknown keys are refused,
 every mistake at once; paths come out absolute.
@@ -47,7 +47,7 @@ class Hours(Document):
     end: TimeOfDay
 
     def is_open(self, local: datetime) -> bool:
-        """Whether a local time lies in it; the end itself does not."""
+        """Return whether a local time is inside the hours. The end is outside."""
         begin, end, now = (time.fromisoformat(self.begin), time.fromisoformat(self.end), local.time())
         return begin <= now < end if begin < end else now >= begin or now < end
 
@@ -204,7 +204,7 @@ class Hospital(Document):
 
 
 def read_hospital(path: Path) -> Hospital:
-    """The configuration with its paths made absolute; the invitation's place may come from the environment.
+    """Read the configuration. Paths become absolute. The invitation's place may come from the environment.
 
     Raises:
         ConfigurationError: the file is wrong; every mistake is named.

@@ -1,4 +1,4 @@
-"""Log lines: JSON under a service manager, readable on a terminal; always on standard error.
+"""Log lines on standard error: JSON under a service manager, readable text on a terminal.
 
 For the operator, not for evidence: what crosses the boundary is in the audit log.
 """
@@ -16,7 +16,7 @@ from site_agent.site_events import EVENTS
 
 
 def set_up_log(program: str) -> None:
-    """Every later line names the program; call once, first."""
+    """Add the program's name to every later line. Call it once, first."""
 
     def name(_: Any, __: str, event: Any) -> Any:
         return {"program": program} | event

@@ -139,7 +139,7 @@ cli.add_command(explain_command("site-agent", (*ERRORS, *EVENTS, *AILMENTS)))
 
 
 def main() -> NoReturn:
-    """The entry point; an operator never sees a traceback."""
+    """Run the command. An operator never sees a traceback."""
     os.umask(0o077)
     sys.exit(finish("site-agent", cli))
 

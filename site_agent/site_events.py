@@ -23,8 +23,9 @@ EVENTS: Final = (
     Entry(
         "I206",
         "hours_awaited",
-        "It is outside the hours that the policy allows. This site connects when they start.",
-        "Nothing, or change `hours` in the policy.",
+        "The current time is outside the hours that the policy allows. This site connects when the allowed hours "
+        "start.",
+        "No action is needed. To change the hours, edit `hours` in the policy.",
     ),
     Entry("I207", "certificate_renewed", "This site received its next certificate, with a new key.", _NOTHING),
     Entry(
@@ -37,7 +38,7 @@ EVENTS: Final = (
         "W256",
         "agent_may_read_patients",
         "Agent and trainer run as one user. "
-        "Only the program itself, not the kernel, denies the agent access to the table.",
+        "The program itself prevents access to the table. The kernel does not prevent it.",
         "Run the trainer as its own user, as the packages do. See docs/operator.md.",
     ),
     Entry(
@@ -86,13 +87,14 @@ EVENTS: Final = (
     Entry(
         "W258",
         "run_rolled_back",
-        "Too few sites accepted the shared parameters. The run returned to those that were accepted last.",
+        "Too few sites accepted the shared parameters. The run returned to the last accepted parameters.",
         "If it happens again, compare labels, units and software with the other hospitals.",
     ),
     Entry(
         "W257",
         "own_certificate_ends_soon",
-        "This site's certificate is of the hospital's own authority and ends within 30 days. It does not renew itself.",
+        "This site's certificate was issued by the hospital's own authority and ends within 30 days. This "
+        "certificate does not renew itself.",
         "Run `site-agent request-certificate`. Your authority issues the certificate. "
         "After that, run `site-agent install-certificate`.",
     ),
@@ -118,15 +120,15 @@ EVENTS: Final = (
     Entry(
         "W353",
         "column_differs",
-        "A column differs from the other sites' as a wrong unit or swapped codes would make it differ. "
-        "It may also be the other sites' mistake, or no mistake.",
+        "A column differs from the other sites, as after a wrong unit or swapped codes. "
+        "The mistake may also be at the other sites, or there may be no mistake.",
         "Check the column's unit and codes in the contract. `site-agent review` shows the figures.",
     ),
     Entry(
         "W350",
         "trainer_not_isolated",
         "The trainer could not remove its own network access. "
-        "It opens no connection, but the kernel does not prevent one.",
+        "The trainer opens no connection, but the kernel does not prevent one.",
         "Run the trainer with its unit (PrivateNetwork=yes), or allow user namespaces.",
     ),
     Entry("W351", "agent_gone_without_its_answer", "The agent ended while the trainer worked for it.", _NOTHING),

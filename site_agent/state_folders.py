@@ -1,4 +1,4 @@
-"""Where each process of a site keeps what is its own, below the state directory.
+"""The folders in which each process of a site keeps its own files, in the state directory.
 
 `agent` has the TLS key, certificates and addresses. `gate` has the identity key, the audit log, announced plans and
 everything that masking and limits remember. `approvals` is written by a person's command alone. The other folders
@@ -18,46 +18,46 @@ _RUN: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
 
 
 def agent_folder(state: Path) -> Path:
-    """The folder of the process with the network."""
+    """Return the folder of the process with the network."""
     return state / "agent"
 
 
 def gate_folder(state: Path) -> Path:
-    """The folder of the process with the keys."""
+    """Return the folder of the process with the keys."""
     return state / "gate"
 
 
 def approvals_folder(state: Path) -> Path:
-    """What persons here have said to plans; no service writes it."""
+    """Return the folder of persons' decisions about plans. No service can write it."""
     return state / "approvals"
 
 
 def audit_log_path(state: Path) -> Path:
-    """The audit log's present file."""
+    """Return the current file of the audit log."""
     return gate_folder(state) / "audit.log"
 
 
 def is_run_name(run: str) -> bool:
-    """Whether a run's name can name a folder: it comes from the coordinator and must not lead elsewhere."""
+    """Return whether a run's name is safe as a folder name. The coordinator chooses it, so it could point elsewhere."""
     return _RUN.fullmatch(run) is not None
 
 
 def require_run_name(run: str) -> None:
-    """Return if a run's name can name a folder.
+    """Check that a run's name is safe as a folder name.
 
     Raises:
         UsageError: it cannot.
     """
     if not is_run_name(run):
         raise UsageError(
-            what="The name of a run has letters, digits, dots, underscores and hyphens.",
+            what="A run's name has only letters, digits, dots, underscores and hyphens.",
             consequence="No file was read or changed, and nothing left this site.",
-            remedy="Use a name from the folder `models` in the state directory, or leave --run out.",
+            remedy="Use the name of a folder in `models` in the state directory, or omit --run.",
         )
 
 
 def saved_runs(state: Path) -> list[str]:
-    """The runs that left a federated model here, the latest first; empty if there is none."""
+    """Return the runs with a saved federated model, the latest first; empty if there is none."""
     models = (state / "models").glob(f"*/{FEDERATED_FILE}.safetensors")
     # Where two were saved within one tick of the clock, the name decides, so that the answer is always the same.
     times = {path.parent.name: path.stat().st_mtime_ns for path in models if is_run_name(path.parent.name)}

@@ -1,4 +1,4 @@
-"""The trainer socket: the socket between a site's gate and its trainer, and every message that passes it.
+"""The trainer socket between a site's gate and its trainer, and every message on it.
 
 On one side the gate, which has the keys and never sees a patient. On the other side the trainer, which has the
 patients and neither network nor keys. What passes towards the gate is exactly what may leave the site, so there is
@@ -154,7 +154,7 @@ class TrainerEnd:
         self.largest_payload = LARGEST_PLAN_BYTES
 
     def receive(self) -> Message | None:
-        """The next message, or None when the agent has gone."""
+        """Return the next message, or None when the agent has ended."""
         header = self._exactly(HEADER.size)
         if header is None:
             return None
@@ -165,7 +165,7 @@ class TrainerEnd:
         return FRAMING.build(kind, text, payload)
 
     def send(self, message: Message) -> None:
-        """Write one message whole."""
+        """Write one complete message."""
         for part in (_frame(message), message.payload):
             rest = memoryview(part)
             while rest:
@@ -213,7 +213,7 @@ class GateEnd:
             raise _gone() from cause
 
     def require(self) -> None:
-        """Return if the trainer is there, as far as its socket tells; call it while nobody asks.
+        """Check on its socket that the trainer is still connected. Call it only between requests.
 
         Raises:
             TrainerGone: it has ended.
@@ -222,7 +222,7 @@ class GateEnd:
             raise _gone()
 
     def close(self) -> None:
-        """End the conversation; the trainer ends too."""
+        """Close the connection. The trainer then ends too."""
         self._socket.close()
 
 

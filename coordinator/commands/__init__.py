@@ -1,1 +1,1 @@
-"""The commands of `coordinator`, a file for each subject; `coordinator/coordinator_cli.py` joins them."""
+"""The commands of `coordinator`, one file for each subject. `coordinator/coordinator_cli.py` joins them."""

@@ -1,4 +1,4 @@
-"""`coordinator audit`: check, read and export the coordinator's log, and hand out the checkpoints that it has kept.
+"""`coordinator audit`: check, read and export the coordinator's log, and write its saved checkpoints.
 
 Nothing here changes a log. With --log instead of --config somebody outside checks a copy, and needs public keys only.
 """
@@ -105,7 +105,7 @@ def export(
 @_config
 @click.option("--output", type=_PATH, required=True, help="Output file for the checkpoints.")
 def checkpoints(path: Path | None, output: Path) -> None:
-    """Write the last cosigned checkpoint of each site's log. A verifier needs this file.
+    """Write the newest cosigned checkpoint of each site's log to a file. A person who verifies a log needs this file.
 
     Example: coordinator audit checkpoints --config coordinator.yaml --output checkpoints.json
     """

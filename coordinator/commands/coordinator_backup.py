@@ -1,4 +1,4 @@
-"""`coordinator backup` and `coordinator restore`: everything that a coordinator is, in one file and back.
+"""`coordinator backup` and `coordinator restore`: save the whole state of a coordinator in one file, and restore it.
 
 The file holds the authority's keys. An authority that is there is never replaced, because its register may know of
 revocations that the backup does not. A run that was under way is marked as restored: its attempts and epochs go on
@@ -71,7 +71,7 @@ def backup_key(path: Path) -> None:
 @click.option(
     "--key-file", type=click.Path(path_type=Path), help="Read the backup key from this file, as on the paper."
 )
-@click.option("--unauthenticated", is_flag=True, help="Restore a backup whose maker cannot be checked.")
+@click.option("--unauthenticated", is_flag=True, help="Restore a backup without proof of who made it.")
 def restore(file: Path, path: Path, key_file: Path | None, unauthenticated: bool) -> None:
     """Check a backup and restore it. It never replaces newer state or an existing authority.
 

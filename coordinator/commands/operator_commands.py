@@ -1,4 +1,4 @@
-"""`coordinator doctor` and `coordinator page`: checks, and the status for a browser on this computer.
+"""`coordinator doctor` and `coordinator page`: checks, and a status page for a browser on this computer.
 
 The checks cover authority, state, plans, disk, clock, and how others see the coordinator's port. They change nothing
 and send nothing but handshakes. Each has a limit in seconds.
@@ -46,7 +46,7 @@ def _examine(path: Path) -> list[Finding]:
     except OperatorError as wrong:
         return [failure("D401", wrong.what, wrong.remedy)]
 
-    return [fine("D401", f"{path.name} is in order."), *examine(configuration, os.environ)]
+    return [fine("D401", f"{path.name} is correct."), *examine(configuration, os.environ)]
 
 
 @click.command()
@@ -77,7 +77,7 @@ _PATIENCE_SECONDS: Final = 5.0
 
 
 def examine(configuration: CoordinatorConfiguration, environment: Mapping[str, str]) -> list[Finding]:
-    """Everything that the coordinator needs, looked at in the order in which it would be missed."""
+    """Check everything that the coordinator needs, in the order in which it is needed."""
     now, state, authority = datetime.now(UTC), Path(configuration.state), Path(configuration.authority)
     found = [key_checks.judge_directory(state), judge_disk(computer_checks.free_bytes(state))]
     found += key_checks.judge_authority(authority, now)

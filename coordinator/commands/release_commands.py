@@ -1,4 +1,4 @@
-"""`coordinator release`: hand out the final parameters of a run that every site has approved for one recipient."""
+"""`coordinator release`: write the final parameters of a run for a recipient that every site has approved."""
 
 from __future__ import annotations
 
@@ -55,9 +55,9 @@ def release(path: Path, name: str, files: tuple[Path, ...], output: Path) -> Non
     recipient = check_release(plan, plan.site_names, record["shared_parameters_sha256"], approvals)
     if not record["is_complete"]:
         raise ConfigurationError(
-            what=f"The run {name} did not reach its end.",
+            what=f"The run {name} was not completed.",
             consequence="Nothing was written or sent.",
-            remedy="Make the study again under a new version of its plan.",
+            remedy="Repeat the study under a new version of its plan.",
         )
     _check_parameters(parts["parameters.safetensors"], plan, record["shared_parameters_sha256"])
     facts = {
@@ -110,9 +110,9 @@ def _check_parameters(content: bytes, plan: Plan, sha256: str) -> None:
 
 def _other_parameters() -> ConfigurationError:
     return ConfigurationError(
-        what="The file of parameters does not hold what the sites have signed for.",
+        what="The parameter file differs from the parameters that the sites signed.",
         consequence="Nothing was written or sent.",
-        remedy="Keep it for the security officer, and restore the folder of the run from a backup.",
+        remedy="Keep the file for the security officer, and restore the folder of the run from a backup.",
     )
 
 

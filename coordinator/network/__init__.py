@@ -1,1 +1,1 @@
-"""Who may call the coordinator, and how bytes come and go."""
+"""Connections to the coordinator: who may connect, and how bytes are sent and received."""

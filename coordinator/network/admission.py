@@ -1,4 +1,4 @@
-"""Who may take part: pure decisions from an identity, the register and the plan to yes or why not.
+"""Decides who may take part, from an identity, the register and the plan. Pure functions.
 
 Each answer is None or one clause that the site's operator reads. Nothing here reads a clock or the
 register itself, and nothing that a site says about itself is believed where its certificate says it.
@@ -12,7 +12,7 @@ from protos.wire.messages import PROTOCOL_VERSION, Hello, Join
 
 
 def refuse_hello(hello: Hello) -> str | None:
-    """Why a stream cannot begin, or None."""
+    """Return why a stream cannot begin, or None."""
     if hello.protocol != PROTOCOL_VERSION:
         return (
             f"the coordinator speaks protocol {PROTOCOL_VERSION}, the site {hello.protocol}: install equal versions, "
@@ -22,7 +22,7 @@ def refuse_hello(hello: Hello) -> str | None:
 
 
 def refuse_identity(plan: Plan, site: str, identity_fingerprint: str | None) -> str | None:
-    """Why a site may not take part in a plan, or None.
+    """Return why a site may not take part in a plan, or None.
 
     A certificate alone is not enough: the plan lists each site by the fingerprint of its identity
     key, and the register has to hold that key under the site's name.
@@ -36,7 +36,7 @@ def refuse_identity(plan: Plan, site: str, identity_fingerprint: str | None) -> 
 
 
 def refuse_join(plan: Plan, manifest: Manifest, join: Join) -> str | None:
-    """Why a site's agreement does not fit, or None."""
+    """Return why a site's agreement does not match, or None."""
     if join.plan_digest != plan.digest:
         return "the site agreed to another plan"
     if join.manifest_digest != manifest.digest:

@@ -1,4 +1,4 @@
-"""What a person may tell a running coordinator: pause the run, continue it, end it.
+"""The control socket, by which a person pauses, resumes or stops a running coordinator.
 
 A person's command sends one word over a Unix socket in the state directory, which only the coordinator's own user can
 open. The answer is one line of JSON. Any other word is answered with the current state, and changes nothing. Linux
@@ -24,7 +24,7 @@ _PATIENCE_SECONDS: Final = 5.0
 
 
 def control_path(state: Path) -> Path:
-    """Where a running coordinator listens for these words."""
+    """Return the path of the control socket."""
     return state / "control.socket"
 
 
@@ -71,7 +71,7 @@ def _obey(engine: Engine, word: str) -> dict[str, object]:
 
 
 async def tell(state: Path, word: Word) -> str:
-    """Say a word to the coordinator that runs with this state directory; the name of the run that it concerned.
+    """Send a word to the coordinator that uses this state directory. Return the name of the run.
 
     Raises:
         UnavailableError: none is running.
@@ -104,7 +104,7 @@ async def tell(state: Path, word: Word) -> str:
 
 @contextmanager
 def short_path(path: Path) -> Iterator[Path]:
-    """The same place by a short path, valid while the block lasts; a socket bound there stays.
+    """Yield a short path to the same place. It is valid inside the block. A socket bound there remains.
 
     Raises:
         OSError: there is no such folder, or this user may not enter it.

@@ -1,4 +1,4 @@
-"""Beside the rounds: the two audit logs of a stream witness each other, and certificates are renewed.
+"""Tasks beside the rounds: two audit logs witness each other, and certificates are renewed.
 
 Nothing here touches a run. A site of an earlier version says that it knows nothing of this and is left alone.
 """
@@ -57,22 +57,22 @@ class SiteUpkeep:
         self._log = structlog.get_logger()
 
     def accepted(self, site: str, certificate_sha256: str) -> None:
-        """A site's stream was accepted; on record before anything is sent to it."""
+        """Record that a site's stream was accepted, before anything is sent to the site."""
         self._audit.write("site_connected", site=site, certificate_sha256=certificate_sha256, tls="1.3")
         self._confirm(site, certificate_sha256)
 
     def refused(self, reason: str, site: str = "") -> None:
-        """A peer was refused; of many at once not every one is recorded."""
+        """Record that a peer was refused. Of many refusals, only some are recorded one by one."""
         self._refusals += 1
         if self._refusals <= _MOST_REFUSALS:
             self._audit.write("peer_refused", site=site, reason=reason)
 
     def revoked(self, site: str) -> None:
-        """The stream of a site that was revoked is about to be ended."""
+        """Record that the stream of a revoked site is about to end."""
         self._audit.write("site_revoked", site=site)
 
     def greeted(self, peer: UpkeepPeer, site: str, hello: Hello) -> None:
-        """A stream has begun.
+        """Handle the start of a stream.
 
         Raises:
             CheckpointRefused: what was kept of this site's log cannot be read.
@@ -87,7 +87,7 @@ class SiteUpkeep:
                 peer.send(roots)
 
     def received(self, peer: UpkeepPeer, site: str, message: Upkeep) -> None:
-        """A message beside the rounds has arrived.
+        """Handle a message beside the rounds.
 
         Raises:
             MalformedMessage: it does not belong here.
@@ -113,7 +113,7 @@ class SiteUpkeep:
                 raise MalformedMessage("an answer that only the coordinator gives")
 
     def tick(self) -> None:
-        """Called twice a second: logs that have grown are shown to their witnesses."""
+        """Send checkpoints of logs that have grown to their witnesses. Called twice a second."""
         self._ticks = (self._ticks + 1) % _TICKS
         if self._ticks == 0:
             self._refusals = 0
@@ -122,5 +122,5 @@ class SiteUpkeep:
                 peer.send(message)
 
     def gone(self, peer: UpkeepPeer) -> None:
-        """A stream has ended."""
+        """Handle the end of a stream."""
         self._sessions.pop(peer, None)

@@ -1,4 +1,4 @@
-"""Between the network's calls and the register: who is accepted, and new certificates.
+"""Connects the network's calls with the register: who is accepted, and new certificates.
 
 Each certificate is looked up in the register every time, so a revocation takes effect at once. An answer to a
 stranger holds no more than the reason why its own request was refused. The audit log records at most 20 refusals in a
@@ -58,7 +58,7 @@ class Membership:
         self._note_authorities()
 
     def credentials(self) -> Credentials:
-        """What this coordinator shows and trusts."""
+        """Return the certificates that this coordinator sends and trusts."""
         return Credentials(
             key=store.read_secret(self._authority.coordinator_key_path),
             chain=store.read_public(self._authority.coordinator_certificate_path),
@@ -66,7 +66,7 @@ class Membership:
         )
 
     def identify(self, certificate: bytes, above: bytes = b"") -> Caller:
-        """Who shows a certificate (PEM) with what stands above it (PEM), as TLS has taken them.
+        """Identify a caller by its certificate and the certificates above it (PEM), as TLS received them.
 
         TLS trusts the federation's root and every hospital's authority alike; here each counts for its own names only.
 
@@ -87,15 +87,15 @@ class Membership:
         return Caller(identity.name, identity.certificate_sha256)
 
     def is_accepted(self, caller: Caller) -> bool:
-        """Whether the register still accepts a caller's certificate."""
+        """Return whether the register still accepts a caller's certificate."""
         return self._register.is_accepted(site_name(caller.site), caller.certificate_sha256)
 
     def revoked(self) -> list[str]:
-        """The sites that were taken out of the federation and not invited again."""
+        """Return the sites that were revoked and not invited again."""
         return [str(site.name) for site in self._register.sites() if site.state is SiteState.REVOKED]
 
     def shut_out(self) -> set[str]:
-        """The members of which no certificate is accepted: that of their own authority, which was removed, was all."""
+        """Return the members without an accepted certificate, because their own authority was removed."""
         return {
             str(site.name)
             for site in self._register.sites()
@@ -121,11 +121,11 @@ class Membership:
             return None
 
     def confirm(self, site: str, certificate_sha256: str) -> None:
-        """A site has connected with this certificate: those before it are not accepted any more."""
+        """Record that a site has connected with this certificate. Its earlier certificates are no longer accepted."""
         self._register.confirm(site_name(site), certificate_sha256)
 
     def renew(self, asked: RenewalAsked) -> RenewalAnswered:
-        """Answer a member that asks for its next certificate or shows one, signed with its identity key."""
+        """Answer a member's signed request for its next certificate, or its signed report of one."""
         request = enrolment_decisions.RenewalRequest(
             site=asked.site, signing_request=asked.signing_request, signature=asked.signature, chain_pem=asked.chain
         )
@@ -162,13 +162,13 @@ class Membership:
         )
 
     def roots(self) -> RenewalAnswered | None:
-        """What a site has to hear while the authority changes: the roots, and what vouches for the next one."""
+        """Return the roots for a site while the authority changes, and the proof for the next root."""
         if not self._authority.is_changing():
             return None
         return RenewalAnswered(b"", self._authority.trusted_roots_pem(), "")
 
     def renew_own(self) -> bool:
-        """Renew the coordinator's own certificate where that is due; whether it was."""
+        """Renew the coordinator's own certificate if it is due. Return whether it was renewed."""
         if not is_renewal_due(self._authority.coordinator_leaf(), self._now()):
             return False
         before = self._authority.coordinator_leaf().not_valid_after_utc
@@ -184,25 +184,25 @@ class Membership:
         return True
 
     def renew_raw(self, raw: bytes) -> bytes:
-        """As `renew`, on the enrolment port, where a site whose certificate has expired asks."""
+        """Like `renew`, on the enrolment port, for a site whose certificate has expired."""
         try:
             return encode_renewed(self.renew(decode_renewal(raw)))
         except MalformedMessage as malformed:
             return encode_renewed(RenewalAnswered(b"", b"", f"A request was refused: {malformed}."))
 
     def tick(self) -> None:
-        """Called twice a second: the count of refusals that are recorded one by one restarts each minute."""
+        """Restart the count of recorded refusals each minute. Called twice a second."""
         self._refusals.tick()
 
     def has_changed(self) -> bool:
-        """Whether the register has changed since the last time this was asked."""
+        """Return whether the register has changed since the previous call."""
         earlier, self._generation = self._generation, self._register.generation()
         if earlier != self._generation:
             self._note_authorities()
         return earlier != self._generation
 
     def enrol(self, raw: bytes) -> bytes:
-        """Answer a request for a certificate; whatever arrives, the answer is a reply."""
+        """Answer a request for a certificate. Any input receives a reply."""
         try:
             request = decode_enrolment_request(raw)
             answer = enrolment_decisions.handle_request(
@@ -263,13 +263,13 @@ class Refusals:
         self._refusals = self._ticks = 0
 
     def note(self, event: str, **facts: object) -> None:
-        """Record a refusal, or count it where there were many already."""
+        """Record a refusal, or only count it if there were already many."""
         self._refusals += 1
         if self._refusals <= MOST_REFUSALS:
             self._record(event, **facts)
 
     def tick(self) -> None:
-        """Called twice a second; at the end of a minute one record says how many others there were."""
+        """Record at the end of a minute how many further refusals there were. Called twice a second."""
         self._ticks = (self._ticks + 1) % TICKS
         if self._ticks:
             return

@@ -1,4 +1,4 @@
-"""gRPC's usual health check, for this computer's own monitoring: on loopback or a Unix socket, without TLS.
+"""gRPC's standard health check for local monitoring: on loopback or a Unix socket, without TLS.
 
 It is not answered on the public port: a stranger there learns nothing, and an accepted site needs no
 answer to it. The one reply is that this program serves; where it does not, nothing answers. It speaks HTTP/2 without
@@ -27,7 +27,7 @@ _LARGEST_REQUEST_BYTES: Final = 4096
 
 @asynccontextmanager
 async def health_server(listen: str | None) -> AsyncIterator[None]:
-    """While the block lasts, answer on a local address; on none if there is none.
+    """Answer health checks on a local address inside the block, if an address is configured.
 
     Raises:
         ConfigurationError: the address cannot be listened on.
@@ -50,7 +50,7 @@ async def health_server(listen: str | None) -> AsyncIterator[None]:
         raise ConfigurationError(
             what=f"The address {listen} of health_listen cannot be listened on.",
             consequence="The coordinator did not start. No site was contacted.",
-            remedy="Choose another address in coordinator.yaml, or end the program that uses this one.",
+            remedy="Choose another address in coordinator.yaml, or stop the program that uses this one.",
             code="E028",
         ) from cause
     await server.start()

@@ -1,4 +1,4 @@
-"""What waits to be sent on one site's stream: in order, as fast as the site reads, and never without bound.
+"""The queue of one site's stream: messages in order, as fast as the site reads, with a size limit.
 
 A site that does not read costs this program at most `MOST_WAITING_BYTES`, one chunk, and a few vectors that are
 views of the run's own memory. Beyond that, or when not a single message was taken for `STALLED_SECONDS`, its stream is
@@ -41,7 +41,7 @@ class Writing(Protocol):
     """Where messages go; waits while the peer does not read."""
 
     def write(self, message: bytes) -> Awaitable[None]:
-        """Hand one message over."""
+        """Send one message."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -77,17 +77,17 @@ class StreamPeer:
         self._put(encode_coordinator_message(message))
 
     def send_parameters(self, parameters: npt.NDArray[np.float32], round_number: int, attempt: int) -> None:
-        """Queue a vector, float32 of shape (parameters,), as chunks; it is read when they are sent."""
+        """Queue a vector, float32 of shape (parameters,), as chunks. The vector is read when chunks are sent."""
         self._put(_Vector(parameters, round_number, attempt))
 
     def end(self, reason: CoordinatorReason, detail: str) -> None:
-        """Say why and end the stream."""
+        """Send the reason and end the stream."""
         self._put(encode_coordinator_message(Farewell(reason, detail)))
         self._put(None)
         self.ending.set()
 
     async def write(self) -> None:
-        """Write what is queued until the stream ends, or the peer has not read for too long."""
+        """Send the queue until the stream ends, or until the peer has not read for too long."""
         writing = asyncio.ensure_future(self._write())
         try:
             # One look now and then, and no timer for each message: a round has many, and nearly all are taken at once.

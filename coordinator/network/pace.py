@@ -1,4 +1,4 @@
-"""Limits of speed: messages of one stream, requests of strangers, new streams. Pure; the clock is an argument.
+"""Rate limits for messages, unknown callers and new streams. Pure functions; the clock is an argument.
 
 A stream that sends more than its limit is read more slowly. Its messages wait in the sender's own buffers, because
 gRPC accepts no more from a stream than this program has requested. Nothing is dropped, and no site is disconnected for
@@ -40,7 +40,7 @@ class Pace:
         self._left, self._since = burst, 0.0
 
     def wait_seconds(self, now_seconds: float) -> float:
-        """How long to wait before the next message is read; one is counted. The clock never jumps."""
+        """Count a message. Return how long to wait before the next one is read, by a monotonic clock."""
         filled = self._left + self._each_second * max(0.0, now_seconds - self._since)
         least = -LONGEST_WAIT_SECONDS * self._each_second
         self._left, self._since = max(least, min(self._burst, filled) - 1.0), now_seconds
@@ -55,7 +55,7 @@ class RecordedPace:
         self._upkeep = Pace(UPKEEP_BURST, UPKEEP_EACH_SECOND)
 
     def wait_seconds(self, message: SiteMessage | Upkeep, now_seconds: float) -> float:
-        """How long to wait before a message takes effect; it is counted. The clock never jumps."""
+        """Count a message. Return how long to wait before it takes effect, by a monotonic clock."""
         if isinstance(message, Upkeep):
             return self._upkeep.wait_seconds(now_seconds)
         return self._recorded.wait_seconds(now_seconds) if isinstance(message, Join | Refusal | Done) else 0.0
@@ -90,7 +90,7 @@ class RateLimit:
         self._left_for_all = (for_all.burst, 0.0)
 
     def allows(self, address: str, now_seconds: float) -> bool:
-        """Whether an address may ask once more at this moment of a clock that never jumps."""
+        """Return whether an address may send one more request now, by a monotonic clock."""
         own = _filled(self._left.pop(address, (self._for_one.burst, now_seconds)), self._for_one, now_seconds)
         every = _filled(self._left_for_all, self._for_all, now_seconds)
         is_allowed = own >= 1.0 and every >= 1.0

@@ -1,4 +1,4 @@
-"""gRPC and TLS; the only file of the coordinator that knows a network exists.
+"""gRPC and TLS. No other file of the coordinator uses the network.
 
 One stream per site, TLS 1.3 with certificates on both sides. Who a peer is comes from its
 certificate alone; whether it is still accepted is asked of the register when a stream begins and
@@ -112,7 +112,7 @@ class FederationService:
         self._log = structlog.get_logger()
 
     async def participate(self, _: Any, context: grpc.aio.ServicerContext[bytes, bytes]) -> None:
-        """One site's stream, from its greeting to its end."""
+        """Handle one site's stream from its start to its end."""
         caller = await self._authenticate(context)
         peer = StreamPeer(context, caller, self._downwards.of_one_stream())
         self._peers.add(peer)  # before anything is waited for: a revocation meanwhile, and the limit, have to see it
@@ -145,7 +145,7 @@ class FederationService:
             self._engine.disconnected(caller.site, peer)
 
     def recheck(self) -> None:
-        """The register has changed: end the streams of those who are no longer accepted."""
+        """End the streams of sites that the changed register no longer accepts."""
         for peer in list(self._peers):
             if not self._is_accepted(peer.caller):
                 if self._has_another(peer):  # it renewed its certificate, and is here with the new one
@@ -165,9 +165,9 @@ class FederationService:
         try:
             if len(certificates) != 1 or versions != [_TLS_VERSION]:
                 raise RefusedError(
-                    what="A peer connected without exactly one certificate, or without TLS 1.3.",
-                    consequence="Its stream was ended and nothing was sent to it.",
-                    remedy="If it is a site, let it connect with the site agent of this version.",
+                    what="A peer connected without TLS 1.3, without a certificate or with several certificates.",
+                    consequence="Its stream was closed and nothing was sent to it.",
+                    remedy="If it is a site, install the current version of the site agent there.",
                 )
             caller = self._identify(certificates[0], b"".join(facts.get("x509_pem_cert_chain", ())))
         except RefusedError as refusal:
@@ -263,7 +263,7 @@ class FederationService:
 
 
 def unread_bytes(sites: int) -> int:
-    """What each of so many sites may send before it is read: the less the more they are, so the sum is bounded."""
+    """Return how many unread bytes each site may send. More sites may send less each, so the sum is bounded."""
     return min(_UNREAD_BYTES, _MOST_UNREAD_BYTES // max(1, sites))
 
 
@@ -275,7 +275,7 @@ def federation_server(
     *,
     sites: int = 1,
 ) -> grpc.aio.Server:
-    """A server for sites with certificates; not yet started.
+    """Return a server for sites with certificates. It is not started yet.
 
     `fetch` is asked at every handshake, so that a renewed certificate is shown at once. `sites` is how many take part
     in the largest plan that is known by now.
@@ -299,7 +299,7 @@ def enrolment_server(
     renew: Answer | None = None,
     fetch: Callable[[], Credentials] | None = None,
 ) -> grpc.aio.Server:
-    """A server for sites without a valid certificate: requests and replies as bytes, so often and no oftener."""
+    """Return a server for sites without a valid certificate. It has a rate limit; requests and replies are bytes."""
     limit = RateLimit()
 
     def limited(answered: Answer) -> Any:

@@ -1,4 +1,4 @@
-"""Whose chunk is on its way now; one `Turns` for all that comes up, another for all that goes down.
+"""Decides whose chunk is sent next. One `Turns` is for received chunks, another for sent chunks.
 
 gRPC holds a message whole, several times over while it is encrypted and copied. With a hundred sites that send or read
 at one moment this would be memory in proportion to their number; in turns it is that of a few chunks. The rules:
@@ -30,7 +30,7 @@ class Turns:
         self._free = asyncio.Semaphore(count)
 
     def of_one_stream(self) -> Turn:
-        """The turns of one stream, one after another."""
+        """Return the turns of one stream, one after another."""
         return Turn(self, self._free)
 
 

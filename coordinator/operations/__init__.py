@@ -1,1 +1,1 @@
-"""What operators see and do: status, pages, metrics, doctor, log."""
+"""What operators see and do: status, pages, metrics, doctor and log."""

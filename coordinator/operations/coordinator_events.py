@@ -24,11 +24,18 @@ EVENTS: Final = (
     Entry("I103", "run_is_over_already", "A plan of the configuration already ran. It does not run again.", _NOTHING),
     Entry("I104", "site_connected", "A site connected, and its certificate was accepted.", _NOTHING),
     Entry("I105", "site_disconnected", "A site disconnected. It reconnects by itself.", _NOTHING),
-    Entry("I106", "site_joined", "A site takes part in a run. A person there approved exactly this plan.", _NOTHING),
+    Entry(
+        "I106", "site_joined", "A site takes part in a run. A person at that site approved exactly this plan.", _NOTHING
+    ),
     Entry("I107", "round_closed", "All contributions of a round were summed. The next round starts.", _NOTHING),
-    Entry("I108", "layers_chosen", "After the probe, it is fixed which layers are shared.", _NOTHING),
-    Entry("I109", "intervals_chosen", "FedLAMA chose the layers that are summed less often.", _NOTHING),
-    Entry("I110", "training_ends_early", "The validation loss stopped falling. The last stages follow.", _NOTHING),
+    Entry("I108", "layers_chosen", "After the probe, the shared layers are fixed.", _NOTHING),
+    Entry("I109", "intervals_chosen", "FedLAMA chose layers that are summed less often than the others.", _NOTHING),
+    Entry(
+        "I110",
+        "training_ends_early",
+        "The validation loss stopped falling. The run continues with its last stages.",
+        _NOTHING,
+    ),
     Entry(
         "I111",
         "run_paused",
@@ -92,7 +99,7 @@ EVENTS: Final = (
         "W152",
         "site_declined",
         "A site refused to continue. `reason` is from a fixed list.",
-        "Call the site. Its own log has the explanation.",
+        "Call the site. The site's own log has the explanation.",
     ),
     Entry(
         "W153",
@@ -109,7 +116,7 @@ EVENTS: Final = (
     Entry(
         "W155",
         "run_went_back",
-        "A program was killed. The rounds since then are repeated, with the same result.",
+        "A program was killed. The rounds since the last snapshot are repeated, with the same result.",
         _NOTHING,
     ),
     Entry(
@@ -127,8 +134,8 @@ EVENTS: Final = (
     Entry(
         "W158",
         "message_refused",
-        "A site sent a message that no honest agent of this version sends. Its stream was closed.",
-        "Compare the versions. If it happens again, call the site's security officer.",
+        "A site sent a message that violates the protocol of this version. Its stream was closed.",
+        "Compare the versions of both programs. If it happens again, call the site's security officer.",
     ),
     Entry(
         "W159",
@@ -146,7 +153,7 @@ EVENTS: Final = (
     Entry(
         "W161",
         "site_does_not_read",
-        "A site did not read what was sent to it. Its stream was closed. An honest site reconnects by itself.",
+        "A site did not read what was sent to it. Its stream was closed. A site without a defect reconnects by itself.",
         "If it happens again, check the connection to that site, and ask which program it runs.",
     ),
     Entry(
@@ -158,8 +165,8 @@ EVENTS: Final = (
     Entry(
         "W164",
         "round_rolled_back",
-        "Too few sites accepted the shared parameters. The run returned to those that were accepted last.",
-        "Run `coordinator status`. It shows how many rollbacks in a row end the training.",
+        "Too few sites accepted the shared parameters. The run returned to the last accepted parameters.",
+        "Run `coordinator status`. The line shows how many rollbacks in a row end the training.",
     ),
     Entry(
         "W163",

@@ -1,4 +1,4 @@
-"""The coordinator's audit log: who came, what was decided, and what was sent to whom, written before it is.
+"""The coordinator's audit log: connections, decisions and messages. Each record is written before the act.
 
 The file is that of audit/audit_log.py. Every decision of a run's journal is written here as well, in one go and
 before the journal takes it, so that nothing leaves that does not stand here. Never a parameter, a sum or a secret.
@@ -71,11 +71,11 @@ class CoordinatorLog:
         )
 
     def write(self, event: str, **facts: object) -> None:
-        """Append one record and sync it; an AuditError means that the act must not happen."""
+        """Append one record and sync it. After an AuditError the act must not happen."""
         self.file.write([self._record(event, facts)])
 
     def journal(self, run: str, entries: Sequence[Mapping[str, Any]]) -> None:
-        """Append what a run's journal is about to take, together."""
+        """Append all decisions that a run's journal is about to store."""
         records = []
         for entry in entries:
             facts = {name: value for name, value in entry.items() if name not in ("kind", "line", "time", "check")}
@@ -84,7 +84,7 @@ class CoordinatorLog:
         self.file.write(records)
 
     def time(self) -> str:
-        """The time as records have it."""
+        """Return the time in the format of records."""
         return self._now().isoformat(timespec="milliseconds")
 
     def close(self) -> None:
@@ -96,12 +96,12 @@ class CoordinatorLog:
 
 
 def log_path(state: Path) -> Path:
-    """The present file of the coordinator's log."""
+    """Return the current file of the coordinator's log."""
     return state / "audit.log"
 
 
 def record_restored(state: Path, made: str, now: Callable[[], datetime]) -> None:
-    """Write into the log of a state that it was restored from a backup; no key is needed for that.
+    """Record in the log of a restored state that it was restored from a backup. No key is needed.
 
     A state without a log was never started, so that there is nothing to say and no file to make.
 

@@ -1,4 +1,4 @@
-"""Metrics and health of the coordinator for its own monitoring: on loopback or a Unix socket, off the public port.
+"""Metrics and health for local monitoring: on loopback or a Unix socket, never on the public port.
 
 Everything is put together when somebody asks. No label names more than a run and a site.
 """
@@ -37,7 +37,7 @@ class CoordinatorCollector(Collector):
         self._progress: tuple[object, object, float] = (None, None, now().timestamp())
 
     def collect(self) -> Iterator[Metric]:
-        """Every metric at this moment; one whose value is not known is left out."""
+        """Yield every current metric. A metric without a known value is left out."""
         status, now = self._status(), self._now()
         run, sites = status["run"] or {}, status["sites"]
         disk = os.statvfs(self._state)
@@ -67,7 +67,7 @@ class CoordinatorCollector(Collector):
                 yield GaugeMetricFamily(f"{_PREFIX}_{name}", meaning, float(value))
 
     def notice(self) -> None:
-        """Look where the run is; called often, so that the age of a round is known to a second."""
+        """Check the state of the run. Called often, so that the age of a round is exact to a second."""
         run = self._status()["run"] or {}
         at = (run.get("run"), run.get("rounds_made"))
         if at != self._progress[:2]:
@@ -83,7 +83,7 @@ class CoordinatorCollector(Collector):
 
 
 def pages_of(collector: CoordinatorCollector, status: Callable[[], Mapping[str, Any]]) -> dict[str, Callable[[], Page]]:
-    """The pages that the coordinator's monitoring may ask for."""
+    """Return the pages that local monitoring may request."""
     registry = CollectorRegistry(auto_describe=False)
     registry.register(collector)
 

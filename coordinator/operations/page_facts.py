@@ -1,4 +1,4 @@
-"""What the status page shows, put together from outside the running coordinator: its socket, journals, register.
+"""The facts of the status page, read from outside the running coordinator: socket, journals and register.
 
 Nothing here changes anything, and nothing that is asked of the page reaches the process that runs the rounds
 beyond the question that `coordinator status` asks too.
@@ -102,7 +102,7 @@ class JournalView:
         self.seen: dict[str, datetime] = {}
 
     def look(self) -> None:
-        """Take in what was written since."""
+        """Read what was written since the last call."""
         try:
             with self._path.open("rb") as file:
                 file.seek(self._size)
@@ -127,7 +127,7 @@ class JournalView:
 
 
 def checkpoints_in(folder: Path) -> tuple[Checkpoint, ...]:
-    """What lies in a run's folder that it can go on from, and its result; the newest first."""
+    """Return the checkpoints in a run's folder, and its result, the newest first."""
     files = [*folder.glob("snapshots/*"), *folder.glob("parameters.safetensors")]
     found = []
     for file in files:
@@ -146,7 +146,7 @@ def site_rows(
     view: JournalView | None,
     now: datetime,
 ) -> tuple[SiteRow, ...]:
-    """Every site that the register or the run knows.
+    """Return every site in the register or in the run.
 
     Args:
         status: what the running coordinator told; empty where none runs.

@@ -1,4 +1,4 @@
-"""What a person at a terminal sees of a running coordinator: one line with a bar, below the log.
+"""The display of a running coordinator at a terminal: one line with a bar, below the log.
 
 Under a service manager nothing is drawn; there `coordinator status`, the page and the journal tell the same.
 """
@@ -22,7 +22,7 @@ _MOST_NAMES: Final = 3
 
 
 def shown(status: Mapping[str, Any]) -> tuple[str, int, int]:
-    """Words, rounds made and rounds in all, as the bar shows them.
+    """Return the text, the completed rounds and all rounds, as the bar shows them.
 
     Args:
         status: as Engine.status gives it.
@@ -42,7 +42,7 @@ def shown(status: Mapping[str, Any]) -> tuple[str, int, int]:
 
 
 def drawn_on(console: Console) -> Callable[[Status], None]:
-    """What draws a status until the loop ends; on no terminal it draws nothing."""
+    """Return a function that draws a status until the loop ends. Without a terminal it draws nothing."""
     held: list[asyncio.Task[None]] = []  # the loop alone would forget a task that nobody holds
 
     def watch(status: Status) -> None:

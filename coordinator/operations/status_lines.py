@@ -1,4 +1,4 @@
-"""`coordinator status` as people read it: the run, how fast it goes, who is waited for, and each site."""
+"""`coordinator status` for people: the run, its speed, the sites that it waits for, and each site."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _OTHER_COLUMNS: Final = 80  # characters beside the names
 
 
 def print_status(answer: Mapping[str, Any], console: Console) -> None:  # Any: whatever JSON holds
-    """Print what a running coordinator told; one of an earlier version tells less."""
+    """Print the status of a running coordinator. An earlier version reports less."""
     for line in status_lines(answer):
         console.print(line, soft_wrap=True)
     if answer["sites"]:
@@ -25,12 +25,12 @@ def print_status(answer: Mapping[str, Any], console: Console) -> None:  # Any: w
 
 
 def print_wide(table: Table, widest: int, console: Console) -> None:
-    """Print a table whose first column has names of so many characters, wider than the window if need be."""
+    """Print a table whose first column has this many characters. It may be wider than the window."""
     Console(file=console.file, width=max(console.width, widest + _OTHER_COLUMNS)).print(table)
 
 
 def status_lines(answer: Mapping[str, Any]) -> Iterator[str]:
-    """What stands above the table of sites, with rich's marks."""
+    """Yield the lines above the table of sites, with rich's markup."""
     run = answer["run"]
     if run is None:
         yield f"No run; {answer['runs_over']} over, {answer['runs_waiting']} waiting."
@@ -93,7 +93,7 @@ def _days(days: float) -> str:
 
 
 def span(seconds: float) -> str:
-    """A length of time in the one or two units that matter: 0.25 s, 12 s, 3 min, 2 h 5 min, 4 d 3 h."""
+    """Return a duration in its one or two largest units: 0.25 s, 12 s, 3 min, 2 h 5 min, 4 d 3 h."""
     if seconds < 10:
         return f"{seconds:.2g} s"
     minutes, hours = round(seconds / 60), round(seconds / 3600)

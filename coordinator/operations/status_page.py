@@ -1,4 +1,4 @@
-"""The status page of a coordinator: read-only, on loopback or a Unix socket, served by a process of its own.
+"""The status page of a coordinator: read-only, on loopback or a Unix socket, in a separate process.
 
 That process asks the running coordinator what `coordinator status` asks, and reads its journals and register; so
 nobody who looks can slow a round down, and the page is there while no coordinator runs.
@@ -56,7 +56,7 @@ class StatusPage:
         self._template = environment.get_template("status.html")
 
     async def facts(self) -> PageFacts:
-        """Everything on the page at this moment."""
+        """Return everything on the page at this moment."""
         now, state = self._now(), Path(self._configuration.state)
         status: dict[str, Any] = {}
         with suppress(UnavailableError):
@@ -86,7 +86,7 @@ class StatusPage:
         )
 
     async def main(self) -> str:
-        """The live part, as HTML."""
+        """Return the live part as HTML."""
         facts = await self.facts()
         drawn = curve(
             facts.curve, what="Mean validation loss"
@@ -94,7 +94,7 @@ class StatusPage:
         return self._template.render(facts=facts, curve=drawn)
 
     async def respond(self, request: bytes) -> bytes:
-        """The whole response to a request."""
+        """Return the whole response to a request."""
         if not is_asked_here(request):
             return answer(b"", {})  # a name that is not this computer's: see is_asked_here
         path = request.split(b" ", 2)[1:2]

@@ -1,1 +1,1 @@
-"""One run as a pure state machine, and what carries its decisions out."""
+"""One run as a pure state machine, and the code that carries out its decisions."""

@@ -1,4 +1,4 @@
-"""Windows in which sites said beforehand that they may be away: by whom, when, and how long anybody believes it.
+"""Announced absences of sites: which site, when, and for how long the coordinator waits.
 
 A site reports its window whenever it connects. Times are read from the wall clock once, on arrival; from then on
 a clock that never jumps counts. A window is at most so long, and told at most so long before, that no site holds a
@@ -28,7 +28,7 @@ class Windows:
     _on_clock: dict[str, tuple[float, float]] = field(default_factory=dict)
 
     def take(self, site: str, begins: int, ends: int) -> bool:
-        """A site tells its window in seconds since 1970, 0 and 0 for none; whether that is news."""
+        """Store a site's window, in seconds since 1970; 0 and 0 remove it. Return whether it is new."""
         if self._heard.get(site, (0, 0)) == (begins, ends):
             return False  # also where the wall's clock has jumped since
         self._heard[site] = (begins, ends)
@@ -45,11 +45,11 @@ class Windows:
         return True
 
     def on_clock(self) -> Mapping[str, tuple[float, float]]:
-        """Begin and end by site, in seconds of the clock that never jumps."""
+        """Return begin and end by site, in seconds of a monotonic clock."""
         return {site: window for site, window in self._on_clock.items() if self._told[site] != (0, 0)}
 
     def facts(self, site: str) -> dict[str, str] | None:
-        """A site's window that is not over, ready for JSON; None if there is none."""
+        """Return a site's current or future window, ready for JSON, or None."""
         begins, ends = self._told.get(site, (0, 0))
         if not ends or self._on_clock[site][1] <= self.clock():
             return None
@@ -57,7 +57,7 @@ class Windows:
 
 
 def excused_until(terms: Terms, absent: Sites, now: float) -> float | None:
-    """Until when nobody gives up waiting for these sites, their grace after a window included; None for not at all."""
+    """Return until when the coordinator waits for these sites, with their grace period, or None."""
     windows = [terms.away[site] for site in absent if site in terms.away]
     ends = [end for begin, end in windows if begin <= now < end]
     return max(ends) + terms.deadlines.grace_seconds if ends else None

@@ -1,4 +1,4 @@
-"""The running sum of one round's contributions, added chunk by chunk, in the clear or masked.
+"""The running sum of one round's contributions, added chunk by chunk, masked or not.
 
 Memory is one model, reserved once, whatever the number of sites: no site's vector is ever held. A chunk is taken
 only from a bound site, in order, and of the right size; integers modulo 2**32 and 2**64 make the sum
@@ -25,7 +25,7 @@ class RunningSum:
         self.reset(Layout(0, 0), ())
 
     def reset(self, layout: Layout, sites: Iterable[str]) -> None:
-        """Begin an attempt: nothing is added, these sites are bound, their vectors have this layout."""
+        """Begin an attempt with an empty sum for these contributors and this layout."""
         self._layout = layout
         self._words = [np.zeros(layout.words_in(index), np.int64) for index in range(layout.chunks)]
         self._changes = self._memory[: layout.parameters]
@@ -33,15 +33,15 @@ class RunningSum:
         self._arrived = dict.fromkeys(sites, 0)
 
     def awaits(self, site: str) -> bool:
-        """Whether a site is bound and has not sent its last chunk."""
+        """Return whether a contributor has not yet sent its last chunk."""
         return self._arrived.get(site, self._layout.chunks) < self._layout.chunks
 
     def arrived(self, site: str) -> int:
-        """How many chunks of a bound site were added."""
+        """Return how many chunks of a contributor were added."""
         return self._arrived[site]
 
     def add(self, site: str, index: int, body: bytes | memoryview) -> bool:
-        """Add one chunk; whether it was the site's last one.
+        """Add one chunk. Return whether it was the site's last one.
 
         Raises:
             MalformedMessage: the site is not bound, the chunk is not the next one or not of its size.
@@ -58,22 +58,22 @@ class RunningSum:
 
     @property
     def sites(self) -> int:
-        """How many sites are bound."""
+        """How many contributors there are."""
         return len(self._arrived)
 
     @property
     def is_complete(self) -> bool:
-        """Whether every bound site's last chunk was added."""
+        """Whether the last chunk of every contributor was added."""
         return all(arrived == self._layout.chunks for arrived in self._arrived.values())
 
     @property
     def is_consistent(self) -> bool:
-        """Whether every chunk's check is the number of sites, so that masks cancelled everywhere."""
+        """Whether every chunk's check equals the number of sites, which proves that all masks cancelled."""
         return all(int(words[0]) == len(self._arrived) for words in self._words)
 
     @property
     def changes(self) -> Integers32:
-        """The sum of the encoded changes: int32 of shape (the layout's parameters,)."""
+        """The sum of the encoded updates: int32 of shape (the layout's parameters,)."""
         return self._changes
 
     @property

@@ -1,4 +1,4 @@
-"""What the sums decide about the further course of a run: layers, intervals, best round, early end; pure.
+"""Decides from the sums how a run continues: layers, intervals, best round and early end. Pure functions.
 
 Every decision is made when a round closes and acts from the round after it, which is offered in the same
 push. It follows from plan and sums alone, so that a record of it can be replayed. The rules:
@@ -85,21 +85,21 @@ class Course:
 
     @property
     def best_round(self) -> int | None:
-        """The round whose received model had the lowest validation loss, as an offer carries it."""
+        """The round whose received model had the lowest validation loss, as encoded in an offer."""
         return None if self.best is None else self.best[0]
 
     def returned_to(self, *closed: int) -> int | None:
-        """The round whose parameters come again, where the newest rollback closed one of these rounds."""
+        """Return the round whose parameters are used again, if the newest rollback closed one of these rounds."""
         last = self.rollbacks[-1] if self.rollbacks else None
         return last.returned_to if last is not None and last.round in closed else None
 
     def to_json(self) -> bytes:
-        """The course as JSON."""
+        """Return the course as JSON."""
         return _ADAPTER.dump_json(self)
 
     @classmethod
     def from_json(cls, raw: bytes) -> Course:
-        """The reverse of `to_json`; raises pydantic's ValidationError for anything else."""
+        """Read what `to_json` wrote. Raises pydantic's ValidationError for anything else."""
         return _ADAPTER.validate_json(raw, strict=True)
 
 
@@ -107,19 +107,19 @@ _ADAPTER: Final = TypeAdapter(Course)
 
 
 def begin_course(plan: Plan, manifest: Manifest) -> Course:
-    """What is decided before the first round: every layer is aggregated in every round."""
+    """Return the decisions before the first round: every layer is summed in every round."""
     has_intervals = isinstance(plan.ingredients.server_rule, LayerIntervals)
     return Course(intervals=(1,) * len(manifest.layers) if has_intervals else ())
 
 
 def rounds_of(plan: Plan, course: Course) -> int:
-    """All rounds of the run as far as is known now."""
+    """Return the total number of rounds that is known so far."""
     saved = 0 if course.training_rounds is None else plan.training_rounds - course.training_rounds
     return plan.rounds - saved
 
 
 def layers_at(plan: Plan, course: Course, round_number: int) -> bytes:
-    """Which layers take part in a round, as an offer carries it."""
+    """Return which layers take part in a round, as encoded in an offer."""
     stage = stage_at(plan, round_number, course.training_rounds)
     if stage is Stage.TRAINING and course.intervals and not is_synchronised(plan, round_number):
         return pack_layers(tuple(interval == 1 for interval in course.intervals))
@@ -127,12 +127,12 @@ def layers_at(plan: Plan, course: Course, round_number: int) -> bytes:
 
 
 def layers_of_result(course: Course) -> bytes:
-    """Which layers are federated as far as is known now, as the result carries it."""
+    """Return which layers are shared so far, as encoded in the result."""
     return pack_layers(course.chosen)
 
 
 def follow(plan: Plan, manifest: Manifest, course: Course, round_number: int, sums: Sums) -> Course:
-    """The course after a round has closed.
+    """Return the decisions after a round has closed.
 
     Args:
         plan: the plan.
@@ -160,7 +160,7 @@ def follow(plan: Plan, manifest: Manifest, course: Course, round_number: int, su
 
 
 def is_possible(sums: Sums) -> bool:
-    """Whether honest sites can have sent a report with these sums."""
+    """Return whether honest sites can have sent numbers with these sums."""
     if all(scalar.occasion is not Occasion.REPORT for scalar in sums.exchange.scalars):
         return True
     try:
@@ -255,7 +255,7 @@ def _gain(sums: Sums) -> GainOverSites:
 
 
 def news(manifest: Manifest, before: Course, after: Course) -> Iterator[tuple[str, dict[str, object]]]:
-    """What has been decided between two courses, as events for the log."""
+    """Yield the decisions made between two courses, as events for the log."""
     if after.sensitivities != before.sensitivities:
         layers = [layer for layer, is_in in zip(manifest.layers, after.chosen, strict=True) if is_in]
         yield "layers_chosen", {"layers": layers, "sensitivities": list(after.sensitivities)}

@@ -1,4 +1,4 @@
-"""The loop: messages of sites become events, and effects of the state machine become messages.
+"""The loop: turns messages of sites into events, and effects of the state machine into messages.
 
 Everything runs on one event loop and never waits, so each event is handled as a whole. Runs follow one another in the
 order of the configuration, and sites stay connected in between. An interrupted run continues where its journal ends:
@@ -104,18 +104,18 @@ class Engine:
         self.finished = asyncio.Event()
 
     def start(self) -> None:
-        """Begin or take up the first run; raises OperatorError where what is on disk is not as it has to be."""
+        """Begin or continue the first run. Raises OperatorError if the files on disk are not correct."""
         self._next_run()
 
     def add(self, plans: Iterable[Plan]) -> None:
-        """Queue plans behind those that wait; the first of them begins at once where no run is under way."""
+        """Queue plans. The first one begins immediately if no run is active."""
         self._waiting += plans
         if self._run is None and self.failure is None and self._waiting:
             self.finished.clear()
             self._guarded(self._next_run)
 
     def connected(self, site: str, peer: Peer) -> None:
-        """A site whose certificate was accepted has opened a stream and said Hello."""
+        """Handle a new stream with an accepted certificate, after its Hello."""
         earlier = self._peers.pop(site, None)
         if earlier is not None:
             self._lost(site)
@@ -128,14 +128,14 @@ class Engine:
             self._tell_all_over()
 
     def disconnected(self, site: str, peer: Peer) -> None:
-        """A stream has ended, for whatever reason."""
+        """Handle the end of a stream, for any reason."""
         if self._peers.get(site) is peer:
             del self._peers[site]
             self._log.info("site_disconnected", site=site)
             self._lost(site)
 
     def received(self, site: str, message: SiteMessage) -> bool:
-        """A checked message has arrived; whether the site's next one should be a chunk.
+        """Handle a checked message. Return whether the site's next message should be a chunk.
 
         Raises:
             MalformedMessage: it does not belong here; the caller ends the stream.
@@ -171,13 +171,13 @@ class Engine:
         return isinstance(message, Ready | Chunk) and awaits_chunk(run, site)
 
     def status(self) -> dict[str, Any]:
-        """What an operator asks at 3 a.m., ready for JSON."""
+        """Return the status for operators, ready for JSON."""
         around = Around(self._peers, self._joined, self._windows, self.contacts, self._now(), self.ending.unaware)
         facts = status_facts(self._run, self._kept, around)
         return facts | {"runs_over": len(self.outcomes), "runs_waiting": len(self._waiting)}
 
     def away(self, site: str, begins: int, ends: int) -> None:
-        """A site tells in which window it may be away, in seconds since 1970; 0 and 0 for none."""
+        """Store the window in which a site may be away, in seconds since 1970; 0 and 0 remove it."""
         if not self._windows.take(site, begins, ends):
             return
         self._log.info("maintenance_announced", site=site, window=self._windows.facts(site))
@@ -186,13 +186,13 @@ class Engine:
             self._kept.note("maintenance", site=site, begins=begins, ends=ends)
 
     def recheck(self) -> None:
-        """The register has changed: nobody waits for a site that is revoked, connected or not."""
+        """Stop waiting for revoked sites after a change of the register."""
         for site in yet_to_tell(run.state, run.terms.sites, set(self._revoked())) if (run := self._run) else ():
             self.removed(site)
         self._tell_all_over()
 
     def removed(self, site: str) -> None:
-        """A site's certificate is not accepted any more: it is revoked, or its hospital's own authority was removed."""
+        """Handle a site without an accepted certificate: revoked, or its hospital's own authority was removed."""
         run, kept, revoked = self._run, self._kept, set(self._revoked())
         if run and kept and site in (run.terms.sites & revoked) - kept.history.revoked:
             kept.note("revoked", site=site)
@@ -200,7 +200,7 @@ class Engine:
         self._decline(site, SiteReason.REVOKED)
 
     def pause(self, *, pauses: bool) -> bool:
-        """Let the round under way close and begin no other, or go on; whether anything changed."""
+        """Pause after the current round, or resume. Return whether anything changed."""
         run, kept = self._run, self._kept
         if run is None or kept is None or run.terms.is_paused == pauses:
             return False
@@ -211,7 +211,7 @@ class Engine:
         return True
 
     def end_run(self) -> bool:
-        """A person ends the run for good; whether there was one."""
+        """End the run permanently on a person's command. Return whether there was a run."""
         if self._run is None or self._kept is None:
             return False
         self._kept.note("stopped")
@@ -219,7 +219,7 @@ class Engine:
         return True
 
     def stop(self) -> None:
-        """The coordinator is ending: the run is on disk, and every site is asked to return."""
+        """Prepare the end of the program: the run is on disk, and each site is asked to reconnect."""
         if self._timer:
             self._timer.cancel()
         for peer in list(self._peers.values()):
@@ -409,7 +409,7 @@ class Engine:
 
 
 def interrupted_state(run: Run, kept: Kept, now: float) -> Finishing | Interrupted:
-    """The state in which a program that starts again takes a run up; nobody is connected.
+    """Return the state in which a restarted program continues a run. No site is connected.
 
     Args:
         run: new, its terms as they are now.
@@ -431,7 +431,7 @@ def interrupted_state(run: Run, kept: Kept, now: float) -> Finishing | Interrupt
 
 
 def go_back(run: Run, kept: Kept, joined: Collection[str]) -> WentBack | None:
-    """Go back to the newest round that this program and all its sites have on disk, once they are here; else None.
+    """Return to the newest round that the coordinator and all its sites have on disk, once all are connected.
 
     Raises:
         UnavailableError: the snapshot cannot be read any more, or the disk takes no decision.

@@ -1,4 +1,4 @@
-"""What a message from a member means for the run: kept or added, and the event that follows.
+"""Handles a message from a site: stores or adds its content, and returns the event that follows.
 
 The rule: a message that fits no run of this coordinator is refused; one that was right when it was sent, of an
 attempt or an agreement that is over, is passed by.
@@ -33,7 +33,7 @@ def has_what_it_needs(run: Run, kept: Kept, site: str, join: Join) -> bool:
 
 
 def hear_of_keys(run: Run, site: str, message: KeyAdvert | KeySessionAcknowledgement) -> Event | None:
-    """Keep what sites say to one another about keys; only they can check it.
+    """Store the sites' messages about keys. Only sites can check these messages.
 
     Raises:
         MalformedMessage: it is in another site's name.
@@ -51,12 +51,12 @@ def hear_of_keys(run: Run, site: str, message: KeyAdvert | KeySessionAcknowledge
 
 
 def awaits_chunk(run: Run, site: str) -> bool:
-    """Whether the next chunk of a site is one to be added."""
+    """Return whether the next chunk of a site belongs to the current sum."""
     return isinstance(run.state, Collecting) and run.running_sum.awaits(site)
 
 
 def hear_chunk(run: Run, site: str, chunk: Chunk) -> Event | None:
-    """Add a chunk to the sum of the attempt that it is of.
+    """Add a chunk to the sum of its attempt.
 
     Raises:
         MalformedMessage: no such attempt is being collected, or the chunk is not the site's next one.

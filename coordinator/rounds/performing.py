@@ -1,4 +1,4 @@
-"""What the round machine wants done, done: on the run, in its journal, and towards the sites.
+"""Carries out the effects of the round machine: on the run, in its journal, and towards the sites.
 
 The rule: everything that is meant for a site waits until the journal holds the decision.
 """
@@ -51,10 +51,10 @@ class Peer(Protocol):
         """Queue a message."""
 
     def send_parameters(self, parameters: npt.NDArray[np.float32], round_number: int, attempt: int) -> None:
-        """Queue the vector as chunks; it is read when they are sent."""
+        """Queue the vector as chunks. The vector is read when they are sent."""
 
     def end(self, reason: CoordinatorReason, detail: str) -> None:
-        """Say why and end the stream."""
+        """Send the reason and end the stream."""
 
 
 @dataclass
@@ -67,7 +67,7 @@ class Performer:
     _outbox: list[Callable[[], None]] = field(default_factory=list)
 
     def perform(self, run: Run, kept: Kept, effects: tuple[Effect, ...]) -> Over | None:
-        """Perform effects in order, then let go what is meant for sites; how the run ended, if it did.
+        """Carry out effects in order, then send messages to sites. Return how the run ended, if it did.
 
         Raises:
             UnavailableError: the disk does not take what has to be on it; nothing was sent.

@@ -1,4 +1,4 @@
-"""The words of a run: the phases it can be in, what may happen, and what then has to be done.
+"""The types of a run: its phases, its events and its effects.
 
 All are frozen records; coordinator/rounds/round.py says how one follows from the other. Times are seconds of
 the caller's monotonic clock.
@@ -95,7 +95,7 @@ class Attempt:
     late: tuple[str, ...] = ()
 
     def at(self, number: int, past: Past) -> Attempt:
-        """A round as it was offered last, under a later attempt; who is here beside its sites enters later."""
+        """Return the last offered round under a later attempt. Other connected sites enter later."""
         return Attempt(
             round=number,
             number=past.attempt + 1,

@@ -1,4 +1,4 @@
-"""What the sums of federated-prior decide about the further course of a run; pure but for the announced vector.
+"""Decides from the sums of federated-prior how a run continues. Pure, except for the announced vector.
 
 The sums of each round are written into the vector that comes down. The Newton rounds end when no coefficient moves by
 1e-8, or after the most that the plan allows; the round after them is the guard.
@@ -21,7 +21,7 @@ Float32 = npt.NDArray[np.float32]
 
 
 def announce(prior: Prior, course: Course, round_number: int, sums: Sums, values: Float32) -> Course:
-    """Write a round's sums into the vector that comes down; the course after it.
+    """Write a round's sums into the vector that sites receive. Return the course after it.
 
     Args:
         prior: the plan's.
@@ -49,7 +49,7 @@ def _has_ended(prior: Prior, round_number: int, values: Float32) -> bool:
 
 
 def fitted(prior: Prior, course: Course, values: Float32) -> dict[str, Float32]:
-    """The regression as named arrays of shape (outputs, columns): coefficients and standard errors, in float32."""
+    """Return the regression as named float32 arrays (outputs, columns): coefficients and standard errors."""
     made = prior.newton_rounds if course.training_rounds is None else course.training_rounds
     found = AnnouncedSums(prior, values)
     if prior.private is not None:

@@ -1,4 +1,4 @@
-"""What the sites' refusals decide: the parameters to which a run returns, how often, and the report for people. Pure.
+"""Decides from the sites' refusals to which parameters a run returns, and writes a report for people. Pure.
 
 Sites send their refusals in the sum of the round that they trained from the parameters in question, so one round
 decides about the parameters and, where they are refused, its changes are dropped with them. The rules:
@@ -47,13 +47,13 @@ class Accepted:
     rule_state: Mapping[str, Float64] = field(repr=False)
 
     def copied(self) -> Accepted:
-        """The same, in memory that nothing else changes."""
+        """Return a copy that nothing else changes."""
         rule_state = {name: array.copy() for name, array in self.rule_state.items()}
         return replace(self, values=self.values.copy(), rule_state=rule_state)
 
 
 def refusals_in(plan: Plan, course: Course, round_number: int, sums: Sums, *, redraw: int) -> int | None:
-    """How many sites refused the parameters that this round was trained from; None where it does not say.
+    """Return how many sites refused this round's starting parameters, or None if the round does not report it.
 
     Args:
         plan: the plan.
@@ -71,12 +71,12 @@ def refusals_in(plan: Plan, course: Course, round_number: int, sums: Sums, *, re
 
 
 def is_below_quorum(plan: Plan, refusals: int, contributors: int) -> bool:
-    """Whether fewer sites than the plan's quorum accepted; `contributors` are all whose numbers are in the sum."""
+    """Return whether fewer sites than the plan's quorum accepted. `contributors` is the number of sites in the sum."""
     return plan.acceptance is not None and contributors - refusals < plan.acceptance.quorum
 
 
 def roll_back(plan: Plan, accepted: Accepted, course: Course, round_number: int, sums: Sums, refusals: int) -> Course:
-    """What is decided after a round whose sum is dropped.
+    """Return the decisions after a round whose sum is dropped.
 
     Args:
         plan: the plan.
@@ -95,7 +95,7 @@ def roll_back(plan: Plan, accepted: Accepted, course: Course, round_number: int,
 
 
 def has_lost_patience(plan: Plan, rollbacks: tuple[Rollback, ...]) -> bool:
-    """Whether so many rollbacks in a row, up to the newest, went to the same parameters as end the training."""
+    """Return whether the last rollbacks in a row, all to the same parameters, are enough to end the training."""
     in_a_row = 1
     for earlier, later in pairwise(rollbacks):
         # The parameters came again in the round after the earlier one, and were accepted in it.
@@ -105,7 +105,7 @@ def has_lost_patience(plan: Plan, rollbacks: tuple[Rollback, ...]) -> bool:
 
 
 def told_of_rollbacks(plan: Plan, course: Course) -> list[str]:
-    """A few sentences for an operator on what the sites refused; none if they refused nothing."""
+    """Describe for an operator what the sites refused; empty if they refused nothing."""
     if not course.rollbacks:
         return []
     last, count = course.rollbacks[-1], len(course.rollbacks)

@@ -62,12 +62,12 @@ Working: TypeAlias = Agreeing | Training | Collecting | Interrupted
 
 
 def begin(terms: Terms, now: float) -> Gathering:
-    """The state before anyone has joined."""
+    """Return the state before any site has joined."""
     return Gathering(deadline=now + terms.deadlines.join_seconds)
 
 
 def advance(terms: Terms, state: State, event: Event, now: float) -> Outcome:
-    """The next state and what has to be done, in order; who is not listed changes nothing."""
+    """Return the next state and the effects, in order. Events of unlisted sites change nothing."""
     heard = terms.sites | terms.receivers if isinstance(state, Finishing) else terms.sites
     if getattr(event, "site", None) not in {None, *heard}:
         return state, ()

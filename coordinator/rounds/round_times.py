@@ -1,4 +1,4 @@
-"""How long rounds take, measured so that no interruption is taken for work.
+"""Measures how long rounds take, without interruptions.
 
 A round's time runs from the offer of the attempt that closes it. What a program measured before it ended is read back
 from the journal. The rules:
@@ -31,30 +31,30 @@ class RoundTimes:
 
     @property
     def newest(self) -> tuple[float, ...]:
-        """Seconds of the newest rounds, the latest last."""
+        """The durations of the newest rounds in seconds, the latest last."""
         return tuple(self._seconds)
 
     @property
     def median(self) -> float | None:
-        """How long a round takes; None before the first one."""
+        """The median duration of a round; None before the first one."""
         return statistics.median(self._seconds) if self._seconds else None
 
     @property
     def under_way(self) -> float:
-        """For how long the run has worked on the present attempt; 0 if it was disturbed, and between rounds."""
+        """How long the run has worked on this attempt; 0 after an interruption and between rounds."""
         return 0.0 if self._began is None else self._clock() - self._began
 
     def offered(self, number: int, attempt: int) -> None:
-        """An attempt at a round is offered, perhaps again to a site that came back."""
+        """Start the time of an attempt, also if it is offered again to a site that reconnected."""
         if self._attempt != (number, attempt):
             self._attempt, self._began = (number, attempt), self._clock()
 
     def disturbed(self) -> None:
-        """A site is away: what this attempt takes is not what a round takes."""
+        """Mark this attempt as interrupted: its time is not the time of a round."""
         self._began = None
 
     def closed(self) -> None:
-        """The round under way is closed."""
+        """Record that the current round is closed."""
         if self._began is not None:
             self._seconds.append(self.under_way)
         self._attempt = self._began = None
@@ -68,7 +68,7 @@ class JournalTimes:
         self._offered: dict[int, datetime] = {}
 
     def take(self, entry: Mapping[str, Any]) -> float | None:  # Any: whatever JSON holds
-        """The seconds of the round that this entry closes; None where it closes none, or one that was disturbed."""
+        """Return the seconds of the round that this entry closes, or None if it closes none or was interrupted."""
         kind, seconds = entry["kind"], None
         if kind == "offered":
             self._offered[entry["round"]] = datetime.fromisoformat(entry["time"])

@@ -83,12 +83,12 @@ class Run:
 
     @property
     def parameters(self) -> Float32:
-        """All federated parameters, float32 of shape (manifest.parameters,)."""
+        """All shared parameters, float32 of shape (manifest.parameters,)."""
         return self.values[: self.manifest.parameters]
 
     @property
     def is_consistent(self) -> bool:
-        """Whether every check adds up and every number lies within what so many honest sites can give."""
+        """Whether every check is correct and every number is possible for this number of honest sites."""
         sums = self.running_sum
         assert self._offered is not None
         bounds = zip(sums.scalars, self._offered.exchange.scalars, strict=True)
@@ -115,7 +115,7 @@ class Run:
         return -most <= int(sums.changes.min()) and int(sums.changes.max()) <= most
 
     def offered(self, round_number: int) -> Offered:
-        """What a round sends down; the same at all its attempts."""
+        """Return what sites receive in a round. It is the same at all attempts of the round."""
         if self._offered is None or self._offered.offer.round != round_number:
             course = self.course
             stage = stage_at(self.plan, round_number, course.training_rounds)
@@ -130,7 +130,7 @@ class Run:
         return self._offered
 
     def go_back(self, snapshot: Snapshot | None) -> None:
-        """Be what the run was before a round; None for its start."""
+        """Restore the run before a round; None means before the start."""
         if snapshot is None:
             begun = new_run(self.plan, self.terms, self.state)
             self._become(begun.course, begun.values, begun.rule_state, 0)
@@ -147,12 +147,12 @@ class Run:
         self.terms = replace(self.terms, rounds=rounds_of(self.plan, course))
 
     def begin_sum(self, round_number: int, contributors: Collection[str]) -> None:
-        """Begin an attempt at a round's sum."""
+        """Begin a round's sum for an attempt."""
         self.running_sum.reset(self.offered(round_number).exchange.layout, contributors)
         self._training_contributors = len(set(contributors) - self.plan.evaluating_sites)
 
     def close_round(self, round_number: int, *, redraw: int = 0) -> None:
-        """Apply the server rule to the complete, consistent sum, and decide what follows from it.
+        """Apply the server rule to the complete and consistent sum, and make the next decisions.
 
         Where too few sites accept what this round was trained from, the sum is dropped and the run returns to what they
         accepted last. `redraw` says which draw of the step the sum is of.
@@ -189,7 +189,7 @@ class Run:
         return None if self._is_in_range(sums) else 0
 
     def result(self) -> tuple[Finish, Float32]:
-        """The last message of the run, and what follows it."""
+        """Return the last message of the run and the vector that follows it."""
         layers = layers_of_result(self.course)
         values = self._sent(self.exchanges.result(layers), has_controls=False)
         measured_last = self.rounds_made - 1 - (self.plan.gain == "sums")
@@ -197,14 +197,14 @@ class Run:
         return Finish(self.rounds_made, parameters_digest(values), layers, self.course.best_round, returned_to), values
 
     def views(self) -> dict[str, Float32]:
-        """The parameters that are federated, as named arrays that share the run's memory."""
+        """Return the shared parameters as named arrays that use the run's memory."""
         views = self.manifest.views(self.parameters)
         if self.plan.prior is not None:
             return fitted(self.plan.prior, self.course, self.values)
         return {tensor.name: views[tensor.name] for tensor in self.exchanges.result(layers_of_result(self.course))}
 
     def facts(self) -> dict[str, Fact]:
-        """What anyone may know of the run, ready for JSON."""
+        """Return the public facts of the run, ready for JSON."""
         course, layers = self.course, self.manifest.layers
         return {
             "run": self.name,
@@ -255,7 +255,7 @@ class Run:
 
 
 def new_run(plan: Plan, terms: Terms, state: State) -> Run:
-    """A run before its first round: initial parameters from the plan's seed, nothing summed."""
+    """Return a run before its first round, with the plan's initial parameters and an empty sum."""
     manifest, method = manifest_of(plan), plan.ingredients
     count = manifest.parameters * (2 if method.has_controls else 1)
     values = np.zeros(count if plan.prior is None else plan.prior.tensor.number_count, np.float32)
@@ -275,7 +275,7 @@ def new_run(plan: Plan, terms: Terms, state: State) -> Run:
 
 
 def thinned(curve: Sequence[tuple[int, float]]) -> Curve:
-    """A curve in some hundred points, its ends and its lowest among them; what is asked for twice a second is small."""
+    """Return a curve with at most some hundred points. It keeps both ends and the lowest point."""
     if len(curve) <= _MOST_POINTS:
         return list(curve)
     kept = {round(place * (len(curve) - 1) / (_MOST_POINTS - 1)) for place in range(_MOST_POINTS)}
@@ -284,7 +284,7 @@ def thinned(curve: Sequence[tuple[int, float]]) -> Curve:
 
 
 def terms_of(plan: Plan) -> Terms:
-    """What the state machine needs of a plan."""
+    """Return the parts of a plan that the state machine needs."""
     return Terms(
         sites=frozenset(plan.site_names),
         receivers=plan.receiving_sites,

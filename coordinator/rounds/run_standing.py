@@ -1,4 +1,4 @@
-"""What a coordinator tells of itself when it is asked: the run, each of its sites, and what happened to whom."""
+"""The status report of a coordinator: the run, each of its sites, and the events of each site."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ class Contacts:
         self._clock, self._at = clock, dict[str, float]()
 
     def saw(self, site: str) -> None:
-        """Something has come from a site."""
+        """Record that a site has sent something."""
         self._at[site] = self._clock()
 
     def ages(self) -> dict[str, float]:
-        """Seconds since each site's newest word; who has not called since this program began is left out."""
+        """Return the seconds since each site's last message. Sites that have not connected yet are left out."""
         now = self._clock()
         return {site: round(now - at, 1) for site, at in self._at.items()}
 
@@ -66,7 +66,7 @@ class Around:
 
 
 def status_facts(run: Run | None, kept: Kept | None, around: Around) -> dict[str, Any]:  # Any: whatever JSON holds
-    """What an operator asks at 3 a.m., ready for JSON.
+    """Return the status for operators, ready for JSON.
 
     Args:
         run: that is under way, if any.
@@ -101,7 +101,7 @@ def status_facts(run: Run | None, kept: Kept | None, around: Around) -> dict[str
 
 
 def waited_for(state: State, terms: Terms) -> Sites:
-    """The sites without which the run does not go on at this moment.
+    """Return the sites for which the run waits at this moment.
 
     Args:
         state: of the round machine.
@@ -127,7 +127,7 @@ def waited_for(state: State, terms: Terms) -> Sites:
 
 
 def is_disturbed(state: State) -> bool:
-    """Whether a round is under way from which one of its sites is away."""
+    """Return whether a site of the current round is away."""
     match state:
         case (
             Agreeing(attempt=attempt)
@@ -143,14 +143,14 @@ def is_disturbed(state: State) -> bool:
 
 
 def concluding_facts(state: State) -> dict[str, int] | None:
-    """How many sites have taken in the result, and how many will; None while rounds are still to be made."""
+    """Return how many sites have received the result, of how many; None while rounds remain."""
     if not isinstance(state, Finishing):
         return None
     return {"have_result": len(state.done), "sites": len(state.attempt.bound - state.gone)}
 
 
 def pace_facts(run: Run, now: datetime) -> dict[str, float | str | None] | None:
-    """How fast the newest rounds were and when the last one would close; None before the first round.
+    """Return the speed of the newest rounds and the expected end; None before the first round.
 
     No end is reported while the run stands still. A plan that may end early ends then at the latest.
     """

@@ -1,4 +1,4 @@
-"""Sites that are taken out of a run, by persons or because the others do not wait for them any longer. Pure.
+"""Sites that leave a run, by a person's decision or because the others no longer wait for them. Pure functions.
 
 A site that the office revokes is treated like one that its own people withdrew: nobody waits for its contribution. The
 plan decides whether the others continue or wait. Waiting is correct too: a site that is invited again and still has the
@@ -42,18 +42,18 @@ MOST_LATE_ATTEMPTS: Final = 3
 
 
 def after_missing(terms: Terms, attempt: Attempt, missing: Sites) -> Attempt:
-    """Return the attempt after it was void because of these sites."""
+    """Return the attempt that follows after these sites made one void."""
     late = sorted(missing) if len(attempt.bound - missing) >= terms.quorum else ()
     return replace(attempt, present=attempt.present - missing, late=(*attempt.late, *late))
 
 
 def after_giving(attempt: Attempt) -> Attempt:
-    """Return the attempt after all its contributors sent everything."""
+    """Return the attempt after all its contributors have sent everything."""
     return replace(attempt, late=tuple(site for site in attempt.late if site not in attempt.bound))
 
 
 def is_too_late(attempt: Attempt, site: str) -> bool:
-    """Whether nobody waits for a site any more."""
+    """Return whether the run no longer waits for a site."""
     return attempt.late.count(site) >= MOST_LATE_ATTEMPTS
 
 
@@ -63,14 +63,14 @@ def without_late(attempt: Attempt) -> Attempt:
 
 
 def goes_on_without_late(terms: Terms, attempt: Attempt, missing: Sites) -> bool:
-    """Whether the others go on at once without the sites for which the last attempt was void."""
+    """Return whether the others continue immediately without the sites that made the last attempt void."""
     others = attempt.bound - missing
     may = terms.on_lost_site == "continue" and len(others) >= terms.quorum and not terms.is_paused
     return may and others <= attempt.present and all(is_too_late(attempt, site) for site in missing)
 
 
 def yet_to_tell(state: State, listed: Sites, revoked: Collection[str]) -> list[str]:
-    """The revoked sites that the round machine still counts on, in order.
+    """Return the revoked sites that the round machine still includes, in order.
 
     Args:
         state: of the round machine.
@@ -95,7 +95,7 @@ def yet_to_tell(state: State, listed: Sites, revoked: Collection[str]) -> list[s
 
 
 def explained(over: Over, history: History) -> Over:
-    """How a run ended, with the reason named where it was for want of a revoked site."""
+    """Return how a run ended. If a revoked site is the reason, the text names it."""
     revoked = sorted(over.missing & history.revoked)
     if over.is_complete or not revoked:
         return over
@@ -105,7 +105,7 @@ def explained(over: Over, history: History) -> Over:
 
 
 def told(state: State, history: History, *, clock_seconds: float, now: datetime) -> list[str]:
-    """A few sentences on each site that persons have taken out or the others have given up; none on the rest.
+    """Describe each site that a person removed or that the others no longer wait for.
 
     Args:
         state: of the round machine.
@@ -122,7 +122,7 @@ def told(state: State, history: History, *, clock_seconds: float, now: datetime)
 
 
 def told_of_removal(site: str, *, waits: bool) -> str:
-    """A few sentences on a member that is let in no more, because its hospital's own authority was removed."""
+    """Describe a member that is no longer accepted because its hospital's own authority was removed."""
     waiting, round_ = ("The run waits for it", "this") if waits else ("The others continue without it", "a later")
     return (
         f"The hospital's own authority of {site} has been removed, so no certificate of {site} is accepted."

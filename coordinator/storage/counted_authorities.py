@@ -1,4 +1,4 @@
-"""Which hospitals' own authorities count, as the audit log has said: each change once.
+"""Which hospitals' own authorities are accepted, as the audit log records it. Each change is recorded once.
 
 What was said last is kept on disk, so that a change that was made while no coordinator ran is said by the next one.
 """
@@ -25,7 +25,7 @@ class CountingAuthorities:
         self._said = _read(path) if path else {}
 
     def note(self, counting: Mapping[str, str]) -> None:
-        """Record which authorities count since the last time, and which do no more.
+        """Record which authorities are accepted now, and which are no longer accepted.
 
         Raises:
             AuditError: the log does not take it.
@@ -46,7 +46,7 @@ class CountingAuthorities:
             replace_file(self._path, json.dumps(self._said, indent=2, sort_keys=True).encode())
         except OSError as cause:
             raise UnavailableError(
-                what=f"It cannot be written which hospitals' authorities count: {cause.strerror}.",
+                what=f"The list of accepted hospital authorities cannot be written: {cause.strerror}.",
                 consequence="The register and its record are unchanged. The coordinator stopped.",
                 remedy="Free space on the disk of the state directory, and start again.",
             ) from cause

@@ -1,4 +1,4 @@
-"""Who has yet to hear that all studies are over; kept on disk, so that no agent calls for ever, whenever it calls.
+"""Which sites still need the message that all studies are over. It is on disk, so a late agent receives it too.
 
 A site is informed when the end was sent on its open stream. Nobody waits for a site that left its study, is revoked, or
 that was never a member and so cannot call.
@@ -41,22 +41,22 @@ class Ending:
         self._heard = _read(self._path)
 
     def follow(self, plan: Plan) -> None:
-        """A study is under way, or was over when this program started."""
+        """Record that a study is active, or that it was over when this program started."""
         self._sites[plan.run_name] = frozenset(plan.listed_names)
         self.under_way.set()
         self.all_heard.clear()
 
     def left(self, site: str) -> None:
-        """A site takes no further part, and knows it."""
+        """Record that a site has left and was informed."""
         self._gone.add(site)
 
     def joined(self, site: str) -> None:
-        """A site takes part, perhaps again."""
+        """Record that a site takes part, perhaps again."""
         self._gone.discard(site)
 
     @property
     def awaited(self) -> list[str]:
-        """Who has yet to hear of the end, in order."""
+        """The sites that still need the message, in order."""
         missing, revoked = set[str](), set(self._revoked())
         for run, sites in self._sites.items():
             missing |= sites - self._heard.get(run, set()) - self._gone - revoked
@@ -64,11 +64,11 @@ class Ending:
 
     @property
     def unaware(self) -> list[str]:
-        """As `awaited`, and nobody while a study is under way."""
+        """Like `awaited`; empty while a study is active."""
         return [] if self.under_way.is_set() else self.awaited
 
     def tell(self, peers: Mapping[str, Peer]) -> None:
-        """All studies are over: end these streams with that word.
+        """End these streams with the message that all studies are over.
 
         Raises:
             UnavailableError: the disk does not take who has heard.
@@ -91,8 +91,8 @@ class Ending:
             replace_file(self._path, json.dumps(content, indent=2).encode())
         except OSError as cause:
             raise UnavailableError(
-                what=f"The program cannot record which sites received the end of the run: {cause.strerror}.",
-                consequence="All studies are over and on record. The coordinator stopped.",
+                what=f"The program cannot record which sites were informed of the end: {cause.strerror}.",
+                consequence="All studies are over and recorded. The coordinator stopped.",
                 remedy="Free space on the disk of the state directory, and start again.",
             ) from cause
 

@@ -1,4 +1,4 @@
-"""What a run's journal says, as values: where the run stands, for whom each round was, what happened to whom.
+"""The content of a run's journal as values: the current round, its contributors, and the events of each site.
 
 Each entry that is written is taken in at once, and a program that starts again takes in all of them; so both
 know the same.
@@ -62,12 +62,12 @@ class History:
 
     @property
     def is_over(self) -> bool:
-        """Whether the run is never made again: it has ended after a round was offered, or by a person."""
+        """Whether the run never continues: it ended after a round was offered, or a person ended it."""
         return self.over is not None and (self.over["complete"] or self.has_begun or self.counts["stopped"] > 0)
 
     @property
     def reason(self) -> str:
-        """Why it has ended."""
+        """Why the run ended."""
         return "" if self.over is None else str(self.over["reason"])
 
     @property
@@ -76,7 +76,7 @@ class History:
         return bool(self.past)
 
     def take(self, entry: Entry) -> None:
-        """Take in one entry, in the order of the journal."""
+        """Add one entry, in the order of the journal."""
         kind = entry["kind"]
         self.counts[kind] += 1
         if kind in _TOLD:
@@ -126,28 +126,28 @@ class History:
                 self.over = entry
 
     def forget_before(self, oldest: int) -> None:
-        """Rounds before this one never come again; the one before it still tells who came out of it."""
+        """Remove earlier rounds, except for the last one before this round, which lists its contributors."""
         for number in [number for number in self.past if number < oldest - 1]:
             del self.past[number]
             self.digests.pop(number, None)
 
     def needed(self, number: int) -> frozenset[str]:
-        """The sites without which the run can't go back to a round: all of that and of every later round."""
+        """Return the sites that a return to a round needs: those of this round and of every later one."""
         needed = [past.bound for later, past in self.past.items() if later >= number]
         return frozenset[str]().union(*needed, self.bound_at(number))
 
     def bound_at(self, number: int) -> frozenset[str]:
-        """The sites that a round is for: as it was offered, else as the one before."""
+        """Return the contributors of a round as offered, or else those of the round before."""
         past = self.past.get(number) or self.past.get(number - 1)
         return frozenset() if past is None else past.bound
 
     def redraw_before(self, number: int) -> int:
-        """Which draw of the round before led to the states that this round begins with."""
+        """Return which resampling of the previous round produced the states at the start of this round."""
         past = self.past.get(number - 1)
         return 0 if past is None else past.redraw
 
     def facts(self) -> dict[str, object]:
-        """What happened to whom, ready for JSON."""
+        """Return the events of each site, ready for JSON."""
         return {
             "void_attempts": self.counts["void"],
             "returns_to_an_earlier_round": self.counts["back"],

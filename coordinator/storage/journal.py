@@ -1,4 +1,4 @@
-"""The journal of one run: every decision, written and synced before anything of it leaves this program.
+"""The journal of one run: every decision is written and synced before this program acts on it.
 
 One append-only file of JSON lines. A line has its number and a check over itself and the line before, so that
 a changed, lost or exchanged line shows. A part of a last line is what a crash leaves: nothing that it says had
@@ -39,7 +39,7 @@ class JournalDamaged(OperatorError):
 
     def __init__(self, path: Path, finding: str) -> None:
         super().__init__(
-            what=f"The journal {path} is not what was written: {finding}.",
+            what=f"The journal {path} is damaged or was changed: {finding}.",
             consequence="The run was not resumed and no site was contacted for it. Nothing was changed.",
             remedy="Restore the run's whole folder from a backup, or take the plan out of coordinator.yaml.",
         )
@@ -73,11 +73,11 @@ class Journal:
             raise _cannot_write(cause) from cause
 
     def entries(self) -> Iterator[Entry]:
-        """Every line that is on disk, oldest first."""
+        """Yield every line on disk, oldest first."""
         return (entry for _, _, entry in _checked_lines(self._path))
 
     def add(self, kind: str, **facts: object) -> None:
-        """Note a decision; it is on disk only when `sync` has returned."""
+        """Append a decision. It is on disk only after `sync` has returned."""
         time = self._now().isoformat(timespec="milliseconds")
         entry = {"line": self.lines, "kind": kind, "time": time} | facts
         self._check, text = _checked(self._check, entry)
@@ -86,7 +86,7 @@ class Journal:
         self.lines += 1
 
     def sync(self) -> None:
-        """Put on disk what was noted.
+        """Write the appended decisions to disk.
 
         Raises:
             OperatorError: the disk does not take it, here or where it is echoed; the file is as it was.
@@ -109,12 +109,12 @@ class Journal:
         self._waiting.clear()
 
     def close(self) -> None:
-        """Close the file; what was not synced never was."""
+        """Close the file. Decisions that were not synced are lost."""
         self._file.close()
 
 
 def read_journal(path: Path) -> Iterator[Entry]:
-    """The whole lines of a journal that may be in use by another process.
+    """Yield the complete lines of a journal that another process may be using.
 
     Raises:
         JournalDamaged: a line was changed, taken out or moved.

@@ -1,4 +1,4 @@
-"""One run on disk: its journal, its snapshots, and what sites have said that they hold.
+"""One run on disk: its journal, its snapshots, and the states that sites have reported.
 
 What the run goes back to after a crash is decided here: the newest round before which this program and every
 site that it was for have their state. The rules:
@@ -80,16 +80,16 @@ class Kept:
 
     @property
     def oldest(self) -> int:
-        """The oldest round to which the run may go back."""
+        """The oldest round to which the run may return."""
         return self.rounds[0]
 
     def note(self, kind: str, **facts: object) -> None:
-        """Note a decision or a happening; see Journal."""
+        """Append a decision or an event. See Journal."""
         self.journal.add(kind, **facts)
         self.history.take({"kind": kind} | facts)
 
     def offer(self, attempt: Attempt) -> Offer:
-        """What is offered at an attempt; noted when the attempt is new.
+        """Return the offer of an attempt. A new attempt is written to the journal.
 
         Raises:
             UnavailableError: a repeated round would send other bytes down than before.
@@ -117,13 +117,13 @@ class Kept:
         return replace(offered, attempt=attempt.number, saves=self._saving[1], oldest=self.oldest)
 
     def bound(self, attempt: Attempt) -> None:
-        """The contributors of an attempt are named."""
+        """Record the contributors of an attempt."""
         self.note(
             "bound", round=attempt.round, attempt=attempt.number, sites=sorted(attempt.bound), redraw=attempt.redraw
         )
 
     def closed(self, number: int, contributors: Sites) -> None:
-        """A round was closed; where the sites have saved, a snapshot is taken.
+        """Record a closed round, and write a snapshot if the sites have saved theirs.
 
         Raises:
             UnavailableError: the disk does not take it.
@@ -139,31 +139,31 @@ class Kept:
             self.hold(site, Saved(number + 1, redraw))
 
     def joined(self, site: str, join: Join) -> None:
-        """A site says what it can go on from."""
+        """Record from which states a site can continue."""
         # Whoever has not begun can begin; every other memory moves on, and what is on disk stays.
         begun = {Saved(0)} if join.next_round == 0 else set()
         self.holds[site] = {*join.saved, *begun}
 
     def hold(self, site: str, state: Saved) -> None:
-        """A site is known to hold a state."""
+        """Record that a site has a saved state."""
         kept = {held for held in self.holds.get(site, ()) if held.round >= self.oldest}
         self.holds[site] = kept | {state}
 
     def is_behind(self, join: Join) -> bool:
-        """Whether a site holds more of the run than this program ever offered: then the journal is an older one."""
+        """Return whether a site has a later state than this program offered, because the journal is an older copy."""
         reached = max((state.round for state in join.saved), default=0)
         return not self.history.first_attempt and max(reached, join.next_round or 0) > self.history.furthest
 
     def is_current(self, join: Join, number: int) -> bool:
-        """Whether a site can go on with a round: from its memory, or from its disk alone."""
+        """Return whether a site can continue with a round, from its memory or from its disk alone."""
         return join.next_round in (number, number + 1) or self._state(number) in join.saved
 
     def can_return(self, site: str) -> bool:
-        """Whether there is a round to which the run can go back with this site."""
+        """Return whether the run can return to some round together with this site."""
         return any(self._has(site, number) for number in self.rounds)
 
     def find_return(self, present: Collection[str]) -> int | None:
-        """The newest round to which the run can go back with the sites that are here."""
+        """Return the newest round to which the run can return with the connected sites."""
         for number in reversed(self.rounds):
             sites = self.history.bound_at(number)
             if self.history.needed(number) <= set(present) and all(self._has(site, number) for site in sites):
@@ -171,7 +171,7 @@ class Kept:
         return None
 
     def go_back(self, number: int) -> Past:
-        """Make the run what it was before a round; how that was offered last.
+        """Restore the run before a round. Return how that round was last offered.
 
         Raises:
             UnavailableError: the snapshot cannot be read any more.
@@ -196,13 +196,13 @@ class Kept:
         )
 
     def is_at_result(self) -> bool:
-        """Make the run what its newest snapshot says; whether no round is left to be made."""
+        """Restore the newest snapshot. Return whether no round remains."""
         if self.rounds[-1]:
             self._run.go_back(read_snapshot(self._folder, self.rounds[-1]))
         return self._run.rounds_made >= self._run.terms.rounds
 
     def end(self, over: Over) -> None:
-        """The run is over and on record; what it would have gone on from is not needed any more.
+        """End the run, which is on record, and delete the states that it no longer needs.
 
         Raises:
             UnavailableError: the disk does not take it.
@@ -215,7 +215,7 @@ class Kept:
             forget_after(self._folder, -1)
 
     def close(self) -> None:
-        """This program ends; what is being written is written first, if the disk takes it."""
+        """Finish the current write, if the disk permits, and close."""
         with suppress(UnavailableError):  # the run then goes on from the snapshot before
             self._settle(waits=True)
         self.journal.close()
@@ -290,7 +290,7 @@ class Kept:
 
 def _differs(number: int) -> UnavailableError:
     return UnavailableError(
-        what=f"Round {number + 1} would be repeated from other parameters than before.",
+        what=f"Round {number + 1} would start from other parameters than before.",
         consequence="The coordinator stopped before it sent anything to a site. No wrong number was computed.",
-        remedy="Run it on the kind of computer and the versions that it began with, or give the study a new version.",
+        remedy="Use the same kind of computer and the same versions as before, or give the study a new version.",
     )

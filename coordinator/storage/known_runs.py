@@ -1,4 +1,4 @@
-"""Every run that this coordinator's state directory knows, as its journal tells it; nothing is changed."""
+"""Every run in this coordinator's state directory, read from its journal. Nothing is changed."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class KnownRun:
 
 
 def known_runs(state: Path) -> list[KnownRun]:
-    """The runs below a state directory, the oldest first.
+    """Return the runs in a state directory, the oldest first.
 
     Raises:
         JournalDamaged: a journal is not what was written.

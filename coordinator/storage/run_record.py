@@ -1,4 +1,4 @@
-"""What stays of a run on the coordinator's disk: the plan, the facts, the shared parameters.
+"""The permanent record of a run at the coordinator: the plan, the facts and the shared parameters.
 
 A record that was written is whole, and so are the parameters that it speaks of. One that says that all
 rounds were made is never written again.
@@ -25,7 +25,7 @@ from protos.errors import UnavailableError
 
 
 def has_complete_record(directory: Path) -> bool:
-    """Whether a run in this directory was made to its end; its record is never written again.
+    """Return whether the record of a run is complete. A complete record is never written again.
 
     Where the record is damaged, the journal knows it.
     """
@@ -36,7 +36,7 @@ def has_complete_record(directory: Path) -> bool:
 
 
 def write_record(directory: Path, run: Run, over: Over, happened: Mapping[str, object]) -> None:
-    """Keep what a run was, what happened in it, and what came out: the plan, the facts and the final parameters.
+    """Write the plan, the facts and the final parameters of a run.
 
     Raises:
         UnavailableError: the disk does not take it; the run is not over before it does.

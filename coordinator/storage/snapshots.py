@@ -1,4 +1,4 @@
-"""What a run goes on from after a crash: parameters, the rule's memory and what was decided, whole or not at all.
+"""Snapshots from which a run continues after a crash: parameters, rule memory and decisions, complete or absent.
 
 One safetensors file for each round that the run may go back to, mode 0600, the last two kept. A digest over
 content and facts stands in its header: a damaged file is left out, and the run goes back to the one before. The
@@ -58,7 +58,7 @@ class Snapshot:
 
     @property
     def number_bytes(self) -> int:
-        """How many bytes its numbers have."""
+        """The size of its numbers in bytes."""
         return sum(array.nbytes for array in self._arrays.values())
 
     @property
@@ -71,13 +71,13 @@ class Snapshot:
         return arrays | {"accepted values": self.accepted.values} | accepted
 
     def copied(self) -> Snapshot:
-        """The same, in memory that the run does not change."""
+        """Return a copy that the run does not change."""
         rule_state = {name: array.copy() for name, array in self.rule_state.items()}
         return replace(self, values=self.values.copy(), rule_state=rule_state)
 
 
 def write_snapshot(folder: Path, snapshot: Snapshot) -> None:
-    """Put a snapshot on disk, then remove what is older than the last two.
+    """Write a snapshot to disk, then remove all but the last two.
 
     Raises:
         UnavailableError: the disk does not take it; what was there is unchanged.
@@ -110,7 +110,7 @@ def write_snapshot(folder: Path, snapshot: Snapshot) -> None:
 
 
 def read_snapshot(folder: Path, number: int) -> Snapshot | None:
-    """The snapshot before a round; None where it is damaged or of a later version of this program."""
+    """Read the snapshot before a round, or return None if it is damaged or from a later version."""
     try:
         raw = _path(folder, number).read_bytes()
         arrays = load(raw)
@@ -134,7 +134,7 @@ def read_snapshot(folder: Path, number: int) -> Snapshot | None:
 
 
 def forget_after(folder: Path, number: int) -> None:
-    """Remove the snapshots of later rounds: the run has gone back and makes them again.
+    """Remove the snapshots of later rounds after the run has returned to an earlier one.
 
     Raises:
         UnavailableError: the disk does not let go of them.
@@ -146,7 +146,7 @@ def forget_after(folder: Path, number: int) -> None:
 
 
 def forget_partial(folder: Path) -> None:
-    """Remove what a crash left of a snapshot that was being written.
+    """Remove a snapshot that a crash left incomplete.
 
     Raises:
         UnavailableError: the disk does not let go of it.
@@ -157,7 +157,7 @@ def forget_partial(folder: Path) -> None:
 
 
 def rounds_in(folder: Path) -> list[int]:
-    """The rounds before which there is a snapshot, in order."""
+    """Return the rounds that have a snapshot, in order."""
     return sorted(int(path.stem.removeprefix("before-")) for path in folder.glob("before-*.safetensors"))
 
 

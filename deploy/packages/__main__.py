@@ -1,4 +1,4 @@
-"""Packages for institutions: `deploy/packages/build.sh`, or `python deploy/packages` with Python 3.11 and pip.
+"""Builds packages for institutions: `deploy/packages/build.sh`, or `python deploy/packages` with Python 3.11 and pip.
 
 Wheels are collected once, under constraints.txt. Everything else is made of them without a network, so two
 builds of one commit on one machine give the same files.
@@ -64,15 +64,20 @@ def main() -> None:
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="build.sh", description=__doc__.splitlines()[0])
-    parser.add_argument("--output", type=Path, default=ROOT / "dist", help="folder for what is made (default: dist)")
-    parser.add_argument("--wheels", type=Path, help="folder with the wheels of an earlier build; nothing is downloaded")
     parser.add_argument(
-        "--cache", type=Path, help="folder that keeps what others wrote, downloaded and compiled, from build to build"
+        "--output", type=Path, default=ROOT / "dist", help="folder for the built packages (default: dist)"
     )
-    parser.add_argument("--revision", type=int, default=1, help="number of this packaging of one version (default: 1)")
+    parser.add_argument("--wheels", type=Path, help="folder with the wheels of an earlier build; nothing is downloaded")
+    parser.add_argument("--cache", type=Path, help="folder that stores third-party packages between builds")
+    parser.add_argument(
+        "--revision", type=int, default=1, help="number of this package build of the same version (default: 1)"
+    )
     parser.add_argument("--only", action="append", choices=[package.name for package in PACKAGES], help="this package")
     parser.add_argument(
-        "--compression", choices=["none", "gzip", "zstd", "xz"], default="xz", help="smaller, or faster (default: xz)"
+        "--compression",
+        choices=["none", "gzip", "zstd", "xz"],
+        default="xz",
+        help="compression: xz is smaller, the other is faster (default: xz)",
     )
     return parser.parse_args()
 

@@ -1,4 +1,4 @@
-"""Debian packages: a folder laid out as the file system, control files beside it, and dpkg-deb."""
+"""Builds Debian packages: a folder laid out as the file system, control files beside it, and dpkg-deb."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Package:
 
     @property
     def environment(self) -> str:
-        """Where the environment is once it is installed."""
+        """The place of the environment after installation."""
         return f"{_HOME}/{self.short}"
 
 
@@ -123,7 +123,7 @@ class Build:
 
 
 def build_package(build: Build, *, compression: str) -> Path:
-    """Lay the files out, write the control files, pack; the package's file."""
+    """Lay out the files, write the control files, build the package, and return its file."""
     before = os.umask(0o022)  # what is installed has to be readable, whoever builds it
     try:
         return _build(build, compression)

@@ -1,4 +1,4 @@
-"""What is in a package, for those who have to know: a bill of materials in CycloneDX, and checksums."""
+"""The contents of a package: a bill of materials in CycloneDX, and checksums."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from typing import Any
 
 
 def write_bill(path: Path, name: str, version: str, *, wheels: Path, library: Path | None = None) -> None:
-    """Write what was put together, as CycloneDX 1.5 in JSON.
+    """Write the bill of materials as CycloneDX 1.5 in JSON.
 
     Args:
         path: the file to write.
@@ -42,7 +42,7 @@ def write_bill(path: Path, name: str, version: str, *, wheels: Path, library: Pa
 
 
 def write_checksums(folder: Path) -> None:
-    """SHA256SUMS over every file below the folder, as `sha256sum --check` reads it."""
+    """Write SHA256SUMS over every file in the folder, as `sha256sum --check` reads it."""
     files = sorted(path for path in folder.rglob("*") if path.is_file() and path.name != "SHA256SUMS")
     lines = [f"{_digest(path)}  {path.relative_to(folder)}\n" for path in files]
     (folder / "SHA256SUMS").write_text("".join(lines))

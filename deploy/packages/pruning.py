@@ -1,4 +1,4 @@
-"""What libraries ship and no program here ever reads: left out of the packages, a fifth of their size.
+"""Removes parts of libraries that no program here reads, a fifth of the packages' size.
 
 A rule has to be safe without running anything, so there are four kinds alone: libraries' own tests, which only tests
 import; headers and build files, which only a compiler reads; programs of a library that nothing here starts; archives
@@ -23,7 +23,7 @@ _LICENCE: Final = re.compile(r"licen[cs]e|copying|notice|authors", re.IGNORECASE
 
 
 def prune(library: Path) -> int:
-    """Take away what is never read, also from the lists of what is installed; how many bytes that was.
+    """Remove unused parts, also from the lists of installed files. Return the number of removed bytes.
 
     Args:
         library: the folder of installed packages, before it is compiled.

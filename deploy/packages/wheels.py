@@ -33,7 +33,7 @@ ROOMS: Final = ("protos", "host", "audit", "pki", "coordinator", "site_agent")
 
 @contextmanager
 def opened_store(tree: Path, cache: Path) -> Iterator[Path]:
-    """The folder below `cache` that keeps what others wrote, as this tree pins and prepares it; older ones go.
+    """Yield the folder in `cache` with third-party wheels for this tree's pins. Older ones are removed.
 
     One build at a time has it; another one waits. What is unfinished is in its folder `work` alone, so that a build
     which was ended leaves nothing that looks whole.
@@ -88,14 +88,14 @@ def collect_wheels(tree: Path, folder: Path, store: Path) -> None:
 
 
 def version_of(wheels: Path) -> str:
-    """The version of this project among the wheels."""
+    """Return the version of this project among the wheels."""
     return _own(wheels).name.split("-")[1]
 
 
 def make_environment(
     root: Path, place: str, *, wheels: Path, requirement: str, programs: dict[str, str], store: Path
 ) -> None:
-    """Make a virtual environment below `root` that works when `root` has become `/`.
+    """Create a virtual environment in `root` that works when `root` has become `/`.
 
     Args:
         root: the folder that becomes the package.

@@ -1,4 +1,4 @@
-"""A rehearsal from nothing to a table: `python deploy/quickstart`, or `deploy/quickstart.sh` with an environment.
+"""A rehearsal with results: `python deploy/quickstart`, or `deploy/quickstart.sh` with an environment.
 
 Real programs over mutual TLS on loopback train on real clinical data whose sites have different
 columns; each site then sees what it would have reached alone.
@@ -47,8 +47,8 @@ _folder = click.Path(path_type=Path)
     "methods",
     multiple=True,
     metavar="NAME",
-    help="Any method of the README's table, several joined by + (ditto+player-fl), or in braces what a plan has under "
-    "method; may be given several times. The last one is compared with the best local model. "
+    help="Method from the README's table, several joined by + (ditto+player-fl), or in braces the content of "
+    "`method` in a plan. May be repeated. The last method is compared with the best local model. "
     "[default: fedavg (not on breast-cancer), global-layers and, on uci-heart, federated-prior]",
 )
 @click.option(
@@ -63,11 +63,13 @@ _folder = click.Path(path_type=Path)
 @click.option("--masked/--unmasked", default=True, show_default=True, help="Secure aggregation.")
 @click.option("--rounds", type=click.IntRange(1, 10_000), default=10, show_default=True)
 @click.option(
-    "--sites", type=click.IntRange(2, 20), help="How many hospitals. [default: all, 3 of breast-cancer, or 5 of digits]"
+    "--sites",
+    type=click.IntRange(2, 20),
+    help="Number of hospitals. [default: all, 3 of breast-cancer, or 5 of digits]",
 )
 @click.option("--seed", type=click.IntRange(0, 2**32 - 1), default=0, show_default=True)
-@click.option("--json", "json_file", type=_folder, help="A file for the figures.")
-@click.option("--output", type=_folder, default=Path("quickstart-run"), show_default=True, help="A folder to fill.")
+@click.option("--json", "json_file", type=_folder, help="Output file for the figures.")
+@click.option("--output", type=_folder, default=Path("quickstart-run"), show_default=True, help="Output folder.")
 def rehearse(
     methods: tuple[str, ...],
     data: str,
@@ -160,7 +162,7 @@ def _fresh(output: Path) -> Path:
 
 
 def _usage(what: str, remedy: str) -> UsageError:
-    return UsageError(what=what, consequence="Nothing was started and nothing was changed.", remedy=remedy)
+    return UsageError(what=what, consequence="Nothing was started or changed.", remedy=remedy)
 
 
 def _count(studies: int) -> str:
@@ -173,7 +175,7 @@ def _say(console: Console, text: str) -> None:
 
 
 def main() -> NoReturn:
-    """The entry point; an operator never sees a traceback."""
+    """Run the command. An operator never sees a traceback."""
     os.umask(0o077)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     try:
@@ -193,7 +195,7 @@ def main() -> NoReturn:
         explained = UnavailableError(
             what=f"The operating system refused: {cause.strerror} ({cause.filename}).",
             consequence="The rehearsal did not finish. Nothing left this machine.",
-            remedy="Check the disk's free space and whether you may write there, then try again.",
+            remedy="Check the free space on the disk and your permissions there, then try again.",
         )
         print(explained.lines("quickstart"), file=sys.stderr)
         sys.exit(explained.exit_status)

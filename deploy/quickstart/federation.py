@@ -47,12 +47,12 @@ class Rehearsal:
 
     @property
     def is_masked_pair(self) -> bool:
-        """Whether two sites mask: each then sees the other's change, and both must state it."""
+        """Whether exactly two sites mask. Each can then compute the other's update, and both must accept this."""
         return self.is_masked and len(self.hospitals) == 2
 
 
 def prepare(rehearsal: Rehearsal) -> None:
-    """Authority, invitations, keys, configurations, plans and approvals, as people would make them.
+    """Create authority, invitations, keys, configurations, plans and approvals, as people would.
 
     Raises:
         ConfigurationError: a method cannot do what is asked of it; nothing was made then.
@@ -106,7 +106,7 @@ def _check_plans(rehearsal: Rehearsal) -> None:
 
 
 def command(*words: object) -> str:
-    """Run one of our programs to its end and give back what it printed."""
+    """Run one of our programs to its end and return its output."""
     program, *arguments = map(str, words)
     done = subprocess.run([PROGRAMS / program, *arguments], capture_output=True, text=True, check=False)
     if done.returncode:

@@ -1,4 +1,4 @@
-"""What a rehearsal came to: the figures of every site and method, and the table that a person reads."""
+"""The results of a rehearsal: the figures of every site and method, and the table for people."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SILOED: Final = "siloed"
 
 
 def collect(rehearsal: Rehearsal) -> dict[str, Any]:
-    """Every site's test metrics per method, and the digest of the shared parameters.
+    """Return every site's test metrics for each method, and the digest of the shared parameters.
 
     `siloed` is the last network method's network, trained by the site alone with the same budget. `best-local` is the
     regression, forest or boosting that the site would have chosen on its training rows alone. Where federated-prior
@@ -68,7 +68,7 @@ def _of_site(reports: dict[str, Any], last: str) -> dict[str, Any]:
 
 
 def table_of(figures: dict[str, Any]) -> Table:
-    """One row per site: the best local model, every method, and what the last method gained over the best local one."""
+    """Return one row for each site: the best local model, every method, and the last method's gain."""
     methods = list(figures["runs"])
     has_prior = PRIOR in methods
     # It has to fit a terminal of 80 columns, so long names break at their hyphens.
@@ -89,7 +89,7 @@ def table_of(figures: dict[str, Any]) -> Table:
 
 
 def sentences_of(figures: dict[str, Any]) -> Iterator[str]:
-    """For each hospital one plain sentence: whether to join, by the last method and this one test set."""
+    """Yield one plain sentence for each hospital: whether to join, by the last method and this test set."""
     method = list(figures["runs"])[-1]
     for site, found in figures["sites"].items():
         difference = found["difference_to_best_local"]

@@ -33,7 +33,7 @@ class HospitalData:
 
 
 def uci_hospitals(folder: Path) -> list[HospitalData]:
-    """Four heart clinics with their own patients; columns that a clinic did not record are missing there entirely."""
+    """Return four heart clinics with their own patients. Columns that a clinic did not record are absent."""
     source, hospitals = CONTRACTS / UCI_HEART, []
     for name in UCI_HOSPITALS:
         table, contract = folder / f"{name}.data", folder / f"{name}.contract.yaml"
@@ -44,7 +44,7 @@ def uci_hospitals(folder: Path) -> list[HospitalData]:
 
 
 def heart_hospitals(source: Path, folder: Path) -> list[HospitalData]:
-    """The three heart studies of a folder, under the contracts in deploy/data."""
+    """Return the three heart studies of a folder, under the contracts in deploy/data."""
     hospitals = []
     for name, file in HEART.items():
         contract = folder / f"{name}.contract.yaml"
@@ -54,7 +54,7 @@ def heart_hospitals(source: Path, folder: Path) -> list[HospitalData]:
 
 
 def dealt_hospitals(count: int, folder: Path, seed: int) -> list[HospitalData]:
-    """Breast cancer patients dealt to so many hospitals; families of columns go round."""
+    """Deal breast cancer patients to this many hospitals. Groups of columns differ between them."""
     from sklearn.datasets import load_breast_cancer
 
     bunch = load_breast_cancer()

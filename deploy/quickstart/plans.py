@@ -1,4 +1,4 @@
-"""A plan for each study of a rehearsal: a method of the catalogue or several, with a network that suits them."""
+"""A plan for each study of a rehearsal: one or several methods, with a suitable network."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Study:
 
 
 def choice_of(words: str) -> MethodChoice:
-    """The method that a person means: a name, names joined by +, or what a plan has under `method`.
+    """Return the method choice from a name, from names joined by +, or from a plan's `method`.
 
     Raises:
         ConfigurationError: there is no such method, or the methods cannot be composed.
@@ -63,7 +63,7 @@ def choice_of(words: str) -> MethodChoice:
 
 
 def studies_of(methods: Sequence[str]) -> tuple[Study, ...]:
-    """The studies in order, each with a name of its own; a method that is asked for twice runs once."""
+    """Return the studies in order, each with its own name. A repeated method runs once."""
     choices = list(dict.fromkeys(choice_of(words) for words in methods))
     studies: list[Study] = []
     for number, choice in enumerate(choices, start=1):
@@ -79,7 +79,7 @@ def studies_of(methods: Sequence[str]) -> tuple[Study, ...]:
 def plan_of(
     study: Study, hospitals: Sequence[HospitalData], *, latent: int, is_masked: bool
 ) -> dict[str, Any]:  # Any: YAML
-    """What a researcher writes for a method and these hospitals; sites, schedule, seed and masking are left out.
+    """Return a researcher's plan for a method and these hospitals, without sites, schedule, seed and masking.
 
     Hospitals with different columns are aligned by name. CHFL shares the first half of each hospital's
     columns and leaves it the rest.

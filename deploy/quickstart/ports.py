@@ -7,7 +7,7 @@ import socket
 
 
 def free_port() -> int:
-    """A port on loopback that nobody listens on at the moment.
+    """Return a loopback port on which nobody listens at the moment.
 
     It lies below the range from which the system takes the ports of outgoing connections and of listeners
     that name none: one of those could take it, in any process, before it is listened on.

@@ -1,4 +1,4 @@
-"""The rehearsal's processes: started together, watched while they work, ended together."""
+"""The rehearsal's processes: started together, watched while they work, and ended together."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _LAST_LINES: Final = 8
 
 
 def run_to_the_end(rehearsal: Rehearsal, console: Console) -> None:
-    """Start the coordinator and the agents, show progress until all have ended.
+    """Start the coordinator and the agents, and show progress until all have ended.
 
     Raises:
         OperatorError: one of them ended with a failure; the end of its log is shown.
@@ -109,7 +109,7 @@ def _raise_for_failed(rehearsal: Rehearsal, programs: dict[str, subprocess.Popen
         raise OperatorError(
             what=f"The federation did not finish.\n{ends}",
             consequence="The other programs were ended. Nothing left this machine.",
-            remedy="Correct what the lines above name, and start again.",
+            remedy="Correct the problems in the lines above, and start again.",
         )
 
 

@@ -1,4 +1,4 @@
-"""What is generated from the programs themselves: `python deploy/reference --docs docs`, or `--manuals FOLDER`.
+"""Generates pages from the programs: `python deploy/reference --docs docs`, or `--manuals FOLDER`.
 
 Pages of the documentation are kept in the repository, and a test says when they are not current; manual
 pages and completions are made where a package is built.
@@ -36,8 +36,8 @@ _MADE: Final = (
 )
 _SECRETS: Final = """## Places of secrets, from the environment
 
-These alone may be given by environment variables, where a key's place differs between hosts; whatever else stands
-in a variable is not read. A path that is given so stands in the place of the one in the file.
+Environment variables can set only these paths, because the place of a secret may differ between hosts. The programs
+read no other variable of this kind. A path in a variable replaces the path in the file.
 
 | variable | program | in the place of |
 |---|---|---|
@@ -49,7 +49,7 @@ in a variable is not read. A path that is given so stands in the place of the on
 
 
 def configuration_page() -> str:
-    """docs/configuration.md."""
+    """Return docs/configuration.md."""
     examples = HOUSE / "deploy/examples"
     parts = [_MADE, "# Every key of the configurations"]
     for name, model, program in (
@@ -71,7 +71,7 @@ def configuration_page() -> str:
 
 
 def messages_page() -> str:
-    """docs/messages.md."""
+    """Return docs/messages.md."""
     parts = [_MADE, "# Every message", "## Exit codes", _exit_table()]
     parts += ["Each message has an identifier; `site-agent explain W251` and `coordinator explain W251` tell the same."]
     for title, entries in (
@@ -103,11 +103,13 @@ PAGES: Final = {"configuration.md": configuration_page, "messages.md": messages_
 
 
 @click.command(epilog="Example: python deploy/reference --docs docs")
-@click.option("--docs", type=click.Path(path_type=Path), help="Where configuration.md and messages.md are written.")
-@click.option("--manuals", type=click.Path(path_type=Path), help="Where manual pages of section 1 are written.")
-@click.option("--completions", type=click.Path(path_type=Path), help="Where completions are written, a folder a shell.")
+@click.option("--docs", type=click.Path(path_type=Path), help="Folder for configuration.md and messages.md.")
+@click.option("--manuals", type=click.Path(path_type=Path), help="Folder for the manual pages of section 1.")
+@click.option(
+    "--completions", type=click.Path(path_type=Path), help="Folder for completions, with one folder for each shell."
+)
 def write(docs: Path | None, manuals: Path | None, completions: Path | None) -> None:
-    """Write what is generated from the programs' own records, catalogues and help."""
+    """Generate the pages that come from the programs' records, catalogues and help."""
     if docs is not None:
         for name, page in PAGES.items():
             (docs / name).write_text(page())

@@ -48,7 +48,7 @@ class Key:
 
 
 def keys_of(model: type[BaseModel], example: Path) -> list[Key]:
-    """All keys of a record, groups taken apart, in the order of the record."""
+    """Return all keys of a record in order, including those inside groups."""
     schema = model.model_json_schema()
     reasons = reasons_in(example.read_text())
     return [
@@ -58,7 +58,7 @@ def keys_of(model: type[BaseModel], example: Path) -> list[Key]:
 
 
 def table_of(keys: list[Key]) -> str:
-    """As Markdown."""
+    """Return the table as Markdown."""
     rows = (f"| `{key.name}` | {key.kind} | {key.default} | {key.unit} | {key.reason} |" for key in keys)
     return "\n".join(
         ("| key | type | default | unit | what it is, and why one would change it |", "|" + "---|" * 5, *rows)
@@ -66,7 +66,7 @@ def table_of(keys: list[Key]) -> str:
 
 
 def reasons_in(text: str) -> dict[str, str]:
-    """Dotted key -> the comment above it in an example."""
+    """Return for each dotted key the comment above it in an example."""
     found: dict[str, str] = {}
     comment: list[str] = []
     path: list[tuple[int, str]] = []

@@ -1,4 +1,4 @@
-"""Manual pages and completions of the programs, from the help that their commands have themselves."""
+"""Manual pages and completions of the programs, from their commands' help."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SHELLS = ("bash", "fish", "zsh")
 
 
 def pages_of(program: str, command: click.Command, version: str) -> Iterator[tuple[str, str]]:
-    """File name and text of each manual page of section 1: the program's, and one for each of its commands."""
+    """Yield file name and text of each manual page in section 1: the program's, and each command's."""
     context = click.Context(command, info_name=program)
     yield f"{program}.1", _page(program, command, context, version)
     if isinstance(command, click.Group):
@@ -74,7 +74,7 @@ def _plain(text: str) -> str:
 
 
 def completion_of(program: str, command: click.Command, shell: str) -> str:
-    """A shell's completion script; it asks the program itself for words."""
+    """Return a shell's completion script. It requests words from the program itself."""
     kind = get_completion_class(shell)
     assert kind is not None
     return kind(command, {}, program, f"_{program.replace('-', '_').upper()}_COMPLETE").source()

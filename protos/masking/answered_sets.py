@@ -1,4 +1,4 @@
-"""Which sums a site may answer over all rounds, attempts, runs and plans, and what the others cost; pure.
+"""Computes which sums a site may send in all its runs, and how much of the budget each costs. Pure functions.
 
 Source: So et al. 2023, "Securing Secure Aggregation: Mitigating Multi-Round Privacy Leakage", section 4. Where every
 set of contributors is a union of fixed groups, a sum of sums is one too. The groups are not fixed beforehand here:
@@ -81,25 +81,25 @@ class Listing:
     kinds: Mapping[str, frozenset[str]]
 
     def answer(self, run: str, contributors: Iterable[str]) -> Answer:
-        """The sum over these sites; a kind to which none of them contributes is left out."""
+        """Return the sum over these sites. It omits each kind of number to which none of them contributes."""
         names = frozenset(contributors)
         found = ((kind, frozenset(self.identities[name] for name in names & of)) for kind, of in self.kinds.items())
         return Answer(run, frozenset((kind, sites) for kind, sites in found if sites))
 
 
 def listing_of(plan: Plan) -> Listing:
-    """Who contributes to which numbers under a plan."""
+    """Return which sites contribute to which numbers under a plan."""
     return Listing({site.name: site.identity for site in plan.sites}, kinds_of(plan))
 
 
 def listing_of_equals(names: Iterable[str], identities: Mapping[str, str] | None = None) -> Listing:
-    """A listing in which every site contributes to every number; a site without an identity is known by its name."""
+    """Return a listing in which every site contributes to every number. A site without an identity has its name."""
     known = {name: (identities or {}).get(name, name) for name in names}
     return Listing(known, {CHANGES: frozenset(known), FIGURES: frozenset(known)})
 
 
 def atoms(sets: Iterable[frozenset[str]]) -> tuple[frozenset[str], ...]:
-    """The sites of these sets, those with the same memberships together."""
+    """Group the sites that belong to exactly the same sets."""
     found: list[frozenset[str]] = []
     for added in sets:
         split = [part for atom in found for part in (atom & added, atom - added) if part]
@@ -109,7 +109,7 @@ def atoms(sets: Iterable[frozenset[str]]) -> tuple[frozenset[str], ...]:
 
 
 def isolates(answers: Iterable[Answer], smallest: int) -> bool:
-    """Whether these sums together might isolate fewer sites than the smallest set, for some kind of number."""
+    """Return whether a combination of these sums might isolate fewer sites than the smallest set allows."""
     by_kind: dict[str, list[tuple[str, frozenset[str]]]] = {}
     for answer in answers:
         for kind, sites in answer.kinds:
@@ -127,7 +127,7 @@ def _are_unlike(sums: list[tuple[str, frozenset[str]]]) -> bool:
 
 
 def paid_part(answered: Mapping[Answer, int], smallest: int) -> dict[Answer, int]:
-    """The answers without which no combination isolates anybody, each with how often it was given.
+    """Return the answers that a combination needs to isolate a site, and how often each was given.
 
     Args:
         answered: how often each answer was given.
@@ -148,12 +148,12 @@ def paid_part(answered: Mapping[Answer, int], smallest: int) -> dict[Answer, int
 
 
 def price(answered: Mapping[Answer, int], smallest: int) -> int:
-    """Units of the budget that so many answers cost; 0 where no combination isolates anybody."""
+    """Return the cost of these answers in units of the budget; 0 if no combination isolates a site."""
     return sum(paid_part(answered, smallest).values())
 
 
 def with_one_more(answered: Mapping[Answer, int], answer: Answer) -> Counter[Answer]:
-    """The tally after one more answer."""
+    """Return the tally after one more answer."""
     more = Counter(answered)
     more[answer] += 1
     return more

@@ -1,4 +1,4 @@
-"""One key session of keys: who masks with whom, signed by each and seen alike by all.
+"""One key session: which sites mask together. Each site signs the same list.
 
 The coordinator relays every advert and could swap, drop or invent some. So each site checks that
 every advert is signed with the identity key that the approved plan lists, and masks nothing before
@@ -85,7 +85,7 @@ class KeySessionSecret:
         raise TypeError("a masking secret is neither copied nor written")
 
     def advertise(self) -> tuple[bytes, bytes]:
-        """The public exchange key and the nonce, 32 bytes each; a ValueError the second time."""
+        """Return the public exchange key and the nonce, 32 bytes each. A second call raises ValueError."""
         if self._advertised or self._private is None:
             raise ValueError("a masking secret serves one key session")
         self._advertised = True
@@ -114,18 +114,18 @@ class KeySessionSecret:
 
     @property
     def pair_keys(self) -> Mapping[str, bytes]:
-        """Peer -> key of the pair, 32 bytes; empty before `agree` and after `forget`."""
+        """The key of each pair by the peer's name; empty before `agree` and after `forget`."""
         return self._pair_keys
 
     def forget(self) -> None:
-        """Drop every key; what was masked with them can never be masked again."""
+        """Delete every key. No vector can be masked with these keys again."""
         self._private, self._pair_keys = None, MappingProxyType({})
 
 
 def make_advert(
     secret: KeySessionSecret, terms: KeySessionTerms, site: str, identity_key: bytes, sign: Sign
 ) -> KeyAdvert:
-    """This site's key for the key session.
+    """Create this site's signed public key for the key session.
 
     Args:
         secret: fresh, never advertised before.
@@ -147,7 +147,7 @@ def make_advert(
 
 
 def check_roster(terms: KeySessionTerms, adverts: Sequence[KeyAdvert], own_advert: KeyAdvert, quorum: int) -> None:
-    """Return if every advert is what an honest site of the plan made for this key session.
+    """Check that every advert is correctly signed and belongs to this plan and key session.
 
     Source: docs/design/protocol.md, "Key sessions".
 
@@ -197,7 +197,7 @@ def transcript(terms: KeySessionTerms, adverts: Sequence[KeyAdvert]) -> bytes:
 
 
 def acknowledge(terms: KeySessionTerms, site: str, transcript_digest: bytes, sign: Sign) -> KeySessionAcknowledgement:
-    """This site's signature over the transcript of a roster that it has checked."""
+    """Sign the transcript of a roster that this site has checked."""
     statement = _acknowledgement_statement(terms, site, transcript_digest)
     return KeySessionAcknowledgement(
         site=site, key_session=terms.key_session, transcript=transcript_digest, signature=sign(statement)
@@ -210,7 +210,7 @@ def check_acknowledgements(
     acknowledgements: Sequence[KeySessionAcknowledgement],
     roster: Sequence[KeyAdvert],
 ) -> None:
-    """Return if exactly the sites of the checked roster have signed the transcript that this site saw.
+    """Check that exactly the sites of the roster have signed the same transcript as this site.
 
     Raises:
         MaskingRefused: one is missing, too many, has seen another roster, or has not signed.
@@ -230,7 +230,7 @@ def check_acknowledgements(
 def pair_key(
     private: X25519PrivateKey, peer_exchange_key: bytes, transcript_digest: bytes, *, own: str, peer: str
 ) -> bytes:
-    """K_ij, 32 bytes: the same for both sites of a pair that saw the same transcript.
+    """Return K_ij, 32 bytes. Both sites of a pair compute the same key from the same transcript.
 
     Source: RFC 7748, section 6.1 for the exchange, RFC 5869 for PRK = HKDF-Extract(salt = T, shared)
     and K_ij = HKDF-Expand(PRK, "pair" || i || j, 32) with i before j.
@@ -251,7 +251,7 @@ def pair_key(
 
 
 def expand(key: bytes, information: bytes) -> bytes:
-    """HKDF-Expand with SHA-256 for 32 bytes, which is one block: HMAC(key, information || 1). RFC 5869, 2.3."""
+    """HKDF-Expand with SHA-256 for one block of 32 bytes: HMAC(key, information || 1). RFC 5869, section 2.3."""
     return hmac.digest(key, information + b"\x01", hashlib.sha256)
 
 

@@ -1,4 +1,4 @@
-"""What a site remembers of what it masked, so that no two masked vectors can be played off.
+"""A site's record of what it has masked. It prevents that two masked vectors can be compared.
 
 Two sums over different sets at the same step differ by one site's change; one context filled with
 two vectors gives their difference at once. Against both a site trusts nobody's memory but its own.
@@ -172,12 +172,12 @@ class Ledger:
 
     @property
     def last(self) -> Mark | None:
-        """The newest step that anything was masked at, and its newest attempt."""
+        """The newest round that was masked, with its newest attempt."""
         step = next(reversed(self.steps.keys()), None)  # type: ignore[call-overload]  # of a dict, in rising order
         return None if step is None else Mark(step, self.steps[step].attempt)
 
     def answered(self, identities: Mapping[str, str] | None = None) -> Counter[Answer]:
-        """How often each answer was given in this run; `identities` by name are for a ledger without a listing."""
+        """Count each answer of this run. `identities` by name are only needed for a ledger without a listing."""
         tally: Counter[Answer] = Counter()
         for sites, count in self._counted.items():
             tally[(self.listing or listing_of_equals(sites, identities)).answer(self.run, sites)] += count
@@ -191,11 +191,11 @@ class Ledger:
         return remembered + Counter(self.forgotten)
 
     def spent(self, compared: Comparison) -> int:
-        """Units of the budget that the answers of this run and of the others cost together."""
+        """Return the cost of the answers of this run and of all other runs together, in units of the budget."""
         return price(self.answered() + Counter(compared.others), compared.smallest)
 
     def permit(self, ask: Ask, compared: Comparison, budget: int = 0) -> Permission:
-        """Whether the site may mask for this, and what it has to compute. Changes nothing.
+        """Decide whether the site may mask for this context, and what it must compute. Changes nothing.
 
         Asked when the contributors are bound, before training where they are bound first.
 
@@ -223,7 +223,7 @@ class Ledger:
         return DrawAfresh(ask.redraw)
 
     def freeze(self, ask: Ask, context: bytes, vector: bytes, compared: Comparison, budget: int = 0) -> Ledger:
-        """The ledger after masking this vector under this context; on disk before a byte leaves.
+        """Return the ledger after this vector was masked. Write it to disk before a byte of the vector is sent.
 
         Args:
             ask: as it was permitted.
@@ -268,7 +268,7 @@ class Ledger:
         require(is_free or costs <= budget, Reason.BUDGET_SPENT)
 
     def check_resend(self, context: bytes, vector: bytes) -> None:
-        """Return if kept bytes may be sent once more under this context.
+        """Check that the stored bytes may be sent once more under this context.
 
         Raises:
             MaskingRefused: the context is not the one that this process froze last, or the vector is another.
@@ -278,11 +278,11 @@ class Ledger:
         require(self.open is not None and hmac.compare_digest(self.open.vector, vector), Reason.OTHER_VECTOR)
 
     def void(self) -> Ledger:
-        """The ledger when the kept vector or the keys are gone, or the key session is over."""
+        """Return the ledger after the stored vector or the keys were deleted, or after the end of the key session."""
         return replace(self, open=None)
 
     def forget_before(self, oldest: int) -> Ledger:
-        """The ledger when the run no longer goes back beyond a step; the newest one is never forgotten."""
+        """Remove the rounds to which the run can no longer return. The newest round is always kept."""
         last = self.last
         oldest = max(self.oldest, oldest if last is None else min(oldest, last.step))
         over = (entry.contributors for step, old in self.steps.items() if step < oldest for entry in old.masked)
@@ -290,7 +290,7 @@ class Ledger:
         return replace(self, oldest=oldest, steps=steps, forgotten=Counter(self.forgotten) + Counter(over))
 
     def refuse_if_older(self, witnessed: Mark) -> None:
-        """Return if this ledger knows of what the audit log knows was masked.
+        """Check that the ledger contains everything that the audit log records as masked.
 
         Raises:
             MaskingRefused: it was rolled back, or is missing.
@@ -300,7 +300,7 @@ class Ledger:
         require(is_known or witnessed.step < self.oldest, Reason.RECORD_OLDER)
 
     def to_text(self) -> str:
-        """Lines of JSON for the site's disk, each with a check over all before; what is open is left out."""
+        """Return the ledger as lines of JSON, each with a check over all lines before it. Open contexts are omitted."""
         forgotten = sorted([list(sites), count] for sites, count in self.forgotten.items())
         head = {"format": _FORMAT, "run": self.run, "oldest": self.oldest, "forgotten": forgotten}
         check, line = checked("", head | {"listing": listing_out(self.listing)})
@@ -311,7 +311,7 @@ class Ledger:
         return "".join(lines)
 
     def line_after(self, text_check: str, step: int) -> tuple[str, str]:
-        """The line that a text with this check needs to know of a step that was just masked; the new check."""
+        """Return the line that records the newest masked round, and the new check."""
         check, line = checked(text_check, self._entry(step))
         return line, check
 
@@ -323,7 +323,7 @@ class Ledger:
 
     @classmethod
     def from_text(cls, text: str, run: str) -> Self:
-        """The ledger that a process left on disk; every context in it is void.
+        """Read the ledger that a process left on disk. Every context in it is void.
 
         A last line without its end was being written when the process died: nothing was masked under it.
 

@@ -1,4 +1,4 @@
-"""The lines in which a ledger lies on a site's disk: JSON, each with a check over all lines before it."""
+"""The format of a ledger on a site's disk: lines of JSON, each with a check over all lines before it."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from protos.masking.answered_sets import Listing
 
 
 def check_of(text: str) -> str:
-    """The check of a text's last whole line."""
+    """Return the check of the last complete line."""
     lines = text[: text.rfind("\n") + 1].splitlines()
     return str(json.loads(lines[-1])["check"])
 
 
 def checked(before: str, content: dict[str, Any]) -> tuple[str, str]:
-    """A line's check, over the one before and its content, and the line."""
+    """Return the check of a line, computed from the previous check and the content, and the line itself."""
     text = json.dumps(content, sort_keys=True, separators=(",", ":"))
     check = blake3(f"{before} {text}".encode()).hexdigest()[:32]
     return check, json.dumps(content | {"check": check}, sort_keys=True, separators=(",", ":")) + "\n"
 
 
 def uncheck(before: str, line: str) -> tuple[str, dict[str, Any]]:  # Any: whatever JSON holds
-    """What a line holds, and its check.
+    """Return the content of a line and its check.
 
     Raises:
         ValueError: the line was changed, or does not follow on the one before.
@@ -38,7 +38,7 @@ def uncheck(before: str, line: str) -> tuple[str, dict[str, Any]]:  # Any: whate
 
 
 def listing_out(listing: Listing | None) -> dict[str, Any] | None:
-    """A listing as JSON holds it."""
+    """Convert a listing to JSON values."""
     if listing is None:
         return None
     return {
@@ -48,7 +48,7 @@ def listing_out(listing: Listing | None) -> dict[str, Any] | None:
 
 
 def listing_in(content: dict[str, Any] | None) -> Listing | None:
-    """The reverse.
+    """Convert JSON values to a listing.
 
     Raises:
         ValueError: a site contributes that has no identity.
@@ -62,7 +62,7 @@ def listing_in(content: dict[str, Any] | None) -> Listing | None:
 
 
 def digest(text: str) -> bytes:
-    """The 32 bytes that a digest's text stands for.
+    """Return the 32 bytes of a digest that is written as text.
 
     Raises:
         ValueError: it is no digest.
@@ -74,7 +74,7 @@ def digest(text: str) -> bytes:
 
 
 def whole(*numbers: Any) -> None:
-    """Return if these are counts.
+    """Check that these values are counts.
 
     Raises:
         ValueError: one of them is no whole number from 0.

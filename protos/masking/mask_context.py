@@ -1,4 +1,4 @@
-"""What one round binds: after it nothing about a masked vector is open to choice.
+"""The context of a masked vector: all values of a round that a site fixes before it masks.
 
 The context goes into the key of every mask of the round. Sites that disagree on any of its fields
 have masks that do not cancel, and the sum of the check words shows it.
@@ -15,7 +15,7 @@ from protos.plan.canonical import digest, pack
 
 
 def check_contributors(own: str, contributors: tuple[str, ...], members: Collection[str], quorum: int) -> None:
-    """Return if this site may mask for these contributors. docs/design/protocol.md, "The ledger", rule 2.
+    """Check that this site may mask for these contributors. See docs/design/protocol.md, "The ledger", rule 2.
 
     Args:
         own: this site.
@@ -35,7 +35,7 @@ def check_contributors(own: str, contributors: tuple[str, ...], members: Collect
 
 
 def encoding_name(fixed_point: FixedPoint) -> bytes:
-    """How numbers become integers, as bytes that a context binds: C, K and the width of the integers."""
+    """Return the encoding as bytes for the context: C, K and the width of the integers."""
     clipping_range = float(fixed_point.clipping_range).hex()
     return pack("masking encoding", "fixed point modulo 2**32 and 2**64", clipping_range, fixed_point.sites)
 
@@ -49,7 +49,7 @@ def round_context(
     length_bytes: int,
     encoding: bytes,
 ) -> bytes:
-    """The context of one round: SHA-256 over all that is bound, 32 bytes.
+    """Return the context of one round: SHA-256 over all values that are fixed, 32 bytes.
 
     Args:
         transcript: T of the key session, 32 bytes.

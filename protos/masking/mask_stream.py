@@ -1,4 +1,4 @@
-"""Pairwise masks, added to the encoded vector chunk by chunk.
+"""Adds pairwise masks to the encoded vector, chunk by chunk.
 
 Each pair of contributors shares a keystream as long as the vector, cut and typed exactly as the
 vector is (protos/numbers/chunk_layout.py): 64-bit words modulo 2**64, changes modulo 2**32. The lower site of a
@@ -46,12 +46,12 @@ class Suite(StrEnum):
 
 
 def round_key(pair_key: bytes, context: bytes, suite: Suite) -> bytes:
-    """The key of one pair's keystream in one round, 32 bytes; each cipher has its own."""
+    """Return the key of one pair's keystream in one round, 32 bytes. Each cipher has its own key."""
     return expand(pair_key, pack("round", context, suite.value))
 
 
 def counter_block(chunk: int, suite: Suite) -> bytes:
-    """Where in the keystream a chunk begins: the cipher's 16 bytes of initial counter.
+    """Return the cipher's initial counter for a chunk, 16 bytes. It sets where in the keystream the chunk begins.
 
     The key is fresh for every pair and context, so the chunk number is all that must differ. It
     lies in the half of the block that the count of blocks within a chunk never reaches:
@@ -118,7 +118,7 @@ class Masker:
         raise TypeError("masks are neither copied nor written")
 
     def masked(self, body: memoryview, index: int) -> memoryview:
-        """One chunk with this site's masks, in memory of its own; `body` stays as it is.
+        """Return a copy of one chunk with this site's masks added. `body` is not changed.
 
         Args:
             body: the chunk's bytes; exactly as long as the layout says.

@@ -1,4 +1,4 @@
-"""Why a site refuses to mask: a closed list of sentences that quote nothing.
+"""The closed list of reasons for which a site refuses to mask. No sentence quotes a received value.
 
 A refusal may be logged, audited and told to the coordinator as it stands, because it holds no
 value, no key and no name from the wire.
@@ -50,7 +50,7 @@ class MaskingRefused(ValueError):
 
 
 def require(is_right: bool, reason: Reason) -> None:
-    """Return if it is right.
+    """Raise the refusal if the condition is false.
 
     Raises:
         MaskingRefused: it is not.

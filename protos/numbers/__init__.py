@@ -1,1 +1,1 @@
-"""Numbers on the wire: fixed point, chunks, sums."""
+"""Numbers in messages: fixed point, chunks and sums."""

@@ -1,4 +1,4 @@
-"""A contribution's vector in chunks: where every number lies, in memory and on the wire.
+"""The layout of a contribution's vector in chunks: the place of every number in memory and in a message.
 
 A chunk is `check | scalars | changes`, little-endian: one 64-bit 1, whose sum must be the number of
 sites; in the last chunk the scalars as 64-bit integers; then up to 131,072 changes as 32-bit
@@ -30,7 +30,7 @@ class Layout:
 
     @property
     def chunks(self) -> int:
-        """At least one: even an empty vector carries its check."""
+        """The number of chunks, at least one: an empty vector has a check too."""
         return max(1, -(-self.parameters // CHUNK_PARAMETERS))
 
     @property
@@ -43,28 +43,28 @@ class Layout:
         return _WORD * self.words_in(index) + 4 * self._changes(index)
 
     def start(self, index: int) -> int:
-        """Where a chunk begins in the buffer, in bytes; always a multiple of eight."""
+        """Return where a chunk begins in the buffer, in bytes. This is always a multiple of eight."""
         return index * (4 * CHUNK_PARAMETERS + _WORD)
 
     def changes_slice(self, index: int) -> slice:
-        """Which numbers of the vector a chunk holds."""
+        """Return which numbers of the vector a chunk contains."""
         return slice(index * CHUNK_PARAMETERS, index * CHUNK_PARAMETERS + self._changes(index))
 
     def body(self, buffer: bytearray | memoryview, index: int) -> memoryview:
-        """One chunk's bytes, in place."""
+        """Return one chunk's bytes as a view, without a copy."""
         start = self.start(index)
         return memoryview(buffer)[start : start + self.chunk_bytes(index)]
 
     def words(self, body: bytes | memoryview, index: int) -> Integers64:
-        """The check and, in the last chunk, the scalars: int64 of shape (1 + scalars,), in place."""
+        """Return a view of the check and, in the last chunk, the scalars: int64 of shape (1 + scalars,)."""
         return np.frombuffer(body, "<i8", self.words_in(index))
 
     def changes(self, body: bytes | memoryview, index: int) -> Integers32:
-        """The encoded changes: int32 of shape (n,), in place."""
+        """Return a view of the encoded updates: int32 of shape (n,)."""
         return np.frombuffer(body, "<i4", self._changes(index), offset=_WORD * self.words_in(index))
 
     def words_in(self, index: int) -> int:
-        """How many 64-bit integers a chunk begins with."""
+        """Return the number of 64-bit integers at the beginning of a chunk."""
         return 1 + (self.scalars if index == self.chunks - 1 else 0)
 
     def _changes(self, index: int) -> int:

@@ -1,4 +1,4 @@
-"""Real numbers as 32-bit integers whose sums are exact.
+"""Encodes real numbers as 32-bit integers, so that sums are exact.
 
 Source: docs/design/protocol.md, "Integers". K sites contribute, each value is clipped to C, and the scale S is
 the largest power of two with S * C <= floor((2**31 - 1) / K). Then every sum over K sites lies
@@ -19,7 +19,7 @@ BLOCK: Final = 1 << 16  # numbers handled at once: three float32 blocks stay in 
 
 
 def is_power_of_two(number: float) -> bool:
-    """Whether a number is 2**n for some whole n, negative ones included."""
+    """Return whether a number is 2**n for a whole number n, which may be negative."""
     return number > 0 and math.isfinite(number) and math.frexp(number)[0] == 0.5
 
 
@@ -51,7 +51,7 @@ class FixedPoint:
 
     @property
     def scale(self) -> float:
-        """S, a power of two."""
+        """The scale S, a power of two."""
         return 2.0 ** math.floor(math.log2(((1 << 31) - 1) // self.sites / self.clipping_range))
 
     def encode(self, values: npt.NDArray[np.float32], weight: float, out: npt.NDArray[np.int32]) -> int:
@@ -98,7 +98,7 @@ class FixedPoint:
         return outside
 
     def most(self, weights: float, sites: int) -> float:
-        """The largest size of one number in a sum of honest contributions.
+        """Return the largest absolute value of one number in a sum of honest contributions.
 
         Args:
             weights: the sum of the sites' weights.
@@ -107,7 +107,7 @@ class FixedPoint:
         return self.scale * self.clipping_range * weights + 0.5 * sites
 
     def decode(self, total: npt.NDArray[np.int32], divisor: float) -> npt.NDArray[np.float64]:
-        """The mean that a sum stands for: total / (S * divisor), in float64.
+        """Return the mean that a sum encodes: total / (S * divisor), in float64.
 
         Args:
             total: int32 of shape (n,), the sum modulo 2**32 read as signed.
@@ -117,7 +117,7 @@ class FixedPoint:
 
 
 def round_rows(rows: int, largest: int) -> int:
-    """A row count on the public grid of two significant bits, to the nearest, at most `largest`.
+    """Round a row count to two significant bits, at most `largest`.
 
     docs/design/protocol.md, "Integers": a change of membership would otherwise reveal the leaver's exact count
     by subtraction. On this grid rows / 2**n is exact in float32.

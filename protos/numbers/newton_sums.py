@@ -1,4 +1,4 @@
-"""The sums of a regression that sites fit together: integers on the wire, one next step for everybody.
+"""The sums of a regression that sites fit together. Sites send integers and all compute the same next step.
 
 Each site adds up the Hessian H and the gradient g of its own rows at common coefficients. The sums of these
 over the sites are all that one Newton step needs. The rules:
@@ -49,12 +49,12 @@ class NewtonSums:
 
     @classmethod
     def zeros(cls, columns: int, outputs: int) -> NewtonSums:
-        """The sums of a site without a usable row."""
+        """Return the sums of a site without a usable row."""
         return cls(hessian=np.zeros((outputs, columns, columns)), gradient=np.zeros((outputs, columns)))
 
     @classmethod
     def decoded(cls, integers: Sequence[int], columns: int, outputs: int) -> NewtonSums:
-        """The reverse of `encoded`, for summed integers too.
+        """Decode what `encoded` returned, or a sum of such vectors.
 
         Args:
             integers: `number_count(columns, outputs)` of them.
@@ -69,7 +69,7 @@ class NewtonSums:
         return cls(hessian=hessian, gradient=values[:, len(upper[0]) :].copy())
 
     def encoded(self) -> tuple[int, ...]:
-        """For each output the upper triangle of H by rows, then g, as integers of NEWTON_SCALE."""
+        """Encode for each output the upper triangle of H by rows, then g, as integers of NEWTON_SCALE."""
         upper = np.triu_indices(self.gradient.shape[1])
         values = np.concatenate([self.hessian[:, upper[0], upper[1]], self.gradient], axis=1)
         if not np.isfinite(values).all():
@@ -77,11 +77,11 @@ class NewtonSums:
         return tuple(int(value) for value in np.rint(values.ravel() * NEWTON_SCALE))
 
     def without(self, own: NewtonSums) -> NewtonSums:
-        """These sums less one site's own."""
+        """Return these sums minus the sums of one site."""
         return NewtonSums(hessian=self.hessian - own.hessian, gradient=self.gradient - own.gradient)
 
     def require_possible(self, rows: float, largest_weight: float) -> None:
-        """Refuse what the sums of so many rows cannot be.
+        """Refuse sums that are impossible for this number of rows.
 
         Args:
             rows: N, at least the squared sum of every standardised column.
@@ -99,7 +99,7 @@ class NewtonSums:
             raise OutOfBound("a Hessian that is not positive semidefinite")
 
     def next_coefficients(self, before: Float64, ridge: float) -> Float64:
-        """One Newton step: (H + ridge I) after = H before - g.
+        """Return the coefficients after one Newton step: (H + ridge I) after = H before - g.
 
         Args:
             before: float64 of shape (outputs, columns), where the sums were computed.
@@ -124,23 +124,23 @@ class NewtonSums:
 
 
 def number_count(columns: int, outputs: int) -> int:
-    """How many integers one site sends in one Newton round."""
+    """Return the number of integers that one site sends in one Newton round."""
     return outputs * columns * (columns + 3) // 2
 
 
 def has_converged(before: Float64, after: Float64) -> bool:
-    """Whether a step has moved no coefficient by CONVERGED or more."""
+    """Return whether the last step moved every coefficient by less than CONVERGED."""
     return bool(np.abs(after - before).max(initial=0.0) < CONVERGED)
 
 
 def announced(integers: Sequence[int]) -> Float32:
-    """Summed integers as they come down: float32 of shape (4 * integers,), whole numbers below 2**16."""
+    """Encode sums for the sites: float32 of shape (4 * integers,), whole numbers below 2**16."""
     words = np.array(integers, "<i8").view("<u2")
     return words.astype(np.float32)
 
 
 def read_announced(numbers: Float32) -> tuple[int, ...]:
-    """The reverse of `announced`.
+    """Decode what `announced` encoded.
 
     Raises:
         OutOfBound: a number is not whole, or not below 2**16.

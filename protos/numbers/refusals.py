@@ -1,4 +1,4 @@
-"""How many sites refuse what they received, from sums alone, so that no site can hide another's refusal.
+"""Counts how many sites refuse the received parameters. Only sums are used, so no site can hide another's refusal.
 
 A plain count of votes is no protection: behind the masks a hostile site may add any number to a sum, and with it
 the missing votes. Here a site that accepts sends zeros. A site that refuses draws a secret number r and sends
@@ -25,12 +25,12 @@ PRIME: Final = (1 << 55) - 55
 
 
 def numbers_for(refusals: int) -> int:
-    """How many sums tell up to so many refusals apart."""
+    """Return how many sums are needed to count up to this number of refusals."""
     return 2 * refusals - 1
 
 
 def refusal(secret: int, count: int) -> tuple[int, ...]:
-    """What a site that refuses sends: so many powers of its secret, each from 1 to PRIME - 1.
+    """Return what a site sends to refuse: powers of its secret, each from 1 to PRIME - 1.
 
     Args:
         secret: a whole number of at least 55 random bits, of this site alone, another one for each round.
@@ -41,7 +41,7 @@ def refusal(secret: int, count: int) -> tuple[int, ...]:
 
 
 def count_refusals(sums: Sequence[int]) -> int:
-    """How many sites refused, at most (numbers + 1) / 2; see the module's first lines.
+    """Return how many sites refused, at most (numbers + 1) / 2. The module's docstring explains the method.
 
     Args:
         sums: over all sites, of the powers 1, 2, 3 and so on; an odd number of them.

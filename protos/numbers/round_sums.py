@@ -1,4 +1,4 @@
-"""What the contributions of one round add up to, by name; nothing of a single site."""
+"""The sums of all contributions of one round, by name. They contain no number of a single site."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Sums:
     scalars: Mapping[str, int]
 
     def weight(self, weighting: Weighting) -> float:
-        """The sum of the weights by which the sites multiplied their changes."""
+        """Return the sum of the weights by which the sites multiplied their updates."""
         match weighting:
             case EqualWeights():
                 return float(self.contributors)

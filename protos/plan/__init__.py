@@ -1,1 +1,1 @@
-"""What all sites approve: the plan, its method, its networks, and what may travel in a round."""
+"""The plan that all sites approve: its method, its networks, and the numbers that a round may send."""

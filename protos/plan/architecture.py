@@ -1,4 +1,4 @@
-"""The networks a plan may name, and every tensor they consist of, without any tensor library.
+"""The networks that a plan may name, and all their tensors. No tensor library is needed.
 
 Coordinator and sites read the same list of names, shapes and initial ranges here: the coordinator
 to hold and start the shared tensors, the site to build the network and to know what is private. The
@@ -61,7 +61,7 @@ Architecture = Annotated[
 def network_tensors(
     architecture: Architecture, *, columns: int, outputs: int, common: int | None = None
 ) -> tuple[TensorSpec, ...]:
-    """Every tensor of the complete network, in the order of the network's own parameters.
+    """Return every tensor of the complete network, in the order of the network's parameters.
 
     Args:
         architecture: the plan's choice; listed tensors need no numbers.
@@ -100,7 +100,7 @@ def network_tensors(
 
 
 def body_tensors(architecture: Architecture) -> tuple[TensorSpec, ...]:
-    """The tensors of part body, the same at every site, in the order of `network_tensors`; perhaps none.
+    """Return the tensors of part body, the same at every site, in the order of `network_tensors`. May be empty.
 
     Raises:
         ConfigurationError: the body is too large.
@@ -139,9 +139,9 @@ def _check_counts(columns: int, outputs: int, common: int) -> None:
 def _check_something_is_unique(columns: int, common: int) -> None:
     if common == columns:
         raise ConfigurationError(
-            what=f"All {columns} columns of this site are those that all sites have in common.",
-            consequence="The unique column of the network columns has nothing to see, so no network was built.",
-            remedy="Declare at least one column of this site's own, or choose the network dense in the plan.",
+            what=f"All {columns} columns of this site are columns that all sites share.",
+            consequence="The network `columns` needs a column that only this site has, so no network was built.",
+            remedy="Declare at least one such column, or choose the network `dense` in the plan.",
         )
 
 

@@ -1,4 +1,4 @@
-"""Methods that train one model for all sites: FedAvg and what improves on it.
+"""Methods that train one model for all sites: FedAvg and methods that improve on it.
 
 The fields of a definition are the method's hyperparameters as they stand in a plan, so a misspelt
 one is refused where it is written. † marks methods whose formula is given as remembered from the
@@ -36,7 +36,7 @@ class FederatedAveraging(Document):
     name: Literal["fedavg"]
 
     def method(self) -> Method:
-        """The method made of its ingredients."""
+        """Return the method, built from its ingredients."""
         return Method()
 
 
@@ -47,7 +47,7 @@ class FedProx(Document):
     strength: float = Field(default=0.01, gt=0, le=1e6)
 
     def method(self) -> Method:
-        """The method made of its ingredients."""
+        """Return the method, built from its ingredients."""
         return Method(penalties=(Proximal(self.strength),))
 
 
@@ -72,7 +72,7 @@ class FedAdam(_ServerOptimiser):
     second_decay: float = Field(default=0.99, ge=0, lt=1)
 
     def method(self) -> Method:
-        """The method made of its ingredients."""
+        """Return the method, built from its ingredients."""
         return self._made_of(Moment.ADAM, offset=self.offset, second_decay=self.second_decay)
 
 
@@ -84,7 +84,7 @@ class FedYogi(_ServerOptimiser):
     second_decay: float = Field(default=0.99, ge=0, lt=1)
 
     def method(self) -> Method:
-        """The method made of its ingredients."""
+        """Return the method, built from its ingredients."""
         return self._made_of(Moment.YOGI, offset=self.offset, second_decay=self.second_decay)
 
 
@@ -95,7 +95,7 @@ class FedAdagrad(_ServerOptimiser):
     offset: float = Field(default=1e-3, gt=0, le=1)
 
     def method(self) -> Method:
-        """The method made of its ingredients."""
+        """Return the method, built from its ingredients."""
         return self._made_of(Moment.ADAGRAD, offset=self.offset, second_decay=0.0)
 
 
@@ -106,7 +106,7 @@ class Scaffold(Document):
     rate: float = Field(default=1.0, gt=0, le=100)
 
     def method(self) -> Method:
-        """The method made of its ingredients."""
+        """Return the method, built from its ingredients."""
         return Method(procedure=ControlVariates(), server_rule=Controlled(self.rate))
 
 
@@ -118,7 +118,7 @@ class Moon(Document):
     temperature: float = Field(default=0.5, gt=0, le=100)
 
     def method(self) -> Method:
-        """The method made of its ingredients."""
+        """Return the method, built from its ingredients."""
         return Method(penalties=(Contrastive(strength=self.strength, temperature=self.temperature),))
 
 
@@ -132,7 +132,7 @@ class FedLP(Document):
     keep_probability: float = Field(default=0.7, gt=0, le=1)
 
     def method(self) -> Method:
-        """The method made of its ingredients."""
+        """Return the method, built from its ingredients."""
         return Method(server_rule=KeptLayersMean(self.keep_probability))
 
 
@@ -146,7 +146,7 @@ class FedLAMA(Document):
     slow_factor: StrictInt = Field(default=2, ge=2, le=1000)
 
     def method(self) -> Method:
-        """The method made of its ingredients."""
+        """Return the method, built from its ingredients."""
         return Method(server_rule=LayerIntervals(self.slow_factor))
 
 
@@ -156,5 +156,5 @@ class LocalOnly(Document):
     name: Literal["local"]
 
     def method(self) -> Method:
-        """The method made of its ingredients."""
+        """Return the method, built from its ingredients."""
         return Method(federated=Nothing())

@@ -1,4 +1,4 @@
-"""Bytes that mean one thing only: what both programs hash, sign and derive keys from.
+"""Unambiguous bytes that both programs hash, sign and derive keys from.
 
 Every digest of the protocol is taken over fields that carry their length and over a label that
 names their purpose, so that no two statements can share an encoding.
@@ -15,7 +15,7 @@ _LENGTH: Final = struct.Struct("<Q")
 
 
 def pack(purpose: str, *fields: bytes | str | int) -> bytes:
-    """The fields, each behind its length in eight little-endian bytes, after the protocol's label.
+    """Join the protocol's label and the fields, each after its length in eight little-endian bytes.
 
     Text is UTF-8 and a number is signed, 64 bits, little-endian.
 

@@ -1,4 +1,4 @@
-"""Which ingredients cannot be combined, and why; pure.
+"""Decides which ingredients cannot be combined, and why. Pure functions.
 
 A refusal is one clause that says the reason. What is not refused here is allowed, so methods compose
 wherever the mathematics does.
@@ -74,7 +74,7 @@ class Conditions:
 
 
 def missing_parts(method: Method, architecture: Architecture) -> tuple[Part, ...]:
-    """The parts that a method federates by name and a network does not have.
+    """Return the parts that a method shares by name but that a network does not have.
 
     A network of two layers has no body between input and head; what else is federated of it is shared all the same.
     """
@@ -86,7 +86,7 @@ def missing_parts(method: Method, architecture: Architecture) -> tuple[Part, ...
 
 
 def agreed_sizes(method: Method, architecture: Architecture) -> frozenset[Size]:
-    """What a plan has to list for all sites: the numbers on which the shape of some federated tensor depends."""
+    """Return which sizes a plan must list for all sites, because a shared tensor's shape depends on them."""
     parts, federated = method.federated_parts, method.federated
 
     def shapes(columns: int, outputs: int) -> list[tuple[int, ...]]:
@@ -101,7 +101,7 @@ def agreed_sizes(method: Method, architecture: Architecture) -> frozenset[Size]:
 
 
 def why_impossible(method: Method, conditions: Conditions) -> tuple[str, ...]:
-    """All that speaks against a method under these conditions, a clause each, each once."""
+    """Return every reason why a method is impossible under these conditions, one clause each."""
     checks = (_of_network, _of_private, _of_procedure, _of_controls, _of_layers, _of_penalties, _of_nothing)
     return tuple(dict.fromkeys(reason for check in checks for reason in check(method, conditions)))
 

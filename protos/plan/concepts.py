@@ -1,4 +1,4 @@
-"""Concepts: columns that mean the same at several sites, with one definition, unit and range.
+"""Concepts: columns with the same meaning at several sites, each with one definition, unit and range.
 
 A plan lists concepts. Each hospital's contract maps a column of its own to a concept, and a plan's conversions
 bring the column's unit to the concept's. The rules:
@@ -116,7 +116,7 @@ class ConceptColumn:
 
 
 def columns_of(concepts: tuple[Concept, ...]) -> tuple[ConceptColumn, ...]:
-    """The columns of a regression on these concepts, in order.
+    """Return the columns of a regression on these concepts, in order.
 
     A concept of k codes has k - 1: whether the code is any but the first, then one for each code but the first two.
     So a code that is rare at a site still counts among the others there.
@@ -125,7 +125,7 @@ def columns_of(concepts: tuple[Concept, ...]) -> tuple[ConceptColumn, ...]:
 
 
 def declared_standard(column: ConceptColumn) -> tuple[float, float]:
-    """Typical value and spread of a column's values in 0..1, as the plan declares them."""
+    """Return the typical value and the spread of a column's values in 0..1, as the plan declares them."""
     concept = column.concept
     if isinstance(concept, NumberConcept):
         width = concept.high - concept.low
@@ -154,7 +154,7 @@ class _Listed(BaseModel):
 
 
 def read_concepts(path: Path, *, consequence: str) -> tuple[Concept, ...]:
-    """The concepts of a plan's file, or of a file that has no other key.
+    """Read the concepts from a plan's file, or from a file that has no other key.
 
     Args:
         path: the file, in YAML.

@@ -1,4 +1,4 @@
-"""Kinds of text that both programs' configurations hold.
+"""Types of text that the configurations of both programs contain.
 
 Whoever reads one of these has an address with a port that exists, or a path without control
 characters; whether anything is there is another question.

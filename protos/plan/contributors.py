@@ -1,4 +1,4 @@
-"""Which sites contribute to which number of the sum; computed from the plan alone.
+"""Computes from the plan which sites contribute to which numbers of the sum.
 
 The smallest set is counted for every number, not for the vector. The rules:
 
@@ -21,7 +21,7 @@ FIGURES: Final = "figures"
 
 
 def smallest_set(plan: Plan, smallest_sites: int) -> int:
-    """The fewest sites that any combination of answered sums may have; of these, two are no colluders.
+    """Return the smallest number of sites in a combination of answered sums. Two of them must not be colluders.
 
     Args:
         plan: as approved.
@@ -31,7 +31,7 @@ def smallest_set(plan: Plan, smallest_sites: int) -> int:
 
 
 def kinds_of(plan: Plan) -> dict[str, frozenset[str]]:
-    """For each kind of number the names of the sites whose contribution can be other than 0."""
+    """Return for each kind of number the names of the sites whose contribution may differ from 0."""
     manifest, everybody = manifest_of(plan), frozenset(plan.site_names)
     kinds = {CHANGES: everybody - plan.evaluating_sites} if manifest.tensors or manifest.scalars else {}
     if plan.prior is not None:

@@ -1,4 +1,4 @@
-"""Files that people write: YAML in, a checked frozen record out, or every mistake at once.
+"""Reads YAML files that people write. Returns a checked frozen record, or raises an error that lists all mistakes.
 
 Each mistake is reported with file, line and column and, for an unknown key or name, the nearest known one.
 Anchors, tags, duplicate keys, deep nesting and files above a megabyte are refused: a configuration
@@ -46,7 +46,7 @@ class Reasons(ValueError):
 
 
 def refuse_for(reasons: Iterable[str]) -> None:
-    """Raises Reasons with all of them, each once, if there are any."""
+    """Raise Reasons with all distinct reasons, if there are any."""
     if found := tuple(dict.fromkeys(reasons)):
         raise Reasons(found)
 
@@ -76,7 +76,7 @@ _PLAIN_TAGS: Final = {f"tag:yaml.org,2002:{kind}" for kind in ("map", "seq", "st
 
 
 def read_document(path: Path, model: type[Record], *, consequence: str) -> Record:
-    """The record that a YAML file describes.
+    """Return the record that a YAML file describes.
 
     Args:
         path: the file, at most a megabyte of UTF-8.
@@ -99,7 +99,7 @@ def read_document(path: Path, model: type[Record], *, consequence: str) -> Recor
 
 
 def parse_document(raw: bytes, model: type[Record], *, source: str, consequence: str) -> Record:
-    """As `read_document`, from bytes; `source` stands where the file name would."""
+    """Like `read_document`, from bytes. `source` replaces the file name in messages."""
     try:
         root = _compose(raw)
         data = _construct(root)

@@ -1,4 +1,4 @@
-"""One round's exchange: which of the manifest's tensors and scalars travel in it, and which come down.
+"""The exchange of one round: which tensors and scalars of the manifest sites send, and which they receive.
 
 Both programs compute it from the plan and the offer, so that neither can be talked into another one.
 The rules:
@@ -55,21 +55,21 @@ class Exchange:
 
     @cached_property
     def down_parameters(self) -> int:
-        """Numbers that come down, controls not counted."""
+        """How many numbers sites receive, without control variates."""
         return sum(tensor.number_count for tensor in self.down)
 
     @cached_property
     def down_numbers(self) -> int:
-        """Numbers that come down, controls included."""
+        """How many numbers sites receive, with control variates."""
         return self.down_parameters * (2 if self.has_controls else 1)
 
     @cached_property
     def layout(self) -> Layout:
-        """How the vector that goes up lies in its chunks."""
+        """The layout in chunks of the vector that sites send."""
         return Layout(sum(tensor.number_count for tensor in self.up), len(self.scalars))
 
     def tensor_at(self, index: int) -> str:
-        """The name of the tensor that holds number `index` of the vector that goes up."""
+        """Return the name of the tensor that contains number `index` of the vector that sites send."""
         for tensor, part in zip(self.up, slices_of(self.up), strict=True):
             if index < part.stop:
                 return tensor.name
@@ -77,7 +77,7 @@ class Exchange:
 
 
 def spans(manifest: Manifest, tensors: tuple[TensorSpec, ...]) -> tuple[tuple[slice, slice], ...]:
-    """Where some of the manifest's tensors lie: as few pairs of slices as there are gaps between them.
+    """Return the places of some of the manifest's tensors as pairs of slices. Neighbours share one pair.
 
     Args:
         manifest: every tensor that may travel.
@@ -99,12 +99,12 @@ def spans(manifest: Manifest, tensors: tuple[TensorSpec, ...]) -> tuple[tuple[sl
 
 
 def pack_layers(chosen: tuple[bool, ...]) -> bytes:
-    """Which layers take part, as an offer carries it: one bit each, the first the lowest; empty for all."""
+    """Encode which layers take part, for an offer: one bit each, the first layer lowest. Empty means all layers."""
     return b"" if all(chosen) else np.packbits(np.array(chosen, dtype=bool), bitorder="little").tobytes()
 
 
 def unpack_layers(layers: bytes, count: int) -> tuple[bool, ...]:
-    """The reverse, for a manifest with so many layers.
+    """Decode what `pack_layers` encoded, for a manifest with this number of layers.
 
     Raises:
         MalformedMessage: not what `pack_layers` makes of any choice.
@@ -119,7 +119,7 @@ def unpack_layers(layers: bytes, count: int) -> tuple[bool, ...]:
 
 
 def stage_at(plan: Plan, round_number: int, training_rounds: int | None = None) -> Stage | None:
-    """What a round is for; None beyond the last.
+    """Return the purpose of a round, or None after the last round.
 
     Args:
         plan: the plan.
@@ -147,13 +147,13 @@ def stage_at(plan: Plan, round_number: int, training_rounds: int | None = None) 
 
 
 def is_measured(plan: Plan, round_number: int) -> bool:
-    """Whether sites validate the model that a training round begins with; never the first one."""
+    """Return whether sites validate the model at the start of a training round. They never do in the first."""
     made = round_number - plan.has_probe
     return made > 0 and made % plan.schedule.rounds_per_measurement == 0
 
 
 def kept_layers(plan: Plan, manifest: Manifest, round_number: int) -> frozenset[str]:
-    """The layers whose changes go up in a training round, the same at every site; all, except under FedLP.
+    """Return the layers whose updates sites send in a training round. Only FedLP leaves layers out.
 
     A layer is kept where a 64-bit number drawn from the plan's public draws, the round and its name, divided by
     2**64, is below the method's probability. If no layer is, the one with the smallest number is kept.
@@ -169,7 +169,7 @@ def kept_layers(plan: Plan, manifest: Manifest, round_number: int) -> frozenset[
 
 
 def is_synchronised(plan: Plan, round_number: int) -> bool:
-    """Whether all layers are aggregated in a training round; always, except under FedLAMA."""
+    """Return whether all layers are summed in a training round. This is always so, except under FedLAMA."""
     rule = plan.ingredients.server_rule
     return not isinstance(rule, LayerIntervals) or (round_number - plan.has_probe + 1) % rule.slow_factor == 0
 
@@ -182,7 +182,7 @@ class Exchanges:
         self._made: dict[tuple[Stage, bytes, frozenset[Occasion], frozenset[str]], Exchange] = {}
 
     def start_digest(self, exchange: Exchange) -> bytes:
-        """BLAKE3 of what comes down before anything was trained: the plan's first values, and zeros as controls.
+        """Return the BLAKE3 digest of what sites receive before training: the plan's first values and zero controls.
 
         One tensor is computed at a time, so that the memory of a second model is never taken.
 
@@ -201,7 +201,7 @@ class Exchanges:
         return bytes(digest.digest())
 
     def result(self, layers: bytes) -> tuple[TensorSpec, ...]:
-        """The tensors whose values come down with the last aggregate.
+        """Return the tensors that sites receive with the last sum.
 
         Raises:
             MalformedMessage: layers that the method does not choose.
@@ -212,7 +212,7 @@ class Exchanges:
         return self._tensors(chosen) if self._plan.prior is None else (self._plan.prior.tensor,)
 
     def of(self, round_number: int, stage: Stage, layers: bytes) -> Exchange:
-        """What travels in a round.
+        """Return what sites send and receive in a round.
 
         Args:
             round_number: from 0.

@@ -1,4 +1,4 @@
-"""Counts and moments of declared columns: what a plan that trains nothing asks of its sites.
+"""Counts and moments of declared columns, for a plan that trains nothing.
 
 Each site counts its own rows and adds up scaled values; only these integers travel, masked, and only once for
 each version of its data. The rules:
@@ -63,7 +63,7 @@ Kind = Literal["count", "sum", "squares"]
 
 
 def numbers_of(statistics: Statistics) -> tuple[tuple[Kind, str], ...]:
-    """Every number that a site sends, as its kind and its cell, in the order of the vector."""
+    """Return every number that a site sends, as its kind and its cell, in the order of the vector."""
     found: list[tuple[Kind, str]] = []
     for column in statistics.columns:
         if isinstance(column, NumericColumn):
@@ -74,7 +74,7 @@ def numbers_of(statistics: Statistics) -> tuple[tuple[Kind, str], ...]:
 
 
 def summed(statistics: Statistics, sums: Mapping[str, int]) -> dict[str, dict[str, float | int | None]]:
-    """What the summed integers stand for: of each cell its rows and, for a number, mean and standard deviation.
+    """Return the rows of each cell, and for a number also the mean and the standard deviation, from summed integers.
 
     Args:
         statistics: the plan's.

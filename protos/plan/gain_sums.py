@@ -1,4 +1,4 @@
-"""What sites gained, as sums over all of them: mean, fairness and incentive, and no site's own figure.
+"""The sites' gains as sums over all sites: mean, fairness and incentive. No site's own figure is included.
 
 A site turns its figures into three or four integers, which travel masked; the coordinator sees their sums. The
 metric lies between 0 and 1 (AUROC), so there is none for a regression. The rules:
@@ -45,7 +45,7 @@ class GainSums:
 
     @classmethod
     def from_names(cls, scalars: Mapping[str, int]) -> GainSums:
-        """The reverse of `by_name`, for sums that travelled."""
+        """Build the sums from the integers that `by_name` returned."""
         measured, metric, squared, gained = _NAMES
         return cls(scalars[measured], scalars[metric], scalars.get(squared), scalars[gained])
 
@@ -70,7 +70,7 @@ class GainOverSites:
 
 
 def gain_sums(federated: float | None, baselines: Sequence[float | None]) -> GainSums:
-    """One site's part of the sums.
+    """Return one site's part of the sums.
 
     Args:
         federated: the federated model's metric on the site's own test rows, from 0 to 1; None where it is
@@ -89,7 +89,7 @@ def gain_sums(federated: float | None, baselines: Sequence[float | None]) -> Gai
 
 
 def gain_over_sites(sums: GainSums) -> GainOverSites:
-    """What the summed integers of all sites stand for; each figure to within 1e-9.
+    """Return the gains over all sites from the summed integers. Each figure is exact to within 1e-9.
 
     Raises:
         ValueError: no honest sites can have sent numbers with these sums.

@@ -1,4 +1,4 @@
-"""What a plan says about refusing shared parameters: by which rule sites accept, and how many have to.
+"""A plan's rule for refusing shared parameters: how a site decides, and how many sites must accept.
 
 Each site measures the shared parameters that it receives on its own rows before it trains on them. If too few sites
 accept them, the run returns to the parameters that were accepted last. docs/design/acceptance.md has the reasons.

@@ -1,4 +1,4 @@
-"""What methods are made of.
+"""The ingredients of methods.
 
 A method says which parameters are federated, how a site trains in one round, what it adds to its loss,
 how it takes in shared values, and by which rule the coordinator turns the aggregate into the next
@@ -260,7 +260,7 @@ class Method:
 
     @property
     def federated_parts(self) -> tuple[Part, ...]:
-        """The parts of the network of which parameters may travel."""
+        """The parts of the network whose parameters may be shared."""
         match self.federated:
             case Everything() | AllButNormalisation() | SensitivePrefix() | Prefix():
                 return tuple(Part)
@@ -275,5 +275,5 @@ class Method:
 
     @property
     def has_controls(self) -> bool:
-        """Whether control variates come down beside the parameters."""
+        """Whether sites receive control variates with the parameters."""
         return isinstance(self.procedure, ControlVariates)

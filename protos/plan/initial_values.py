@@ -1,4 +1,4 @@
-"""First values of tensors, the same on every machine, from the plan's seed or a site's secret, and the tensor's name.
+"""First values of tensors from a seed (the plan's or a site's secret) and the tensor's name. Same on every machine.
 
 Coordinator and sites compute the shared ones separately and must arrive at the same bits, which the random
 generators of numerical libraries do not promise between kinds of CPU. The rules:
@@ -25,7 +25,7 @@ _WORDS_AT_ONCE = 2**20
 
 
 def initial_values(spec: TensorSpec, seed: int) -> NDArray[np.float32]:
-    """The values with which a tensor starts.
+    """Return the first values of a tensor.
 
     Source: docs/design/protocol.md, "Initial values". The keystream is AES-256-CTR from counter 0; each little-endian
     32-bit word w gives the integer w >> 8 of 24 bits, and (w >> 8) / 2**23 - 1 times the bound,
@@ -47,7 +47,7 @@ def initial_values(spec: TensorSpec, seed: int) -> NDArray[np.float32]:
 
 
 def secret_values(spec: TensorSpec, secret: bytes) -> NDArray[np.float32]:
-    """The values with which a tensor starts that never leaves its site; computed as `initial_values`.
+    """Return the first values of a private tensor, computed like `initial_values`.
 
     Args:
         spec: the tensor's name, shape and range.

@@ -1,4 +1,4 @@
-"""How the learning rate moves during a run, as a factor of the optimiser's own.
+"""Learning rate schedules: a factor of the optimiser's learning rate for each step.
 
 A factor depends on the number of the step alone, so that a site that enters late or begins again from
 a checkpoint makes its steps with the rates that everybody else has. Every schedule may begin with a
@@ -54,7 +54,7 @@ RateSchedule: TypeAlias = Annotated[ConstantRate | StepRate | ExponentialRate | 
 
 
 def rate_factor(schedule: RateSchedule, step: int, steps: int, batches_per_epoch: int) -> float:
-    """What the learning rate is multiplied with at one step.
+    """Return the factor of the learning rate at one step.
 
     Args:
         schedule: the plan's.

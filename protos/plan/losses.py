@@ -1,4 +1,4 @@
-"""What a site's network is fitted to: the loss of a batch, as a plan names it.
+"""Loss functions that a plan can name for a site's network.
 
 Which function that is follows from the site's own target (its data contract), so the plan does not
 repeat it: binary cross-entropy, cross-entropy over several classes, or squared error.

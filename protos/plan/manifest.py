@@ -1,4 +1,4 @@
-"""The manifest: everything that a site may send in a run, computed from the plan alone.
+"""The manifest: a list of everything that a site may send in a run, computed from the plan alone.
 
 The gate refuses what it does not name, and a hospital approves its digest. Which of it travels in a
 single round is said by exchange.py. Changes travel in the manifest's order as one vector, scalars as
@@ -69,7 +69,7 @@ class Occasion(StrEnum):
 
     @property
     def travels_once(self) -> bool:
-        """Whether another draw of the step would give the same number again.
+        """Whether a resampled attempt would send the same number again.
 
         Two sums of it over two sets of sites would differ by one site's own number, so it stays out of
         every draw but the ordinary one. docs/design/protocol.md, "Integers".
@@ -92,7 +92,7 @@ class Scalar:
 
     @property
     def lowest(self) -> int:
-        """Its smallest value at one site."""
+        """The smallest value that one site can send."""
         return -self.bound if self.is_signed else 0
 
 
@@ -110,17 +110,17 @@ class Manifest:
 
     @cached_property
     def parameters(self) -> int:
-        """Numbers in the vector of all changes."""
+        """How many numbers the vector of all updates has."""
         return sum(tensor.number_count for tensor in self.tensors)
 
     @cached_property
     def layers(self) -> tuple[str, ...]:
-        """The layers that the tensors belong to, in the network's order."""
+        """The layers of the tensors, in the network's order."""
         return tuple(dict.fromkeys(tensor.layer for tensor in self.tensors))
 
     @cached_property
     def canonical(self) -> bytes:
-        """Names, shapes, bounds, scales and occasions as JSON with sorted keys."""
+        """The names, shapes, bounds, scales and occasions as JSON with sorted keys."""
         content = {
             "tensors": [[tensor.name, list(tensor.shape)] for tensor in self.tensors],
             "scalars": [
@@ -132,11 +132,11 @@ class Manifest:
 
     @cached_property
     def digest(self) -> bytes:
-        """SHA-256 over the canonical bytes, 32 bytes."""
+        """The SHA-256 of the canonical bytes, 32 bytes."""
         return digest("manifest", self.canonical)
 
     def views(self, vector: Float32) -> dict[str, Float32]:
-        """The vector as named arrays that share its memory.
+        """Return the vector as named arrays that share its memory.
 
         Args:
             vector: float32 of shape (parameters,).
@@ -147,7 +147,7 @@ class Manifest:
         }
 
     def initial_parameters(self, seed: int) -> Float32:
-        """The federated parameters before round 0, the same at every site and coordinator.
+        """Return the shared parameters before round 0. They are the same at the coordinator and at every site.
 
         Args:
             seed: the plan's.
@@ -162,7 +162,7 @@ class Manifest:
 
 
 def slices_of(tensors: tuple[TensorSpec, ...]) -> Iterator[slice]:
-    """Where each tensor lies in a vector of these tensors, one after the other."""
+    """Yield the slice of each tensor in a vector that joins these tensors."""
     start = 0
     for tensor in tensors:
         yield slice(start, start + tensor.number_count)
@@ -170,7 +170,7 @@ def slices_of(tensors: tuple[TensorSpec, ...]) -> Iterator[slice]:
 
 
 def manifest_of(plan: Plan) -> Manifest:
-    """What the plan may make every site send.
+    """Return everything that the plan may require a site to send.
 
     Raises:
         ConfigurationError: the architecture lacks the parts that the method federates.
@@ -299,17 +299,17 @@ def _prior_scalars(prior: Prior) -> Iterator[Scalar]:
 
 
 def largest_weight(plan: Plan) -> int:
-    """The largest weight of one site as an integer; what a site multiplies with is its weight over this."""
+    """Return the largest weight of a site as an integer. A site's factor is its own weight divided by this."""
     return plan.weighting.largest_rows if isinstance(plan.weighting, RowWeights) else 1
 
 
 def refusal_numbers(plan: Plan) -> int:
-    """How many numbers say that a site refuses what it received; 0 where sites have no say."""
+    """Return how many numbers encode a site's refusal of received parameters; 0 if sites cannot refuse."""
     return 0 if plan.acceptance is None else numbers_for(len(plan.sites) - plan.acceptance.quorum + 1)
 
 
 def describe_difference(expected: Manifest, found: Mapping[str, tuple[int, ...]]) -> str:
-    """Where a network's federated tensors differ from the manifest, in words; empty if nowhere.
+    """Describe where a network's shared tensors differ from the manifest. Empty if there is no difference.
 
     Args:
         expected: what the plan says.

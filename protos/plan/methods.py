@@ -1,4 +1,4 @@
-"""The catalogue of methods, and their composition.
+"""The catalogue of methods, and how a plan combines them.
 
 Each method is one small definition in averaging_methods.py or personal_methods.py. A composition takes
 from each of its methods what it says differently from FedAvg: `of: [{name: global-layers}, {name: fedprox}]`
@@ -98,7 +98,7 @@ class Composition(Document):
         return self
 
     def method(self) -> Method:
-        """The method made of its methods' ingredients."""
+        """Return the method, built from the ingredients of the named methods."""
         made = [choice.method() for choice in self.of]
         plain = Method()
         return Method(
@@ -139,12 +139,12 @@ MethodChoice: TypeAlias = Annotated[Composition | SingleMethod, Field(discrimina
 
 
 def method_names(choice: MethodChoice) -> tuple[str, ...]:
-    """The catalogue's names in a plan's choice: one, or those of a composition. A policy has to allow each."""
+    """Return the catalogue names in a plan's choice: one, or several combined. A policy must allow each of them."""
     return tuple(part.name for part in choice.of) if isinstance(choice, Composition) else (choice.name,)
 
 
 def described(choice: MethodChoice) -> str:
-    """A plan's choice in words: a method's name, or those of a composition joined by a plus."""
+    """Return a plan's choice as text: one method's name, or several names joined by a plus."""
     return " + ".join(method_names(choice))
 
 

@@ -1,4 +1,4 @@
-"""How a site steps along its gradient: the optimisers of torch that a plan can name.
+"""The PyTorch optimisers that a plan can name for training at a site.
 
 Every setting is a key of the plan and has torch's default, except the learning rate, which decides and
 has none. Three keys have the same meaning wherever they stand: `first_decay` and `second_decay` are how
@@ -127,7 +127,7 @@ Optimiser: TypeAlias = Annotated[
 
 
 def is_plain_descent(optimiser: Optimiser) -> bool:
-    """Whether a step is the learning rate times the gradient and nothing else, as SCAFFOLD assumes.
+    """Return whether a step is only the learning rate times the gradient, as SCAFFOLD assumes.
 
     Only then is (x - y) / (steps * learning rate) the mean gradient of a round (docs/design/methods.md, SCAFFOLD).
     """

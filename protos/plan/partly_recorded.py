@@ -1,4 +1,4 @@
-"""What only some sites record: the columns and the outcomes of which a plan says who has them.
+"""Columns and outcomes that only some sites record, as the plan lists them.
 
 The numbers of a shared network that belong to a column are 0 in the change of a site that does not record it, or follow
 from the plan alone. So their sum is over the sites that record the column. The rules:
@@ -29,7 +29,7 @@ class PartlyRecorded(Document):
 
     @property
     def what(self) -> str:
-        """As a clause names it."""
+        """The subject as a clause names it."""
         return f"column {self.column}"
 
 
@@ -41,7 +41,7 @@ class PartlyObserved(Document):
 
     @property
     def what(self) -> str:
-        """As a clause names it."""
+        """The subject as a clause names it."""
         return f"output {self.output}"
 
 
@@ -53,7 +53,7 @@ def why_refused(
     training_sites: frozenset[str],
     fewest: int,
 ) -> Iterator[str]:
-    """What speaks against these entries, a clause each.
+    """Yield each reason to refuse these entries, one clause each.
 
     Args:
         partly: of the plan.

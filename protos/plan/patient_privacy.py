@@ -1,4 +1,4 @@
-"""The plan's key `privacy`: what is promised to each patient, and which methods can keep the promise.
+"""The plan's key `privacy`: the promise to each patient, and which methods can keep it.
 
 The unit is one patient with all rows. Neighbours are two tables of which one lacks one patient. The promise holds
 against everybody outside the hospital: the coordinator, the other sites, and whoever receives the result.
@@ -67,7 +67,7 @@ class Privacy(Document):
 
     @property
     def ratio(self) -> float:
-        """The clip over the standard deviation of the noise in the sum, for everything that leaves in the run."""
+        """The clip divided by the standard deviation of the noise in the sum, for all numbers of the run."""
         return ratio_of(self.epsilon, self.delta)
 
 
@@ -91,7 +91,7 @@ def _of_epsilon(epsilon: float) -> str:
 
 
 def why_not_private(method: MethodChoice) -> Iterator[str]:
-    """Return why a method cannot keep the promise yet, a clause each; nothing for one that can."""
+    """Yield each reason why a method cannot keep the promise, one clause each; nothing if it can."""
     match method:
         case FederatedPrior(outcome=YesOrNo()) | FederatedAveraging():
             return

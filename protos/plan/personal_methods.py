@@ -1,4 +1,4 @@
-"""Methods whose sites end with models of their own: private layers, or a second model beside the shared one.
+"""Methods that give each site a model of its own: private layers, or a second model beside the shared one.
 
 The fields of a definition are the method's hyperparameters as they stand in a plan, so a misspelt
 one is refused where it is written. † as in averaging_methods.
@@ -49,7 +49,7 @@ class GlobalLayers(Document):
     layers: tuple[LayerName, ...] | None = Field(default=None, min_length=1, max_length=200)
 
     def method(self) -> Method:
-        """The method made of its ingredients."""
+        """Return the method, built from its ingredients."""
         federated = Parts((Part.BODY,)) if self.layers is None else Layers(self.layers)
         return Method(federated=federated, update_rate=self.update_rate)
 
@@ -60,7 +60,7 @@ class FedPer(Document):
     name: Literal["fedper"]
 
     def method(self) -> Method:
-        """The method made of its ingredients."""
+        """Return the method, built from its ingredients."""
         return Method(federated=_ALL_BUT_HEAD)
 
 
@@ -71,7 +71,7 @@ class FedRep(Document):
     head_epochs: StrictInt = Field(default=10, ge=1, le=1000)
 
     def method(self) -> Method:
-        """The method made of its ingredients."""
+        """Return the method, built from its ingredients."""
         return Method(federated=_ALL_BUT_HEAD, procedure=PrivateFirst(self.head_epochs))
 
 
@@ -82,7 +82,7 @@ class FedBABU(Document):
     fine_tuning_epochs: StrictInt = Field(default=1, ge=0, le=1000)
 
     def method(self) -> Method:
-        """The method made of its ingredients."""
+        """Return the method, built from its ingredients."""
         return Method(
             federated=_ALL_BUT_HEAD,
             procedure=FederatedOnly(),
@@ -98,7 +98,7 @@ class LocalAdaptation(Document):
     fine_tuning_epochs: StrictInt = Field(default=1, ge=1, le=1000)
 
     def method(self) -> Method:
-        """The method made of its ingredients."""
+        """Return the method, built from its ingredients."""
         return Method(fine_tuning_epochs=self.fine_tuning_epochs)
 
 
@@ -109,7 +109,7 @@ class Ditto(Document):
     strength: float = Field(default=0.01, ge=0, le=1e6)
 
     def method(self) -> Method:
-        """The method made of its ingredients."""
+        """Return the method, built from its ingredients."""
         return Method(procedure=PersonalCopy(self.strength))
 
 
@@ -127,7 +127,7 @@ class PFedMe(Document):
     blend: float = Field(default=1.0, gt=0, le=10)
 
     def method(self) -> Method:
-        """The method made of its ingredients."""
+        """Return the method, built from its ingredients."""
         problem = InnerProblem(self.strength, self.inner_steps, self.rate)
         return Method(procedure=problem, server_rule=Mean() if self.blend == 1.0 else Blend(self.blend))
 
@@ -140,7 +140,7 @@ class APFL(Document):
     share_rate: float = Field(default=0.1, ge=0, le=10)
 
     def method(self) -> Method:
-        """The method made of its ingredients."""
+        """Return the method, built from its ingredients."""
         return Method(procedure=Mixture(self.share, self.share_rate))
 
 
@@ -150,7 +150,7 @@ class FendaFL(Document):
     name: Literal["fenda-fl"]
 
     def method(self) -> Method:
-        """The method made of its ingredients."""
+        """Return the method, built from its ingredients."""
         return Method(federated=_COMMON)
 
 
@@ -163,7 +163,7 @@ class PerFCL(Document):
     temperature: float = Field(default=0.5, gt=0, le=100)
 
     def method(self) -> Method:
-        """The method made of its ingredients."""
+        """Return the method, built from its ingredients."""
         contrast = ExtractorContrast(
             common_strength=self.common_strength,
             unique_strength=self.unique_strength,
@@ -178,7 +178,7 @@ class CHFL(Document):
     name: Literal["chfl"]
 
     def method(self) -> Method:
-        """The method made of its ingredients."""
+        """Return the method, built from its ingredients."""
         return Method(federated=_COMMON, procedure=ColumnByColumn())
 
 
@@ -193,7 +193,7 @@ class PLayerFL(Document):
     layers: StrictInt | None = Field(default=None, ge=1, le=1000)
 
     def method(self) -> Method:
-        """The method made of its ingredients."""
+        """Return the method, built from its ingredients."""
         return Method(federated=SensitivePrefix(self.threshold) if self.layers is None else Prefix(self.layers))
 
 
@@ -203,7 +203,7 @@ class PLayerFLRandom(Document):
     name: Literal["player-fl-random"]
 
     def method(self) -> Method:
-        """The method made of its ingredients."""
+        """Return the method, built from its ingredients."""
         return Method(federated=Prefix())
 
 
@@ -213,7 +213,7 @@ class FedBN(Document):
     name: Literal["fedbn"]
 
     def method(self) -> Method:
-        """The method made of its ingredients."""
+        """Return the method, built from its ingredients."""
         return Method(federated=AllButNormalisation())
 
 
@@ -223,5 +223,5 @@ class LocalGlobal(Document):
     name: Literal["lg-fedavg"]
 
     def method(self) -> Method:
-        """The method made of its ingredients."""
+        """Return the method, built from its ingredients."""
         return Method(federated=Parts((Part.BODY, Part.HEAD)))

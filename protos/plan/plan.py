@@ -1,4 +1,4 @@
-"""The plan: everything that sites agree to before they train, as one frozen record.
+"""The plan: everything that sites agree to before training, as one frozen record.
 
 A plan is written in YAML, travels as canonical JSON and is identified by the SHA-256 of these
 bytes. Coordinator and sites refuse to train unless they hold the same digest. What decides about
@@ -366,7 +366,7 @@ class Plan(Document):
 
     @property
     def smallest_masked_quorum(self) -> int:
-        """So many that any two quorums share an honest site. PROTOCOL, section 3.
+        """The smallest number of sites for which any two quorums share an honest site.
 
         Two sites can be hidden from the coordinator, never from one another; the plan and both
         policies must state it in words. Sites that only evaluate hide nobody's change, so they come on top.
@@ -379,7 +379,7 @@ class Plan(Document):
 
     @property
     def evaluating_sites(self) -> frozenset[str]:
-        """The sites that contribute measurements and a change of zeros."""
+        """The sites that send measurements and an update of zeros."""
         return frozenset(site.name for site in self.sites if site.tier == "evaluation")
 
     @property
@@ -388,7 +388,7 @@ class Plan(Document):
         return frozenset(site.name for site in self.sites if site.tier == "receiving")
 
     def tier_of(self, site: str) -> Literal["receiving", "statistics", "evaluation", "training"]:
-        """The most that the plan asks of a site."""
+        """Return the highest tier that the plan requires of a site."""
         if site in self.receiving_sites:
             return "receiving"
         if self.statistics is not None:
@@ -397,12 +397,12 @@ class Plan(Document):
 
     @property
     def ingredients(self) -> Method:
-        """The plan's method, made of its ingredients."""
+        """The plan's method, built from its ingredients."""
         return self.method.method()
 
     @property
     def prior(self) -> Prior | None:
-        """What federated-prior has to do; None under any other method."""
+        """The settings of federated-prior, or None under any other method."""
         if not isinstance(self.method, FederatedPrior):
             return None
         return prior_of(self.method, self.concepts, self.privacy, self.site_names, self.assumed_colluders)
@@ -430,12 +430,12 @@ class Plan(Document):
 
     @property
     def training_rounds(self) -> int:
-        """Rounds in which something is fitted, at most."""
+        """The largest number of rounds in which a model is fitted."""
         return self.schedule.rounds if self.prior is None else self.prior.newton_rounds
 
     @property
     def conditions(self) -> Conditions:
-        """What the method has to live with."""
+        """The conditions that the method must satisfy."""
         schedule = self.schedule
         return Conditions(
             architecture=self.architecture,
@@ -450,7 +450,7 @@ class Plan(Document):
 
     @property
     def has_probe(self) -> bool:
-        """Whether round 0 measures which layers to share, before anything is trained."""
+        """Whether round 0 measures which layers to share, before training starts."""
         return isinstance(self.ingredients.federated, SensitivePrefix)
 
     @property
@@ -460,7 +460,7 @@ class Plan(Document):
 
     @property
     def has_validation_round(self) -> bool:
-        """Whether a round after the last training round measures the last aggregate."""
+        """Whether a round after the last training round measures the final parameters."""
         return self.checkpoint == "global" or self.acceptance is not None
 
     @property
@@ -471,7 +471,7 @@ class Plan(Document):
 
     @property
     def rounds(self) -> int:
-        """All rounds of the run: the probe, those of training, and those that only measure; one for statistics."""
+        """All rounds of the run: the probe, training and measuring; one for statistics."""
         if self.statistics is not None:
             return 1
         if self.prior is not None:
@@ -481,14 +481,14 @@ class Plan(Document):
 
     @property
     def reads_concepts(self) -> bool:
-        """Whether the columns that all sites share are those of the concepts, because the plan lists no columns."""
+        """Whether all sites share the columns of the concepts, because the plan lists no columns."""
         if self.columns or not self.concepts or self.prior is not None:
             return False
         return "columns" in agreed_sizes(self.ingredients, self.architecture)
 
     @property
     def shared_columns(self) -> tuple[str, ...]:
-        """The columns on which the shared layers' sizes depend; none if no shared layer reads columns."""
+        """The columns that set the sizes of the shared layers; empty if no shared layer reads columns."""
         return tuple(column.name for column in columns_of(self.concepts)) if self.reads_concepts else self.columns
 
     @property
@@ -504,23 +504,23 @@ class Plan(Document):
 
     @property
     def placeholder_columns(self) -> int:
-        """A number of columns with which the network can be listed where only federated parts are read."""
+        """A number of columns for listing the network when only its shared parts are needed."""
         shared = len(self.shared_columns)
         return shared + 1 if isinstance(self.architecture, ColumnsNetwork) else shared or 1
 
     @property
     def site_names(self) -> tuple[str, ...]:
-        """Every site that may contribute, in the order of their names; sites that only receive are not among them."""
+        """The names of all sites that may contribute, sorted. Sites that only receive are left out."""
         return tuple(sorted(site.name for site in self.sites if site.tier != "receiving"))
 
     @property
     def listed_names(self) -> tuple[str, ...]:
-        """Every site, sites that only receive included, in the order of their names."""
+        """The names of all sites, sorted. Sites that only receive are included."""
         return tuple(sorted(site.name for site in self.sites))
 
     @property
     def run_name(self) -> str:
-        """The one run of this plan; sites refuse any other name.
+        """The name of this plan's only run. Sites refuse any other name.
 
         A plan that could run twice would be trained twice from the same start, and two sums over
         different sites would differ by one site's change. To run a study again, raise its version
@@ -530,12 +530,12 @@ class Plan(Document):
 
     @property
     def canonical(self) -> bytes:
-        """The plan as JSON with sorted keys: equal plans, equal bytes."""
+        """The plan as JSON with sorted keys. Equal plans have equal bytes."""
         return json.dumps(self.model_dump(mode="json"), sort_keys=True, separators=(",", ":")).encode()
 
     @property
     def public_draws(self) -> bytes:
-        """The key of draws that everybody can repeat, 32 bytes: of all that was agreed on, except whether it is masked.
+        """The key of public random draws, 32 bytes. It depends on all that is agreed, except on masking.
 
         Another study draws other numbers, also with the same seed. A masked and an unmasked run draw the same.
         """
@@ -543,7 +543,7 @@ class Plan(Document):
 
     @property
     def digest(self) -> bytes:
-        """SHA-256 over the canonical bytes, 32 bytes; what a hospital approves."""
+        """The SHA-256 of the canonical bytes, 32 bytes. A hospital approves this digest."""
         return digest("plan", self.canonical)
 
 
@@ -554,7 +554,7 @@ def _has_negative_zero(raw: bytes) -> bool:
 
 
 def plan_from_wire(raw: bytes) -> Plan:
-    """The plan that a coordinator announced.
+    """Return the plan that a coordinator announced.
 
     Raises:
         ProtocolError: the bytes are too many, no plan, or not the plan's canonical form.

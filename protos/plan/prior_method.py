@@ -1,4 +1,4 @@
-"""The method federated-prior: what other hospitals know, as one score, and how much each hospital trusts it.
+"""The method federated-prior: one score from other hospitals' data, and how much each hospital trusts it.
 
 The sites fit one regression on common concepts together, from sums alone. Each site then takes its own part out of
 these sums, so that the score is what the others know, and joins it with its own models. The rounds are one of
@@ -24,7 +24,7 @@ class YesOrNo(Document):
 
     @property
     def outputs(self) -> int:
-        """Regressions to fit: one."""
+        """The number of regressions: one."""
         return 1
 
 
@@ -36,7 +36,7 @@ class OneOfClasses(Document):
 
     @property
     def outputs(self) -> int:
-        """Regressions to fit: one for each class."""
+        """The number of regressions: one for each class."""
         return len(self.classes)
 
 
@@ -55,12 +55,12 @@ class Number(Document):
 
     @property
     def width(self) -> float:
-        """From the lowest to the highest value."""
+        """The difference between the highest and the lowest value."""
         return self.high - self.low
 
     @property
     def outputs(self) -> int:
-        """Regressions to fit: one."""
+        """The number of regressions: one."""
         return 1
 
 
@@ -92,16 +92,16 @@ class FederatedPrior(Document):
     rows_per_unknown: float = Field(default=5.0, ge=1.0, le=1e6)
 
     def method(self) -> Method:
-        """The method made of its ingredients: no parameter of a network is shared."""
+        """Return the method, built from its ingredients. It shares no parameter of a network."""
         return Method(federated=Nothing())
 
     @property
     def newton_rounds(self) -> int:
-        """The most Newton rounds; for a number one step is exact."""
+        """The largest number of Newton rounds. If the outcome is a number, one step is exact."""
         return 1 if isinstance(self.outcome, Number) else self.rounds
 
     def why_impossible(self, sites: int, known: tuple[str, ...]) -> Iterator[str]:
-        """What speaks against it, a clause each.
+        """Yield each reason why the method is impossible, one clause each.
 
         Args:
             sites: listed in the plan.

@@ -1,4 +1,4 @@
-"""What travels under the method federated-prior, and what follows from the announced sums; pure.
+"""The sums that sites send under federated-prior, and what follows from the announced sums. Pure functions.
 
 Everything announced so far comes down in every round, as one vector of fixed length: the sums of the statistics, then
 those of each Newton round, then the guard; what is still to come is 0. So a program that was restarted computes the
@@ -62,7 +62,7 @@ class Prior:
 
     @cached_property
     def outputs(self) -> tuple[str, ...]:
-        """A name for each regression that is fitted."""
+        """The name of each fitted regression."""
         outcome = self.method.outcome
         match outcome:
             case YesOrNo():
@@ -81,17 +81,17 @@ class Prior:
 
     @cached_property
     def pairs(self) -> tuple[tuple[str, str], ...]:
-        """The names of any two columns."""
+        """The names of each pair of columns."""
         return tuple((one.name, other.name) for one, other in combinations(self.columns, 2))
 
     @property
     def largest_weight(self) -> float:
-        """Of one row in H."""
+        """The largest weight of one row in H."""
         return 1.0 if self.is_number else 0.25
 
     @cached_property
     def statistics_names(self) -> tuple[str, ...]:
-        """The sums of round 0: of each column its sites and moments, of any two their sites, then outcomes.
+        """The names of the sums in round 0: of each column sites and moments, of each pair sites, then outcomes.
 
         In the private form all sums of the regression, which has no other round.
         """
@@ -104,7 +104,7 @@ class Prior:
 
     @cached_property
     def newton_names(self) -> tuple[str, ...]:
-        """The sums of one Newton round, as NewtonSums encodes them."""
+        """The names of the sums in one Newton round, as NewtonSums encodes them."""
         columns = [column.name for column in self.columns]
         return tuple(
             name
@@ -117,11 +117,11 @@ class Prior:
 
     @cached_property
     def tensor(self) -> TensorSpec:
-        """What comes down in every round and with the result: four numbers for each sum."""
+        """The tensor that sites receive in every round and with the result: four numbers for each sum."""
         return TensorSpec("announced.sums", (self.words, 4), Part.COMMON, Constant(0.0))
 
     def recorders(self, everybody: frozenset[str]) -> dict[tuple[str, ...], frozenset[str]]:
-        """Of each concept, and of any two, the sites that contribute to their sums by the plan."""
+        """Return for each concept, and each pair of concepts, the sites that contribute to their sums by the plan."""
         sites = {
             one.name: everybody if one.recorded_by is None else frozenset(one.recorded_by) for one in self.concepts
         }
@@ -130,18 +130,18 @@ class Prior:
 
     @property
     def newton_rounds(self) -> int:
-        """The most Newton rounds; none in the private form, whose one round is that of the statistics."""
+        """The largest number of Newton rounds; 0 in the private form, which has only the round of statistics."""
         return 0 if self.private is not None else self.method.newton_rounds
 
     @property
     def words(self) -> int:
-        """Sums of the whole run."""
+        """The number of sums in the whole run."""
         if self.private is not None:
             return len(self.statistics_names)
         return len(self.statistics_names) + self.method.newton_rounds * len(self.newton_names) + 1
 
     def place(self, round_number: int, made: int) -> slice:
-        """Where the sums of a round stand among all of the run.
+        """Return the place of one round's sums among all sums of the run.
 
         Args:
             round_number: 0 for the statistics, then the Newton rounds, then the guard.
@@ -155,7 +155,7 @@ class Prior:
         return slice(start, start + len(self.newton_names))
 
     def rows_needed(self, rounds: int) -> float:
-        """How many rows of other sites there have to be before so many Newton rounds are answered."""
+        """Return how many rows other sites must have before this many Newton rounds are answered."""
         return self.method.rows_per_unknown * rounds * (len(self.columns) + 3) / 2
 
 
@@ -167,7 +167,7 @@ def prior_of(
     sites: tuple[str, ...],
     colluders: int,
 ) -> Prior:
-    """The use that a plan with these concepts, sites and assumed colluders makes of the method."""
+    """Return how a plan with these concepts, sites and assumed colluders uses the method."""
     chosen = method.concepts
     used = tuple(one for one in concepts if chosen is None or one.name in chosen)
     private = None if privacy is None else PrivateSums(columns_of(used), sites, privacy, colluders)
@@ -194,7 +194,7 @@ class Standard:
     outcome_deviation: float
 
     def applied(self, values: Float64) -> Float64:
-        """Standardised columns from values in 0..1, float64 of shape (rows, columns); missing and unused ones are 0."""
+        """Standardise values in 0..1, float64 of shape (rows, columns). Missing and unused values become 0."""
         with np.errstate(invalid="ignore"):
             return np.asarray(np.where(np.isnan(values) | ~self.is_used, 0.0, (values - self.means) / self.deviations))
 
@@ -214,12 +214,12 @@ class AnnouncedSums:
 
     @property
     def terms(self) -> Float64:
-        """Of the private form the noisy sums of patients' terms, float64 of shape (numbers,)."""
+        """In the private form, the noisy sums of patients' terms, float64 of shape (numbers,)."""
         return np.array(self._words, np.float64) / PRIVATE_SCALE
 
     @cached_property
     def standard(self) -> Standard:
-        """How columns are standardised; in the private form as the plan declares it.
+        """The standardisation of columns; in the private form as the plan declares it.
 
         Raises:
             OutOfBound: no honest sites can have sent these statistics.
@@ -251,7 +251,7 @@ class AnnouncedSums:
         )
 
     def without(self, own: Sequence[int]) -> tuple[Float64, Float64, Float64, Float64]:
-        """What the statistics less one site's own say of each column: sites, counts, means and deviations.
+        """Return for each column the statistics without one site's part: sites, counts, means and deviations.
 
         Args:
             own: the numbers that this site sent in the statistics round.
@@ -265,19 +265,19 @@ class AnnouncedSums:
         return (sites, counts, *_moments(np.maximum(counts, 1.0), sums, squares))
 
     def moments(self, found: Mapping[str, int]) -> tuple[Float64, Float64, Float64, Float64]:
-        """Of each column sites, counts, sums and squares, among numbers by name; float64 of shape (columns,)."""
+        """Return sites, counts, sums and squares of each column from named numbers; float64 of shape (columns,)."""
         columns = self._prior.columns
         kinds = [np.array([found[f"{kind} {column.name}"] for column in columns], np.float64) for kind in _MOMENTS]
         return kinds[0], kinds[1], kinds[2], kinds[3]
 
     def newton(self, round_number: int) -> NewtonSums:
-        """H and g that a Newton round gave; the first one is round 1."""
+        """Return H and g of a Newton round, counted from 1."""
         prior = self._prior
         words = self._words[prior.place(round_number, prior.method.newton_rounds)]
         return NewtonSums.decoded(words, len(prior.columns), len(prior.outputs))
 
     def coefficients(self, rounds: int) -> tuple[Float64, ...]:
-        """The coefficients before each Newton round, and those after the last of `rounds`.
+        """Return the coefficients before each Newton round, and those after the last of `rounds`.
 
         Returns:
             rounds + 1 arrays of shape (outputs, columns); the first one is 0.
@@ -297,7 +297,7 @@ class AnnouncedSums:
 
     @property
     def guard(self) -> float:
-        """By how much the others' score lowers the log loss, summed over all sites; for numbers half squared errors."""
+        """How much the others' score lowers the log loss, summed over all sites. For numbers: half squared errors."""
         return self._words[-1] / GUARD_SCALE
 
 
@@ -314,7 +314,7 @@ def _declared(private: PrivateSums) -> Standard:
 
 
 def place_sums(vector: Float32, place: slice, integers: Sequence[int]) -> None:
-    """Write a round's sums into the vector that comes down, in place."""
+    """Write a round's sums into the vector that sites receive, in place."""
     vector[4 * place.start : 4 * place.stop] = announced(integers)
 
 

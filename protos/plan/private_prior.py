@@ -1,4 +1,4 @@
-"""federated-prior in one private round: sums of clipped terms, one term for each patient, with noise.
+"""federated-prior in one private round: noisy sums of clipped terms, one term for each patient.
 
 Each site adds up, at coefficients 0, the gradient and the Hessian of a logistic regression on the common columns and
 one intercept for each site. A patient's term is scaled so that its norm is at most 1, whatever the patient's rows are.
@@ -55,21 +55,21 @@ class PrivateSums:
 
     @cached_property
     def pairs(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-        """Places of the two unknowns of each entry of the Hessian; two intercepts never meet in one row."""
+        """The two unknowns of each entry of the Hessian. No row has two intercepts."""
         first, second = np.triu_indices(len(self.unknowns))
         are_kept = (first < len(self.columns)) | (first == second)
         return first[are_kept].astype(np.int64), second[are_kept].astype(np.int64)
 
     @cached_property
     def names(self) -> tuple[str, ...]:
-        """The numbers that travel: entries of the Hessian, then the gradient."""
+        """The names of the numbers that sites send: entries of the Hessian, then the gradient."""
         pairs = zip(*self.pairs, strict=True)
         entries = [f"private hessian: {self.unknowns[one]} x {self.unknowns[other]}" for one, other in pairs]
         return (*entries, *(f"private gradient: {name}" for name in self.unknowns))
 
     @cached_property
     def units(self) -> Float64:
-        """What 1 in each number of a patient's term is worth in the regression, float64 of shape (numbers,).
+        """The unit of each number of a patient's term, float64 of shape (numbers,).
 
         With rows of norm at most R, a gradient has norm at most R / 2 and a Hessian at most R^2 / 4 (Frobenius). Each
         of the two gets half of the squared norm 1, and an entry off the diagonal counts twice.
@@ -86,21 +86,21 @@ class PrivateSums:
 
     @cached_property
     def standard(self) -> tuple[Float64, Float64]:
-        """Typical value and spread of each column's values in 0..1, as the plan declares them."""
+        """The typical value and the spread of each column's values in 0..1, as the plan declares them."""
         found = [declared_standard(column) for column in self.columns]
         return np.array([typical for typical, _ in found]), np.array([spread for _, spread in found])
 
     @property
     def noise(self) -> float:
-        """Standard deviation of the noise in the sum over all sites, where a patient's term has norm 1."""
+        """The standard deviation of the noise in the sum over all sites, for terms of norm 1."""
         return sqrt(len(self.sites) * self.share_variance) / PRIVATE_SCALE
 
     def fitted(self, numbers: Float64, ridge: float) -> tuple[Float64, Float64]:
-        """As `fitted_under`, under this plan's noise."""
+        """Like `fitted_under`, with this plan's noise."""
         return self.fitted_under(self.noise, numbers, ridge)
 
     def fitted_under(self, noise: float, numbers: Float64, ridge: float) -> tuple[Float64, Float64]:
-        """The regression's slopes with their standard errors, each float64 of shape (1, columns).
+        """Return the regression's slopes with their standard errors, each float64 of shape (1, columns).
 
         Args:
             noise: its standard deviation in each number.

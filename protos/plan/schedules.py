@@ -1,4 +1,4 @@
-"""How much a site trains, and when the sites aggregate.
+"""How much a site trains, and when contributions are summed.
 
 Whatever a schedule says, every site makes the same number of steps in a round, so that equal weights are
 fair and control variates have one divisor.
@@ -37,26 +37,26 @@ class EpochSchedule(Document):
 
     @property
     def steps_per_round(self) -> int:
-        """Batches that a site trains on between two aggregations."""
+        """How many batches a site trains on in one round."""
         return 1 if self.aggregate == "every-batch" else self.batches_per_epoch * self.epochs_per_round
 
     @property
     def rounds(self) -> int:
-        """Aggregations in the whole run."""
+        """How many rounds the whole run has."""
         return self.epochs * self.batches_per_epoch // self.steps_per_round
 
     @property
     def has_whole_epochs(self) -> bool:
-        """Whether every round ends with an epoch at every site."""
+        """Whether every round ends together with an epoch at every site."""
         return self.aggregate != "every-batch"
 
     def batches(self, rows: int) -> int:  # the other schedule asks
-        """In how many batches a site with so many training rows cuts an epoch; 0 where it has too few."""
+        """Return the batches in an epoch of a site with this many training rows; 0 if it has too few."""
         return self.batches_per_epoch if rows >= self.batches_per_epoch else 0
 
     @property
     def rounds_per_measurement(self) -> int:
-        """After how many training rounds models are measured again: at the end of an epoch."""
+        """The number of training rounds between two measurements: one epoch."""
         return max(1, self.batches_per_epoch // self.steps_per_round)
 
 
@@ -73,21 +73,21 @@ class StepSchedule(Document):
 
     @property
     def has_whole_epochs(self) -> bool:
-        """Whether every round ends with an epoch at every site."""
+        """Whether every round ends together with an epoch at every site."""
         return False
 
     def batches(self, rows: int) -> int:
-        """In how many batches a site with so many training rows cuts an epoch; 0 where it has too few."""
+        """Return the batches in an epoch of a site with this many training rows; 0 if it has too few."""
         return rows // self.batch_rows
 
     @property
     def rounds_per_measurement(self) -> int:
-        """After how many training rounds models are measured again: after each."""
+        """The number of training rounds between two measurements: one."""
         return 1
 
 
 def too_few_rows(schedule: EpochSchedule | StepSchedule, rows: int) -> str | None:
-    """What a schedule asks for that so many training rows cannot fill, as `5 batches an epoch`; None if they can."""
+    """Name what a schedule requires beyond these training rows, such as `5 batches an epoch`; None if rows suffice."""
     if schedule.batches(rows):
         return None
     match schedule:

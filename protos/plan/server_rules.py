@@ -1,4 +1,4 @@
-"""Server rules: the aggregate and the federated parameters to the next federated parameters.
+"""Server rules: compute the next shared parameters from the sum and the current parameters.
 
 A rule sees the sums of one exchange and nothing else. Masking is therefore not a mode of any rule. What a
 rule remembers from round to round is kept in float64 beside the parameters. Layers that were not offered
@@ -53,7 +53,7 @@ class _Pace:
 
 
 def begin_rule(rule: ServerRule, parameters: int) -> RuleState:
-    """What a rule remembers before the first round: named float64 arrays of shape (parameters,)."""
+    """Return the memory of a rule before the first round: named float64 arrays of shape (parameters,)."""
     match rule:
         case Mean() | Blend() | KeptLayersMean() | LayerIntervals():
             return {}
@@ -66,7 +66,7 @@ def begin_rule(rule: ServerRule, parameters: int) -> RuleState:
 
 
 def apply_rule(plan: Plan, manifest: Manifest, sums: Sums, parameters: Float32, state: RuleState) -> None:
-    """Turn the parameters and the rule's memory into the next ones, in place.
+    """Update the parameters and the rule's memory in place.
 
     Args:
         plan: its method says which rule.
@@ -98,7 +98,7 @@ def apply_rule(plan: Plan, manifest: Manifest, sums: Sums, parameters: Float32, 
 
 
 def largest_step(plan: Plan) -> float:
-    """The farthest that one round may move a shared number, if every change was clipped as the plan says.
+    """Return how far one round may move a shared number, if every update was clipped as the plan requires.
 
     A mean of changes that were clipped to C after they were weighed is at most C over the smallest weight. Adam's step
     m / sqrt(v) is bounded by the ratio of the two geometric series: by Cauchy and Schwarz, m^2 <= (1 - a)^2 / ((1 - b)

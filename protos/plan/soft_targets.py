@@ -1,4 +1,4 @@
-"""How each site's own baseline takes part in its training, as a plan names it.
+"""Soft targets: how each site's own baseline takes part in its training, as a plan names it.
 
 A baseline is the model that the site's statistician would use: a linear model and a random forest, joined by
 how much the one was better than the other out of fold (site_agent/trainer/baselines.py). It is fitted at the
@@ -37,7 +37,7 @@ class BaselineUse(Document):
         return self
 
     def why_impossible(self, architecture: Architecture, *, agrees_on_columns: bool) -> Iterator[str]:
-        """Why a plan cannot have it, a clause each."""
+        """Yield each reason why a plan cannot use soft targets, one clause each."""
         if not self.path_start:
             return
         if agrees_on_columns:

@@ -1,4 +1,4 @@
-"""How often things travel in a whole run, and how many bytes a site sends at most; from the plan alone.
+"""Computes from the plan how often numbers are sent in a run, and how many bytes a site sends at most.
 
 Early stopping makes fewer rounds and FedLAMA leaves layers out, so these are upper bounds. Nothing here
 goes through the rounds one by one: a plan may have two billion.
@@ -13,7 +13,7 @@ from protos.plan.plan import Plan
 
 
 def rounds_with(plan: Plan, occasion: Occasion) -> int:
-    """In how many rounds of the run scalars of an occasion travel, at most."""
+    """Return the largest number of rounds in which the scalars of an occasion are sent."""
     schedule, rule = plan.schedule, plan.ingredients.server_rule
     if occasion is Occasion.STATISTICS:
         return int(plan.statistics is not None or plan.prior is not None)
@@ -35,7 +35,7 @@ def rounds_with(plan: Plan, occasion: Occasion) -> int:
 
 
 def most_bytes(plan: Plan, manifest: Manifest) -> int:
-    """The most bytes of contributions that a site hands out in the whole run, each counted once."""
+    """Return the largest number of bytes that a site sends in the run. Each contribution is counted once."""
     trained = 0 if plan.statistics is not None else plan.training_rounds
     changes = 0 if plan.privacy is not None else manifest.parameters
     training = trained * Layout(changes, 0).total_bytes

@@ -1,1 +1,1 @@
-"""Messages and their bytes."""
+"""Messages and their encoding as bytes."""

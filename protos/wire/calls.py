@@ -1,4 +1,4 @@
-"""The table of calls: name, request, reply, streaming or not.
+"""The table of remote calls: name, request, reply, and whether they stream.
 
 These are all the calls that there are; a port answers any other name with "unimplemented".
 """

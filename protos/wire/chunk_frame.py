@@ -1,4 +1,4 @@
-"""A chunk as bytes of the protocol, made with one copy of its body and read with none.
+"""Encodes a chunk with one copy of its body, and decodes it without a copy.
 
 Nearly every byte of a run is a chunk's body, and a generated message copies it three times. So the 24
 bytes before the body are written by hand here: protobuf's own encoding, with every field present and
@@ -20,7 +20,7 @@ _ROUND, _ATTEMPT, _INDEX, _BODY = 1 << 3, 2 << 3, 3 << 3, 4 << 3 | 2
 
 
 def encode_chunk(chunk: Chunk, field: int) -> bytes:
-    """A message that holds nothing but a chunk.
+    """Encode a message that contains only a chunk.
 
     Args:
         chunk: what is sent.
@@ -33,7 +33,7 @@ def encode_chunk(chunk: Chunk, field: int) -> bytes:
 
 
 def chunk_header(chunk: Chunk, field: int) -> bytes:
-    """What stands before the body in a message that holds nothing but a chunk; as `encode_chunk`, without a copy."""
+    """Return the bytes before the body in a message that contains only a chunk. The body is not copied."""
     size = len(chunk.body)
     if size > LARGEST_MESSAGE_BYTES:
         raise ValueError("a chunk larger than any message")
@@ -41,7 +41,7 @@ def chunk_header(chunk: Chunk, field: int) -> bytes:
 
 
 def decode_chunk(raw: bytes | memoryview, field: int) -> Chunk | None:
-    """The chunk of a message that `encode_chunk` made, its body in place; None for any other bytes.
+    """Decode a message from `encode_chunk`, without a copy of the body, or return None for any other bytes.
 
     Raises:
         MalformedMessage: it is such a message, with numbers that no chunk has.

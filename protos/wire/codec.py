@@ -1,4 +1,4 @@
-"""Records to bytes and back; the only place where both meet the generated messages.
+"""Converts records to bytes and back. Only this file handles both records and generated messages.
 
 Whatever cannot become a record raises MalformedMessage, and nothing else.
 """
@@ -57,7 +57,7 @@ Named = TypeVar("Named", SiteReason, CoordinatorReason, Stage)
 
 
 def encode_site_message(message: SiteMessage | Upkeep) -> bytes:
-    """The bytes of a message from a site."""
+    """Encode a message from a site."""
     match message:
         case LogStanding() | LogGrowth() | LogCosignature() | RenewalAsked() | RenewalAnswered():
             outer = generated.SiteMessage(upkeep=to_upkeep(message))
@@ -101,12 +101,12 @@ def encode_site_message(message: SiteMessage | Upkeep) -> bytes:
 
 
 def site_chunk_header(chunk: Chunk) -> bytes:
-    """What stands before a chunk's body in a message from a site: with the body behind it, the whole message."""
+    """Return the bytes before a chunk's body. Header and body together are one message from a site."""
     return chunk_header(chunk, _CHUNK_OF_SITE)
 
 
 def decode_site_message(raw: bytes) -> SiteMessage | Upkeep:
-    """A message from a site.
+    """Decode a message from a site.
 
     Raises:
         MalformedMessage: the bytes are none, or say what no site of this version says.
@@ -144,7 +144,7 @@ def decode_site_message(raw: bytes) -> SiteMessage | Upkeep:
 
 
 def encode_coordinator_message(message: CoordinatorMessage | Upkeep) -> bytes:
-    """The bytes of a message from the coordinator."""
+    """Encode a message from the coordinator."""
     match message:
         case LogStanding() | LogGrowth() | LogCosignature() | RenewalAsked() | RenewalAnswered():
             outer = generated.CoordinatorMessage(upkeep=to_upkeep(message))
@@ -212,7 +212,7 @@ def encode_coordinator_message(message: CoordinatorMessage | Upkeep) -> bytes:
 
 
 def decode_coordinator_message(raw: bytes | memoryview) -> CoordinatorMessage | Upkeep:
-    """A message from the coordinator.
+    """Decode a message from the coordinator.
 
     Raises:
         MalformedMessage: the bytes are none, or say what no coordinator of this version says.
@@ -258,7 +258,7 @@ def decode_coordinator_message(raw: bytes | memoryview) -> CoordinatorMessage | 
 
 
 def encode_enrolment_request(message: EnrolmentRequest) -> bytes:
-    """The bytes of a request for a certificate."""
+    """Encode a request for a certificate."""
     return generated.EnrolmentRequest(
         token=message.token,
         signing_request=message.signing_request,
@@ -268,21 +268,21 @@ def encode_enrolment_request(message: EnrolmentRequest) -> bytes:
 
 
 def decode_enrolment_request(raw: bytes) -> EnrolmentRequest:
-    """A request for a certificate; raises MalformedMessage."""
+    """Decode a request for a certificate. Raises MalformedMessage."""
     outer = generated.EnrolmentRequest()
     _parse(outer, raw, oneof=None)
     return EnrolmentRequest(outer.token, outer.signing_request, outer.identity_key, outer.signature)
 
 
 def encode_enrolment_reply(message: EnrolmentReply) -> bytes:
-    """The bytes of the answer to an enrolment."""
+    """Encode the answer to an enrolment."""
     return generated.EnrolmentReply(
         chain=message.chain, fingerprint=message.fingerprint, refusal=message.refusal
     ).SerializeToString(deterministic=True)
 
 
 def decode_enrolment_reply(raw: bytes) -> EnrolmentReply:
-    """The answer to an enrolment; raises MalformedMessage."""
+    """Decode the answer to an enrolment. Raises MalformedMessage."""
     outer = generated.EnrolmentReply()
     _parse(outer, raw, oneof=None)
     return EnrolmentReply(outer.chain, outer.fingerprint, outer.refusal)

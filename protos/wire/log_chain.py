@@ -1,4 +1,4 @@
-"""Records chained by hash: what cannot be changed afterwards without being seen.
+"""Records chained by hash, so that every later change is detected.
 
 A line is JSON with the record's number, a salt, the hash of the line before, the facts, and its own
 hash. That hash is over the number, the hash before, and the leaf: the hash of salt and facts. So a
@@ -52,7 +52,7 @@ class BrokenChain(ValueError):  # a finding, worded by whoever reads the log
 
 
 def append(position: LogPosition, facts: Mapping[str, object], salt: bytes) -> tuple[LogPosition, bytes, bytes]:
-    """Where a chain stands after one more record, the record's leaf (32 bytes), and its line with a newline.
+    """Append a record. Return the new position of the chain, the record's leaf (32 bytes) and its line.
 
     Args:
         checkpoint: where it stands now.
@@ -65,12 +65,12 @@ def append(position: LogPosition, facts: Mapping[str, object], salt: bytes) -> t
 
 
 def link(position: LogPosition, leaf: bytes) -> LogPosition:
-    """Where a chain stands after a record of which only the leaf is known, 32 bytes."""
+    """Return the position of a chain after a record of which only the leaf (32 bytes) is known."""
     return LogPosition(position.sequence + 1, digest("audit record", position.sequence, position.hash, leaf).hex())
 
 
 def relink(position: LogPosition, leaves: Iterable[bytes]) -> LogPosition:
-    """Where a chain stands after these records, each known by its leaf alone."""
+    """Return the position of a chain after these records, each given by its leaf."""
     for leaf in leaves:
         position = link(position, leaf)
     return position
@@ -87,7 +87,7 @@ class Record:
 
 
 def checked(lines: Iterable[bytes], position: LogPosition | None = None) -> Iterator[Record]:
-    """Each record of these lines, in order, after checking it.
+    """Check these lines in order and yield each record.
 
     Args:
         lines: each with its newline, in the order of the file.
@@ -104,7 +104,7 @@ def checked(lines: Iterable[bytes], position: LogPosition | None = None) -> Iter
 
 
 def verify(lines: Iterable[bytes], position: LogPosition | None = None) -> LogPosition:
-    """Where a chain stands after these lines; see `checked`."""
+    """Return the position of a chain after these lines. See `checked`."""
     position = position or LogPosition()
     for record in checked(lines, position):
         position = record.position
@@ -112,7 +112,7 @@ def verify(lines: Iterable[bytes], position: LogPosition | None = None) -> LogPo
 
 
 def start_of(line: bytes) -> LogPosition:
-    """Where a chain stood before a line, as that line says itself.
+    """Return the position of a chain before a line, as the line itself records it.
 
     Raises:
         BrokenChain: it is no record.

@@ -30,7 +30,7 @@ class CheckpointRefused(ValueError):  # a finding, worded by whoever asked
 
 
 def owner_of_site(site: str) -> str:
-    """The owner's name of a site's log; no site can have the coordinator's."""
+    """Return the owner name of a site's log. It never equals the name of the coordinator's log."""
     return f"site/{site}"
 
 
@@ -99,7 +99,7 @@ class Cosignature:
 def sign_checkpoint(
     owner: str, generation: int, position: LogPosition, time: str, key: Ed25519PrivateKey
 ) -> LogCheckpoint:
-    """Sign where a log stands."""
+    """Sign the current position of a log."""
     signature = key.sign(_statement(owner, generation, position, time))
     return LogCheckpoint(
         owner, generation, position.sequence, position.hash, time, key.public_key().public_bytes_raw(), signature
@@ -107,7 +107,7 @@ def sign_checkpoint(
 
 
 def check_checkpoint(signed: LogCheckpoint, owner: str, key: bytes) -> None:
-    """Return when a checkpoint is this owner's, signed with this key; raises CheckpointRefused."""
+    """Check that this owner signed the checkpoint with this key. Raises CheckpointRefused."""
     if signed.owner != owner:
         raise CheckpointRefused("it is the checkpoint of another log")
     if not hmac.compare_digest(signed.key, key):
@@ -116,13 +116,13 @@ def check_checkpoint(signed: LogCheckpoint, owner: str, key: bytes) -> None:
 
 
 def cosign(signed: LogCheckpoint, witness: str, time: str, key: Ed25519PrivateKey) -> Cosignature:
-    """Sign a checkpoint that was linked and checked."""
+    """Sign a checkpoint that was checked before."""
     signature = key.sign(_cosigned(signed, witness, time))
     return Cosignature(witness, time, key.public_key().public_bytes_raw(), signature)
 
 
 def check_cosignature(signed: LogCheckpoint, given: Cosignature, witness: str, key: bytes) -> None:
-    """Return when a cosignature of this checkpoint was made by this witness's key; raises CheckpointRefused."""
+    """Check that this witness's key signed a cosignature of this checkpoint. Raises CheckpointRefused."""
     if given.witness != witness or not hmac.compare_digest(given.key, key):
         raise CheckpointRefused("it is cosigned by somebody else")
     message = _cosigned(signed, witness, given.time)
@@ -130,7 +130,7 @@ def check_cosignature(signed: LogCheckpoint, given: Cosignature, witness: str, k
 
 
 def follow(last: LogCheckpoint | None, grown: LogCheckpoint, start: int, leaves: Sequence[bytes]) -> None:
-    """Return when a log has only grown since the last checkpoint that was cosigned.
+    """Check that a log has only grown since its last cosigned checkpoint.
 
     Args:
         last: the last checkpoint of this log that this witness cosigned; None if there is none.
@@ -153,7 +153,7 @@ def follow(last: LogCheckpoint | None, grown: LogCheckpoint, start: int, leaves:
 
 
 def checkpoint_facts(signed: LogCheckpoint) -> dict[str, Any]:
-    """A signed checkpoint as JSON facts."""
+    """Return a signed checkpoint as JSON facts."""
     return {
         "owner": signed.owner,
         "generation": signed.generation,
@@ -166,7 +166,7 @@ def checkpoint_facts(signed: LogCheckpoint) -> dict[str, Any]:
 
 
 def checkpoint_from_facts(facts: Mapping[str, Any]) -> LogCheckpoint:
-    """A signed checkpoint from JSON facts; raises CheckpointRefused."""
+    """Read a signed checkpoint from JSON facts. Raises CheckpointRefused."""
     try:
         texts = (str(facts[name]) for name in ("owner", "hash", "time"))
         owner, digest, time = texts
@@ -178,7 +178,7 @@ def checkpoint_from_facts(facts: Mapping[str, Any]) -> LogCheckpoint:
 
 
 def cosignature_facts(given: Cosignature) -> dict[str, Any]:
-    """A cosignature as JSON facts."""
+    """Return a cosignature as JSON facts."""
     return {
         "witness": given.witness,
         "time": given.time,
@@ -188,7 +188,7 @@ def cosignature_facts(given: Cosignature) -> dict[str, Any]:
 
 
 def cosignature_from_facts(facts: Mapping[str, Any]) -> Cosignature:
-    """A cosignature from JSON facts; raises CheckpointRefused."""
+    """Read a cosignature from JSON facts. Raises CheckpointRefused."""
     try:
         key, signature = (bytes.fromhex(facts[name]) for name in ("key", "signature"))
         return Cosignature(str(facts["witness"]), str(facts["time"]), key, signature)

@@ -1,4 +1,4 @@
-"""What travels, as frozen records that check themselves when they are built.
+"""The messages as frozen records, which check themselves when they are built.
 
 Whatever arrives from a peer becomes one of these or a ProtocolError; the inside of both programs
 never checks again. A text that a person will read is limited to one printable line.
@@ -67,7 +67,7 @@ class CoordinatorReason(IntEnum):
 
     @property
     def is_final(self) -> bool:
-        """Whether coming back without a person's help is pointless."""
+        """Whether a new attempt fails until a person acts."""
         return self in {
             CoordinatorReason.ALL_RUNS_OVER,
             CoordinatorReason.NOT_ACCEPTED,

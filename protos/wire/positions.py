@@ -1,4 +1,4 @@
-"""Federated parameters on their way down: one float32 vector in the manifest's order.
+"""Shared parameters that are sent to sites: one float32 vector in the manifest's order.
 
 The digest of the vector is BLAKE3 of its little-endian bytes. A position names the computation that
 a site is asked for: the run, the round and everything that was sent down for it.
@@ -20,12 +20,12 @@ DOWN_CHUNK_PARAMETERS: Final = 1 << 17  # 512 KiB: measured best between 256 KiB
 
 
 def parameters_digest(vector: npt.NDArray[np.float32]) -> bytes:
-    """BLAKE3 of the bytes of a vector, float32 of shape (parameters,), 32 bytes."""
+    """Return the BLAKE3 digest (32 bytes) of a vector, float32 of shape (parameters,)."""
     return bytes(blake3(vector.view(np.uint8).data).digest())
 
 
 def arrays_digest(subject: str, arrays: Mapping[str, npt.NDArray[Any]]) -> bytes:
-    """BLAKE3 of a subject and of arrays with their names, types and shapes, whatever their order, 32 bytes."""
+    """Return the BLAKE3 digest of a subject and its arrays (names, types, shapes) in any order, 32 bytes."""
     digest = blake3(pack("arrays", subject))
     for name, array in sorted(arrays.items()):
         digest.update(pack(name, array.dtype.str, str(array.shape)))
@@ -34,17 +34,17 @@ def arrays_digest(subject: str, arrays: Mapping[str, npt.NDArray[Any]]) -> bytes
 
 
 def position(run: str, offer: Offer) -> bytes:
-    """SHA-256 of the run and of all that a site's answer to an offer depends on, 32 bytes."""
+    """Return the SHA-256 of the run and of all inputs of a site's answer to an offer, 32 bytes."""
     best = 0 if offer.best_round is None else 1 + offer.best_round
     returned = () if offer.returned_to is None else (offer.returned_to,)
     return digest("position", run, offer.round, offer.parameters_digest, offer.stage, offer.layers, best, *returned)
 
 
 def down_chunks(parameters: int) -> int:
-    """In how many chunks a vector of so many numbers is sent down."""
+    """Return the number of chunks in which a vector of this length is sent to sites."""
     return -(-parameters // DOWN_CHUNK_PARAMETERS)
 
 
 def down_slice(index: int) -> slice:
-    """The part of the vector that chunk `index` holds; the last one may end early."""
+    """Return the part of the vector in chunk `index`. The last chunk may be shorter."""
     return slice(index * DOWN_CHUNK_PARAMETERS, (index + 1) * DOWN_CHUNK_PARAMETERS)

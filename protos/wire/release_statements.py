@@ -1,4 +1,4 @@
-"""A release: every site of a plan signs that one set of final parameters may go to one named recipient.
+"""A release: every site of a plan signs that one named recipient may receive the final parameters.
 
 Each site signs with its identity key, which the plan lists by fingerprint, so the office cannot sign for a site and a
 signature for one recipient, run or result is no statement about another. The files travel as people send them.
@@ -49,14 +49,14 @@ class ReleaseApproval(Document):
 
     @property
     def signed_bytes(self) -> bytes:
-        """What the signature is over."""
+        """The bytes that are signed."""
         return pack("release", self.run, self.parameters_sha256, self.recipient, self.site, self.by, self.at)
 
 
 def approve_release(
     key: Ed25519PrivateKey, *, run: str, parameters_sha256: str, recipient: str, site: str, by: str, at: str
 ) -> ReleaseApproval:
-    """A site's signed yes; fields as in ReleaseApproval."""
+    """Sign a site's approval of a release. The fields are those of ReleaseApproval."""
     signed = key.sign(pack("release", run, parameters_sha256, recipient, site, by, at))
     return ReleaseApproval(
         run=run,
@@ -71,7 +71,7 @@ def approve_release(
 
 
 def read_release_approval(path: Path) -> ReleaseApproval:
-    """A site's file.
+    """Read the file of a site's approval.
 
     Raises:
         RefusedError: it is none.
@@ -85,7 +85,7 @@ def read_release_approval(path: Path) -> ReleaseApproval:
 def check_release(
     plan: Plan, sites: Iterable[str], parameters_sha256: str, approvals: Sequence[ReleaseApproval]
 ) -> str:
-    """Return the recipient when every site has signed for these very parameters and one recipient.
+    """Return the recipient if every site signed for the same parameters and the same recipient.
 
     Args:
         plan: of the run.

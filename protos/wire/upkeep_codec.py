@@ -1,4 +1,4 @@
-"""Records of upkeep to generated messages and back; `wire.py` puts them into the streams' messages.
+"""Converts messages beside the rounds to generated messages and back. `codec.py` puts them into the streams.
 
 Whatever cannot become a record raises MalformedMessage, and nothing else.
 """
@@ -25,7 +25,7 @@ _LEAF_BYTES: Final = 32
 
 
 def to_upkeep(message: Upkeep) -> generated.Upkeep:
-    """A record as a generated message."""
+    """Convert a record to a generated message."""
     match message:
         case LogStanding(key=key, checkpoint=checkpoint):
             return generated.Upkeep(
@@ -48,7 +48,7 @@ def to_upkeep(message: Upkeep) -> generated.Upkeep:
 
 
 def from_upkeep(outer: generated.Upkeep) -> Upkeep:
-    """A generated message as a record; raises MalformedMessage."""
+    """Convert a generated message to a record. Raises MalformedMessage."""
     try:
         match outer.WhichOneof("content"):
             case "standing":
@@ -73,24 +73,24 @@ def from_upkeep(outer: generated.Upkeep) -> Upkeep:
 
 
 def encode_renewal(message: RenewalAsked) -> bytes:
-    """The bytes of a request on the enrolment port."""
+    """Encode a request on the enrolment port."""
     return _renewal(message).SerializeToString(deterministic=True)
 
 
 def decode_renewal(raw: bytes) -> RenewalAsked:
-    """A request on the enrolment port; raises MalformedMessage."""
+    """Decode a request on the enrolment port. Raises MalformedMessage."""
     outer = generated.RenewalRequest()
     _parse(outer, raw)
     return _from_renewal(outer)
 
 
 def encode_renewed(message: RenewalAnswered) -> bytes:
-    """The bytes of an answer on the enrolment port."""
+    """Encode an answer on the enrolment port."""
     return _renewed(message).SerializeToString(deterministic=True)
 
 
 def decode_renewed(raw: bytes) -> RenewalAnswered:
-    """An answer on the enrolment port; raises MalformedMessage."""
+    """Decode an answer on the enrolment port. Raises MalformedMessage."""
     outer = generated.RenewalReply()
     _parse(outer, raw)
     return _from_renewed(outer)

@@ -1,4 +1,4 @@
-"""What travels beside the rounds: checkpoints of audit logs, renewals of certificates, and enrolment on its own port.
+"""Messages beside the rounds: checkpoints of audit logs, renewals of certificates, and enrolment on its own port.
 
 A peer of an earlier version knows nothing of upkeep on its stream: each side sends it only after the other has
 shown that it does (`Hello.upkeep`, and for a site the coordinator's first LogStanding).

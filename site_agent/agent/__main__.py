@@ -32,8 +32,10 @@ _PULSE_SECONDS: Final = 1.0
 
 
 @click.command()
-@click.option("--folder", required=True, type=click.Path(path_type=Path), help="The folder `agent` of the state.")
-@click.option("--socket", "descriptor", type=int, help="An inherited socket to the gate.")
+@click.option(
+    "--folder", required=True, type=click.Path(path_type=Path), help="The folder `agent` in the state directory."
+)
+@click.option("--socket", "descriptor", type=int, help="Inherited socket that is connected to the gate.")
 @click.option("--gate", "place", type=click.Path(path_type=Path), help="The Unix socket on which the gate listens.")
 def main(folder: Path, descriptor: int | None, place: Path | None) -> None:
     """Connect this site to its coordinator, and relay messages for the gate.
@@ -52,7 +54,7 @@ def main(folder: Path, descriptor: int | None, place: Path | None) -> None:
     except MalformedMessage as malformed:
         error = ProtocolError(
             what=f"The gate of this site sent {malformed}.",
-            consequence="Nothing was sent on.",
+            consequence="The message was not sent on.",
             remedy="Install the same version of all three programs.",
         )
         print(error.lines("site-agent"), file=sys.stderr)
@@ -95,9 +97,9 @@ def _connected(place: Path | None) -> socket.socket:
             connection.close()
             if time.monotonic() > deadline:
                 raise UnavailableError(
-                    what=f"The gate does not listen on {place}: {cause.strerror}.",
-                    consequence="This site is not connected. Nothing left it.",
-                    remedy="Start the service site-gate. This service is started again by itself.",
+                    what=f"The gate does not accept connections on {place}: {cause.strerror}.",
+                    consequence="This site is not connected. Nothing was sent.",
+                    remedy="Start the service site-gate. This service restarts automatically.",
                 ) from cause
         time.sleep(_POLL_SECONDS)
     raise UnavailableError(

@@ -1,4 +1,4 @@
-"""The agent's half of `site-agent doctor`: TLS key, certificate, clock, and the way to the coordinator.
+"""The agent's half of `site-agent doctor`: TLS key, certificate, clock, and the connection to the coordinator.
 
 It reads no patient's data and changes nothing; the trainer's half looks at the table in a process of its
 own. Every look has a limit of seconds.
@@ -35,7 +35,7 @@ _RENEWAL: Final = "Start the agent, which renews it; once it has ended, ask the 
 
 
 async def examine(hospital: Hospital, environment: Mapping[str, str]) -> list[Finding]:
-    """Everything that the agent needs, looked at in the order in which it would be missed."""
+    """Check everything that the agent needs, in the order in which it is needed."""
     now = datetime.now(UTC)
     keys = SiteKeys(agent_folder(hospital.state_path))
     found = [key_checks.judge_directory(keys.directory)]
@@ -151,4 +151,4 @@ async def _membership(address: str, credentials: Credentials, leaf: x509.Certifi
             return _closed_at_once(leaf, datetime.now(UTC)), None
         case _:
             says = "The coordinator did not report whether it accepts this site."
-            return warning("D411", says, "It may be of an earlier version; check whether the agent joins."), None
+            return warning("D411", says, "It may have an earlier version. Check whether the agent joins."), None

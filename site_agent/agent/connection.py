@@ -98,7 +98,7 @@ class Connection:
         self._stream = None  # gRPC hangs up once nothing refers to the stream
 
     async def send(self, raw: bytes) -> None:
-        """Send the bytes of one message; waits while the coordinator reads more slowly than this site writes.
+        """Send the bytes of one message. Waits if the coordinator reads more slowly than this site writes.
 
         Raises:
             CallEnded: the stream is over.
@@ -111,7 +111,7 @@ class Connection:
             raise _ended(cause) from cause
 
     async def receive(self) -> bytes:
-        """The bytes of the next message, as they came.
+        """Return the bytes of the next message, unchanged.
 
         Raises:
             CallEnded: the stream is over.
@@ -129,7 +129,7 @@ class Connection:
         return raw
 
     async def part(self) -> None:
-        """Send nothing more, and wait until the coordinator has ended the stream, though not for long.
+        """Stop sending, and wait a short time until the coordinator ends the stream.
 
         A stream that is left at once is cancelled, and gRPC then drops what the other side has not
         read yet: the reason for leaving would be lost with it.
@@ -152,12 +152,12 @@ class Connection:
 
 
 async def call_renew(address: str, root: bytes, request: bytes) -> bytes:
-    """Request the next certificate on the enrolment port; see call_enrol."""
+    """Request the next certificate on the enrolment port. See call_enrol."""
     return await _call(RENEW, address, root, request)
 
 
 async def call_enrol(address: str, root: bytes, request: bytes) -> bytes:
-    """Request a certificate on the enrolment port, where only the coordinator shows one.
+    """Request a certificate on the enrolment port, where only the coordinator has a certificate.
 
     Raises:
         CallEnded: the coordinator cannot be reached, or is not of this federation.

@@ -1,4 +1,4 @@
-"""The agent's TLS key and certificates, as the gate orders changes to them.
+"""The agent's TLS key and certificates. The gate orders all changes.
 
 What changes a certificate is decided and recorded by the gate. Each order is checked here once more against the
 rules of pki/site_keys.py, so that no order puts in force what is not for this key, this site and this root.
@@ -33,7 +33,7 @@ class KeptCertificates:
         self._keys = SiteKeys.load(directory) if exists else SiteKeys.create(directory)
 
     def shown(self) -> Shown:
-        """What is shown and trusted at this moment."""
+        """Return the current certificates and trusted roots."""
         keys, addresses = self._keys, self._addresses()
         staged = own_keys.staged_chain(keys) if keys.is_enrolled() else None
         parts = (
@@ -46,7 +46,7 @@ class KeptCertificates:
         return Shown(addresses.get("coordinator", ""), addresses.get("enrolment", ""), packed(parts))
 
     def credentials(self) -> Credentials:
-        """The pair in force and the roots."""
+        """Return the current key, certificate and roots."""
         keys = self._keys
         return Credentials(
             key=store.read_secret(keys.tls_key_path),
@@ -55,15 +55,15 @@ class KeptCertificates:
         )
 
     def roots(self) -> bytes:
-        """The roots that are trusted, as PEM."""
+        """Return the trusted roots as PEM."""
         return store.read_public(self._keys.root_certificate_path)
 
     def address(self, which: str) -> str:
-        """An address that came with enrolment, `coordinator` or `enrolment`; empty where none is recorded."""
+        """Return a recorded address, `coordinator` or `enrolment`; empty if there is none."""
         return self._addresses().get(which, "")
 
     def make(self, key: str) -> bytes:
-        """A signing request (PEM) for a key of this kind; see gate_socket.Make."""
+        """Return a signing request (PEM) for a key of this kind. See gate_socket.Make."""
         match key:
             case "first":
                 return self._keys.signing_request()
@@ -73,7 +73,7 @@ class KeptCertificates:
                 return own_keys.signing_request(self._keys, site_of(self._keys.leaf()))
 
     def install(self, order: Install) -> None:
-        """Put a certificate in force; the pair before is kept until it is settled.
+        """Start to use a certificate. The previous pair is kept until `settle`.
 
         Raises:
             RefusedError: it is not for this key, site and root.
@@ -92,11 +92,11 @@ class KeptCertificates:
                 own_keys.put_in_force(self._keys)
 
     def trust(self, roots: bytes) -> None:
-        """Trust the roots that the coordinator names, as far as a trusted root vouches for them."""
+        """Trust the roots that the coordinator names, if a trusted root has signed them."""
         self._keys.hear_roots(roots, self._now())
 
     def settle(self, *, works: bool) -> None:
-        """Forget the pair before the last renewal, or put it back."""
+        """Delete the pair before the last renewal, or restore it."""
         if self._keys.has_previous():
             if works:
                 self._keys.forget_previous()

@@ -1,4 +1,4 @@
-"""What the agent does: it carries out the gate's orders, one after the other, and relays one stream.
+"""The work of the agent: it carries out the gate's orders in sequence and relays one stream.
 
 It decodes no message of a run and decides nothing about one. It holds the TLS key and the connection, and keeps
 nothing else. The rules:
@@ -60,13 +60,13 @@ class Relay:
 
     @property
     def line(self) -> str:
-        """One line for the service manager."""
+        """One status line for the service manager."""
         if self._stream is None:
             return "the gate is here, no stream is wanted"
         return "connected to the coordinator" if self._stream.is_accepted else "connecting to the coordinator"
 
     async def run(self) -> None:
-        """Carry out orders until the gate has gone.
+        """Carry out orders until the gate disconnects.
 
         Raises:
             MalformedMessage: the other side of the socket is no gate of this version.
@@ -115,11 +115,11 @@ class _Stream:
         self._task: asyncio.Task[None] | None = None
 
     def open(self, address: str, kept: KeptCertificates) -> None:
-        """Begin; how it ends is reported."""
+        """Open the stream, and report how it ends."""
         self._task = asyncio.create_task(self._live(address, kept))
 
     def take(self, order: Up | Taken | Part) -> None:
-        """Do what was ordered, in the order in which it came."""
+        """Carry out the orders in the order of arrival."""
         if isinstance(order, Taken):
             for _ in range(order.count):
                 self._room.release()
@@ -129,7 +129,7 @@ class _Stream:
             self._up.put_nowait(order)
 
     async def shut(self) -> None:
-        """End it at once."""
+        """End the stream immediately."""
         task, self._task = self._task, None  # a cancelled task keeps its frames, and with them the connection
         if task is not None:
             task.cancel()
@@ -174,7 +174,7 @@ class _Stream:
 
 
 async def answer_of(kept: KeptCertificates, order: Look | Make | Call | Install | Trust | Settle) -> Answer:
-    """Carry out an order about certificates, or make a call; a failure is explained in this process's own log."""
+    """Carry out an order about certificates, or make a call. This process logs the reason of a failure."""
     try:
         match order:
             case Look():

@@ -1,4 +1,4 @@
-"""`site-agent review`, `approve`, `refuse` and `withdraw`: what a plan would make this site send, and who here agrees.
+"""`site-agent review`, `approve`, `refuse` and `withdraw`: what a plan would send, and who here approves it.
 
 Nothing here opens a connection. `review --dry-run` starts the trainer, which gives up the network first.
 """
@@ -62,7 +62,7 @@ _by_option = click.option("--by", required=True, help="Name of the person, for t
 def review(path: Path, plan_path: Path | None, page: Path | None, dry_run: bool) -> None:
     """Show what this site would send under a plan, and whether this hospital's policy allows it.
 
-    The exit status is 77 if the policy refuses the plan. It is 78 if this site's table has too few rows.
+    The exit status is 77 if the policy refuses the plan. The exit status is 78 if this site's table has too few rows.
 
     Example: site-agent review --config hospital.yaml --plan plan.yaml --html review.html
     """
@@ -90,10 +90,13 @@ def review(path: Path, plan_path: Path | None, page: Path | None, dry_run: bool)
 @config_option
 @plan_option
 @_by_option
-@click.option("--yes", is_flag=True, help="Approve without the question at a terminal. Scripts require it.")
-@click.option("--until", help="Last day of this approval, or the time of its end. In UTC if no time zone is given.")
+@click.option("--yes", is_flag=True, help="Approve without asking at a terminal. Scripts need this option.")
+@click.option(
+    "--until",
+    help="Last day of this approval, or the time at which it ends. The time is in UTC if it has no time zone.",
+)
 def approve(path: Path, plan_path: Path | None, by: str, until: str | None, yes: bool) -> None:
-    """Record that a person approves a plan. Without an approval nothing trains.
+    """Record that a person approves a plan. No training starts without an approval.
 
     At a terminal this command first shows the plan in short and asks y or n. Without a terminal it requires --yes.
 
@@ -151,7 +154,7 @@ def _ask(hospital: Hospital, plan: Plan, by: str, ends: datetime | None) -> None
     until = "" if ends is None else f" until {_moment(ends)}"
     if not click.confirm(f"Does {by} approve {plan.study} version {plan.version}{until}?", default=False):
         raise UsageError(
-            what="The answer was not y.",
+            what="The answer was not `y`.",
             consequence="Nothing was approved. Nothing left this site.",
             remedy="Read the whole plan with `site-agent review`, and run `site-agent approve` again to agree.",
         )
@@ -177,7 +180,7 @@ def withdraw(path: Path, plan_path: Path | None, by: str) -> None:
     if record_withdrawal(hospital.state_path, plan, by=by, at=datetime.now(UTC)) is None:
         raise UsageError(
             what=f"Nobody has approved {plan.study} version {plan.version} here, so there is nothing to withdraw.",
-            consequence="Nothing was changed. Nothing of it leaves this site.",
+            consequence="Nothing was changed. Nothing is sent under this plan.",
             remedy="Name the plan that was approved with --plan.",
         )
     audit_log_of(hospital).write("plan_withdrawn", **_facts(plan, by))
@@ -195,7 +198,8 @@ def withdraw(path: Path, plan_path: Path | None, by: str) -> None:
 @_by_option
 @click.option("--because", required=True, help="Reason in a few words, for the audit log.")
 def refuse(path: Path, plan_path: Path | None, by: str, because: str) -> None:
-    """Record that a person read a plan and refuses it. Nothing trains without an approval, so nothing else changes.
+    """Record that a person read a plan and refuses it. No training starts without an approval, so nothing else "
+    "changes.
 
     To end an approval, use `site-agent withdraw`.
 
@@ -216,7 +220,7 @@ def refuse(path: Path, plan_path: Path | None, by: str, because: str) -> None:
 
 
 def read_plan(hospital: Hospital, path: Path | None) -> Plan:
-    """The plan that was named, or the one that was announced or approved here last.
+    """Return the named plan, or the last one that was announced or approved here.
 
     Raises:
         OperatorError: it is wrong, or there is none.
@@ -228,7 +232,7 @@ def read_plan(hospital: Hospital, path: Path | None) -> Plan:
         raise UsageError(
             what="No plan was announced to this site yet, and none was named.",
             consequence="Nothing was approved. Nothing left this site.",
-            remedy="Name the plan's file with --plan, or let `site-agent join` fetch it first.",
+            remedy="Name the plan's file with --plan, or run `site-agent join` once to receive it.",
         )
     return plan_from_wire(announced[-1].read_bytes())
 
@@ -344,7 +348,7 @@ def _table(hospital: Hospital, plan: Plan) -> _Table:
 
 
 def own_fingerprint(hospital: Hospital) -> str | None:
-    """The fingerprint of this site's key; None where this user may not see it."""
+    """Return the fingerprint of this site's key, or None if this user may not read it."""
     from pki.identity_key import has_identity_key, identity_fingerprint, read_identity_key
 
     folder = gate_folder(hospital.state_path)
@@ -374,7 +378,7 @@ def _of_bytes(plan: Plan) -> str:
 
 
 def audit_log_of(hospital: Hospital) -> AuditLog:
-    """This site's audit log, opened for a person's command."""
+    """Open this site's audit log for a person's command."""
     from site_agent.gate.site_log import AuditLog
 
     return AuditLog(audit_log_path(hospital.state_path), site=hospital.site, now=lambda: datetime.now(UTC))
@@ -386,7 +390,7 @@ def _facts(plan: Plan, by: str) -> dict[str, str | int]:
 
 
 def account() -> str:
-    """The user of this computer who types, as the system knows it and no environment says otherwise."""
+    """Return the user of this computer who runs the command. Environment variables cannot change it."""
     try:
         return pwd.getpwuid(os.getuid()).pw_name
     except KeyError:
@@ -394,7 +398,7 @@ def account() -> str:
 
 
 def person(by: str, option: str = "--by") -> str:
-    """The name that a person gave, or the reason that `option` gave, in one line.
+    """Return the name that a person entered, or the reason from `option`, in one line.
 
     Raises:
         UsageError: it is empty.
@@ -404,7 +408,7 @@ def person(by: str, option: str = "--by") -> str:
         raise UsageError(
             what=f"{option} is empty.",
             consequence="Nothing was changed. Nothing left this site.",
-            remedy=f"Give the {meant} for the audit log.",
+            remedy=f"Enter the {meant} for the audit log.",
         )
     return " ".join(by.split())
 

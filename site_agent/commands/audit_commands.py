@@ -154,7 +154,7 @@ def restart_log(path: Path, by: str, because: str) -> None:
         raise UsageError(
             what="--by or --because is empty.",
             consequence="The log is unchanged.",
-            remedy="Give the person's name and the reason for the audit log.",
+            remedy="Enter the person's name and the reason for the audit log.",
         )
 
     from audit.log_files import set_aside

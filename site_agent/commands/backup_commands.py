@@ -1,4 +1,4 @@
-"""`site-agent backup` and `site-agent restore`: everything that a site is, in one file and back.
+"""`site-agent backup` and `site-agent restore`: save the whole state of a site in one file, and restore it.
 
 The file holds the site's keys, its private layers, models and reports. Keep it as you keep patient data. The audit log
 records that a state was restored. If others have seen a newer state of this site, they detect it by log checkpoints,

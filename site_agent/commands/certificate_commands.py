@@ -41,7 +41,7 @@ def request_certificate(path: Path, output: Path, has_new_key: bool) -> None:
         raise UsageError(
             what=f"{output} exists already.",
             consequence="It is unchanged, and no request was made.",
-            remedy="Choose another name for --output, or move the file away if it is not needed.",
+            remedy="Choose another name for --output, or move the existing file away.",
         )
 
     from pki import own_keys, store
@@ -89,7 +89,7 @@ def _keys_of(hospital: Hospital) -> SiteKeys:
         raise ConfigurationError(
             what="This site is not enrolled yet.",
             consequence="Nothing was written.",
-            remedy="Join first with the invitation: `site-agent join`. The office then has the identity key.",
+            remedy="Join first with the invitation: `site-agent join`. The office then receives the identity key.",
         )
     # Not loaded: that would finish what a running agent is in the middle of.
     return SiteKeys(directory)

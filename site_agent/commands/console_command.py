@@ -1,4 +1,4 @@
-"""`site-agent console`: pages in a browser of this computer, on which people read and decide."""
+"""`site-agent console`: pages in a local browser, on which people read and decide."""
 
 from __future__ import annotations
 
@@ -27,7 +27,11 @@ _ROLES = ("data-manager", "officer", "clinician")
     "roles",
     multiple=True,
     type=click.Choice(_ROLES),
-    help="Print a link for this role alone. Repeat the option for more roles. Without it, one link has all roles.",
+    help="Print a link for only this role. Repeat the option for more roles. Without this option, one link has all "
+    "roles.",
+)
+@click.option(
+    "--by", help="Name of the person, for the audit log. Without this option, people type their name on the page."
 )
 @click.option("--by", help="Name of the person, for the audit log. Without this option, people type it on the page.")
 @listen_option(8483, has_socket=False)
@@ -42,7 +46,8 @@ def console(path: Path, roles: tuple[str, ...], by: str | None, listen: str, idl
     """Serve pages on which people read and decide: the table, plans, the audit log, the report, models.
 
     Open the printed link in a browser on this computer. Each link works once. Every button runs a command of
-    site-agent as the user who started the console. Ctrl-C ends it. It ends by itself when all sessions have ended.
+    site-agent as the user who started the console. Ctrl-C ends the command.
+    The command also ends by itself when all sessions have ended.
 
     Example: site-agent console --config hospital.yaml --role officer
     """

@@ -1,4 +1,4 @@
-"""`site-agent data`: a hospital's table from a raw file to one that may train. All of it stays here.
+"""`site-agent data`: prepare a hospital's table for training. No data leaves the hospital.
 
 `describe` drafts a contract, a person corrects it, `check` holds the table against it, `accept` records that a person
 agrees to what was warned of, `invent` makes up a table for a rehearsal. Each gives up the network first.
@@ -30,7 +30,7 @@ def data() -> None:
 @data.command()
 @click.argument("table", type=click.Path(path_type=Path))
 @click.option("--output", type=click.Path(path_type=Path), help="Output file. Without this option, print the draft.")
-@click.option("--sheet", help="Name of the sheet in a workbook. Without this option, the first sheet.")
+@click.option("--sheet", help="Name of the sheet in a workbook. Without this option, use the first sheet.")
 @click.option("--query", type=click.Path(path_type=Path), help="File with the SQL query, if TABLE is a database.")
 @click.option(
     "--concepts",
@@ -61,7 +61,7 @@ def describe(table: Path, output: Path | None, sheet: str | None, query: Path | 
 @click.option(
     "--html",
     type=click.Path(path_type=Path),
-    help="Output file for the page. Without this option, a file below `state`.",
+    help="Output file for the page. Without this option, write a file in `state`.",
 )
 @click.option("--json", "json_path", type=click.Path(path_type=Path), help="Output file for the findings, as JSON.")
 def check(path: Path, html: Path | None, json_path: Path | None) -> None:

@@ -1,4 +1,4 @@
-"""`site-agent init`: the files of a new hospital: hospital.yaml with a ready policy, and a draft of the contract."""
+"""`site-agent init`: write the files of a new hospital: hospital.yaml with a policy, and a draft contract."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ POLICIES: Final[dict[str, tuple[str, dict[str, object]]]] = {
 
 
 @click.command()
-@click.option("--site", prompt="Name of this hospital", help="Name of this hospital, as the invitation has it.")
+@click.option("--site", prompt="Name of this hospital", help="Name of this hospital, as in the invitation.")
 @click.option("--table", prompt="Path of the table", type=click.Path(path_type=Path), help="The table with patients.")
 @click.option(
     "--policy",
@@ -44,11 +44,13 @@ POLICIES: Final[dict[str, tuple[str, dict[str, object]]]] = {
     type=click.Choice(list(POLICIES)),
     help=" ".join(f"{name}: {words}" for name, (words, _) in POLICIES.items()),
 )
-@click.option("--invitation", type=click.Path(path_type=Path), help="File of the invitation, if it is here already.")
+@click.option(
+    "--invitation", type=click.Path(path_type=Path), help="File of the invitation, if this computer already has it."
+)
 def init(site: str, table: Path, policy: str, invitation: Path | None) -> None:
     """Write hospital.yaml and a draft of contract.yaml for a new hospital into this folder.
 
-    Options that are left out are asked for at the terminal. No existing file is replaced.
+    The terminal asks for each option that you omit. No existing file is replaced.
 
     Example: site-agent init --site st-mary --table patients.csv --policy usual
     """
@@ -71,7 +73,7 @@ def init(site: str, table: Path, policy: str, invitation: Path | None) -> None:
 
 
 def hospital_text(site: str, table: Path, policy: str, invitation: Path | None) -> str:
-    """hospital.yaml with a ready policy, as a person would write it."""
+    """Return hospital.yaml with a ready policy, as a person would write it."""
     words, keys = POLICIES[policy]
     invited = [] if invitation is None else [f"invitation: {json.dumps(str(invitation))}"]
     lines = [

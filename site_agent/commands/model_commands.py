@@ -95,12 +95,12 @@ def recalibrate(path: Path, kind: str, table: Path | None, run_name: str | None)
 @config_option
 @click.argument("model", required=False)
 @click.option("--by", help="Name of the person who decides, for the audit log.")
-@click.option("--run", "run_name", help="Run of the model. Without this option, the latest run.")
+@click.option("--run", "run_name", help="Run of the model. Without this option, use the latest run.")
 @click.option("--json", "as_json", is_flag=True, help="List the models as JSON. With MODEL, this option has no effect.")
 def adopt(path: Path, model: str | None, by: str | None, run_name: str | None, as_json: bool) -> None:
     """Put MODEL in use for predict, export and monitor. Without MODEL, list the models and the one in use.
 
-    A model stays in use until a person adopts another. A new run changes nothing.
+    A model stays in use until a person adopts another. A new run does not change it.
 
     Example: site-agent adopt logistic_regression --config hospital.yaml --by "A. Jones"
     """

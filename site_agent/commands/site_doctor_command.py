@@ -1,4 +1,4 @@
-"""`site-agent doctor`: what would keep this site from taking part, one line each with the remedy."""
+"""`site-agent doctor`: list what would prevent this site from taking part, one line each with the remedy."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def _trainer(path: Path) -> list[Finding]:
     done = subprocess.run(words, stdout=subprocess.PIPE, text=True, check=False, timeout=_TRAINER_SECONDS)
     if done.returncode:
         remedy = "Read its message above; if there is none, check whether memory ran out."
-        return [failure("D412", "The process that looks at the table has ended early.", remedy)]
+        return [failure("D412", "The process that reads the table ended too early.", remedy)]
     return [
         Finding(
             identifier=facts["identifier"],

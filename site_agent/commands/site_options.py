@@ -13,5 +13,5 @@ plan_option = click.option(
     "--plan",
     "plan_path",
     type=click.Path(path_type=Path),
-    help="File of the plan. Without this option, the plan that was announced last.",
+    help="File of the plan. Without this option, use the plan that was announced last.",
 )

@@ -1,4 +1,4 @@
-"""`site-agent page`, `curves` and `report`: what people at this site read about their runs."""
+"""`site-agent page`, `curves` and `report`: pages for people at this site about their runs."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from site_agent.hospital import read_hospital
 def page(path: Path, listen: str) -> None:
     """Serve a read-only page about this site for browsers on this computer, until you stop the command.
 
-    It shows what left this site, from the audit log. `site-agent report` shows what the site gained.
+    The page shows what this site sent, from the audit log. `site-agent report` shows what the site gained.
 
     Example: site-agent page --config hospital.yaml --listen 127.0.0.1:8481
     """
     hospital = read_hospital(path)
-    check_local(listen, "Nothing was started; nothing left this site.")
+    check_local(listen, "Nothing was started, and nothing left this site.")
 
     from site_agent.gate.site_page import SitePage
 
@@ -44,7 +44,7 @@ def curves(path: Path, listen: str) -> None:
     Example: site-agent curves --config hospital.yaml --listen 127.0.0.1:8482
     """
     hospital = read_hospital(path)
-    check_local(listen, "Nothing was started; nothing left this site.")
+    check_local(listen, "Nothing was started, and nothing left this site.")
 
     from site_agent.trainer.live_page import LivePage
 

@@ -1,4 +1,4 @@
-"""`site-agent release`: who may have the final parameters of a run, and what can be done when data is withdrawn.
+"""`site-agent release`: who may receive a run's final parameters, and what is possible after withdrawn data.
 
 Nothing here opens a connection: what a site approves is a signed file, which people send.
 """
@@ -33,7 +33,10 @@ def release() -> None:
 @_by_option
 @click.option("--to", "recipient", required=True, help="Recipient of the parameters and the purpose, in one line.")
 @click.option(
-    "--output", required=True, type=click.Path(path_type=Path), help="Output file. Send it to the federation office."
+    "--output",
+    required=True,
+    type=click.Path(path_type=Path),
+    help="Output file. Send the file to the federation office.",
 )
 def approve(path: Path, run: str, by: str, recipient: str, output: Path) -> None:
     """Approve that a recipient receives the final shared parameters of a run. Every site must approve.
@@ -50,7 +53,7 @@ def approve(path: Path, run: str, by: str, recipient: str, output: Path) -> None
     ends = [facts for facts in log.records("run_finished") if facts["run"] == run]
     if not ends or "parameters_sha256" not in ends[-1]:
         raise UsageError(
-            what=f"This site has not taken in a result of the run {run}.",
+            what=f"This site has not received a result of the run {run}.",
             consequence="Nothing was signed. Nothing left this site.",
             remedy="List the runs that ended here with `site-agent audit show --event run_finished`.",
         )
@@ -76,7 +79,7 @@ def approve(path: Path, run: str, by: str, recipient: str, output: Path) -> None
 @_by_option
 @click.option("--reason", required=True, help="Reason in one line. Do not name a patient.")
 def withdraw_data(path: Path, run: str, by: str, reason: str) -> None:
-    """Record that this site withdraws data after training. It shows which effects can be undone.
+    """Record that this site withdraws data after training. The output shows which effects can be undone.
 
     Example: site-agent release withdraw-data --config hospital.yaml --run RUN --by "A. Jones" --reason "no consent"
     """
@@ -85,7 +88,7 @@ def withdraw_data(path: Path, run: str, by: str, reason: str) -> None:
     sent = {facts["round"]: facts for facts in log.records("contribution_released") if facts["run"] == run}
     if not sent:
         raise UsageError(
-            what=f"Nothing of a run {run} ever left this site.",
+            what=f"This site never sent anything in a run {run}.",
             consequence="Nothing was recorded. Nothing needs to be undone.",
             remedy="List the runs of this site with `site-agent audit show --event run_joined`.",
         )
@@ -115,8 +118,8 @@ def _line(text: str, option: str) -> str:
     words = " ".join(text.split())
     if not words or not words.isprintable() or len(words) > 200:
         raise UsageError(
-            what=f"{option} is no line of 1 to 200 printable characters.",
+            what=f"{option} must be one line of 1 to 200 printable characters.",
             consequence="Nothing was recorded. Nothing left this site.",
-            remedy="Write it in one line.",
+            remedy="Shorten it to one line.",
         )
     return words

@@ -28,7 +28,7 @@ _SEPARATION: Final = {
 @config_option
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def status(path: Path, as_json: bool) -> None:
-    """Show the state of the running agent, and what left this site.
+    """Show the state of the running agent, and what this site sent.
 
     Example: site-agent status --config hospital.yaml --json
     """
@@ -39,9 +39,9 @@ def status(path: Path, as_json: bool) -> None:
     answer = asyncio.run(read_status(hospital.state_path))
     if answer is None:
         raise UnavailableError(
-            what="No site agent is running under this configuration, or this user may not ask it.",
+            what="No site agent is running with this configuration, or this user may not connect to it.",
             consequence="Nothing was changed.",
-            remedy="Start it with `site-agent join`, or ask as the user that it runs as.",
+            remedy="Start it with `site-agent join`, or use the account of the agent.",
             code="E030",
         )
     facts: dict[str, Any] = json.loads(answer)
@@ -131,7 +131,9 @@ def maintenance(path: Path, begins: str | None, ends: str | None, cancel: bool) 
 
 @click.command("move-state")
 @config_option
-@click.option("--give-up-run", "gives_up", is_flag=True, help="Give up the current run. This needs --by.")
+@click.option(
+    "--give-up-run", "gives_up", is_flag=True, help="Give up the current run of this site. This option requires --by."
+)
 @click.option("--by", help="Name of the person who gives up the run, for the audit log.")
 def move_state(path: Path, gives_up: bool, by: str | None) -> None:
     """Divide a state of an earlier version into one folder for each of the three programs.
@@ -147,9 +149,9 @@ def move_state(path: Path, gives_up: bool, by: str | None) -> None:
     hospital = read_hospital(path)
     if gives_up != bool(by and by.strip() and by.isprintable()):
         raise UsageError(
-            what="--give-up-run and --by belong together.",
+            what="--give-up-run and --by must be used together.",
             consequence="Nothing was moved.",
-            remedy="Give both, or neither.",
+            remedy="Use both options, or neither.",
         )
     if move_old_state(hospital.state_path, hospital.site, gives_up_by=by):
         click.echo("The state of an earlier version is divided into the folders agent and gate.")
@@ -161,7 +163,7 @@ def move_state(path: Path, gives_up: bool, by: str | None) -> None:
 @config_option
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def privacy(path: Path, as_json: bool) -> None:
-    """Show the epsilon that each run has spent of this hospital's patients, and the limits.
+    """Show how much of the patients' privacy budget (epsilon) each run has spent, and the limits.
 
     Run this as the gate's user or as root.
 

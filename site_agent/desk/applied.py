@@ -1,4 +1,4 @@
-"""A saved model at work on encoded rows: what predictions, reports and exports are compared by.
+"""Runs a saved model on encoded rows, for predictions, reports and exports.
 
 The network is laid out in memory as in training, so that not even a library's alignment can differ, and the
 site's baseline is asked as it was then. This module loads torch.
@@ -52,11 +52,11 @@ class AppliedModel:
 
     @property
     def network(self) -> nn.Module:
-        """The network alone, with its values, in evaluation."""
+        """The network alone, with its values, in evaluation mode."""
         return self._flat.network.eval()
 
     def outputs(self, features: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
-        """What network and baseline say of rows, float32 of shape (rows, outputs); a simple model has no such outputs.
+        """Return what network and baseline compute, float32 of shape (rows, outputs). Not for a simple model.
 
         Args:
             features: (rows, columns), as the model encodes them; at least one row.
@@ -83,7 +83,7 @@ class AppliedModel:
         return place_columns(features, own, model.columns, model.plan.unused_columns)
 
     def scores(self, features: npt.NDArray[np.float32]) -> Scores:
-        """Probabilities, or numbers in the target's unit, see `scores_of`; NaN in a row without a finite output."""
+        """Return probabilities, or numbers in the target's unit. See `scores_of`. NaN means no finite output."""
         preprocessing, own = self.model.preprocessing, self.model.own
         if own is not None:
             task = preprocessing.contract.target.task

@@ -1,4 +1,4 @@
-"""How many rows a site's table has in each part, as `data check` counted them; what `review` knows of the table.
+"""The number of rows in each part of a site's table, as `data check` counted them for `review`.
 
 Three counts, when they were made, and nothing else. `data check`, which reads the table, writes them into the
 folder that only the trainer's account may open; a reviewer without that right is informed that nothing was compared.
@@ -30,17 +30,17 @@ class CountedRows:
 
     @property
     def content(self) -> bytes:
-        """What stands in the file."""
+        """The content of the file."""
         return json.dumps(asdict(self), sort_keys=True).encode()
 
 
 def counted_rows_path(state: Path) -> Path:
-    """Where the counts are kept, below the state folder."""
+    """Return where the counts are stored, in the state folder."""
     return state / _FILE
 
 
 def find_counted_rows(state: Path) -> CountedRows | None:
-    """The counts, or None if there are none that this user may read."""
+    """Return the counts, or None if this user can read none."""
     try:
         with counted_rows_path(state).open("rb") as file:
             found = json.loads(file.read(_LARGEST_BYTES))
@@ -51,7 +51,7 @@ def find_counted_rows(state: Path) -> CountedRows | None:
 
 
 def lacking_rows(policy: Policy, plan: Plan, site: str, rows: CountedRows) -> tuple[str, ...]:
-    """Why this site could not train under a plan with so many rows, a clause each; pure."""
+    """Yield why this site has too few rows to train under a plan, one clause each. Pure."""
     if plan.statistics is not None:
         return ()
     found = []

@@ -1,4 +1,4 @@
-"""The sheet of identity keys that hospitals compare with each other, without the office; pure.
+"""The sheet of identity keys that hospitals compare with each other, without the office. Pure functions.
 
 Masks hide a site among those that the plan lists. If the office listed keys of its own, it could take these masks off.
 No program can notice that, so persons do: each hospital prints this sheet from the plan that it is asked to approve,
@@ -20,13 +20,13 @@ _NUMBER_BYTES: Final = 20
 
 
 def list_number(plan: Plan) -> str:
-    """Return the number of a plan's list of sites, 8 groups of 4; equal numbers show equal names, keys and tiers."""
+    """Return the number of a plan's site list, 8 groups of 4. Equal numbers prove equal names, keys and tiers."""
     fields = [field for site in sorted(plan.sites, key=_name) for field in (site.name, site.identity, site.tier)]
     return grouped(digest("list of identity keys", len(plan.sites), *fields)[:_NUMBER_BYTES])
 
 
 def sheet_sections(plan: Plan, *, site: str, own: str | None) -> Iterator[Section]:
-    """Everything on the sheet.
+    """Yield all sections of the sheet.
 
     Args:
         plan: that the hospital is asked to approve.
@@ -45,7 +45,7 @@ def sheet_sections(plan: Plan, *, site: str, own: str | None) -> Iterator[Sectio
 
 
 def own_line(plan: Plan, *, site: str, own: str | None) -> str:
-    """Say whether the plan lists the key of this computer."""
+    """Report whether the plan lists this computer's key."""
     listed = next((entry.identity for entry in plan.sites if entry.name == site), None)
     if listed is None:
         return f"The plan does not list {site}. Do not approve it."

@@ -1,4 +1,4 @@
-"""Which of a plan's concepts this site's contract maps, and what question the plan answers; for review, pure.
+"""For the review: which of a plan's concepts this site's contract maps, and which question the plan answers. Pure.
 
 The mapping is the contract's, so nothing is read of the table.
 """
@@ -20,7 +20,7 @@ from site_agent.trainer.question_check import other_answer
 def concept_sections(
     plan: Plan, contract: Contract | None, site: str, suspicions: Sequence[str] = ()
 ) -> Iterator[Section]:
-    """The question and the concepts, where the plan has them.
+    """Yield the question and the concepts, if the plan has them.
 
     Args:
         plan: as announced.

@@ -1,4 +1,4 @@
-"""A model card: what the model is for, what it rests on, how good it was here, and where it may not be used.
+"""A model card: the purpose of the model, its data, its quality here, and where not to use it.
 
 Source: Mitchell et al. 2019, "Model Cards for Model Reporting". A card may be read outside of the hospital, so counts
 of fewer than SMALLEST_CELL patients or rows are not told, no range or code of a column is in it, and sites are numbers.
@@ -43,7 +43,7 @@ _NOT_FOR: Final = (
 
 
 def card_facts(hospital: Hospital, used: ModelInUse) -> dict[str, Json]:
-    """The card as plain values.
+    """Return the card as plain values.
 
     Args:
         hospital: this site; its report of the run is read.
@@ -127,7 +127,7 @@ def _built_of(used: ModelInUse) -> str:
 
 
 def by_class(rows: HeldOutRows) -> dict[str, Json]:
-    """The counts of the classes; none of them where one is small, which the others and the sum would tell.
+    """Return the counts of the classes, or none if one is small, because the sum would reveal it.
 
     The classes of several are codes of the hospital's table, so they are numbered instead.
     """
@@ -146,7 +146,7 @@ def _shown_classes(rows: HeldOutRows) -> dict[str, str]:
 
 
 def card_markdown(facts: Mapping[str, Any]) -> str:
-    """The card as a page of text."""
+    """Return the card as Markdown."""
     lines = [
         f"# Model card: {facts['study']}, run {facts['run']}",
         f"**Intended use.** {facts['intended_use']}",
@@ -263,7 +263,7 @@ def _audit_position(hospital: Hospital) -> dict[str, Json]:
         raise ConfigurationError(
             what=f"The last record of the audit log cannot be read ({broken}).",
             consequence="No card was made, and nothing left this site.",
-            remedy="Run `site-agent audit verify`. While the agent writes a record, just try again.",
+            remedy="Run `site-agent audit verify`. If the agent is writing a record now, try again.",
         ) from broken
     return {
         "audit_position": position.hash if position.sequence else None,

@@ -1,4 +1,4 @@
-"""What monitoring found, for the terminal, as a page, and as metrics for Prometheus; drawn from the same facts."""
+"""The results of monitoring for the terminal, as a page, and as metrics for Prometheus, all from the same facts."""
 
 from __future__ import annotations
 
@@ -14,18 +14,19 @@ from site_agent.trainer.comparison.gain import headline_metric
 Facts: TypeAlias = Mapping[str, Any]
 _PREFIX: Final = "global_layers_monitor"
 _READING: Final = (
-    f"Below {SOME} a column has hardly changed. From {MUCH} on it has changed much. Two tables of the same patients"
+    f"Below {SOME} a column has hardly changed. At {MUCH} or above a column has changed much. Two tables of the "
+    "same patients"
     " differ by chance, and small tables differ more. An index is reported as drift only above a limit. Without drift,"
-    " the index of any column exceeds this limit in 1 of 100 tables. The bins are those of the training rows. Several"
-    " rows of one patient count as fewer rows, because they resemble each other.",
-    "Shares are of all new rows. Missing: no value. Outside of the training rows: beyond their rounded limits. Not"
-    " allowed: another code than the declared ones, beyond the contract's range, in the future, or no number where one"
-    " is declared. Such a value is counted nowhere else.",
+    " the index of any column exceeds this limit in 1 of 100 tables. The groups of values (bins) are those of the "
+    "training rows. Several rows of one patient count as fewer rows, because they are similar.",
+    "All shares are shares of all new rows. Missing: no value. Outside of the training rows: beyond the rounded "
+    "limits of the training rows. Not allowed: an undeclared code, a value outside the contract's range or in the "
+    "future, or text instead of a number. Such a value is in no other count.",
 )
 _INTERVALS: Final = (
-    "Intervals are 95% intervals over whole patients. With several metrics, one of them excludes zero by chance in more"
-    " than 5 of 100 tables. Therefore the verdict worse is stricter than its interval: without any change it is there,"
-    " in any metric, in about 1 of 100 tables."
+    "Intervals are 95% intervals over whole patients. With several metrics, chance excludes zero for one of them in "
+    "more than 5 of 100 tables. The verdict 'worse' is therefore stricter than its interval. Without any change it "
+    "appears in about 1 of 100 tables, in any metric."
 )
 _HELP: Final = {
     "rows": "Rows of the table that was monitored.",
@@ -34,7 +35,7 @@ _HELP: Final = {
     "stability_index": "Population stability index of a column against the training rows.",
     "stability_index_by_chance": "Value that any index exceeds by chance in 1 of 100 tables without drift.",
     "missing_share": "Share of rows in which a column has no value.",
-    "missing_share_in_training": "The same among the training rows.",
+    "missing_share_in_training": "Share of training rows in which a column has no value.",
     "outside_training_share": "Share of rows beyond the limits of the training rows.",
     "outside_contract_share": "Share of rows with a value that the contract does not allow.",
     "metric": "A metric of the model on the monitored rows, where the outcome is known.",
@@ -42,12 +43,13 @@ _HELP: Final = {
     "metric_is_worse": "1 where the metric is worse than at the test by more than chance.",
     "expected_mean": "Mean of the predictions, by outcome.",
     "happened_mean": "Mean of the observed outcomes, by outcome.",
-    "integrated_calibration_index": "Mean distance of the probabilities to the observed frequencies, by outcome.",
+    "integrated_calibration_index": "Mean distance between predicted probabilities and observed frequencies, by "
+    "outcome.",
 }
 
 
 def monitor_lines(facts: Facts) -> Iterator[str]:
-    """Rows, warnings, then a line for each column and for the headline metric."""
+    """Yield rows and warnings, then a line for each column and for the headline metric."""
     yield f"{facts['site']}: {facts['model']} on {facts['rows']} new rows"
     not_allowed = f"{facts['off_contract']} of them with a value that the contract does not allow"
     yield f"{facts['abstained']} rows without a prediction, {not_allowed}"
@@ -91,18 +93,19 @@ def _first_score(facts: Facts) -> str:
     span = "" if ends is None else f" (95% interval {ends[0]:.3f} to {ends[1]:.3f})"
     return (
         f"{metric} {_shown(score['metrics'][metric])}{span} on {score['rows']} rows with a known outcome. "
-        "This received model was never tested here before."
+        "This received model was not tested here before."
     )
 
 
 def monitor_page(facts: Facts) -> str:
-    """The whole document."""
+    """Return the whole document."""
     opening = [
         *(paragraph(text, "warning") for text in facts["warnings"]),
         *([] if facts["warnings"] else [paragraph(_calm(facts), "lead")]),
         paragraph(
-            f"{facts['rows']} new rows against {facts['training_rows']} training rows; the model abstains from"
-            f" {facts['abstained']}. Everything on this page was computed at this site and stays here.",
+            f"{facts['rows']} new rows are compared with {facts['training_rows']} training rows. The model does not "
+            f"predict for {facts['abstained']} of them. Everything on this page was computed at this site and stays "
+            "here.",
             "soft",
         ),
         *([paragraph(_first_score(facts))] if facts.get("first_score") else []),
@@ -113,7 +116,11 @@ def monitor_page(facts: Facts) -> str:
     lines = [[one["name"], *(one[key] for key in keys)] for one in facts["columns"]]
     head = ["column", label, "by chance up to", "missing in training", "missing now", "outside of the training rows"]
     inputs = [
-        figures(figure(f"Bars: what chance alone reaches. Dotted line: {MUCH}", _indices(label, rows), is_wide=True)),
+        figures(
+            figure(
+                f"Bars: the part that chance alone explains. Dotted line: {MUCH}", _indices(label, rows), is_wide=True
+            )
+        ),
         table("Inputs", [*head, "not allowed by the contract"], lines),
         *(paragraph(text) for text in _READING),
     ]
@@ -138,7 +145,7 @@ def _calm(facts: Facts) -> str:
 
 
 def monitor_metrics(facts: Facts) -> str:
-    """The text format of Prometheus, as a node exporter reads it from a folder; no value of a patient is in it."""
+    """Return the metrics in the text format of Prometheus for a node exporter. They contain no value of a patient."""
     found: dict[str, list[str]] = {name: [] for name in _HELP}
 
     def add(name: str, value: float | None, **labels: str) -> None:

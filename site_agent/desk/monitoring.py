@@ -1,4 +1,4 @@
-"""A deployed model on new patients: have they drifted from the training rows, and is the model still as good?
+"""Monitors a model on new patients: do they differ from the training rows, and is the model still as good?
 
 Inputs are compared with the profile that was kept with the model, column by column (`drift.columns`). Where the table
 has the outcome, discrimination and calibration are computed as in the run's report and compared with the test rows of
@@ -36,7 +36,7 @@ _RESAMPLES: Final = 1_000
 
 
 def monitor_table(hospital: Hospital, path: Path, run: str | None) -> dict[str, Json]:
-    """What a table of new patients says about the model in use, as plain values.
+    """Compare a table of new patients with the model in use. Return plain values.
 
     Raises:
         OperatorError: there is no such model, it has no profile, or it is not a table of its contract.

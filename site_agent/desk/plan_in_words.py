@@ -1,4 +1,4 @@
-"""A plan in the words of a person who decides and does not program: the first section of `site-agent review`; pure.
+"""Explains a plan for a person who decides but does not program: the first section of `site-agent review`. Pure.
 
 What is asked, in whom, what leaves with an example, what masking protects and what it does not, whether differential
 privacy is used, and what others could learn at worst. The sections behind it are exact. Nothing here says less than is
@@ -17,7 +17,7 @@ from site_agent.desk.plan_review import Section, counted
 
 
 def in_words(plan: Plan, manifest: Manifest, rows: int | None) -> Section:
-    """The section.
+    """Return the section.
 
     Args:
         plan: as announced.

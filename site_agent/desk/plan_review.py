@@ -1,4 +1,4 @@
-"""What a plan would make this site send, in the words of `site-agent review`; pure.
+"""Explains what a plan would send from this site, in the words of `site-agent review`. Pure functions.
 
 A person approves a plan by this page, so it names everything that may leave, when, how large it may
 be and what it means; what it does not name cannot leave (boundary/gate.py). The page is a few sections; the
@@ -67,7 +67,7 @@ class Section:
 
 
 def review_sections(plan: Plan, manifest: Manifest) -> Iterator[Section]:
-    """Everything that follows from the plan alone."""
+    """Yield everything that follows from the plan alone."""
     yield Section(
         f"Study {plan.study}, version {plan.version}",
         (
@@ -94,7 +94,7 @@ def counted(number: int, word: str) -> str:
 
 
 def as_lines(sections: Iterable[Section]) -> Iterator[str]:
-    """The page for a terminal."""
+    """Yield the page as lines for a terminal."""
     for section in sections:
         yield section.heading
         yield from (f"  {sentence}" for sentence in section.sentences)

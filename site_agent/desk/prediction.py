@@ -1,4 +1,4 @@
-"""The model in use on new rows: a table in, a table of predictions out; both stay at the site.
+"""Runs the model in use on new rows: a table in, a table of predictions out. Both remain at the site.
 
 The table is read under the contract that the model was trained with, encoded by the preprocessing that
 was fitted then, and computed as the model's own test was; where the site has recalibrated the model, its
@@ -64,7 +64,7 @@ class Predicted:
 
 
 def predict_table(hospital: Hospital, table: Path, output: Path, run: str | None) -> Predicted:
-    """Predict for every row of a table and write the predictions as CSV, or as Parquet where the output is so named.
+    """Predict for every row of a table. Write CSV, or Parquet if the output's name ends so.
 
     The first column is the patient's identifier, where the contract declares one and the table has it,
     otherwise `row`, counted from 1 over the table's patients. Then follow the columns that nobody reads, as they are,
@@ -105,7 +105,7 @@ def _check_name(output: Path) -> None:
 
 
 def scores_of_new_rows(hospital: Hospital, used: ModelInUse, new: NewRows) -> npt.NDArray[np.float64]:
-    """What the model says of the usable rows, recalibrated where the site has asked for it.
+    """Return the model's scores of the usable rows, recalibrated if the site requested it.
 
     Returns:
         shape (usable rows,), or (usable rows, classes).
@@ -121,7 +121,7 @@ def scores_of_new_rows(hospital: Hospital, used: ModelInUse, new: NewRows) -> np
 
 
 def scores_before_recalibration(hospital: Hospital, used: ModelInUse, new: NewRows) -> npt.NDArray[np.float64]:
-    """As `scores_of_new_rows`, of the model alone."""
+    """Return the scores like `scores_of_new_rows`, but never recalibrated."""
     usable, model = new.usable, used.model
     if not len(usable):
         return np.empty((0, model.outputs) if model.outputs > 1 else (0,))
@@ -135,7 +135,7 @@ def scores_before_recalibration(hospital: Hospital, used: ModelInUse, new: NewRo
     if failed.size:
         first = int(usable[failed[0]]) + 1
         raise DataError(
-            what=f"The model gives no finite number for {failed.size} rows. The first is patient row {first}.",
+            what=f"The model returns no finite number for {failed.size} rows. The first is patient row {first}.",
             consequence="Nothing was written and nothing left this site.",
             remedy="Check these rows for values far outside the training data.",
         )
@@ -143,7 +143,7 @@ def scores_before_recalibration(hospital: Hospital, used: ModelInUse, new: NewRo
 
 
 def outcomes_of_new_rows(used: ModelInUse, new: NewRows) -> HeldOutRows | None:
-    """The usable rows' outcomes and patients; None where no row is usable or the table has no outcome."""
+    """Return outcomes and patients of the usable rows, or None if there are no usable rows or no outcome."""
     usable, target = new.usable, used.model.preprocessing.contract.target
     if new.table.target is None or not len(usable):
         return None
@@ -233,7 +233,7 @@ def _cells(contract: Contract, scores: npt.NDArray[np.float64]) -> Iterator[list
 
 
 def harmless(text: str) -> str:
-    """The text as a spreadsheet shows it and never computes it."""
+    """Change the text so that a spreadsheet shows it but does not compute it."""
     return f"'{text}" if text.startswith(_FORMULA_STARTS) else text
 
 

@@ -1,4 +1,4 @@
-"""Files that a person asked for by name: never in the place of the hospital's own, whole, readable by their owner."""
+"""Result files that a person names. They are complete, readable by their owner, and replace no file of the hospital."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from site_agent.trainer.trainer_files import write_whole
 
 
 def write_result(path: Path, content: bytes, *, mode: int = 0o600) -> None:
-    """Write it with this mode, replacing an earlier one; `check_place` was asked before the work began."""
+    """Write the file with this mode, and replace an earlier one. `check_place` ran before the work began."""
     write_whole(path, content, mode=mode)
 
 
 def check_places(places: Sequence[tuple[str, Path | None]], hospital: Hospital, others: Sequence[Path] = ()) -> None:
-    """As `check_place`, of all the results of a command; those that were not asked for are None.
+    """Check all output places of a command, as `check_place` does. None means not requested.
 
     Raises:
         UsageError: as there, or two results have one place.
@@ -26,14 +26,14 @@ def check_places(places: Sequence[tuple[str, Path | None]], hospital: Hospital, 
         check_place(place, option, hospital, others)
     if len({place.resolve() for place in asked.values()}) < len(asked):
         raise UsageError(
-            what=f"The options {' and '.join(asked)} name one file twice.",
+            what=f"The options {' and '.join(asked)} name the same file.",
             consequence="Nothing was computed or overwritten, and nothing left this site.",
             remedy="Name another file for each option.",
         )
 
 
 def check_place(path: Path, option: str, hospital: Hospital, others: Sequence[Path] = ()) -> None:
-    """Whether a result may be written there, before anything is computed.
+    """Check that a result may be written here, before anything is computed.
 
     Args:
         path: as it was given.

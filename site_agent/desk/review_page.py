@@ -1,4 +1,4 @@
-"""The review as one HTML file to read, to print and to sign: no script, no link, nothing that is fetched.
+"""The review as one HTML file to read, print and sign. It has no script and no link, and loads nothing.
 
 Every word of a plan is text here: `host.printed_page` escapes it, and the page forbids everything active.
 """
@@ -13,7 +13,7 @@ from site_agent.desk.plan_review import Section, Table
 
 
 def review_page(title: str, sections: Iterable[Section], *, signatures: int) -> str:
-    """A complete document.
+    """Return a complete document.
 
     Args:
         title: shown at the top.

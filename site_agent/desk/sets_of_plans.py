@@ -1,4 +1,4 @@
-"""What a person who approves reads about earlier plans: how this one differs, and whose contribution could be computed.
+"""Compares a plan with earlier plans for approvers: the differences, and whose contribution could be computed.
 
 Sums of two plans can be subtracted if their sites are not the same (docs/design/sets.md). The gate refuses such sums
 unless a budget allows them. Here a person reads it before the run, with the sites' names.
@@ -18,7 +18,7 @@ _HEADING = "Sums of this plan and of others"
 
 
 def compared_with_others(plan: Plan, others: Iterable[Plan], uncounted: Iterable[str]) -> Section | None:
-    """How the sites of a plan differ from those of plans that were approved here before; None if nowhere.
+    """Report how the sites of a plan differ from those of plans approved here before; None if they are equal.
 
     Args:
         plan: to be approved.
@@ -53,7 +53,7 @@ Difference: TypeAlias = tuple[str, str, str]
 
 
 def plan_differences(before: Plan, after: Plan) -> tuple[Difference, ...]:
-    """Each key whose value is another one, then each tensor and number that leaves under one of them only.
+    """Return each key with another value, then each tensor and number that only one plan sends.
 
     Returns:
         triples of what it is, what it was and what it is now; "absent" stands for what there is not.

@@ -48,7 +48,7 @@ def _isolation(*, has_network: bool) -> Finding:
         remedy = (
             "Run the trainer as its unit does (PrivateNetwork=yes), or allow user namespaces: user.max_user_namespaces."
         )
-        return warning("D414", "The process with the patients cannot give up the network here.", remedy)
+        return warning("D414", "The process with the patients cannot separate itself from the network here.", remedy)
     return fine("D414", "The process with the patients has no network.")
 
 
@@ -66,8 +66,8 @@ def _table(hospital: Hospital) -> Finding:
             return _closed()
         print(told.lines("site-trainer"), file=sys.stderr, flush=True)
         remedy = "Follow the message on the terminal, or run `site-agent check` as the trainer's user."
-        return failure("D412", "Table and contract do not fit; the reason is on standard error.", remedy)
-    return fine("D412", "The table meets its contract.")
+        return failure("D412", "Table and contract do not match. The reason is on standard error.", remedy)
+    return fine("D412", "The table satisfies its contract.")
 
 
 def _closed() -> Finding:
@@ -85,7 +85,8 @@ def _threads(wanted: int, there: int) -> Finding:
 def _graphics() -> Finding:
     is_there = any(Path(name).exists() for name in ("/dev/nvidia0", "/dev/kfd", "/dev/dri/renderD128"))
     return fine(
-        "D423", "A graphics processor is there; this version does not use it." if is_there else "None is there."
+        "D423",
+        "This computer has a graphics processor, but this version does not use it." if is_there else "None is there.",
     )
 
 

@@ -1,4 +1,4 @@
-"""The gate's end of the gate socket: orders to the agent, and one stream to the coordinator at a time.
+"""The gate's end of the gate socket: orders to the agent, and at most one stream to the coordinator.
 
 What the agent reports is checked as what a hostile coordinator sends. An agent that sends what no agent of this version
 sends ends this site's part. An agent that has ended is started again, or waited for, when a stream is opened next.
@@ -69,7 +69,7 @@ class AgentLink:
         self._number = 0
 
     async def ask(self, order: Order) -> Answer:
-        """Have an order carried out, one after the other; its answer.
+        """Send an order and return its answer. Orders run one after the other.
 
         Raises:
             AgentGone: the agent has ended.
@@ -79,7 +79,7 @@ class AgentLink:
         return await asyncio.shield(asyncio.ensure_future(self._ask(order)))
 
     def stream(self, address: Callable[[], str], accepted: Accepted) -> Stream:
-        """A stream to the coordinator, to be used as an asynchronous context.
+        """Return a stream to the coordinator, to use as an asynchronous context.
 
         Args:
             address: HOST:PORT, or empty for the one that came with enrolment.
@@ -89,23 +89,23 @@ class AgentLink:
         return Stream(self, address, accepted)
 
     async def begin(self, stream: Stream) -> int:
-        """Make this stream the present one; its number. For Stream alone."""
+        """Make this stream the current one and return its number. Only Stream calls this."""
         await self._connected()
         self._number, self._stream = self._number + 1, stream
         return self._number
 
     def end(self, stream: Stream) -> None:
-        """No message is for this stream any more. For Stream alone."""
+        """Accept no more messages for this stream. Only Stream calls this."""
         if self._stream is stream:
             self._stream = None
 
     def post(self, order: Order, body: bytes | memoryview = b"") -> None:
-        """Send an order that has no answer of its own, `body` as the end of its payload. For Stream alone."""
+        """Send an order without an answer, with `body` at the end of its payload. Only Stream calls this."""
         if self._socket is not None and self._failure is None:
             self._socket.post(order, body)
 
     def close(self) -> None:
-        """Hang up; the agent ends its stream."""
+        """Close the connection. The agent then ends its stream."""
         if self._reader is not None:
             self._reader.cancel()
         if self._socket is not None:
@@ -180,7 +180,7 @@ class Stream:
         self._link.post(Shut(self.number))
 
     async def send(self, message: SiteMessage | Upkeep) -> None:
-        """Send one message; waits while the coordinator reads more slowly than this site writes.
+        """Send one message. Waits if the coordinator reads more slowly than this site writes.
 
         Raises:
             UnavailableError: the stream has ended.
@@ -197,7 +197,7 @@ class Stream:
             self._link.post(Up(self.number, encode_site_message(message)))
 
     async def receive(self) -> CoordinatorMessage | Upkeep:
-        """The next message.
+        """Return the next message.
 
         Raises:
             UnavailableError: the stream has ended.
@@ -221,7 +221,7 @@ class Stream:
                     raise failure
 
     async def part(self) -> None:
-        """Send nothing more, and wait until the coordinator has ended the stream, though not for long.
+        """Stop sending, and wait a short time until the coordinator ends the stream.
 
         A stream that is left at once is cancelled, and gRPC then drops what the other side has not
         read yet: the reason for leaving would be lost with it.
@@ -230,7 +230,7 @@ class Stream:
         await asyncio.wait({asyncio.ensure_future(self._is_over.wait())}, timeout=PARTING_SECONDS)
 
     def take(self, report: Opened | Down | Sent | Ended) -> None:
-        """A report about this stream; raises MalformedMessage where none such can come. For AgentLink alone."""
+        """Handle a report about this stream. Raises MalformedMessage if it is unexpected. Only AgentLink calls this."""
         match report:
             case Sent(count=count) if count <= self._under_way:
                 self._under_way -= count
@@ -249,7 +249,7 @@ class Stream:
                 raise MalformedMessage("a report that the stream has no place for")
 
     def fail(self, failure: OperatorError) -> None:
-        """The stream has ended, for whatever reason. For AgentLink alone."""
+        """End the stream, for any reason. Only AgentLink calls this."""
         if self._end is None:
             self._end = failure
             self._came.put_nowait(failure)
@@ -258,7 +258,7 @@ class Stream:
 
 
 def ending(address: str, status: str) -> OperatorError:
-    """How a stream ended, in an operator's words."""
+    """Explain to an operator how a stream ended."""
     at = f" at {address}" if address else ""
     if status in REFUSALS:
         return RefusedError(
@@ -270,7 +270,7 @@ def ending(address: str, status: str) -> OperatorError:
     told = "the stream ended" if status == "ended" else status
     return UnavailableError(
         what=f"The coordinator{at} cannot be reached ({told}).",
-        consequence="Nothing is lost. The round continues when the connection is back.",
+        consequence="Nothing is lost. The round continues when the connection works again.",
         remedy="You need not do anything. This site retries by itself. `site-agent doctor` finds the cause.",
         code="E020",
     )
@@ -279,14 +279,14 @@ def ending(address: str, status: str) -> OperatorError:
 def _gone() -> AgentGone:
     return AgentGone(
         what="The agent of this site, the process with the network, has ended.",
-        consequence="Nothing is lost. The round continues when it is back.",
-        remedy="Read its last message. As a service it is started again by itself: `systemctl status site-agent`.",
+        consequence="Nothing is lost. The round continues when the agent runs again.",
+        remedy="Read its last message. A service restarts automatically: `systemctl status site-agent`.",
     )
 
 
 def _misbehaved(malformed: MalformedMessage) -> ProtocolError:
     return ProtocolError(
         what=f"The agent of this site, the process with the network, sent {malformed}.",
-        consequence="This site has stopped. Nothing was sent in answer.",
+        consequence="This site has stopped. No answer was sent.",
         remedy="Install the same version of all three programs. If they are, tell the security officer.",
     )

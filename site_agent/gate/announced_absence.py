@@ -1,4 +1,4 @@
-"""A window in which this site may be away: told by a person here, kept on disk, told to the coordinator at each call.
+"""Announced absence of this site: a person enters it, it is stored, and each call reports it to the coordinator.
 
 One small file in the state directory, written by `site-agent maintenance` and read by the agent. When it changes the
 agent reconnects, which costs nothing, and its greeting tells the window.
@@ -30,12 +30,12 @@ class Window:
 
     @property
     def seconds(self) -> tuple[int, int]:
-        """Both in seconds since 1970."""
+        """Begin and end in seconds since 1970."""
         return int(self.begins.timestamp()), int(self.ends.timestamp())
 
 
 def window_from(begins: str, ends: str, now: datetime) -> Window:
-    """A window from two ISO times; one without a zone is this computer's.
+    """Build a window from two ISO times. A time without a zone is in this computer's zone.
 
     Raises:
         UsageError: no such times, or a window that is over, has no length, or is longer than anybody waits.
@@ -52,7 +52,7 @@ def window_from(begins: str, ends: str, now: datetime) -> Window:
 
 
 def keep_window(state: Path, window: Window | None) -> None:
-    """Put a window on disk in place of the one before; None for none.
+    """Store a window on disk in place of the previous one; None removes it.
 
     Raises:
         UnavailableError: the disk does not take it.
@@ -69,7 +69,7 @@ def keep_window(state: Path, window: Window | None) -> None:
 
 
 def kept_window(state: Path) -> Window | None:
-    """The window on disk, also one that is over.
+    """Return the stored window, even if it is over.
 
     Raises:
         ConfigurationError: the file is not one of this program's.
@@ -88,13 +88,13 @@ def kept_window(state: Path) -> Window | None:
 
 
 def window_seconds(state: Path) -> tuple[int, int]:
-    """The window as a greeting tells it: 0 and 0 for none."""
+    """Return the window as a greeting contains it: 0 and 0 for none."""
     window = kept_window(state)
     return (0, 0) if window is None else window.seconds
 
 
 async def watch_window(state: Path, told: tuple[int, int]) -> None:
-    """Wait until another window is on disk than the one that was reported.
+    """Wait until the window on disk differs from the one that was reported.
 
     Raises:
         UnavailableError: it is there; the stream must restart with it.

@@ -1,4 +1,4 @@
-"""Renewal of this site's certificate: what is asked with the identity key, and what an answer may change.
+"""Renewal of this site's certificate: which request the identity key signs, and what an answer may change.
 
 The gate signs two kinds of statement here and no others: that this site asks for a certificate for a signing request
 (`renewal`), and that a certificate of the hospital's own authority shall count (`own certificate`). Both name the
@@ -33,7 +33,7 @@ class Asked:
 async def renewal_due(
     certificates: SiteCertificates, site: str, identity_key: Ed25519PrivateKey, now: datetime, *, is_own_refused: bool
 ) -> Asked | None:
-    """What is to be asked at this moment, or None: a waiting certificate first, then one that is due.
+    """Return the request that is due now, or None. A waiting certificate comes before a renewal.
 
     `is_own_refused`: the coordinator has refused the waiting one.
     """
@@ -46,7 +46,7 @@ async def renewal_due(
 
 
 async def renewal_of(certificates: SiteCertificates, site: str, identity_key: Ed25519PrivateKey) -> Asked:
-    """A request for this site's next certificate, with a new key, signed with its identity key."""
+    """Return a request for this site's next certificate, with a new key, signed with its identity key."""
     federation = federation_name(certificates.shown.federation())
     request = await certificates.make("next")
     made = enrolment_decisions.renewal_request(federation, SiteName(site), request, identity_key)
@@ -54,14 +54,14 @@ async def renewal_of(certificates: SiteCertificates, site: str, identity_key: Ed
 
 
 def own_certificate_of(shown: ShownCertificates, site: str, identity_key: Ed25519PrivateKey) -> Asked:
-    """The certificate of the hospital's own authority that waits to be shown, signed with the identity key."""
+    """Return the waiting certificate of the hospital's own authority, signed with the identity key."""
     federation, name = federation_name(shown.federation()), SiteName(site)
     made = own_certificate_request(federation, name, shown.staged_request, shown.staged_chain, identity_key)
     return Asked(RenewalAsked(made.site, made.signing_request, made.signature, made.chain_pem))
 
 
 def write_request(audit: AuditLog, shown: ShownCertificates, asked: RenewalAsked) -> None:
-    """Record what is about to be asked."""
+    """Record the request before it is sent."""
     if asked.chain:
         audit.write("own_certificate_shown", certificate_sha256=sha256_of_chain(asked.chain))
     else:
@@ -70,7 +70,7 @@ def write_request(audit: AuditLog, shown: ShownCertificates, asked: RenewalAsked
 
 
 async def trust_roots(certificates: SiteCertificates, roots: bytes, now: datetime, audit: AuditLog) -> None:
-    """The authority is changing: trust the root that the trusted one vouches for, once that is on record."""
+    """Trust the next root that the trusted root has signed, after this is on record."""
     if _record_roots(certificates, roots, now, audit):
         await certificates.trust(roots)
 
@@ -78,7 +78,7 @@ async def trust_roots(certificates: SiteCertificates, roots: bytes, now: datetim
 async def install_renewed(
     certificates: SiteCertificates, asked: Asked, answer: RenewalAnswered, site: str, now: datetime, audit: AuditLog
 ) -> None:
-    """Put a renewed pair in force, and the roots that come with it, once both are on record.
+    """Start to use a renewed pair and its roots, after both are on record.
 
     Raises:
         RefusedError: the pair is not ours.

@@ -1,4 +1,4 @@
-"""Whether the persons here still agree, asked so cheaply that it can be asked before every chunk.
+"""Checks whether the persons here still approve. The check is so cheap that it runs before every chunk.
 
 The approval is a file that `site-agent approve` and `site-agent withdraw` write; it is read again only when it was
 replaced. Times are the caller's.
@@ -23,7 +23,7 @@ class ConsentEnded(RefusedError):
     def __init__(self, study: str, because: str) -> None:
         super().__init__(
             what=f"This site takes no further part in the study {study}: {because}.",
-            consequence="Nothing more of it leaves this site. The audit log lists what left before.",
+            consequence="Nothing more is sent for it. The audit log lists what was sent before.",
             remedy="Restart the site agent for other studies. To return to this one, run `site-agent approve`.",
         )
         self.because = because
@@ -48,7 +48,7 @@ class Consent:
         self._approval: Approval | None = None
 
     def why_not(self) -> str | None:
-        """Why nothing may train or leave under the plan, in one clause, or None.
+        """Return in one clause why nothing may train or be sent under the plan, or None.
 
         Raises:
             RefusedError: the approval's file is none.
@@ -65,7 +65,7 @@ class Consent:
         return why_not(self._approval, approvers=self.approvers, now=self._now())
 
     def require(self) -> None:
-        """Return if persons here agree.
+        """Check that persons here approve.
 
         Raises:
             ConsentEnded: they do not, or no longer.
@@ -75,7 +75,7 @@ class Consent:
             raise ConsentEnded(self.plan.study, because)
 
     def named_alike(self) -> str | None:
-        """The digest of another plan of the same study and version that was approved here, or None."""
+        """Return the digest of another approved plan of the same study and version, or None."""
         found = last_approved(self.state, self.plan)
         is_alike = found is not None and found[0].version == self.plan.version
         return found[0].digest.hex() if found is not None and is_alike else None
@@ -87,7 +87,7 @@ def refuse_replay(
     finished: Iterable[Mapping[str, Any]],  # Any: whatever JSON holds
     now: datetime,
 ) -> str | None:
-    """Why a plan that was once approved is too old to be followed, in one clause, or None.
+    """Return in one clause why an approved plan is too old to follow, or None.
 
     Args:
         state: the site's state directory.

@@ -1,4 +1,4 @@
-"""The one door out of a site.
+"""The only way out of a site: contributions are built and released here.
 
 Builds the contribution for a round from what was trained. Nothing else in the site agent may
 build one, and the connection sends no chunk that is not cut from one. The rules:
@@ -41,7 +41,7 @@ Noise: TypeAlias = Callable[[list[int]], list[int]]
 
 
 def unexpected_answer() -> GateRefusal:
-    """The trainer has answered something else than what was asked."""
+    """Return the refusal of an unexpected answer from the trainer."""
     what = "The trainer of this site answered something else than what it was asked."
     return GateRefusal(what=what, reason=SiteReason.TRAINER_FAILED)
 
@@ -83,7 +83,7 @@ class Gate:
     def build(
         self, position: bytes, exchange: Exchange, payload: memoryview, *, rows: int, redraw: int
     ) -> Contribution:
-        """Encode and check what the trainer handed out; see Builder.
+        """Encode and check the trainer's answer. See Builder.
 
         Raises:
             GateRefusal: it may not leave.
@@ -93,11 +93,11 @@ class Gate:
         return self._builder.build(position, exchange, payload, rows=rows, redraw=redraw, noise=noise)
 
     def finish(self) -> None:
-        """The run is over; see Permission."""
+        """Handle the end of the run. See Permission."""
         self._permission.finish()
 
     def release(self, contribution: Contribution, bind: Bind) -> Iterator[Chunk]:
-        """The contribution's chunks from where the coordinator lacks them; the log is written first.
+        """Yield the contribution's chunks that the coordinator lacks, after writing the log.
 
         Raises:
             AuditError: the log cannot be written; no chunk is handed out.
@@ -174,7 +174,7 @@ class Builder:
         redraw: int,
         noise: Noise | None = None,
     ) -> Contribution:
-        """Encode and check what the trainer handed out.
+        """Encode and check the trainer's answer.
 
         Args:
             position: what it was computed from.
@@ -260,5 +260,5 @@ def _listed(exchange: Exchange) -> list[str]:
 
 
 def payload_bytes(exchange: Exchange) -> int:
-    """How long the trainer's answer for an exchange has to be."""
+    """Return the required length of the trainer's answer for an exchange."""
     return 4 * exchange.layout.parameters + 8 * sum(scalar.name != ROWS for scalar in exchange.scalars)

@@ -1,4 +1,4 @@
-"""Parameters on their way in: filled chunk by chunk, believed only when the digest agrees.
+"""Received parameters: filled chunk by chunk, and accepted only if the digest is correct.
 
 Memory is reserved for as many numbers as come down in such a round under the approved plan, whatever
 is announced.
@@ -29,7 +29,7 @@ class Download:
         return self._next == down_chunks(self.vector.size)
 
     def add(self, chunk: Chunk) -> None:
-        """Take in the next chunk.
+        """Add the next chunk.
 
         Raises:
             MalformedMessage: it is not the next one, not of its size, or the whole is not what was offered.
@@ -45,6 +45,6 @@ class Download:
         self._next += 1
 
     def check(self) -> None:
-        """Raises MalformedMessage when the whole is not what was announced."""
+        """Raise MalformedMessage if the complete vector is not the announced one."""
         if self._hash.digest() != self.announced.parameters_digest:
             raise MalformedMessage("parameters that are not what was announced")

@@ -1,4 +1,4 @@
-"""`site-agent review --dry-run`: one round, made as in a run, checked as by the gate, and kept here.
+"""`site-agent review --dry-run`: make and check one round as in a run, but send nothing.
 
 The trainer is started with `--rehearse`: it asks for no approval, keeps nothing on disk and answers for one round.
 Who can start it so can read the table anyway; the service, which others can reach, is never started so.
@@ -38,7 +38,7 @@ class Made:
 
 
 async def rounds_without_sending(hospital: Hospital, path: Path, plan: Plan) -> tuple[Made, ...]:
-    """Make the first round of a plan, and the first of training where a probe comes before it.
+    """Make the first round of a plan, and also the first training round if the plan starts with a probe.
 
     Args:
         hospital: the configuration.

@@ -1,4 +1,4 @@
-"""What this site has answered under other plans: read from their ledgers, and held against what the log knows.
+"""This site's answers under other plans, read from their ledgers and compared with the audit log.
 
 A sum of one plan can be subtracted from a sum of another (protos/masking/answered_sets.py). So every plan that this
 site ever masked for counts, whatever its study is called. The rules:
@@ -27,7 +27,7 @@ _LEDGERS: Final = "masking"
 
 
 def ledger_path(state: Path, run: str) -> Path:
-    """The file of a run's ledger."""
+    """Return the file of a run's ledger."""
     return gate_folder(state) / _LEDGERS / f"{run}.json"
 
 
@@ -39,7 +39,7 @@ class EarlierRuns:
         self._state, self._audit, self._uncounted = state, audit, frozenset(uncounted)
 
     def answered_beside(self, run: str, identities: Mapping[str, str]) -> Counter[Answer]:
-        """How often each answer was given in the runs other than this one.
+        """Count how often each answer was given in other runs.
 
         Args:
             run: the run that is under way.

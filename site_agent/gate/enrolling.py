@@ -1,4 +1,4 @@
-"""How a site gets its first certificate, and one after the last has expired: calls on the enrolment port.
+"""Requests a site's first certificate, or a new one after expiry, by calls on the enrolment port.
 
 The gate reads the invitation, signs with the identity key and verifies what comes back. The agent makes the TLS key and
 carries the calls.
@@ -33,12 +33,12 @@ ENROLMENT_POLL_SECONDS: Final = 2.0
 
 
 def now() -> datetime:
-    """The time, aware, in UTC."""
+    """Return the current time with its zone, UTC."""
     return datetime.now(UTC)
 
 
 def site_identity_key(folder: Path) -> Ed25519PrivateKey:
-    """The identity key in the gate's folder, made if there is none."""
+    """Return the identity key in the gate's folder. The first call creates it."""
     if not has_identity_key(folder):
         try:
             return make_identity_key(folder)
@@ -51,7 +51,7 @@ def site_identity_key(folder: Path) -> Ed25519PrivateKey:
 async def enrol_where_needed(
     hospital: Hospital, certificates: SiteCertificates, identity_key: Ed25519PrivateKey, audit: AuditLog
 ) -> None:
-    """Return when this site has a certificate that is valid now; enrols or renews where need be.
+    """Ensure that this site has a valid certificate. Enrols or renews if necessary.
 
     Raises:
         ConfigurationError: there is neither a certificate nor an invitation.
@@ -117,9 +117,9 @@ def _reply(raw: bytes) -> EnrolmentReply:
         reply = decode_enrolment_reply(raw)
     except MalformedMessage as malformed:
         raise ProtocolError(
-            what=f"The enrolment port answered with something that is no answer: {malformed}.",
+            what=f"The enrolment port returned an invalid answer: {malformed}.",
             consequence="This site has no certificate. No data was read.",
-            remedy="Tell the federation office. Start again after they found the cause.",
+            remedy="Tell the federation office. Start again after the office has found the cause.",
         ) from malformed
     if reply.refusal:
         raise RefusedError(
@@ -134,7 +134,7 @@ def _reply(raw: bytes) -> EnrolmentReply:
 async def renew(
     hospital: Hospital, certificates: SiteCertificates, identity_key: Ed25519PrivateKey, audit: AuditLog
 ) -> None:
-    """Get the next certificate on the enrolment port: the last one expired over a holiday, say, or a person wants it.
+    """Request the next certificate on the enrolment port, after expiry or at a person's request.
 
     Raises:
         RefusedError: this site is no member any more.
@@ -154,14 +154,14 @@ async def renew(
         answer = decode_renewed(raw)
     except MalformedMessage as malformed:
         raise ProtocolError(
-            what=f"The enrolment port answered with something that is no answer: {malformed}.",
+            what=f"The enrolment port returned an invalid answer: {malformed}.",
             consequence="This site's certificate is unchanged. No data was read.",
-            remedy="Tell the federation office. Start again after they found the cause.",
+            remedy="Tell the federation office. Start again after the office has found the cause.",
         ) from malformed
     if answer.refusal:
         audit.write("renewal_refused", reason=answer.refusal)
         raise RefusedError(
-            what=f"This site's certificate, which ends on {shown.expiry():%Y-%m-%d}, was not renewed: {answer.refusal}",
+            what=f"This site's certificate ends on {shown.expiry():%Y-%m-%d} and was not renewed: {answer.refusal}",
             consequence="The certificate is unchanged. No stream was opened and no data left this site.",
             remedy="If the hospital's own authority issues it, run `site-agent request-certificate`, then `site-agent "
             "install-certificate`. Otherwise ask the federation office whether this site is still a member.",
@@ -181,7 +181,7 @@ def _invitation(hospital: Hospital) -> Invitation:
     invitation.check_not_expired(now())
     if invitation.site != hospital.site:
         raise ConfigurationError(
-            what=f"The invitation is for {invitation.site}, hospital.yaml is for {hospital.site}.",
+            what=f"The invitation is for {invitation.site}, but hospital.yaml is for {hospital.site}.",
             consequence="Nothing was sent.",
             remedy="Use the invitation for this site, or correct `site`.",
         )

@@ -23,7 +23,7 @@ _MANY_RECORDS: Final = 5000
 
 
 async def examine(hospital: Hospital) -> list[Finding]:
-    """Everything that the gate needs, looked at in the order in which it would be missed."""
+    """Check everything that the gate needs, in the order in which it is needed."""
     folder = gate_folder(hospital.state_path)
     found = [key_checks.judge_directory(folder), judge_disk(computer_checks.free_bytes(hospital.state_path))]
     found += key_checks.judge_secrets((identity_key_path(folder),))
@@ -65,7 +65,7 @@ def _trainer_socket(place: Path) -> Finding:
         return failure("D419", f"There is no socket at {place}.", remedy)
     if not os.access(place, os.W_OK):
         remedy = "Put this user into the socket's group, as the packages do."
-        return failure("D419", f"{place} may not be used by this user.", remedy)
+        return failure("D419", f"This user may not use {place}.", remedy)
     return fine("D419", f"The trainer's socket is at {place}.")
 
 

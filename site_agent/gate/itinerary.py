@@ -1,4 +1,4 @@
-"""Which rounds a coordinator may offer in one run, whatever it says; the memory of one site.
+"""Decides which rounds a coordinator may offer in one run, from the site's own memory.
 
 The rules, beside those of the plan (protos/plan/exchange.py):
 
@@ -60,7 +60,7 @@ class Itinerary:
             self._remember(facts["round"], stage, layers)
 
     def accept(self, offer: Offer) -> Exchange:
-        """What travels in an offered round.
+        """Return what an offered round sends and receives.
 
         Raises:
             MalformedMessage: an honest coordinator would not offer this.
@@ -85,7 +85,7 @@ class Itinerary:
         return exchange
 
     def accept_result(self, finish: Finish) -> tuple[TensorSpec, ...]:
-        """The tensors whose values come down with a result.
+        """Return the tensors that a site receives with a result.
 
         Raises:
             MalformedMessage: it comes too early, or names other layers or a round that was not measured.

@@ -1,4 +1,4 @@
-"""`site-agent join`: this process is the gate; the agent and the trainer are its neighbours.
+"""`site-agent join`: this process is the gate, connected to the agent and the trainer.
 
 The table is checked before anything is sent anywhere. What was started here is ended here, whatever ends the gate.
 """
@@ -48,7 +48,7 @@ WIDEST_CLOCK_DIFFERENCE_SECONDS: Final = 60.0
 
 
 async def join(hospital: Hospital, path: Path, watch: Callable[[Standing], None] = lambda _: None) -> None:
-    """Take part until the coordinator says that everything is over.
+    """Take part until the coordinator reports that all runs are over.
 
     Args:
         hospital: the configuration.
@@ -119,7 +119,7 @@ async def _take_part(
 
 
 def hold_state(state: Path, site: str) -> int:
-    """Take a state directory for this process, in this program's format; the descriptor that holds it."""
+    """Reserve a state directory for this process, in this program's format. Return the descriptor."""
     refuse_unfinished(state)
     store.make_private_directory(state)
     move_old_state(state, site)
@@ -139,12 +139,12 @@ class _Greeting:
         self._standing, self._upkeep = standing, upkeep
 
     def address(self) -> str:
-        """The coordinator's address as the configuration has it now, or the one that came with enrolment."""
+        """Return the coordinator's address from the current configuration, or else from enrolment."""
         self._standing.address = self._reloading.hospital.coordinator or self._certificates.coordinator
         return self._standing.address
 
     async def accepted(self, their_seconds: float | None) -> None:
-        """The coordinator has taken the stream."""
+        """Handle the coordinator's acceptance of the stream."""
         self._standing.connected()
         await self._upkeep.accepted()
         apart = 0.0 if their_seconds is None else now().timestamp() - their_seconds
@@ -154,14 +154,14 @@ class _Greeting:
 
 
 async def check_table(trainer: GateEnd) -> None:
-    """Have the trainer read the table before anything is sent anywhere."""
+    """Let the trainer read the table before anything is sent."""
     answer = await trainer.ask(Check())
     if isinstance(answer, Failed):
         raise TrainerFailed(answer)
 
 
 async def renew_now(hospital: Hospital, path: Path) -> ShownCertificates:
-    """Get the next certificate at once, with a new key, while no gate of this site runs; what is then in force.
+    """Renew the certificate immediately, with a new key, while no gate of this site runs. Return the current ones.
 
     Args:
         hospital: the configuration.
@@ -197,7 +197,7 @@ async def renew_now(hospital: Hospital, path: Path) -> ShownCertificates:
 
 def _no_certificate() -> ConfigurationError:
     return ConfigurationError(
-        what="This site has no certificate that could be renewed.",
+        what="This site has no certificate to renew.",
         consequence="Nothing was sent.",
         remedy="Get the first one with `site-agent join`.",
     )
@@ -217,7 +217,7 @@ async def _put_back(certificates: SiteCertificates, audit: AuditLog, refused: Re
 
 
 def handle_signals(reload: Callable[[], None]) -> None:
-    """SIGTERM and SIGINT cancel what is running, so that every context is left in order; SIGHUP reloads."""
+    """Handle signals: SIGTERM and SIGINT cancel the work and close every context; SIGHUP reloads the configuration."""
     task = asyncio.current_task()
     assert task is not None
     loop = asyncio.get_running_loop()

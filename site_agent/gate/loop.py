@@ -1,4 +1,4 @@
-"""The loop of the process that has the network: receive, trainer socket, gate, send.
+"""The main loop of the gate: receive, ask the trainer, decide, send.
 
 It never sees a patient. Messages and the trainer's answers arrive in one inbox and are handled one at
 a time; training goes on while a stream is down, and what was built for a step is kept for it.
@@ -109,7 +109,7 @@ class SiteGate:
         self._log = structlog.get_logger()
 
     async def run(self) -> None:
-        """Take part until the coordinator says that everything is over.
+        """Take part until the coordinator reports that all runs are over.
 
         Raises:
             OperatorError: this site cannot or must not go on.
@@ -151,7 +151,7 @@ class SiteGate:
             self._trainer.close()
 
     def adopt(self, hospital: Hospital) -> None:
-        """From now on this configuration holds; a study under way ends where its policy refuses that."""
+        """Use this configuration from now on. A study that its policy refuses ends."""
         self._hospital = hospital
         self._spawn(self._inbox.put(Adopted()))
 
@@ -316,7 +316,7 @@ class SiteGate:
         if not isinstance(answer, Prepared) or answer.manifest_digest != manifest.digest.hex():
             await self._tell(Refusal(plan.run_name, SiteReason.NETWORK_DIFFERS))
             raise ProtocolError(
-                what="This site's network has other federated tensors than the plan names.",
+                what="This site's network has other shared tensors than the plan names.",
                 consequence="Nothing left this site.",
                 remedy="Install the same version of global-layers everywhere.",
             )

@@ -1,4 +1,4 @@
-"""What ends an agent's part, or a stream, in the words that an operator reads."""
+"""Errors that end an agent's run or a stream, in words for an operator."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class TrainerFailed(OperatorError):
 
     def __init__(self, failed: Failed) -> None:
         super().__init__(
-            what="The trainer of this site stopped. Its own message has the reason.",
+            what="The trainer of this site stopped. Its own message explains the reason.",
             consequence="Nothing of this round left this site.",
             remedy="Follow the trainer's message, then start the site agent again.",
         )
@@ -32,45 +32,45 @@ class TrainerFailed(OperatorError):
 
     @property
     def can_continue(self) -> bool:
-        """Whether the trainer can continue after its operator freed space, for example. Then the run waits for it."""
+        """Whether the trainer can continue after its operator frees space, for example. The run then waits for it."""
         is_own = self.failed.reason == SiteReason.TRAINER_FAILED
         return is_own and self.failed.exit_status == UnavailableError.exit_status
 
 
 def policy_refuses(study: str, reason: str, remedy: str) -> RefusedError:
-    """The policy in hospital.yaml does not allow a study."""
+    """Return the error that the policy in hospital.yaml does not allow a study."""
     return RefusedError(
         what=f"This site's policy refuses the study {study}: {reason}.",
-        consequence="Nothing more leaves this site for it.",
+        consequence="Nothing more is sent for it.",
         remedy=remedy,
         code="E025",
     )
 
 
 def masks_nothing(refused: MaskingRefused) -> OperatorError:
-    """This site does not mask what it was asked to."""
+    """Return the error that this site refuses to mask."""
     if refused.reason in OF_THE_DISK:
         return ConfigurationError(
-            what=f"This site masks nothing: {refused}.",
+            what=f"This site refuses to mask: {refused}.",
             consequence="Nothing leaves this site. The study waits for this site.",
             remedy="Restore this site's whole state folder from its newest backup, then start the agent again.",
         )
     if refused.reason is Reason.OTHER_SETS:
         return ProtocolError(
-            what=f"This site masks nothing: {refused}.",
-            consequence="Nothing more leaves this site. The change of a few sites could otherwise be computed.",
-            remedy="Ask the federation office for a plan with the same sites as before. If an earlier run used other "
-            "patients' rows, write its name into uncounted_runs in hospital.yaml.",
+            what=f"This site refuses to mask: {refused}.",
+            consequence="Nothing more leaves this site. Otherwise the updates of a few sites could be computed.",
+            remedy="Ask the federation office for a plan with the same sites as before. If an earlier run used "
+            "other patients' rows, add its name to uncounted_runs in hospital.yaml.",
         )
     return ProtocolError(
-        what=f"This site masks nothing: {refused}.",
+        what=f"This site refuses to mask: {refused}.",
         consequence="Nothing more leaves this site.",
-        remedy="Tell the federation office and the security officer. The audit log has the record.",
+        remedy="Tell the federation office and the security officer. The audit log records the reason.",
     )
 
 
 def of_certificate(address: str, status: str, now: datetime, code: str) -> UnavailableError | None:
-    """The coordinator's certificate is rejected here, for its times or its issuer; None for any other status.
+    """Return the error of a coordinator's certificate that is expired, not yet valid or not trusted; None otherwise.
 
     Args:
         address: HOST:PORT where it is shown.
@@ -100,7 +100,7 @@ def of_certificate(address: str, status: str, now: datetime, code: str) -> Unava
 
 
 def misbehaved(malformed: MalformedMessage) -> ProtocolError:
-    """The coordinator sent what no honest coordinator of this version sends."""
+    """Return the error that the coordinator sent a message that breaks the protocol."""
     return ProtocolError(
         what=f"The coordinator sent {malformed}.",
         consequence="This site has stopped. Nothing was sent in answer.",
@@ -109,28 +109,28 @@ def misbehaved(malformed: MalformedMessage) -> ProtocolError:
 
 
 def is_over(farewell: Farewell, audit: AuditLog) -> bool:
-    """True where all is over; raises where a person has to act, or this site has to connect again."""
+    """Return true if all runs are over. Raises if a person must act or this site must reconnect."""
     if farewell.reason is not CoordinatorReason.ALL_RUNS_OVER:
         raise parted(farewell)
     if (run := unfinished_run(audit)) is not None:
         raise RefusedError(
             what=f"All studies of the coordinator are over, and {run} has ended without this site.",
             consequence="Nothing more leaves this site. It has no model and no report of that study.",
-            remedy="Ask the federation office how it ended. Another version of the plan is a new study.",
+            remedy="Ask the federation office for the result. Another version of the plan is a new study.",
             code="E026",
         )
     return True
 
 
 def unfinished_run(audit: AuditLog) -> str | None:
-    """The newest run that this site has joined, if it neither took in its result nor left it."""
+    """Return the newest run that this site has joined and neither finished nor left, or None."""
     joined = [str(facts["run"]) for facts in audit.records("run_joined")][-1:]
     ended = {facts["run"] for event in ("run_finished", "participation_ended") for facts in audit.records(event)}
     return joined[0] if joined and joined[0] not in ended else None
 
 
 def parted(farewell: Farewell) -> OperatorError:
-    """The coordinator has ended the stream before all was over."""
+    """Return the error that the coordinator ended the stream too early."""
     if farewell.reason.is_final:
         return RefusedError(
             what=f"The coordinator ended this site's part: {farewell.detail}.",
@@ -139,7 +139,7 @@ def parted(farewell: Farewell) -> OperatorError:
             code="E026",
         )
     return UnavailableError(
-        what=f"The coordinator asks to connect again: {farewell.detail}.",
+        what=f"The coordinator asks this site to reconnect: {farewell.detail}.",
         consequence="Nothing is lost.",
         remedy="You need not do anything.",
         code="E020",

@@ -1,4 +1,4 @@
-"""The gate's two neighbours: the agent, which has the network, and the trainer, which has the patients.
+"""The gate's two neighbour processes: the agent with the network, and the trainer with the patients.
 
 At a terminal each is a child of this process over a socket pair, and ends with it. As a service the agent connects to
 the Unix socket that `gate_socket` names, and the trainer listens on the one that `trainer_socket` names.
@@ -37,7 +37,7 @@ class Neighbours:
         self._listener: socket.socket | None = None
 
     async def agent(self) -> socket.socket:
-        """The socket of an agent.
+        """Return the socket of an agent.
 
         Raises:
             ConfigurationError: the agent that was started here has ended and must not be started again.
@@ -50,7 +50,7 @@ class Neighbours:
         return self._agent.ours
 
     async def trainer(self) -> GateEnd:
-        """The end of the socket of a trainer."""
+        """Return the gate's end of a trainer's socket."""
         if self._hospital.trainer_socket is not None:
             return await _found_trainer(self._hospital.trainer_socket)
         if self._trainer is not None:
@@ -59,7 +59,7 @@ class Neighbours:
         return GateEnd(self._trainer.ours)
 
     def end(self) -> None:
-        """End what was started here; nobody waits for ever."""
+        """End the processes that were started here, with a time limit."""
         for child in (self._agent, self._trainer):
             if child is not None:
                 child.end()
@@ -86,7 +86,7 @@ class _Child:
         theirs.close()
 
     def end(self) -> int:
-        """Hang up, so that it ends by itself, and wait; its exit status."""
+        """Close the socket so that the process ends, wait for it, and return its exit status."""
         with suppress(OSError):
             self.ours.shutdown(socket.SHUT_RDWR)
         self.ours.close()
@@ -99,7 +99,7 @@ class _Child:
 
 @asynccontextmanager
 async def neighbours_of(hospital: Hospital, path: Path) -> AsyncIterator[Neighbours]:
-    """Both neighbours of a gate; what was started ends with the block, whatever ends it."""
+    """Start both neighbours of a gate. They end with the block, for any reason."""
     neighbours = Neighbours(hospital, path)
     try:
         yield neighbours
@@ -121,7 +121,7 @@ def _listening(place: Path) -> socket.socket:
         raise ConfigurationError(
             what=f"The gate cannot listen on {place}: {cause.strerror}.",
             consequence="The gate did not start. Nothing left this site.",
-            remedy="Name a path as gate_socket in hospital.yaml where nothing lies and the gate's user may write.",
+            remedy="Set gate_socket in hospital.yaml to an unused path to which the gate's user may write.",
         ) from cause
     listener.setblocking(False)
     return listener

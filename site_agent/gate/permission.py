@@ -1,4 +1,4 @@
-"""May it leave? The one decision of the gate about a plan, a contribution, a draw of noise and a chunk.
+"""The gate's one decision about release: for a plan, a contribution, a draw of noise and a chunk.
 
 Nothing here believes the coordinator. A decision holds every reason against, from these parts:
 
@@ -43,7 +43,7 @@ class GateRefusal(OperatorError):
         super().__init__(
             what=what,
             consequence="Nothing of this round left this site.",
-            remedy="Tell the study's researcher. The run stops here for this site.",
+            remedy="Tell the study's researcher. This site ends its part in the run here.",
         )
         self.reason, self.tensor = reason, tensor
 
@@ -59,7 +59,7 @@ class OutsideHours(UnavailableError):
 
     def __init__(self) -> None:
         super().__init__(
-            what="The policy lets nothing leave at this time of day.",
+            what="The policy allows no sending at this time of day.",
             consequence="Nothing was sent. The training state is kept.",
             remedy="You need not do anything. This site connects when the hours start.",
         )
@@ -131,21 +131,21 @@ class Permission:
 
     @property
     def has_noise(self) -> bool:
-        """Whether numbers leave only with noise that was paid for."""
+        """Whether numbers are only sent with noise whose cost was recorded."""
         return self._spending is not None
 
     def still_open(self) -> Decision:
-        """Decide about the next chunk of a contribution that may leave; cheap."""
+        """Decide cheaply about the next chunk of an allowed contribution."""
         return Decision(withdrawn=self._consent.why_not(), is_closed=not self._allowance.is_open)
 
     def decide(self, exchange: Exchange, bind: Bind, *, masked: bool) -> Decision:
-        """Decide about a contribution, with or without masks, among these contributors."""
+        """Decide about a contribution among these contributors, with or without masks."""
         now = self.still_open()
         forbidden = self._allowance.reasons(exchange, bind, masked=masked)
         return Decision(withdrawn=now.withdrawn, is_closed=now.is_closed, forbidden=tuple(forbidden))
 
     def require(self, decision: Decision, bind: Bind | None = None) -> None:
-        """Return if a decision has no reason against; otherwise record all of them and raise.
+        """Check that a decision has no reason against it. Otherwise record all reasons and raise.
 
         Raises:
             AuditError: the refusal cannot be recorded.
@@ -165,7 +165,7 @@ class Permission:
         raise PolicyForbids(what=what, reason=SiteReason.POLICY_FORBIDS)
 
     def with_noise(self, position: bytes, numbers: list[int]) -> list[int]:
-        """The numbers of a step with the noise that was paid for, now or before a restart.
+        """Return the numbers of a round with noise whose cost was recorded, now or before a restart.
 
         Raises:
             AuditError: the payment cannot be recorded.
@@ -181,7 +181,7 @@ class Permission:
         return self._spending.pay(self._plan, position, numbers)
 
     def take(self, exchange: Exchange, bind: Bind, position: bytes) -> None:
-        """Record that a contribution leaves.
+        """Record that a contribution is released.
 
         Raises:
             AuditError: it cannot be recorded; it must not leave.
@@ -189,7 +189,7 @@ class Permission:
         self._allowance.take(exchange, bind, position)
 
     def finish(self) -> None:
-        """The run is over, and what was paid for is not sent again.
+        """Record the end of the run. Its noisy numbers are not sent again.
 
         Raises:
             AuditError: that cannot be recorded.
@@ -223,16 +223,16 @@ class Allowance:
 
     @property
     def trains(self) -> bool:
-        """Whether this site's changes are more than zeros."""
+        """Whether this site's updates may differ from zero."""
         return self._plan.tier_of(self._site) == "training"
 
     @property
     def is_open(self) -> bool:
-        """Whether contributions may leave at this time of day."""
+        """Whether contributions may be sent at this time of day."""
         return self.policy.hours is None or self.policy.hours.is_open(self._local_time())
 
     def take(self, exchange: Exchange, bind: Bind, position: bytes) -> None:
-        """It leaves; a round counts once, however often its same bytes are sent.
+        """Count a release. A round counts once, even if its bytes are sent several times.
 
         Raises:
             AuditError: that cannot be recorded; it must not leave.
@@ -251,7 +251,7 @@ class Allowance:
             self._spent.take(self._bytes[bind.round], release)
 
     def reasons(self, exchange: Exchange, bind: Bind, *, masked: bool) -> Iterator[str]:
-        """Every rule that a contribution breaks, a clause each."""
+        """Yield every rule that a contribution breaks, one clause each."""
         policy, plan = self.policy, self._plan
         if plan.tier_of(self._site) == "receiving":
             yield "this site only receives by the plan, so no contribution of it may leave"

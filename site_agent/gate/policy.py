@@ -1,4 +1,4 @@
-"""What this hospital allows, decided from its own file and the announced plan; pure.
+"""Decides what this hospital allows, from its own file and the announced plan. Pure functions.
 
 The policy wins over any plan, approved or not; every rule that a plan breaks is reported. What is decided
 here of a whole plan is decided again of each contribution before it leaves (permission.py).
@@ -23,7 +23,7 @@ _MOST_NAMES: Final = 3  # of tensors in one clause; all that leaves stands in th
 
 
 def refusals(policy: Policy, plan: Plan, manifest: Manifest, *, site: str, identity: str | None) -> tuple[str, ...]:
-    """Every rule that a plan breaks at this site, a clause each, each once.
+    """Return every rule that a plan breaks at this site, one clause each, without repetition.
 
     Args:
         policy: from this hospital's own file.
@@ -36,7 +36,7 @@ def refusals(policy: Policy, plan: Plan, manifest: Manifest, *, site: str, ident
 
 
 def remedy_of_refusal(plan: Plan, site: str, identity: str | None) -> str:
-    """The one step after a refusal: the plan's list is the researcher's, the policy is this hospital's own."""
+    """Return the remedy after a refusal: the researcher changes the plan, or this hospital changes its policy."""
     if _listing(plan, site, identity):
         return "Send the researcher the fingerprint that `site-agent identity` prints. The plan must list it."
     return "Agree with the researcher on another plan, or change the policy in hospital.yaml."
@@ -125,7 +125,7 @@ def _of_tensors(policy: Policy, plan: Plan, manifest: Manifest) -> Iterator[str]
 
 
 def forbidden_tensors(policy: Policy, names: Iterable[str]) -> Iterator[str]:
-    """Why a tensor's change may not leave, a clause for each."""
+    """Yield why a tensor's update may not be sent, one clause each."""
     for name in names:
         if _is_private(policy, name):
             yield f"the policy keeps {name} private"
@@ -134,7 +134,7 @@ def forbidden_tensors(policy: Policy, names: Iterable[str]) -> Iterator[str]:
 
 
 def forbidden_scalars(policy: Policy, names: Iterable[str]) -> Iterator[str]:
-    """Why a number beside the changes may not leave, a clause for each."""
+    """Yield why a number beside the updates may not be sent, one clause each."""
     if policy.scalars is None:
         return
     for name in names:

@@ -1,4 +1,4 @@
-"""What this site has spent of its patients' privacy, and the noise that was paid for.
+"""Records how much privacy budget of its patients this site has spent, and on which noise.
 
 One file of payments for each run, below `privacy/` in the gate's folder, and a folder of the noisy numbers that they
 bought, a file for each step. The rules:
@@ -62,7 +62,7 @@ class Payment(Document):
 
     @property
     def ratio(self) -> float:
-        """The mu of the draw."""
+        """The value mu of the draw."""
         return ratio_of(self.epsilon, self.delta)
 
 
@@ -93,7 +93,7 @@ class PrivacyLedger:
         self._state, self._audit, self._random_bytes = state, audit, random_bytes
 
     def payments(self) -> tuple[Payment, ...]:
-        """Every payment that is known, oldest first.
+        """Return every known payment, oldest first.
 
         Raises:
             RefusedError: a file cannot be read, so nobody knows what was spent.
@@ -108,7 +108,7 @@ class PrivacyLedger:
         return tuple(sorted(found.values(), key=lambda payment: payment.at))
 
     def refuse(self, limits: PrivacyLimits | None, plan: Plan) -> str | None:
-        """Why the policy's limits do not allow one more draw of a plan, in one clause, or None."""
+        """Return in one clause why the policy's limits forbid one more draw of a plan, or None."""
         if plan.privacy is None:
             return None
         if limits is None:
@@ -117,7 +117,7 @@ class PrivacyLedger:
         return overspends(limits, plan.study, plan.privacy, self.payments(), now)
 
     def has_paid(self, run: str) -> bool:
-        """Whether a draw of this run was paid for."""
+        """Return whether the cost of a draw in this run was recorded."""
         return any(payment.run == run for payment in self.payments())
 
     def kept(self, run: str, position: bytes) -> list[int] | None:
@@ -140,7 +140,7 @@ class PrivacyLedger:
         return len(draws) - paid[-1] < plan.private_sums
 
     def pay(self, plan: Plan, position: bytes, numbers: Sequence[int]) -> list[int]:
-        """Draw this site's share of noise, record what it costs, and return the numbers with it.
+        """Draw this site's share of noise, record its cost, and return the numbers with the noise.
 
         Args:
             plan: with privacy, and masked.
@@ -163,7 +163,7 @@ class PrivacyLedger:
         return noisy
 
     def forget_numbers(self, run: str) -> None:
-        """The run is over: its noisy numbers are removed, its payments stay.
+        """Delete the noisy numbers of a finished run. Its payments remain.
 
         Raises:
             AuditError: the file cannot be written.
@@ -215,8 +215,8 @@ class PrivacyLedger:
             return ()
         except (OSError, ValueError) as cause:
             raise RefusedError(
-                what=f"The file {path}, of what was spent of patients' privacy, cannot be read.",
-                consequence="Nothing of a private study leaves this site.",
+                what=f"The file {path} with the spent privacy budget cannot be read.",
+                consequence="Nothing of a private study is sent.",
                 remedy="Restore the state from a backup, and inform the data protection officer.",
             ) from cause
 
@@ -254,7 +254,7 @@ def with_noise(plan: Plan, numbers: Sequence[int], random_bytes: RandomBytes = o
 def overspends(
     limits: PrivacyLimits, study: str, asked: Privacy, payments: Sequence[Payment], now: datetime
 ) -> str | None:
-    """Why one more draw would pass a limit, in one clause, or None; pure."""
+    """Return in one clause why one more draw exceeds a limit, or None. Pure."""
     after = standing(limits, study, payments, now, asked)
     for what, epsilon, largest in (
         (f"the study {study}", after.of_study, limits.largest_epsilon_per_study),
@@ -268,7 +268,7 @@ def overspends(
 def standing(
     limits: PrivacyLimits, study: str, payments: Sequence[Payment], now: datetime, asked: Privacy | None = None
 ) -> Standing:
-    """Epsilon of a study and of the last 365 days at the policy's delta, with one more draw if one is asked for."""
+    """Return the epsilon of a study and of the last 365 days at the policy's delta, perhaps with one more draw."""
     more = [] if asked is None else [asked.ratio]
     # A payment from the future, after a clock was set back, counts as well.
     recent = [payment.ratio for payment in payments if datetime.fromisoformat(payment.at) > now - YEAR]

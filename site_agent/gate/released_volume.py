@@ -1,4 +1,4 @@
-"""What has left this site, counted from the audit log without changing it.
+"""What this site has sent, counted from the audit log without changing it.
 
 The log is read forward from where the last reading ended, so asking often costs nothing. It is not
 verified here: `site-agent audit verify` does that.
@@ -35,7 +35,7 @@ class Left:
     not_cosigned: int = 0
 
     def after(self, event: str, byte_count: int) -> Left:
-        """With one record more."""
+        """Return the totals with one more record."""
         is_handed = event == _HANDED_OVER
         return Left(
             self.contributions + is_handed,
@@ -53,7 +53,7 @@ class LeftCount:
         self._begin()
 
     def now(self) -> Left:
-        """What the log says at this moment; nothing if there is none yet."""
+        """Return the current totals of the log; zero if there is no log yet."""
         for path in all_files(self._path):
             try:
                 with path.open("rb") as file:

@@ -1,4 +1,4 @@
-"""What separates the patients from the process with the keys, as the kernel reports it.
+"""Checks how the kernel separates the patients from the process with the keys.
 
 A site has three processes: agent (network), gate (keys) and trainer (patients). As services they run as three users.
 The trainer's user owns the table, and the kernel refuses it to the others. At a terminal one user starts all three.
@@ -21,7 +21,7 @@ from site_agent.hospital import Hospital
 
 
 def may_read(table: Path) -> bool:
-    """Whether the kernel would let this process open a file for reading; it is opened and closed, never read."""
+    """Return whether the kernel permits this process to open a file. The file is opened, but not read."""
     try:
         os.close(os.open(table, os.O_RDONLY | os.O_CLOEXEC))
     except OSError as refused:
@@ -31,12 +31,12 @@ def may_read(table: Path) -> bool:
 
 
 def guard_of(hospital: Hospital) -> Callable[[Path], None]:
-    """The check of approvals before they are accepted. At a terminal there is none, since one user runs everything."""
+    """Return the check of approvals. A terminal has none, because one user runs everything."""
     return (lambda _: None) if hospital.gate_socket is None else require_guarded
 
 
 def tell_guard(hospital: Hospital) -> None:
-    """Refuse approvals that a service could have written; at a terminal, warn once that this user could.
+    """Refuse approvals that a service could have written. At a terminal, only warn once.
 
     Raises:
         ConfigurationError: a service could have written them; the message has the command that corrects it.
@@ -51,7 +51,7 @@ def tell_guard(hospital: Hospital) -> None:
 
 
 def tell_separation(hospital: Hospital) -> bool:
-    """Log whether the kernel refuses the table to this process, and return it."""
+    """Log whether the kernel denies this process the table, and return it."""
     log = structlog.get_logger()
     if may_read(Path(hospital.data.table)):
         log.warning(

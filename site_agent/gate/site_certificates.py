@@ -1,4 +1,4 @@
-"""This site's certificates as the gate sees and orders them; key and files are the agent's.
+"""This site's certificates from the gate's side. The agent has the key and the files.
 
 The gate verifies a certificate and records it before it orders it to be put in force. The agent checks it once more.
 
@@ -70,7 +70,7 @@ class SiteCertificates:
         self.coordinator = self.enrolment = ""  # addresses that came with enrolment
 
     def check(self, federation: str, roots: bytes) -> None:
-        """Compare a federation with the one that this site belongs to, if it belongs to one.
+        """Compare a federation with the one to which this site belongs, if any.
 
         Raises:
             ConfigurationError: it is another one, or the file that remembers it cannot be read.
@@ -80,14 +80,14 @@ class SiteCertificates:
             return
         other = f"the federation {federation}" if shown.name != known.name else "another authority of that name"
         raise ConfigurationError(
-            what=f"This site belongs to the federation {known.name}, and was shown {other}.",
+            what=f"This site belongs to the federation {known.name}, but received the name {other}.",
             consequence="Nothing was sent or signed for it. The keys and certificates of this site are unchanged.",
             remedy=f"Ask the federation office of {known.name} for an invitation, or install a second site with a "
             "`state` folder of its own for the other federation.",
         )
 
     def remember(self, federation: str, roots: bytes) -> None:
-        """Belong to this federation from now on, and trust these roots beside those that are trusted at present."""
+        """Record membership in this federation, and trust these roots beside the current ones."""
         known = _fingerprints(self.shown.roots) if self.shown.roots else frozenset()
         kept = _Federation(name=federation, roots=_fingerprints(roots) | known)
         if kept != self._remembered():
@@ -100,13 +100,13 @@ class SiteCertificates:
             return None
         except (OSError, ValueError) as cause:
             raise ConfigurationError(
-                what=f"The file {self._memory}, which names this site's federation, cannot be read.",
+                what=f"The file {self._memory} with the name of this site's federation cannot be read.",
                 consequence="Nothing was sent or signed.",
                 remedy="Restore the state from a backup, and tell the security officer.",
             ) from cause
 
     async def look(self) -> ShownCertificates:
-        """What is shown and trusted at this moment.
+        """Return the current certificates and trusted roots.
 
         Raises:
             OperatorError: as all methods here: the agent has ended, or could not.
@@ -114,14 +114,14 @@ class SiteCertificates:
         return await self._shown(Look())
 
     async def make(self, key: str) -> bytes:
-        """A signing request (PEM) for a key of this kind; see gate_socket.Make."""
+        """Return a signing request (PEM) for a key of this kind. See gate_socket.Make."""
         answer = await self._ask(Make(key))
         if not isinstance(answer, Requested):
             raise _failed(answer)
         return bytes(answer.payload)
 
     async def call(self, name: str, address: Address | None, roots: bytes, request: bytes) -> bytes:
-        """The reply to a call on the enrolment port, as bytes.
+        """Return the reply to a call on the enrolment port, as bytes.
 
         Args:
             name: `enrol` or `renew`.
@@ -151,15 +151,15 @@ class SiteCertificates:
         federation: str,
         addresses: tuple[str, str] = ("", ""),
     ) -> None:
-        """Put a certificate in force that is verified and on record."""
+        """Start to use a certificate that is verified and on record."""
         await self._shown(Install(key, site, federation, *addresses, payload=packed((chain, roots))))
 
     async def trust(self, roots: bytes) -> None:
-        """Trust the roots that the coordinator names, once that is on record."""
+        """Trust the roots that the coordinator names, after this is on record."""
         await self._shown(Trust(roots))
 
     async def settle(self, *, works: bool) -> None:
-        """Forget the pair before the last renewal, or put it back."""
+        """Delete the pair before the last renewal, or restore it."""
         await self._shown(Settle(works))
 
     async def _shown(self, order: Look | Install | Trust | Settle) -> ShownCertificates:
@@ -187,8 +187,8 @@ def _failed(answer: Answer) -> OperatorError:
     if isinstance(answer, Unable):
         return AgentUnable(answer)
     return ProtocolError(
-        what="The agent of this site, the process with the network, answered with something else than was ordered.",
-        consequence="This site has stopped. Nothing left it.",
+        what="The agent of this site, the process with the network, returned an unexpected answer.",
+        consequence="This site has stopped. Nothing was sent.",
         remedy="Install the same version of all three programs. If they are, tell the security officer.",
     )
 

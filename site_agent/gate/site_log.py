@@ -1,4 +1,4 @@
-"""The site's audit log: what crosses the site's boundary is written and synced before it does.
+"""The site's audit log: each transfer is written and synced before it happens.
 
 The file is that of audit/audit_log.py; what every record of a site says is added here. If the disk is
 full, nothing leaves.
@@ -61,7 +61,7 @@ class AuditLog:
         self.file.write([every | facts])
 
     def records(self, event: str) -> Iterator[dict[str, Any]]:  # Any: whatever JSON holds
-        """The facts of every record of one kind, oldest first.
+        """Yield the facts of every record of one kind, oldest first.
 
         Raises:
             AuditError: the log was changed.
@@ -69,12 +69,12 @@ class AuditLog:
         return self.file.records(event)
 
     def sign_with(self, identity_key: Ed25519PrivateKey) -> None:
-        """From now on checkpoints are signed, and full files put aside; the key may be younger than the log."""
+        """Start to sign checkpoints and to rotate full files. The key may be newer than the log."""
         self._identity_key = identity_key
         self.file.sign_with(self.signed)
 
     def signed(self, generation: int, position: LogPosition) -> LogCheckpoint:
-        """A checkpoint of this log, signed with the site's identity key.
+        """Return a checkpoint of this log, signed with the site's identity key.
 
         Raises:
             ValueError: the log was opened without it.
@@ -84,7 +84,7 @@ class AuditLog:
         return sign_checkpoint(owner_of_site(self._site), generation, position, self.time(), self._identity_key)
 
     def time(self) -> str:
-        """The time as records have it."""
+        """Return the time in the format of records."""
         return self._now().isoformat(timespec="milliseconds")
 
     def close(self) -> None:
@@ -93,7 +93,7 @@ class AuditLog:
 
 
 def party_of(audit: AuditLog, *, site: str, key: Ed25519PrivateKey, folder: Path) -> LogParty:
-    """The site as the owner of its log and as a witness of the coordinator's; `folder` is what it remembers."""
+    """Return the site as owner of its log and witness of the coordinator's. `folder` stores its checkpoints."""
     return LogParty(
         owner=owner_of_site(site),
         log=audit.file,

@@ -1,4 +1,4 @@
-"""This site's half of secure aggregation: its keys for a key session, its masks for a round.
+"""This site's half of secure aggregation: keys for a key session, and masks for a round.
 
 Keys live and die in the memory of this process. What was masked, at which step and for which set, is on
 disk before a byte leaves, so that neither a restart nor an earlier backup makes this site mask a step
@@ -102,7 +102,7 @@ class SiteMasking:
         self.key_session = 0
 
     def require_memory(self, step: int, attempt: int) -> None:
-        """Return if this memory knows of something that left, as somebody else than the audit log has kept it.
+        """Check that the ledger contains the newest release that the audit log records.
 
         Raises:
             MaskingRefused: it was rolled back, or is missing.
@@ -110,7 +110,7 @@ class SiteMasking:
         self._ledger.refuse_if_older(Mark(step, attempt))
 
     def open(self, message: KeySessionOpen) -> KeyAdvert:
-        """Fresh keys for a new key session; those of the one before are forgotten.
+        """Create keys for a new key session, and delete those of the previous one.
 
         Raises:
             MaskingRefused: the key session is not new, or its sites are not the plan's, enough, and this one too.
@@ -133,7 +133,7 @@ class SiteMasking:
         return self._advert
 
     def check(self, message: KeySessionRoster) -> KeySessionAcknowledgement:
-        """Check every site's key and sign what was seen.
+        """Check every site's key and sign the list.
 
         Raises:
             MaskingRefused: a key is not what the plan lists, or the roster is not what was opened.
@@ -145,7 +145,7 @@ class SiteMasking:
         return acknowledge(terms, self._site, self._transcript, self._identity_key.sign)
 
     def seal(self, message: KeySessionSeal) -> None:
-        """Derive the pairs' keys once every site has signed the same transcript.
+        """Derive the key of each pair after every site has signed the same transcript.
 
         Raises:
             MaskingRefused: a site is missing or has seen another roster.
@@ -158,14 +158,14 @@ class SiteMasking:
         self.key_session = message.key_session
 
     def forget(self) -> None:
-        """Drop this key session's keys."""
+        """Delete this key session's keys."""
         if self._secret is not None:
             self._secret.forget()
         self._secret, self._terms, self._advert, self._roster, self.key_session = None, None, None, (), 0
         self._ledger = self._ledger.void()
 
     def check_draw(self, position: bytes, bind: Bind, layout: Layout) -> None:
-        """Return if this step may be masked for these contributors with the draw that they received.
+        """Check that this round may be masked for these contributors with the resampling that they received.
 
         Asked before anything is trained for it.
 
@@ -178,7 +178,7 @@ class SiteMasking:
         self._ledger.permit(self._ask(position, bind), self._compared, self._budget)
 
     def freeze(self, position: bytes, bind: Bind, layout: Layout, vector: bytes) -> None:
-        """Put on disk what is about to be masked; nothing may leave before this returns.
+        """Write to disk what will be masked. Nothing may be sent before this returns.
 
         Args:
             position: what the vector was computed from.
@@ -199,7 +199,7 @@ class SiteMasking:
         self._keep(self._ledger.freeze(ask, context, vector, self._compared, self._budget), bind.round)
 
     def forget_before(self, oldest: int) -> None:
-        """The run no longer goes back beyond this round: what was masked before it is over for good.
+        """Close all earlier rounds. The run can no longer return to them.
 
         Raises:
             OperatorError: the disk does not take it.
@@ -228,7 +228,7 @@ class SiteMasking:
         self._ledger, self._check = ledger, check
 
     def masked(self, position: bytes, bind: Bind, layout: Layout, buffer: memoryview) -> Iterator[memoryview]:
-        """The chunks of a frozen vector with this site's masks, from where the coordinator lacks them."""
+        """Yield the masked chunks of a frozen vector that the coordinator lacks."""
         assert self._secret is not None
         masker = Masker(
             own=self._site,

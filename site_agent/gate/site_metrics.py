@@ -1,4 +1,4 @@
-"""Metrics and health of a site for its own monitoring: on loopback or a Unix socket, never for the federation.
+"""Metrics and health of a site for local monitoring: on loopback or a Unix socket, never for the federation.
 
 Everything is put together when somebody asks. No label names a column, a file or a patient.
 """
@@ -30,7 +30,7 @@ class SiteCollector(Collector):
         self._facts, self._state = facts, state
 
     def collect(self) -> Iterator[Metric]:
-        """Every metric at this moment; one whose value is not known is left out."""
+        """Yield every current metric. A metric without a known value is left out."""
         facts = self._facts()
         info = GaugeMetricFamily(f"{_PREFIX}_info", "Always 1.", labels=("site", "version", "phase"))
         info.add_metric((facts["site"], facts["version"], facts["phase"]), 1)
@@ -64,7 +64,7 @@ def _seconds(facts: Mapping[str, Any]) -> float | None:
 
 
 def pages_of(told: Told, state: Path) -> dict[str, Callable[[], Page]]:
-    """The pages that a site's monitoring may ask for."""
+    """Return the pages that a site's monitoring may request."""
     registry = CollectorRegistry(auto_describe=False)
     registry.register(SiteCollector(told.facts, state))
 

@@ -1,4 +1,4 @@
-"""The page of a site's agent: where it stands and what has left this site, by its audit log.
+"""The page of a site's agent: its current work, and what this site has sent according to its audit log.
 
 Read-only, on loopback or a Unix socket, served by a process of its own that runs as the agent's user. It has
 nothing of patients: own curves and gain are the trainer's side's, which draws them with `site-agent report --html`.
@@ -60,7 +60,7 @@ class LogView:
         self._begin()
 
     def look(self) -> None:
-        """Take in what was written since."""
+        """Read what was written since the last call."""
         for file in all_files(self._path):
             told = file.stat()
             if told.st_ino in self._done:
@@ -117,14 +117,14 @@ class SitePage:
         self._template = environment.get_template("site.html")
 
     async def main(self) -> str:
-        """The live part, as HTML."""
+        """Return the live part as HTML."""
         told = await read_status(self._state)
         status: dict[str, Any] = json.loads(told) if told else {}
         self._view.look()
         return self._template.render(site=self._site, status=status, view=self._view)
 
     async def respond(self, request: bytes) -> bytes:
-        """The whole response to a request."""
+        """Return the whole response to a request."""
         if not is_asked_here(request):
             return answer(b"", {})  # a name that is not this computer's: see is_asked_here
         main = await self.main() if request.split(b" ", 2)[1:2] in ([b"/"], [b"/main"]) else ""

@@ -1,4 +1,4 @@
-"""SIGHUP: hospital.yaml is read again, and what was wrong in it changes nothing.
+"""SIGHUP: read hospital.yaml again. A file with an error changes nothing.
 
 A running agent takes over its policy and the coordinator's address. Everything else is bound to what was
 built from it at the start, so the operator is informed which keys wait for a restart.
@@ -20,7 +20,7 @@ TAKEN_OVER: Final = ("policy", "coordinator")
 
 
 def adopted(held: Hospital, read: Hospital) -> tuple[Hospital, tuple[str, ...]]:
-    """What holds from now on, and the names of the keys that differ and wait for a restart."""
+    """Return the new configuration, and the names of changed keys that require a restart."""
     waiting = tuple(
         name for name in Hospital.model_fields if name not in TAKEN_OVER and getattr(held, name) != getattr(read, name)
     )

@@ -1,4 +1,4 @@
-"""One run at one site: what the coordinator asks for, checked, and what is done about it.
+"""One run at one site: checks each request of the coordinator and carries it out.
 
 What a round may ask for is decided in itinerary.py. A step that comes again is the same step, byte for
 byte; the contributors have to be the plan's, enough, and this site among them. Whatever breaks a rule is
@@ -135,7 +135,7 @@ class Rounds:
 
     @property
     def key_session(self) -> int:
-        """The key session whose masking keys this site holds, 0 for none."""
+        """The key session whose masking keys this site has; 0 for none."""
         return self._masking.key_session if self._masking else 0
 
     @property
@@ -144,32 +144,32 @@ class Rounds:
 
     @property
     def saved(self) -> tuple[Saved, ...]:
-        """The states on the trainer's disk, the newest ones where they are many."""
+        """The states on the trainer's disk; only the newest if there are many."""
         return tuple(self._saved[number] for number in sorted(self._saved)[-MOST_SAVED:])
 
     def follow(self, policy: Policy) -> None:
-        """From now on the gate holds what leaves against this policy."""
+        """Apply this policy to everything that is sent from now on."""
         self._allowance.policy, self.consent.approvers = policy, policy.approvers
 
     def trainer_restarted(self, saved: tuple[Saved, ...]) -> None:
-        """The trainer has lost its memory: what was built from it is not sent on its own any more."""
+        """Handle a restart of the trainer. Contributions from its lost memory are not sent."""
         self._saved = {state.round: state for state in saved}
         self.next_round = None if saved else 0
         self._position, self._contribution, self._asked_redraw = b"", None, 0
 
     def end(self) -> None:
-        """Another run takes over: this one's keys are forgotten."""
+        """Delete this run's keys, because another run starts."""
         self._stop_upload()
         if self._masking is not None:
             self._masking.forget()
 
     def stream_ended(self) -> None:
-        """What belonged to the stream ends with it; what was trained and built stays."""
+        """Delete the state of the stream. Trained and built results remain."""
         self._stop_upload()
         self._download, self._offer, self._bind = None, None, None
 
     async def handle(self, message: RoundMessage) -> None:
-        """Do what a message asks.
+        """Carry out a message's request.
 
         Raises:
             MalformedMessage: an honest coordinator would not ask this.
@@ -196,7 +196,7 @@ class Rounds:
                 self._audit.write("key_session_agreed", run=self.run, key_session=message.key_session, sites=sites)
 
     async def built(self, contribution: Contribution) -> None:
-        """The gate has let a contribution through; send it, or say that it is ready."""
+        """Send an allowed contribution, or report that it is ready."""
         if (contribution.position, contribution.redraw) != (self._position, self._asked_redraw):
             return  # a draw that was asked for before the contributors changed
         self._contribution = contribution
@@ -206,7 +206,7 @@ class Rounds:
             await self._around.send(Ready(self._offer.round, self._offer.attempt))
 
     async def concluded(self, rounds: int) -> None:
-        """The trainer has taken in the last aggregate."""
+        """Handle the trainer's report that it received the last sum."""
         self._is_concluded = True
         self._spent.finish(datetime.fromisoformat(self._audit.time()))
         if self._gate is not None:

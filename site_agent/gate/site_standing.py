@@ -1,4 +1,4 @@
-"""What this site's agent is doing at the moment, as status, metrics and the service manager tell it.
+"""The current work of this site's agent, for status, metrics and the service manager.
 
 The agent says here what it does as it does it; nothing is decided from it. What has left the site is not
 noted here but counted from the audit log, which is the evidence.
@@ -67,34 +67,34 @@ class Standing:
         self.may_read_patients: bool | None = None  # whether the kernel would let this process open the table
 
     def began_run(self, run: str, rounds: int) -> None:
-        """A study is prepared and joined."""
+        """Record that a study is prepared and joined."""
         if run != self.run:
             self._seconds.clear()
         self.phase, self.run, self.rounds, self.round = "joined", run, rounds, None
         self._offered = self.concluding_since = None
 
     def await_approval(self) -> None:
-        """Persons at this site have not agreed to the announced plan yet."""
+        """Record that persons at this site have not approved the announced plan yet."""
         self.phase = "awaiting approval"
 
     def connected(self) -> None:
-        """The coordinator has said something on this stream."""
+        """Record the first message of the coordinator on this stream."""
         self.heard_at = self._now()
         if self.connected_since is None:
             self.connected_since = self._now()
             self.phase = "connected" if self.phase == "connecting" else self.phase
 
     def parted(self) -> None:
-        """The stream has ended, for whatever reason."""
+        """Record the end of the stream, for any reason."""
         self.connected_since = self._offered = None  # what follows is no round's own time
         self.phase = "finished" if self.phase == "finished" else "connecting"
 
     def failed(self, error: OperatorError) -> None:
-        """Something went wrong that the agent lives with, or ends from."""
+        """Record an error, whether or not the agent continues."""
         self.mishap = Mishap(self._now(), error.code, error.what)
 
     def saw(self, item: object) -> None:
-        """A message has arrived, or the trainer has answered."""
+        """Record that a message or an answer of the trainer has arrived."""
         match item:
             case Offer(round=number):
                 self.phase, self.round = "training", number
@@ -116,7 +116,7 @@ class Standing:
 
     @property
     def seconds_a_round(self) -> float | None:
-        """How long the newest rounds took from offer to offer; None before the second one."""
+        """How long the newest rounds took from offer to offer; None before the second round."""
         return statistics.median(self._seconds) if self._seconds else None
 
     def _ends(self) -> datetime | None:
@@ -129,16 +129,16 @@ class Standing:
         return now + timedelta(seconds=min(pace * max(0, self.rounds - offered[0]) - under_way, _LONGEST))
 
     def built(self) -> None:
-        """A contribution lies ready."""
+        """Record that a contribution is ready."""
         self.phase = "ready" if self.phase == "training" else self.phase
 
     def concluded(self) -> None:
-        """The run is over for this site."""
+        """Record that the run is over for this site."""
         self.phase = "finished"
 
     @asynccontextmanager
     async def asking(self, question: str) -> AsyncIterator[None]:
-        """While the trainer works on a question."""
+        """Record, inside the block, that the trainer works on a request."""
         self.trainer = question
         try:
             yield
@@ -149,12 +149,12 @@ class Standing:
 
     @property
     def line(self) -> str:
-        """One line for the service manager."""
+        """One status line for the service manager."""
         at = "" if self.round is None else f": round {self.round + 1} of {self.rounds}"
         return f"{self.run}{at}, {self.phase}" if self.run else self.phase
 
     def facts(self) -> dict[str, Any]:  # Any: whatever JSON holds
-        """All of it, ready for JSON. Times are ISO 8601 in UTC, and the first round is 1."""
+        """Return all facts, ready for JSON. Times are ISO 8601 in UTC, and the first round is 1."""
         mishap = self.mishap
         return {
             "phase": self.phase,

@@ -1,4 +1,4 @@
-"""Beside the rounds: this site's log and the coordinator's witness each other, and its certificate renews itself.
+"""Tasks beside the rounds: this site and the coordinator witness each other's log, and the certificate renews itself.
 
 Begins only when the coordinator has shown that it knows of it, so that one of an earlier version is left alone.
 What a witness finds wrong ends this site's part: a log that does not go on from where it stood is a matter for people.
@@ -61,34 +61,34 @@ class SiteUpkeep:
         self._log = structlog.get_logger()
 
     async def keep_up(self, send: Send) -> None:
-        """From the beginning of a stream to its end: say what is due without being asked, once a second."""
+        """Send what is due once a second, from the beginning of a stream to its end."""
         self.begin()
         while True:
             await asyncio.sleep(PULSE_SECONDS)
             await self.tell(send)
 
     def begin(self) -> None:
-        """Another stream begins."""
+        """Handle the start of a new stream."""
         self._session, self._asked, self._has_warned, self._is_own_refused = None, None, False, False
 
     async def tell(self, send: Send, at_least: int = GROWTH) -> None:
-        """Say what is due, where so many records are new."""
+        """Send what is due after this number of new records."""
         for message in await self.due(at_least):
             await send(message)
 
     async def take(self, message: Upkeep, send: Send) -> None:
-        """Take in a message and answer it; see `heard`."""
+        """Handle a message and send the answers. See `heard`."""
         for answer in await self.heard(message):
             await send(answer)
 
     async def accepted(self) -> None:
-        """The coordinator has taken a stream: the certificate that was shown works."""
+        """Record that the coordinator accepted a stream, so the certificate works."""
         if self._certificates.shown.previous:
             self._audit.write("certificate_in_use", certificate_sha256=self._certificates.shown.certificate_sha256())
             await self._certificates.settle(works=True)
 
     async def heard(self, message: Upkeep) -> list[Upkeep]:
-        """Take in a message; what is to be answered.
+        """Handle a message and return the answers.
 
         Raises:
             RefusedError: one of the two logs is not what it was.
@@ -112,7 +112,7 @@ class SiteUpkeep:
             raise _not_what_it_was(refused) from refused
 
     async def due(self, at_least: int = GROWTH) -> list[Upkeep]:
-        """What is to be said without being asked, where so many records are new."""
+        """Return the messages that are due after this number of new records."""
         return [*self._session.due(at_least), *await self._renewal()] if self._session else []
 
     def _stand(self, standing: LogStanding) -> list[Upkeep]:
@@ -172,16 +172,16 @@ class SiteUpkeep:
         await install_renewed(self._certificates, self._asked, answer, self._site, self._now(), self._audit)
         self._log.info("certificate_renewed", expires=self._certificates.shown.expiry().isoformat())
         raise UnavailableError(
-            what="This site has got its next certificate.",
-            consequence="The stream begins again with it. Nothing is lost.",
+            what="This site received its next certificate.",
+            consequence="The agent now reconnects with the new certificate. Nothing is lost.",
             remedy="You need not do anything.",
         )
 
 
 def _not_what_it_was(refused: CheckpointRefused) -> RefusedError:
     return RefusedError(
-        what=f"An audit log is not what it was: {refused}.",
-        consequence="Nothing more leaves this site until this is understood.",
+        what=f"An audit log was changed or damaged: {refused}.",
+        consequence="Nothing more is sent until the cause is known.",
         remedy="Do not change either log. Check this site's log with `site-agent audit verify`, and call the "
         "security officer.",
     )

@@ -1,4 +1,4 @@
-"""What has left in one run, and when it was finished, outside of the audit log: limits outlast the log's files.
+"""A record, outside the audit log, of what each run has sent. Limits remain when log files are deleted.
 
 A file of the log is deleted after its time, and a log can be restarted. A run's limits, its end and its totals stay
 valid all the same. One small file per run, replaced whole and synced before what it announces happens.
@@ -54,8 +54,8 @@ class Spent:
             self._kept, self._bytes, self._finished = _Kept(rounds={}), {}, None
         except (OSError, ValueError) as cause:
             raise RefusedError(
-                what=f"The file {self._path}, of what has left in a run, cannot be read.",
-                consequence="Nothing of this run leaves this site.",
+                what=f"The file {self._path} with the volume sent in a run cannot be read.",
+                consequence="Nothing of this run is sent.",
                 remedy="Restore the state from a backup, and inform the data protection officer.",
             ) from cause
         self._newest = self._kept.newest
@@ -63,27 +63,27 @@ class Spent:
 
     @property
     def bytes_by_round(self) -> dict[int, int]:
-        """The bytes that have left in each round; a repeated upload counts once."""
+        """The bytes sent in each round. A repeated contribution counts once."""
         return dict(self._bytes)
 
     @property
     def finished(self) -> datetime | None:
-        """When the run was finished here, aware, or None."""
+        """When the run was finished here, with its zone, or None."""
         return self._finished
 
     @property
     def newest(self) -> Release | None:
-        """The contribution that left last, or None."""
+        """The contribution that was sent last, or None."""
         return self._newest
 
     def beyond(self, released: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:  # Any: whatever JSON holds
-        """What is known here and not in these records of the audit log: the last release, where they end before it."""
+        """Return facts that these records of the audit log lack: the last release, if the records end before it."""
         last = max(((facts["round"], facts["attempt"]) for facts in released), default=(-1, -1))
         newest = self._newest
         return [newest.model_dump()] if newest and (newest.round, newest.attempt) > last else []
 
     def take(self, count: int, release: Release) -> None:
-        """Record that so many bytes are about to leave.
+        """Record that this number of bytes will be sent.
 
         Raises:
             AuditError: it cannot be recorded, so nothing may leave.
@@ -96,7 +96,7 @@ class Spent:
         self._write()
 
     def finish(self, at: datetime) -> None:
-        """Record the end of the run, at an aware time.
+        """Record the end of the run, at a time with its zone.
 
         Raises:
             AuditError: it cannot be recorded.
@@ -112,7 +112,7 @@ class Spent:
             self._replace(content.model_dump_json().encode())
         except OSError as cause:
             raise AuditError(
-                what=f"The volume that leaves in a run cannot be recorded: {cause.strerror}.",
+                what=f"The volume sent in a run cannot be recorded: {cause.strerror}.",
                 consequence="Nothing of this round left this site.",
                 remedy="Free space on the disk of the state directory, or correct its permissions.",
             ) from cause

@@ -1,4 +1,4 @@
-"""A state of an earlier version, in which one process had network and keys, becomes one of parted folders.
+"""Converts the state of an earlier version, with one process for network and keys, to separate folders.
 
 Before, everything that is now in `agent` and `gate` lay side by side in the state directory. The rules:
 
@@ -29,12 +29,12 @@ _OF_GATE: Final = ("masking", "spent", "witness", "plans", "maintenance.json")
 
 
 def is_of_old_version(state: Path) -> bool:
-    """Whether files of an earlier version are waiting in a state directory."""
+    """Return whether a state directory has files of an earlier version."""
     return any((state / name).exists() for name in ("keys", "audit.log", "masking", "spent"))
 
 
 def move_old_state(state: Path, site: str, *, gives_up_by: str | None = None) -> bool:
-    """Part the folders of a state of an earlier version; whether there was one.
+    """Split the folders of an earlier version's state. Return whether there was one.
 
     Args:
         state: the state directory.
@@ -79,9 +79,10 @@ def _refuse_run(state: Path, site: str, gives_up_by: str | None) -> None:
             return
         if gives_up_by is None:
             raise ConfigurationError(
-                what=f"The run {run} is under way, and it began with an earlier version of this program.",
+                what=f"The run {run} is active and was started by an earlier version of this program.",
                 consequence="Nothing was moved or sent. The run is unchanged.",
-                remedy="Finish it with that version, or give it up: `site-agent move-state --give-up-run --by NAME`. "
+                remedy="Finish the run with that version, or give it up: `site-agent move-state --give-up-run --by "
+                "NAME`. "
                 "The researcher then starts the study again as a new version of the plan.",
             )
         because = f"{gives_up_by} gave it up before an upgrade"

@@ -1,4 +1,4 @@
-"""The agent tells where it stands: on a Unix socket that only its own user opens, and to the service manager.
+"""The agent's status: on a Unix socket for its own user, and for the service manager.
 
 It tells and never listens: whatever is sent to the socket is not read.
 """
@@ -45,7 +45,7 @@ class Told:
         self._left = LeftCount(audit_log_path(state))
 
     def facts(self) -> dict[str, Any]:  # Any: whatever JSON holds
-        """Ready for JSON: see `site-agent status --json`."""
+        """Return the facts for JSON. See `site-agent status --json`."""
         left = self._left.now()
         return {
             "site": self._site,
@@ -65,7 +65,7 @@ class Told:
 
 @asynccontextmanager
 async def telling(folder: Path, told: Told, standing: Standing) -> AsyncIterator[None]:
-    """While the block lasts, answer on a socket in the gate's folder, and tell the service manager that the loop works.
+    """Serve the status socket and send signs of life to the service manager, inside the block.
 
     Raises:
         ConfigurationError: the socket cannot be made.
@@ -117,7 +117,7 @@ async def _pulse(standing: Standing) -> None:
 
 
 async def read_status(state: Path) -> bytes | None:
-    """What the site that runs with this state directory tells, as JSON; None where none runs."""
+    """Return the status of the running site with this state directory, as JSON; None if none runs."""
     try:
         directory = os.open(gate_folder(state), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except OSError:

@@ -1,4 +1,4 @@
-"""What an agent waits for that only people or the clock can bring: an approval, a withdrawal, the policy's hours."""
+"""Waits for people or the clock: an approval, a withdrawal, or the policy's hours."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ async def await_approval(
     hours: Callable[[], Hours | None],
     require_trainer: Callable[[], None],
 ) -> None:
-    """Return when as many persons here as the policy wants have approved exactly this plan.
+    """Wait until enough persons here have approved exactly this plan, as the policy requires.
 
     `tell` is called once where that is not so yet; the audit log has why, and every change of it.
 
@@ -48,20 +48,20 @@ async def await_approval(
 
 
 async def watch_trainer(require_trainer: Callable[[], None]) -> None:
-    """Never return; raise TrainerGone within a moment after an idle trainer has ended."""
+    """Raise TrainerGone as soon as an idle trainer has ended. Never return."""
     while True:
         require_trainer()
         await asyncio.sleep(APPROVAL_POLL_SECONDS)
 
 
 async def rest(seconds: float, require_trainer: Callable[[], None]) -> None:
-    """Return after so many seconds; raise TrainerGone within a moment after an idle trainer has ended."""
+    """Wait this number of seconds. Raise TrainerGone as soon as an idle trainer has ended."""
     with suppress(TimeoutError):
         await asyncio.wait_for(watch_trainer(require_trainer), seconds)
 
 
 async def watch_consent(current: Callable[[], Consent | None]) -> None:
-    """Never return; raise ConsentEnded within a moment after the persons here no longer agree to what is under way."""
+    """Raise ConsentEnded as soon as the persons here withdraw from the current plan. Never return."""
     while True:
         consent = current()
         if consent is not None:
@@ -70,14 +70,14 @@ async def watch_consent(current: Callable[[], Consent | None]) -> None:
 
 
 async def watch_hours(current: Callable[[], Hours | None]) -> None:
-    """Never return; raise OutsideHours within a moment after the policy's hours have ended."""
+    """Raise OutsideHours as soon as the policy's hours have ended. Never return."""
     while True:
         require_hours(current())
         await asyncio.sleep(APPROVAL_POLL_SECONDS)
 
 
 def require_hours(hours: Hours | None) -> None:
-    """Return if something may leave at this time, by this computer's own clock.
+    """Check that the policy permits sending at this time, by this computer's clock.
 
     Raises:
         OutsideHours: it may not.
@@ -87,7 +87,7 @@ def require_hours(hours: Hours | None) -> None:
 
 
 async def await_hours(current: Callable[[], Hours | None], require_trainer: Callable[[], None]) -> None:
-    """Return when the policy lets something leave, by this computer's own clock.
+    """Wait until the policy permits sending, by this computer's clock.
 
     Raises:
         TrainerGone: the trainer has ended meanwhile.

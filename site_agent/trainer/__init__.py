@@ -1,1 +1,1 @@
-"""The process with the patients: what runs beside a round."""
+"""The process with the patients: its part in each round."""

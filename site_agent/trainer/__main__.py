@@ -37,10 +37,10 @@ _IDLE_SECONDS: Final = 1.0
     help="Inherited socket. Without this option, the process listens on trainer_socket.",
 )
 @click.option(
-    "--rehearse", is_flag=True, help="Train one round without approval and keep nothing. This needs --socket."
+    "--rehearse", is_flag=True, help="Train one round without approval and keep nothing. This option requires --socket."
 )
 def main(path: Path, descriptor: int | None, rehearse: bool) -> None:
-    """Train for this site, on requests of the gate.
+    """Train the models of this site, as the gate requests.
 
     Example: python -m site_agent.trainer --config hospital.yaml
     """
@@ -87,16 +87,16 @@ def _listen(hospital: Hospital, idle: Callable[[], None]) -> socket.socket:
         raise UnavailableError(
             what="hospital.yaml names no trainer_socket.",
             consequence="The trainer did not start. Nothing left this site.",
-            remedy="Name one, or let `site-agent join` start the trainer itself.",
+            remedy="Add the key, or let `site-agent join` start the trainer itself.",
         )
     place = Path(hospital.trainer_socket)
     if place.is_socket():  # left by an earlier process
         place.unlink()
     elif place.exists():
         raise ConfigurationError(
-            what=f"trainer_socket names {place.name}, which exists and is no socket.",
+            what=f"trainer_socket names {place.name}, which exists but is not a socket.",
             consequence="It is unchanged. The trainer did not start and nothing left this site.",
-            remedy="Name a path in hospital.yaml where nothing lies yet.",
+            remedy="Set trainer_socket in hospital.yaml to a path that does not exist yet.",
         )
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
         listener.bind(str(place))

@@ -1,4 +1,4 @@
-"""Which rounds of a plan this trainer has answered, remembered on its own disk.
+"""A record on the trainer's disk of the rounds that it has answered for each plan.
 
 The gate bounds what a coordinator may ask for. This memory bounds what the gate itself may ask for, so that a gate that
 was taken over gets the updates of an approved plan and no others. The rules:
@@ -35,7 +35,7 @@ class AnsweredRounds:
         self._known: set[Question] = set(self._read())
 
     def admit(self, train: Train) -> None:
-        """Return if this round may be answered; it is then remembered.
+        """Check that this round may be answered, and record it.
 
         Raises:
             MalformedMessage: another question was answered for this round, and the budget does not allow it.
@@ -68,7 +68,7 @@ class AnsweredRounds:
                 file.write(json.dumps(question) + "\n")
         except OSError as cause:
             raise UnavailableError(
-                what=f"The memory of answered rounds cannot be written: {cause.strerror}.",
+                what=f"The record of answered rounds cannot be written: {cause.strerror}.",
                 consequence="Nothing was trained and nothing left this site.",
                 remedy="Free space on the disk of the state directory, then start again.",
             ) from cause

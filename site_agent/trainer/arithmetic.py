@@ -1,4 +1,4 @@
-"""How this process computes: the same plan, data, seed and number of threads give the same bits.
+"""Reproducible arithmetic: the same plan, data, seed and threads give the same bits.
 
 Call `prepare_arithmetic` before torch is loaded for the first time; the math library reads its
 setting once, and a prediction has to be made as the training's test was. The promise holds for one
@@ -12,7 +12,7 @@ import os
 
 
 def prepare_arithmetic(threads: int) -> None:
-    """Load torch with matrix products whose bits do not depend on where in memory they lie.
+    """Load torch with matrix products that do not depend on addresses in memory.
 
     Args:
         threads: how many compute one operation; part of what makes results repeatable.

@@ -1,4 +1,4 @@
-"""The site's own baseline: what its statistician would use, as a teacher of the network.
+"""The site's own baseline, the model that its statistician would use. It can provide soft targets.
 
 A regularised linear model and a random forest are fitted to the site's training rows and joined: the forest's
 share is the probability, from losses out of fold, that it is the better one. What the baseline says of a
@@ -70,7 +70,7 @@ class Baseline:
             raise ValueError("a forest that answers something else, or a share that is none")
 
     def predictions(self, features: _Features) -> Numbers:
-        """What it says of rows, on the scale of the network's outputs.
+        """Return the predictions for rows, on the scale of the network's outputs.
 
         Args:
             features: float32 of shape (rows, columns), the site's own encoded columns.
@@ -83,7 +83,7 @@ class Baseline:
         return _joined(self.task, linear, _on_scale(self.task, self.forest.answers(features)), self.forest_share)
 
     def arrays(self) -> dict[str, npt.NDArray[np.generic]]:
-        """All that `baseline_of` needs but the task."""
+        """Return everything that `baseline_of` needs, except for the task."""
         own = {"coefficients": self.coefficients, "intercepts": self.intercepts, "share": np.array([self.forest_share])}
         trees = self.forest
         return own | {
@@ -111,7 +111,7 @@ class FittedBaseline:
 
 
 def baseline_of(task: Task, arrays: _Arrays) -> Baseline:
-    """The baseline whose `arrays` these are, read perhaps by another process.
+    """Return the baseline from its `arrays`. Another process may have written them.
 
     Raises:
         ValueError: they are those of no baseline.
@@ -171,7 +171,7 @@ def fit_baseline(dataset: Dataset, seed: int) -> FittedBaseline:
 def patient_folds(
     targets: npt.NDArray[np.generic], patients: npt.NDArray[np.int64], seed: int
 ) -> npt.NDArray[np.int64]:
-    """A fold for each row, (rows,): patients dealt in turn, in the order of their mean target, ties by lot."""
+    """Return a fold for each row, (rows,). Patients are dealt in turn by their mean target; ties are random."""
     _, owners = np.unique(patients, return_inverse=True)
     counts = np.bincount(owners)
     if len(counts) < FOLDS:
@@ -259,7 +259,7 @@ def _probability_of_less(differences: Numbers, patients: npt.NDArray[np.int64]) 
 
 def _too_few(what: str) -> DataError:
     return DataError(
-        what=f"This site's own baseline cannot be fitted. {what}. {FOLDS} folds need more.",
+        what=f"This site's own baseline cannot be fitted. {what}. It needs more rows for {FOLDS} folds.",
         consequence="Nothing was trained and nothing left this site.",
-        remedy="Bring more rows, or agree on a plan without the key expert.",
+        remedy="Add rows, or agree on a plan without the key expert.",
     )

@@ -1,4 +1,4 @@
-"""A site's saved models: written and read whole or not at all.
+"""A site's saved models. Each is written and read completely, or not at all.
 
 One safetensors file per checkpoint, mode 0600. Facts about the run travel in its header as JSON and
 a digest over facts, names, shapes and values stands beside them, so that a damaged file is refused
@@ -42,7 +42,7 @@ class Checkpoint:
 
 
 def save(directory: Path, name: str, tensors: Tensors, facts: Mapping[str, Json]) -> Path:
-    """Write a checkpoint, replacing the one of the same name only when the new one is complete.
+    """Write a checkpoint. It replaces one of the same name only when it is complete.
 
     Args:
         directory: made with mode 0700 if absent.
@@ -67,7 +67,7 @@ def save(directory: Path, name: str, tensors: Tensors, facts: Mapping[str, Json]
 
 
 def load(directory: Path, name: str) -> Checkpoint:
-    """The checkpoint of that name.
+    """Return the checkpoint of that name.
 
     Raises:
         ConfigurationError: there is none, or its file is damaged or of another version.
@@ -81,13 +81,13 @@ def load(directory: Path, name: str) -> Checkpoint:
         raise ConfigurationError(
             what=f"The checkpoint {path.name} cannot be read: {cause.strerror}.",
             consequence="No model was loaded and nothing left this site.",
-            remedy="Train first, or name a state folder that holds a checkpoint this user may read.",
+            remedy="Train first, or name a state folder with a checkpoint that this user may read.",
         ) from cause
     try:
         return _parse(raw)
     except (SafetensorError, ValueError, KeyError, TypeError, RecursionError) as cause:
         raise ConfigurationError(
-            what=f"The checkpoint {path.name} is damaged or of another version of this program.",
+            what=f"The checkpoint {path.name} is damaged or from another version of this program.",
             consequence="No model was loaded and nothing left this site.",
             remedy="Restore the file from a backup, use another checkpoint, or train again.",
         ) from cause

@@ -1,4 +1,4 @@
-"""Which round's model a site keeps: the last, its own best, or the one that was best over all sites.
+"""The choice of the model that a site keeps: the last, its own best, or the best over all sites.
 
 A model is measured as it was received, on the task's loss alone, without penalty terms. The rules:
 
@@ -44,7 +44,7 @@ class Choice:
         self._waiting: tuple[Measured, State] | None = None
 
     def consider(self, round_number: int, loss: float, flat: FlatNetwork) -> None:
-        """A model was received and measured."""
+        """Consider a model that was received and measured."""
         measured = Measured(round_number, loss)
         self.curve.append(measured)
         match self.rule:
@@ -60,12 +60,12 @@ class Choice:
                 assert_never(self.rule)
 
     def follow(self, best_round: int | None) -> None:
-        """The coordinator says which round was best over all sites; only the rule global listens."""
+        """Store which round the coordinator reports as best over all sites. Only the rule `global` uses it."""
         if self.rule == "global" and self._waiting is not None and self._waiting[0].round == best_round:
             self._keep(*self._waiting)
 
     def restore_chosen(self, flat: FlatNetwork) -> bool:
-        """Set a network to the chosen model; whether there is one."""
+        """Set a network to the chosen model. Return whether there is one."""
         if not self._kept and self._waiting is not None:  # it entered after the best round, and keeps what it has
             self._keep(*self._waiting)
         if self._kept:
@@ -73,12 +73,12 @@ class Choice:
         return bool(self._kept)
 
     def is_improving(self, patience: int) -> bool:
-        """Whether one of the last `patience` measurements was the lowest so far."""
+        """Return whether one of the last `patience` measurements was the lowest so far."""
         finite = [measured.loss if math.isfinite(measured.loss) else math.inf for measured in self.curve]
         return len(finite) <= patience or min(finite[-patience:]) < min(finite[:-patience])
 
     def facts(self) -> dict[str, Json]:
-        """The choice with its evidence, for the site's own report; a loss that was not finite is null."""
+        """Return the choice with its evidence, for the site's own report. A loss that was not finite is null."""
         return {
             "rule": self.rule,
             "round": None if self.chosen is None else self.chosen.round,
@@ -87,7 +87,7 @@ class Choice:
         }
 
     def state(self) -> State:
-        """A copy of the choice so far."""
+        """Return a copy of the choice so far."""
         curve = torch.tensor([[float(m.round), m.loss] for m in self.curve], dtype=torch.float64).reshape(-1, 2)
         waiting, model = (None, State()) if self._waiting is None else self._waiting
         kept = prefixed("kept", self._kept) | prefixed("waiting", model)
@@ -95,7 +95,7 @@ class Choice:
         return kept | {"curve": curve} | places
 
     def restore(self, state: State) -> None:
-        """Go back to a state of this choice."""
+        """Restore a state of this choice."""
         self.curve = [Measured(int(number), loss) for number, loss in state["curve"].tolist()]
         chosen, waits = int(state["chosen"]), int(state["waits"])
         self.chosen = self.curve[chosen] if chosen >= 0 else None

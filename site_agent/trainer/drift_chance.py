@@ -1,4 +1,4 @@
-"""How much new rows differ from the training rows, and how much of that chance alone would do.
+"""Measures how much new rows differ from the training rows, and how much chance alone would explain.
 
 The population stability index is never 0: two samples of the same patients differ, the more the fewer they are. So
 every index comes with the one that chance exceeds in 1 of 100 tables without any drift, over all columns together.
@@ -32,7 +32,7 @@ Patients = npt.NDArray[np.int64]
 
 
 def stability_index(expected: Shares, found: Shares) -> float:
-    """Σ (found - expected)·ln(found / expected) over bins' shares; 0 where equal.
+    """Return Σ (found - expected)·ln(found / expected) over the shares of bins; 0 if they are equal.
 
     A share is taken to be at least 1e-4, so that an empty bin does not make it infinite.
 
@@ -45,7 +45,7 @@ def stability_index(expected: Shares, found: Shares) -> float:
 def stability_by_chance(
     expected: Shares, found: Shares, rows: tuple[float, float], level: float, generator: np.random.Generator
 ) -> float:
-    """The index that two samples of the same patients exceed with the probability `level`.
+    """Return the index that two samples of the same patients exceed with the probability `level`.
 
     Source: Yurdakul and Naranjo 2020, "Statistical properties of the population stability index": without drift the
     index is (1/n + 1/m) times a chi-square with bins - 1 degrees of freedom. Differs from it where a bin may expect
@@ -78,7 +78,7 @@ def stability_by_chance(
 
 
 def share_differs(shares: tuple[float, float], rows: tuple[float, float], level: float) -> bool:
-    """Whether two shares differ by more than chance, at a level between 0 and 1.
+    """Return whether two shares differ by more than chance, at a level between 0 and 1.
 
     Source: Anscombe 1948, whose arcsine gives shares one variance, also near 0 and 1 and of few rows.
 
@@ -94,7 +94,7 @@ def share_differs(shares: tuple[float, float], rows: tuple[float, float], level:
 
 
 def effective_rows(bins: Patients, patients: Patients | None) -> float:
-    """How many rows of different patients would tell as much of the bins' shares as these.
+    """Return the number of independent rows that would give the same information about the shares of bins.
 
     Source: Rao and Scott 1981, the mean of the design effects over bins, with shares' variances over whole patients.
     At most the number of rows, and at least that of patients divided by the rows of the one who has most.

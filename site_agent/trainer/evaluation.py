@@ -1,4 +1,4 @@
-"""How good a site's predictions are, computed with scikit-learn on rows the training never saw.
+"""Measures a site's predictions with scikit-learn on rows outside training.
 
 A metric that is undefined, such as AUROC where the test rows are all of one class, is None: never a
 NaN, never a 0.5 that somebody would average. Differs from the authors' experiment, which cut the
@@ -46,7 +46,7 @@ class Evaluation:
     metrics: Mapping[str, float | None]
 
     def to_json(self) -> dict[str, object]:
-        """Plain values for `json.dumps`."""
+        """Return plain values for `json.dumps`."""
         return {"task": self.task, "rows": self.rows, "metrics": dict(self.metrics)}
 
 
@@ -82,21 +82,21 @@ class HeldOutRows:
 
     @property
     def labels(self) -> npt.NDArray[np.int64]:
-        """The class of each row, shape (rows,); of a classification only."""
+        """The class of each row, shape (rows,). Only for a classification."""
         return self.targets.astype(np.int64)
 
     def evaluate(self, scores: Scores) -> Evaluation:
-        """A model's metrics on these rows."""
+        """Return a model's metrics on these rows."""
         return evaluate(self.task, self.targets, scores, self.classes)
 
 
 def evaluate(task: Task, targets: npt.NDArray[np.generic], scores: Scores, classes: Sequence[str]) -> Evaluation:
-    """`measure` with the number of rows it rests on."""
+    """Return `measure` with the number of rows."""
     return Evaluation(task=task, rows=len(targets), metrics=measure(task, targets, scores, classes))
 
 
 def probabilities(task: Task, outputs: npt.NDArray[np.generic]) -> Scores:
-    """A network's outputs as probabilities, float64, stable for outputs of any size.
+    """Return a network's outputs as probabilities, float64, stable for outputs of any size.
 
     Args:
         task: binary outputs have shape (rows,) or (rows, 1), multi-class (rows, classes); a
@@ -123,7 +123,7 @@ def probabilities(task: Task, outputs: npt.NDArray[np.generic]) -> Scores:
 
 
 def scores_of(preprocessing: Preprocessing, outputs: npt.NDArray[np.generic]) -> Scores:
-    """A network's outputs as people read them: probabilities, or numbers in the target's own unit.
+    """Return a network's outputs for people: probabilities, or numbers in the target's own unit.
 
     Args:
         preprocessing: what the site's rows were encoded with.
@@ -138,13 +138,13 @@ def scores_of(preprocessing: Preprocessing, outputs: npt.NDArray[np.generic]) ->
 
 
 def targets_of(preprocessing: Preprocessing, targets: Targets) -> Targets:
-    """Encoded targets of shape (rows,) as `measure` wants them: a regression's in their own unit."""
+    """Return encoded targets of shape (rows,) for `measure`. Regression targets have their own unit."""
     is_number = preprocessing.contract.target.task == "regression"
     return preprocessing.in_target_units(targets.astype(np.float64)) if is_number else targets
 
 
 def held_out_rows(dataset: Dataset, preprocessing: Preprocessing) -> HeldOutRows:
-    """A site's test rows, with their targets in the target's own unit."""
+    """Return a site's test rows, with targets in the target's own unit."""
     target = preprocessing.contract.target
     return HeldOutRows(
         task=dataset.task,
@@ -156,13 +156,13 @@ def held_out_rows(dataset: Dataset, preprocessing: Preprocessing) -> HeldOutRows
 
 
 def validation_rows(dataset: Dataset, preprocessing: Preprocessing) -> HeldOutRows:
-    """A site's validation rows, as `held_out_rows` gives its test rows."""
+    """Return a site's validation rows, in the form of `held_out_rows`."""
     targets, patients = targets_of(preprocessing, dataset.validation.targets), dataset.validation_patients
     return HeldOutRows(task=dataset.task, targets=targets, classes=dataset.classes, patients=patients)
 
 
 def measure(task: Task, targets: npt.NDArray[np.generic], scores: Scores, classes: Sequence[str]) -> Metrics:
-    """The metrics of a task; None where one is undefined.
+    """Return the metrics of a task; None if one is undefined.
 
     Args:
         task: what is predicted.
@@ -191,7 +191,7 @@ def measure(task: Task, targets: npt.NDArray[np.generic], scores: Scores, classe
 
 
 def predicted_classes(scores: Scores) -> npt.NDArray[np.int64]:
-    """The class that probabilities stand for: at least 0.5 for shape (rows,), else the largest of a row.
+    """Return the predicted class: probability at least 0.5 for shape (rows,), else the largest of a row.
 
     Returns:
         shape (rows,); of equal probabilities in a row the first class.
@@ -201,7 +201,7 @@ def predicted_classes(scores: Scores) -> npt.NDArray[np.int64]:
 
 
 def brier_of_rows(targets: npt.NDArray[np.int64], scores: Scores) -> Scores:
-    """Each row's share in the Brier score, shape (rows,).
+    """Return each row's part of the Brier score, shape (rows,).
 
     Source: Brier 1950. Binary: the squared distance of the positive class's probability to 0 or 1, so
     from 0 to 1. Several classes: the squared distance of the vector of probabilities to the one-hot
@@ -213,7 +213,7 @@ def brier_of_rows(targets: npt.NDArray[np.int64], scores: Scores) -> Scores:
 
 
 def log_loss_of_rows(targets: npt.NDArray[np.int64], scores: Scores) -> Scores:
-    """Minus the logarithm of the probability of what happened, shape (rows,), in nats.
+    """Return minus the logarithm of the probability of the observed class, shape (rows,), in nats.
 
     As in scikit-learn a probability lies at least 2.2e-16 away from 0 and 1: one row of which a model was
     wrongly certain costs 36 nats.

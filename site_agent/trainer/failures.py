@@ -1,4 +1,4 @@
-"""Failures of training whose reason may be sent to the federation, without loading what trains.
+"""Training failures whose reason may be sent to the federation. This file loads no training library.
 
 Their sentences stay at the site; only a reason from the closed list travels.
 """
@@ -40,7 +40,7 @@ class StateLost(ConfigurationError):  # names what was found
     def __init__(self, number: int) -> None:
         super().__init__(
             what=f"This site cannot continue with round {number + 1}: its saved state is missing or damaged.",
-            consequence="Nothing was trained, because training would restart from the beginning in mid-study.",
+            consequence="Nothing was trained. Otherwise training would restart in the middle of the study.",
             remedy="Restore this site's whole state folder from a backup, or tell the federation office.",
         )
 
@@ -52,7 +52,7 @@ class TooFewRows(RefusedError):  # names what was found
         super().__init__(
             what=f"This site has fewer than the {fewest} training rows that the plan and its policy require.",
             consequence="Nothing was trained and nothing left this site.",
-            remedy="Take part with more rows, or change smallest_training_rows (hospital.yaml) or fewest_rows (plan).",
+            remedy="Add rows, or change smallest_training_rows (hospital.yaml) or fewest_rows (plan).",
         )
 
 
@@ -63,7 +63,7 @@ class TrainingDiverged(OperatorError):  # names what was found
 
     def __init__(self) -> None:
         super().__init__(
-            what="Training diverged: no model is left whose predictions are finite numbers.",
-            consequence="No model was kept. The audit log lists what left this site in earlier rounds.",
+            what="Training diverged: no model returns finite predictions.",
+            consequence="No model was kept. The audit log lists what this site sent in earlier rounds.",
             remedy="Agree on a smaller learning_rate in the plan, and check the table for extreme values.",
         )

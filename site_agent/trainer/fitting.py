@@ -1,4 +1,4 @@
-"""Whether a plan fits a site's table: everything that speaks against it, told at once, before a network is built."""
+"""Compares a plan with a site's table before a network is built, and reports all differences at once."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from site_agent.trainer.training.batches import check_batches
 
 
 def check_fit(plan: Plan, dataset: Dataset, site: str) -> None:
-    """Compare outcome, columns and number of training rows with what a plan asks for.
+    """Compare outcome, columns and number of training rows with the plan's requirements.
 
     Args:
         plan: as approved.
@@ -70,10 +70,10 @@ def _check_recorded(plan: Plan, dataset: Dataset, site: str) -> None:
         wrong += [f"output {number}" for number in range(plan.outputs) if (number in seen) == (number in unseen)]
     if wrong:
         raise ConfigurationError(
-            what=f"The plan does not say rightly what {site} records: {', '.join(wrong[:5])}.",
-            consequence="Training did not start and nothing left this site. A sum could be about too few sites.",
-            remedy="Ask the researcher to correct partly_recorded or partly_observed in the plan. They name the sites "
-            "that record a column, or have training patients of a class, unless all sites do.",
+            what=f"The plan is wrong about the records of {site}: {', '.join(wrong[:5])}.",
+            consequence="Training did not start and nothing left this site. A sum could contain too few sites.",
+            remedy="Ask the researcher to correct partly_recorded or partly_observed in the plan. They list the "
+            "sites that record a column or have training patients of a class, unless all sites do.",
         )
 
 
@@ -93,7 +93,7 @@ def _check_images(plan: Plan, dataset: Dataset) -> None:
 def _check_outputs(plan: Plan, dataset: Dataset) -> None:
     if plan.outputs not in (None, dataset.outputs):
         raise ConfigurationError(
-            what=f"The plan has {plan.outputs} outputs, this site's outcome needs {dataset.outputs}.",
+            what=f"The plan has {plan.outputs} outputs, but this site's outcome needs {dataset.outputs}.",
             consequence="Nothing was trained and nothing left this site.",
             remedy="Share inner layers only (method: global-layers), or agree on one outcome at all sites.",
         )

@@ -1,4 +1,4 @@
-"""A random forest as plain arrays: grown by scikit-learn, kept and asked without it.
+"""A random forest as plain arrays. scikit-learn trains it; prediction does not need scikit-learn.
 
 What is kept are numbers alone, so that a saved forest is read without unpickling anything, and gives the
 same answer whatever version of scikit-learn is installed then. The rules:
@@ -67,7 +67,7 @@ class Forest:
             raise ValueError("a node whose children do not follow it")
 
     def answers(self, features: npt.NDArray[np.float32]) -> npt.NDArray[np.float64]:
-        """The mean over trees: float64 of shape (rows, answers) for features of shape (rows, columns)."""
+        """Return the mean over trees, float64 (rows, answers), for features (rows, columns)."""
         block = max(1, _BLOCK_PAIRS // len(self.roots))
         parts = [self._mean(features[start : start + block]) for start in range(0, len(features), block)]
         return np.concatenate(parts) if parts else np.empty((0, self.values.shape[1]))
@@ -88,7 +88,7 @@ class Forest:
 
 
 def forest_of(trees: Sequence[GrownTree]) -> Forest:
-    """The arrays of trees that scikit-learn has grown."""
+    """Return the arrays of trees that scikit-learn has trained."""
     nodes = [tree.tree_ for tree in trees]
     starts = np.cumsum([0, *(len(each.feature) for each in nodes)])
     children = np.concatenate([_children(each) + start for each, start in zip(nodes, starts, strict=False)])

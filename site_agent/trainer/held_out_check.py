@@ -1,4 +1,4 @@
-"""Whether this site accepts the shared parameters that it receives; measured before it trains on them.
+"""Decides whether this site accepts received shared parameters, by a measurement before training.
 
 The received model is compared with the one that the sites accepted last, on this site's own rows: all validation
 rows, and as many training rows, or 200 if these are more. The site's answer is one of two: it accepts or it refuses.
@@ -48,13 +48,13 @@ class Received:
     losses: Tensor = field(repr=False)
 
     def state(self) -> State:
-        """The same as tensors."""
+        """Return the same as tensors."""
         place = torch.tensor([self.round, int(self.is_decided)])
         return {"place": place, "values": self.values, "losses": self.losses}
 
     @classmethod
     def from_state(cls, state: State) -> Received | None:
-        """The reverse; None for an empty state."""
+        """Read what `state` returned; None for an empty state."""
         if not state:
             return None
         number, is_decided = state["place"].tolist()
@@ -73,17 +73,17 @@ class HeldOutCheck:
         self.returns: list[tuple[int, int]] = []  # of each rollback the round that began again, and whose parameters
 
     def is_measured(self, round_number: int) -> bool:
-        """Whether rows are measured at a round's start: the agreed start, and whenever sites answer."""
+        """Return whether rows are measured at a round's start: in the first round, and whenever sites answer."""
         return round_number == self._plan.has_probe or is_measured(self._plan, round_number)
 
     def has_refused(self, values: Tensor, returned_to: int | None) -> bool:
-        """Whether the run returns from what this site received last to other parameters."""
+        """Return whether the run leaves the parameters that this site received last."""
         newest = self.newest
         is_later = returned_to is not None and newest is not None and newest.round > returned_to
         return is_later and newest is not None and not torch.equal(newest.values, values)
 
     def hear(self, round_number: int, values: Tensor, returned_to: int | None) -> State:
-        """Follow what the sites decided about the parameters received last.
+        """Store the sites' decision about the parameters that were received last.
 
         Args:
             round_number: that begins.
@@ -118,16 +118,16 @@ class HeldOutCheck:
         return before
 
     def remember(self, state: State) -> None:
-        """Keep the site's own state, before it takes in parameters that are not accepted yet."""
+        """Keep the site's own state before it uses parameters that are not accepted yet."""
         self._before = self._before or state
 
     @property
     def has_state(self) -> bool:
-        """Whether an earlier state than this round's is kept already."""
+        """Whether an earlier state than this round's is kept."""
         return bool(self._before)
 
     def take(self, round_number: int, values: Tensor, losses: Tensor, scale: float) -> None:
-        """Decide about parameters that were received.
+        """Decide about received parameters.
 
         Args:
             round_number: that brought them.
@@ -146,19 +146,19 @@ class HeldOutCheck:
             )
 
     def redrawn(self, is_redrawn: bool) -> None:
-        """Answers do not travel in a round that is drawn again for other sites."""
+        """Mark a resampled round: it contains no answers."""
         if self.newest is not None and self.newest.round != self._plan.has_probe:
             self.newest = replace(self.newest, is_decided=self.newest.losses.numel() > 0 and not is_redrawn)
 
     def state(self) -> State:
-        """Everything that the next decision depends on."""
+        """Return everything that the next decision depends on."""
         accepted = {} if self.accepted is None else self.accepted.state()
         newest = {} if self.newest is None else self.newest.state()
         returns = {"returns": torch.tensor(self.returns, dtype=torch.int64).reshape(-1, 2)}
         return prefixed("accepted", accepted) | prefixed("newest", newest) | prefixed("before", self._before) | returns
 
     def restore(self, state: State) -> None:
-        """Go back to what `state` gave."""
+        """Restore what `state` returned."""
         self.accepted = Received.from_state(part_of(state, "accepted"))
         self.newest = Received.from_state(part_of(state, "newest"))
         self._before, self.refuses = part_of(state, "before"), False
@@ -171,7 +171,7 @@ class HeldOutCheck:
 
 
 def is_harmful(rule: HeldOutLoss, before: Tensor, after: Tensor, scale: float) -> bool:
-    """Whether a site's loss has risen beyond noise and by more than the plan's share; pure.
+    """Return whether a site's loss has risen by more than noise and more than the plan's share. Pure.
 
     Args:
         rule: the plan's.
@@ -191,7 +191,7 @@ def is_harmful(rule: HeldOutLoss, before: Tensor, after: Tensor, scale: float) -
 
 
 def standard_errors(rises: Tensor) -> float:
-    """How far the sum of paired differences lies above 0: sum / sqrt(sum of squares), at most sqrt(rows).
+    """Return the sum of paired differences in standard errors: sum / sqrt(sum of squares), at most sqrt(rows).
 
     The rows are paired, so what makes a row difficult for both models cancels. This is Student's t with the spread
     around 0 in place of the spread around the mean. Where a row is as likely to rise as to fall by the same amount, x

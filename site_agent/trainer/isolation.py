@@ -1,4 +1,4 @@
-"""The trainer gives up the network before it reads its first patient.
+"""The trainer leaves the network before it reads its first patient.
 
 Under systemd the unit does this (`PrivateNetwork=yes`). Run by hand, the process moves itself into a
 network namespace of its own, which has no interface that is up; the kernel lets an ordinary user do so
@@ -26,7 +26,7 @@ _ROUTES_6: Final = Path("/proc/self/net/ipv6_route")
 
 
 def give_up_network() -> bool:
-    """Leave every network behind; whether none is left.
+    """Leave all networks. Return whether none remains.
 
     Raises:
         RuntimeError: a thread was started before.
@@ -39,7 +39,7 @@ def give_up_network() -> bool:
 
 
 def end_with_parent() -> None:
-    """Have the kernel kill this process when the agent that started it dies, in whatever way.
+    """Let the kernel kill this process when the agent that started it ends, for any reason.
 
     It would otherwise train to the end of its round, beside the trainer of the next agent.
     """
@@ -47,7 +47,7 @@ def end_with_parent() -> None:
 
 
 def leads_out() -> bool:
-    """Whether any route of this process leads to another machine.
+    """Return whether a route of this process leads to another machine.
 
     A fresh namespace may hold idle tunnel interfaces, so interfaces would be the wrong thing to count.
     """

@@ -1,4 +1,4 @@
-"""How this site's own models do, round by round, on disk while a study trains: for people at this site alone.
+"""The measured curves of this site's own models, by round, on disk during training, for people at this site only.
 
 The trainer writes it beside its reports, with mode 0600 in a folder that only its own user may read, so the agent,
 which has the network, sees none of it. Measuring takes at most five seconds or a twentieth of the time, whichever is
@@ -54,7 +54,7 @@ class LiveCurves:
             self._facts |= {key: [[int(number), float(value)] for number, value in found[key]] for key in _SAMPLED}
 
     def take(self, number: int, training: SiteTraining, choice: Choice, is_last: bool = False) -> None:
-        """A received model was measured; of rounds that are made again the newest figures count.
+        """Store the measurement of a received model. For repeated rounds the newest figures are used.
 
         Args:
             number: the round in which it was received.

@@ -1,4 +1,4 @@
-"""The page of a site's own curves: losses and the headline metric round by round, and at the end what was gained.
+"""The page of a site's own curves: losses and headline metric by round, and the gain at the end.
 
 Made from the files that the trainer writes. It loads nothing that reads patients' tables, opens no connection, and
 whoever serves it does so as the trainer's user, on this computer alone. On a port every user of this computer may ask
@@ -25,7 +25,7 @@ _NAMES: Final = {"auroc": "AUROC", "rmse": "Root mean square error"}
 
 
 def live_path(state: Path, run: str) -> Path:
-    """The file of a run's curves below a site's state folder."""
+    """Return the file of a run's curves in a site's state folder."""
     return state / "reports" / "live" / f"{run}.json"
 
 
@@ -37,7 +37,7 @@ class LivePage:
         self._site, self._state = site, state
 
     def main(self) -> str:
-        """The live part, as HTML: the newest run first, the others by name."""
+        """Return the live part as HTML: the newest run first, the others by name."""
         files = sorted((self._state / "reports" / "live").glob("*.json"), key=_age)
         if not files:
             return (
@@ -55,7 +55,7 @@ class LivePage:
         )
 
     async def respond(self, request: bytes) -> bytes:
-        """The whole response to a request."""
+        """Return the whole response to a request."""
         if not is_asked_here(request):
             return answer(b"", {})  # a name that is not this computer's: see is_asked_here
         main = self.main() if request.split(b" ", 2)[1:2] in ([b"/"], [b"/main"]) else ""
@@ -74,14 +74,14 @@ def _section(name: str, title: str, content: str) -> str:
 
 def _gain(state: Path, run: str) -> str:
     """The verdict of the run's report, where there is one."""
-    words = "The study is under way, or it ended without a report. The report says what joining brought."
+    words = "The study is still running, or it ended without a report. The report shows the gain from joining."
     report = _read(state / "reports" / f"{run}.json")
     if report is not None and isinstance(report.get("gain"), dict):
         words = str(report["gain"].get("sentence", words))
     soft = (
-        "Measured on this site's own rows, with the shared model as the sites had it after a round. Only the trainer's "
-        "user may read the file. Everyone on this computer who may open the page's address sees the page. Every user "
-        "may open a port, so stop the command after you have looked."
+        "The figures are measured on this site's own rows, with the shared model after each round. Only the trainer's "
+        "user may read the file. Every user of this computer who can open the page's address can see the page. "
+        "Every user can open a port, so stop the command when you have finished."
     )
     return f'<p>{escape(words)}</p><p class="soft">{soft}</p>'
 
@@ -112,8 +112,8 @@ def _skipped(facts: Mapping[str, Any]) -> str:
     skipped = len({number for number, _ in losses} - {number for number, _ in values})
     if skipped:
         sentences.append(
-            f"The other figures were skipped after {skipped} of them. Such measuring may take five seconds, or a "
-            "twentieth of the time if that is more."
+            f"The other {skipped} figures were skipped. Such a measurement may take five seconds, or 5% of the "
+            "training time if that is longer."
         )
     measured = facts.get("measured")
     if isinstance(measured, int) and measured > len(losses):

@@ -46,7 +46,7 @@ def has_placebo(plan: Plan) -> bool:
 
 
 def train_placebo(study: Study) -> Outcome | None:
-    """This site's chosen model after the plan's rounds among copies of itself.
+    """Return this site's chosen model after the plan's rounds among copies of itself.
 
     Returns:
         None where the method has no placebo, or where training diverged.
@@ -115,7 +115,7 @@ def _sum(exchange: Exchange, answers: list[Answer], rows: int, fixed_point: Fixe
 
 
 def train_alone(study: Study) -> Outcome | None:
-    """The same network on this site's own columns, as often considered, and nobody else.
+    """Train the same network on this site's own columns alone, with equally many measurements.
 
     Of the plan's method only the fine-tuning and what starts equal are kept: for method local it is the study
     itself, to the bit. Epochs that FedRep spends on the head alone are not in its budget.

@@ -1,4 +1,4 @@
-"""The simple models of a site as plain arrays: a line, a voting forest, boosted trees.
+"""The simple models of a site as plain arrays: linear models, forests and boosted trees.
 
 scikit-learn fits them, and numbers alone are kept. So a saved model is read without unpickling anything, and gives
 the same answer whatever version of scikit-learn is installed then. The rules:
@@ -62,7 +62,7 @@ OwnModel: TypeAlias = LinearModel | VotingForest | BoostedTrees
 
 
 def own_scores(model: OwnModel, task: Task, features: npt.NDArray[np.float32]) -> Scores:
-    """What the model says of rows.
+    """Return the model's scores of rows.
 
     Args:
         model: as it was kept.
@@ -85,7 +85,7 @@ def own_scores(model: OwnModel, task: Task, features: npt.NDArray[np.float32]) -
 
 
 def kept_model(fitted: object, task: Task, outputs: int) -> OwnModel | None:
-    """A model of scikit-learn's as numbers.
+    """Return a model of scikit-learn as numbers.
 
     Args:
         fitted: to the site's training rows, with the indices of classes as labels.
@@ -123,7 +123,7 @@ def kept_model(fitted: object, task: Task, outputs: int) -> OwnModel | None:
 
 
 def arrays_of(model: OwnModel) -> dict[str, npt.NDArray[np.generic]]:
-    """All that `own_model_of` needs."""
+    """Return everything that `own_model_of` needs."""
     match model:
         case LinearModel(lines=lines):
             return {"slopes": lines.slopes, "starts": lines.starts}
@@ -136,7 +136,7 @@ def arrays_of(model: OwnModel) -> dict[str, npt.NDArray[np.generic]]:
 
 
 def own_model_of(arrays: Arrays) -> OwnModel:
-    """The model whose `arrays_of` these are.
+    """Return the model from its `arrays_of`.
 
     Raises:
         ValueError: they are those of no such model.

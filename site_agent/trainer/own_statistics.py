@@ -1,4 +1,4 @@
-"""Counts and moments of a plan's declared columns, from this site's own table; nothing is trained.
+"""Counts and moments of a plan's declared columns, from this site's own table. Nothing is trained.
 
 Rows of all parts of the split count. The rules:
 
@@ -26,7 +26,7 @@ from site_agent.trainer.released_columns import remember
 
 
 def own_numbers(hospital: Hospital, plan: Plan, folder: Path) -> tuple[int, ...]:
-    """What this site sends in the round of statistics, remembered on disk before it is handed out.
+    """Return what this site sends in the round of statistics, after recording it on disk.
 
     Args:
         hospital: its table, contract and policy.
@@ -44,7 +44,7 @@ def own_numbers(hospital: Hospital, plan: Plan, folder: Path) -> tuple[int, ...]
 
 
 def count(statistics: Statistics, table: Table, smallest_cell: int) -> tuple[int, ...]:
-    """Every number of this site in the order of `numbers_of`.
+    """Return every number of this site in the order of `numbers_of`.
 
     Args:
         statistics: the plan's.
@@ -73,7 +73,7 @@ def _of_column(column: NumericColumn | CodedColumn, table: Table, smallest_cell:
 
 
 def within(values: Numbers, column: NumericColumn) -> Numbers:
-    """The values that the declared range of a column does not clip."""
+    """Return the values inside the declared range of a column."""
     return values[(column.low <= values) & (values <= column.high)]
 
 

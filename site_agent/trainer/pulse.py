@@ -1,4 +1,4 @@
-"""The trainer's pulse: tells the service manager that the working loop works, as the log tells people.
+"""The trainer's watchdog signal: reports to the service manager that the working loop is alive.
 
 It beats where work is done: between questions, after every batch, after every block of predictions. So a
 training that hangs falls silent, and one that is only long does not. Work without such a loop of ours, as
@@ -27,14 +27,14 @@ class Pulse:
         self._next = 0.0
 
     def beat(self) -> None:
-        """Say that the loop works, at most four times in the watchdog's time; costs a look at the clock."""
+        """Report that the loop is alive, at most four times in the watchdog's time. Cheap to call."""
         if self._watchdog and self._clock() >= self._next:
             self._next = self._clock() + self._watchdog / 4
             self._notify("WATCHDOG=1")
 
     @contextmanager
     def long_work(self) -> Iterator[None]:
-        """While the block lasts, the watchdog waits for hours; then its own time counts again."""
+        """Extend the watchdog's time to hours inside the block."""
         if not self._watchdog:
             yield
             return

@@ -1,4 +1,4 @@
-"""Whether this site's outcome answers the plan's question as the plan says of this site.
+"""Compares this site's outcome with the plan's question and with the plan's entry for this site.
 
 A plan with a question lists for each site whether its outcome is the same, a related or another one, so that every
 hospital that reviews the plan sees who predicts something else. A contract says it of its own target. The two agree
@@ -13,7 +13,7 @@ from site_agent.trainer.data.contract import Contract
 
 
 def other_answer(plan: Plan, contract: Contract, site: str) -> str | None:
-    """How contract and plan differ about this site's outcome, in one clause; None where they agree."""
+    """Return how contract and plan differ about this site's outcome, in one clause; None if they agree."""
     said = {one.name: one.answers for one in plan.sites}.get(site)
     own = contract.target.answers
     if plan.question is None or said is None or said == own:
@@ -22,7 +22,7 @@ def other_answer(plan: Plan, contract: Contract, site: str) -> str | None:
 
 
 def require_answer(plan: Plan, contract: Contract, site: str) -> None:
-    """Refuse a plan that says something else of this site's outcome than its contract.
+    """Refuse a plan that describes this site's outcome differently from its contract.
 
     Raises:
         ConfigurationError: they differ.
@@ -30,7 +30,7 @@ def require_answer(plan: Plan, contract: Contract, site: str) -> None:
     reason = other_answer(plan, contract, site)
     if reason is not None:
         raise ConfigurationError(
-            what=f"This site's outcome and the plan's question differ: {reason}.",
+            what=f"This site's outcome does not match the plan's question: {reason}.",
             consequence="Nothing was trained and nothing left this site.",
             remedy="Correct `answers` of the target in the contract, or ask for a new version of the plan.",
         )

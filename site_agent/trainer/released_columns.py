@@ -1,4 +1,4 @@
-"""Which columns' statistics have left this site, of which rows, for which run; the memory of the trainer.
+"""The trainer's record of released columns: which columns' statistics were sent, of which rows, for which run.
 
 Two sums of a column over tables that differ by one patient differ by that patient's value. So a column is remembered by
 itself, whatever else the contract has, and by the values that were counted. The rules:
@@ -41,14 +41,15 @@ class ReleasedBefore(RefusedError):
 
     def __init__(self, columns: list[str], smallest_cell: int) -> None:
         super().__init__(
-            what=f"Statistics of {', '.join(columns[:5])} left for another study, and too few rows are new since.",
+            what=f"Statistics of {', '.join(columns[:5])} were sent for another study, and too few rows are new "
+            "since then.",
             consequence="Nothing was counted and nothing left this site.",
-            remedy=f"Use the sums of that study, or ask again when at least {smallest_cell} rows of each are new.",
+            remedy=f"Use the sums of that study, or request them again with at least {smallest_cell} new rows of each.",
         )
 
 
 def remember(folder: Path, plan: Plan, table: Table, smallest_cell: int) -> None:
-    """Put on disk, before anything is handed out, which values of which columns answer for this run.
+    """Record on disk, before anything is sent, which values of which columns a run uses.
 
     Args:
         folder: the trainer's own.
@@ -92,7 +93,7 @@ def counted(
     *,
     within_range: bool = False,
 ) -> Rows:
-    """How many rows have each value of a column, by the values' digests; what is not counted is not there.
+    """Count the rows of each value of a column, by the values' digests. Only counted values are included.
 
     With `within_range` only numbers that the declared range does not clip: a clipped one hides no other.
     """

@@ -1,4 +1,4 @@
-"""The end of a study at this site: the chosen model on disk, and what joining brought.
+"""The end of a study at this site: save the chosen model, and report the gain from joining.
 
 Both stay here. The model is saved before the site trains alone for comparison, so that an interruption
 of the comparison loses nothing. The report is JSON, mode 0600, beside a line for the operator, which has the
@@ -50,7 +50,7 @@ class Report:
 
 
 def make_report(hospital: Hospital, study: Study, preprocessing: Preprocessing, run: str) -> Report:
-    """Save the chosen model, compare it, write and log the site's report.
+    """Save the chosen model, compare it, then write and log the site's report.
 
     `siloed` is in the report unless the site switched it off; where training alone diverged, its metrics
     are null. `best_local` names the simple model that this site would have chosen on its training rows alone.
@@ -123,7 +123,7 @@ class Ended:
 
 
 def written_report(hospital: Hospital, run: str, facts: dict[str, Json], ended: Ended) -> Report:
-    """Add the simple models, recommend one, compare all, and write the report; `facts` becomes its content.
+    """Add the simple models, recommend one, compare all, and write the report. `facts` becomes its content.
 
     Raises:
         OperatorError: the disk does not take what is saved.
@@ -192,7 +192,7 @@ def save_simple_models(
 
 
 def facts_of(hospital: Hospital, study: Study | PriorStudy, run: str) -> dict[str, Json]:
-    """Whose report it is, of which run, and on how many rows it rests."""
+    """Return the report's site and run, and the number of rows."""
     dataset = study.own
     return {
         "site": hospital.site,
@@ -218,7 +218,7 @@ def promise_facts(promise: Privacy, *, has_patients: bool) -> dict[str, Json]:
 
 
 def compared(assessment: Assessment, choices: Mapping[str, Json]) -> dict[str, Json]:
-    """What each model reached, the network's beside the evidence of their checkpoints, and the comparison."""
+    """Return each model's result, the networks' checkpoint evidence, and the comparison."""
     networks: dict[str, Json] = {
         name: assessment.model(name) | {"checkpoint": choice} for name, choice in choices.items()
     }
@@ -232,7 +232,7 @@ def compared(assessment: Assessment, choices: Mapping[str, Json]) -> dict[str, J
 
 
 def log_report(run: str, gain: Gain) -> None:
-    """Log the headline and the verdict alone."""
+    """Log only the headline and the verdict."""
     best = None if gain.difference is None else gain.difference.second
     figures = {FEDERATED: gain.federated, SILOED: gain.siloed, "best_local": best}
     headline = {f"{name}_{gain.metric}": None if value is None else round(value, 4) for name, value in figures.items()}

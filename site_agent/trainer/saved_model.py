@@ -1,4 +1,4 @@
-"""A model with all that a prediction needs, as one checkpoint: network, plan, preprocessing, versions.
+"""A saved model with everything that a prediction needs: network, plan, preprocessing and versions.
 
 A run saves several models: the federated one, the site's own network and simple models. Each has the name that it has
 in the report. The preprocessing includes the contract it was fitted under, so no second file can have changed in
@@ -69,7 +69,7 @@ class SavedModel:
     digest: str | None = None
 
     def encode(self, table: Table, rows: Rows | None = None) -> Features:
-        """What the model reads of a table, C-contiguous float32 of shape (rows, columns).
+        """Return the model's inputs from a table, C-contiguous float32 of shape (rows, columns).
 
         Raises:
             OperatorError: as `Preprocessing.encode`.
@@ -81,7 +81,7 @@ class SavedModel:
 
     @property
     def columns_of_features(self) -> dict[str, list[int]]:
-        """By the name of each feature the places of all columns that it became, as `encode` gives them."""
+        """The places of a feature's columns in the result of `encode`, by the feature's name."""
         found: dict[str, list[int]] = {}
         place = 0
         for feature in self.preprocessing.contract.features:
@@ -94,7 +94,7 @@ class SavedModel:
 
     @property
     def read_places(self) -> tuple[int, ...] | None:
-        """Which columns of `encode` a network on concepts reads; None for any other model."""
+        """The columns of `encode` that a network on concepts reads; None for any other model."""
         if self.concepts is None or not self.plan.reads_concepts:
             return None
         return read_places(self.plan, self.preprocessing.contract)
@@ -110,20 +110,20 @@ class SavedModel:
 
     @property
     def common(self) -> int | None:
-        """How many of the columns all sites share; None where the network does not tell them apart."""
+        """How many of the columns all sites share; None if the network does not separate them."""
         if self.plan.reads_concepts:
             return shared_count(self.plan)
         return input_columns(self.plan, self.preprocessing.columns)[1]
 
     @property
     def outputs(self) -> int:
-        """The network's outputs: one, or one per class where there are several."""
+        """The number of outputs: one, or one for each class if there are several."""
         target = self.preprocessing.contract.target
         return len(target.classes) if target.task == "multi-class" else 1
 
 
 def save_model(state: Path, run: str, model: SavedModel, name: str = FEDERATED) -> Path:
-    """Write one model of a run below the state directory, whole, mode 0600; an earlier one is replaced."""
+    """Write one model of a run in the state directory, complete, with mode 0600. Replaces an earlier one."""
     facts: dict[str, Json] = {
         "plan": model.plan.canonical.decode(),
         "preprocessing": model.preprocessing.to_json(),
@@ -144,7 +144,7 @@ def save_model(state: Path, run: str, model: SavedModel, name: str = FEDERATED) 
 
 
 def load_model(state: Path, run: str, name: str = FEDERATED) -> SavedModel:
-    """A model of a run, by its name in the report.
+    """Load a model of a run by its name in the report.
 
     Raises:
         UsageError: `run` cannot be a run's name.
@@ -214,7 +214,7 @@ def _baseline(plan: Plan, preprocessing: Preprocessing, tensors: Tensors) -> Bas
 
 
 def other_version(run: str) -> ConfigurationError:
-    """What to raise when a model was read whole and still does not fit this program."""
+    """Return the error for a complete model that does not match this program."""
     return ConfigurationError(
         what=f"The model of the run {run} was saved by another version of this program.",
         consequence="No model was used, and nothing left this site.",
@@ -223,7 +223,7 @@ def other_version(run: str) -> ConfigurationError:
 
 
 def latest_run(state: Path) -> str:
-    """The run whose model was saved last.
+    """Return the run whose model was saved last.
 
     Raises:
         OperatorError: there is none.
@@ -239,7 +239,7 @@ def latest_run(state: Path) -> str:
 
 
 def saved_names(state: Path, run: str) -> tuple[str, ...]:
-    """The names of the models that a run left here, the federated one first; empty if there is none.
+    """Return the names of a run's saved models, the federated one first; empty if there is none.
 
     Raises:
         UsageError: `run` cannot be a run's name.
@@ -272,5 +272,5 @@ PACKAGES: Final = ("global-layers", "torch", "scikit-learn", "numpy", "safetenso
 
 
 def versions() -> dict[str, str]:
-    """By name, of what is installed now; Python's among them."""
+    """Return the installed versions by name, including Python's."""
     return {name: version(name) for name in PACKAGES} | {"python": platform.python_version()}

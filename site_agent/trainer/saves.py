@@ -1,4 +1,4 @@
-"""The states that a study goes on from after a crash: on this site's disk, and never anywhere else.
+"""The saved states from which a study continues after a crash. They are on this site's disk only.
 
 One file for each round that the federation may go back to, made as a checkpoint is (checkpoints.py), and a
 small one that says with which round and from which rows this site began. The rules:
@@ -61,12 +61,12 @@ class Saves:
 
     @property
     def held(self) -> tuple[Saved, ...]:
-        """What this site can go on from, the round that it began with among it."""
+        """The states from which this site can continue, including the round in which it began."""
         begun = {} if self.began is None else {self.began: 0}
         return tuple(Saved(number, redraw) for number, redraw in sorted((begun | self._held).items()))
 
     def begin(self, number: int) -> None:
-        """Note, once, that this site begins with a round.
+        """Record once in which round this site begins.
 
         Raises:
             UnavailableError: the disk does not take it.
@@ -77,7 +77,7 @@ class Saves:
             self.began = number
 
     def write(self, state: Saved, study: SavedStudy) -> None:
-        """Put a state on disk.
+        """Write a state to disk.
 
         Raises:
             UnavailableError: the disk does not take it; what was there is unchanged.
@@ -90,7 +90,7 @@ class Saves:
             self._remove(number)
 
     def read(self, number: int) -> SavedStudy | None:
-        """The state before a round; None where that is how this site begins.
+        """Return the state before a round; None if this site begins there.
 
         Raises:
             ConfigurationError: it is damaged.
@@ -104,16 +104,16 @@ class Saves:
         return SavedStudy(tensors=tensors, facts=study)
 
     def newest(self, number: int) -> int | None:
-        """The newest round up to this one that this site can go on from."""
+        """Return the newest round up to this one from which this site can continue."""
         return max((state.round for state in self.held if state.round <= number), default=None)
 
     def forget_before(self, oldest: int) -> None:
-        """The federation never goes back beyond this round."""
+        """Delete earlier states. The federation never returns to them."""
         for number in [number for number in self._held if number < oldest]:
             self._remove(number)
 
     def forget_after(self, newest: int) -> None:
-        """The study has gone back to this round."""
+        """Delete later states, because the study has returned to this round."""
         for number in [number for number in self._held if number > newest]:
             self._remove(number)
 
@@ -152,7 +152,7 @@ class Saves:
             ) from cause
         if rows != self._rows:
             raise DataError(
-                what="This site's table, its contract or its split is not what it began this study with.",
+                what="This site's table, contract or split has changed since the start of this study.",
                 consequence="Nothing more was trained. The audit log lists what left this site in earlier rounds.",
                 remedy="Restore the earlier table, or agree on a new version of the plan.",
             )

@@ -1,4 +1,4 @@
-"""What a site counts and measures for sums over all sites, as the integers of the manifest.
+"""A site's counts and measurements for sums over all sites, as the integers of the manifest.
 
 Every number is weighed as the site's change is, on the public grid of row counts, so that a sum divided by
 the sum of weights is the mean that the method wants. What is too large for its bound counts as the
@@ -47,30 +47,30 @@ class Measures:
                 assert_never(plan.weighting)
 
     def distances(self, layers: Mapping[str, Sequence[npt.NDArray[np.float32]]]) -> dict[str, int]:
-        """FedLAMA: how far each layer has moved from its last shared value, squared."""
+        """FedLAMA: return the squared distance of each layer from its last shared value."""
         return {
             f"distance {layer}": _integer(self._weight * _squared(parts), LARGEST_DISTANCE, DISTANCE_SCALE)
             for layer, parts in layers.items()
         }
 
     def sensitivities(self, found: Sequence[float]) -> tuple[int, ...]:
-        """PLayer-FL: F of every layer. Each site counts alike, whatever its rows (algorithm 3)."""
+        """PLayer-FL: return F of every layer. All sites have equal weight (algorithm 3)."""
         return tuple(_integer(value, LARGEST_SENSITIVITY, SENSITIVITY_SCALE) for value in found)
 
     def refusals(self, secret: int | None) -> dict[str, int]:
-        """That this site refuses what it received, with a secret of its own, or accepts it: None."""
+        """Return the numbers by which this site refuses, with a secret of its own, or accepts (None)."""
         count = refusal_numbers(self._plan)
         numbers = (0,) * count if secret is None else refusal(secret, count)
         return {f"refusal {power}": number for power, number in enumerate(numbers, start=1)}
 
     def validation(self, choice: Choice) -> dict[str, int]:
-        """The newest validation loss, its weight, and whether this site's own is still falling."""
+        """Return the newest validation loss, its weight, and whether this site's own loss is still falling."""
         stopping = self._plan.early_stopping
         improving = stopping is None or choice.is_improving(stopping.patience)
         return self.validation_of(choice.curve[-1].loss, improving=improving)
 
     def validation_of(self, loss: float, *, improving: bool) -> dict[str, int]:
-        """The scalars of one measured model."""
+        """Return the scalars of one measured model."""
         return {
             "validation weight": self._validation_rows,
             "validation loss": _integer(self._validation_weight * _or_largest(loss), LARGEST_LOSS, LOSS_SCALE),

@@ -1,4 +1,4 @@
-"""What a hospital's statistician would use anyway, fitted to this site's own training rows.
+"""The simple models that a hospital's statistician would use, fitted to this site's own training rows.
 
 A regularised linear model, a random forest, gradient boosting, and the guess that looks at no column. The
 network has to be worth more than these, so every site's report shows them beside it. The rules:
@@ -95,7 +95,7 @@ class SimpleFit:
 
 
 def fit_simple_models(dataset: Dataset, preprocessing: Preprocessing, seed: int) -> Iterator[tuple[str, SimpleFit]]:
-    """Every simple model by its name, one after the other: those of `TITLES`, and the guess.
+    """Yield every simple model by its name: those of `TITLES`, and the guess.
 
     Linear model: logistic regression with C = 0.1, or ridge regression with the same penalty (10). Forest:
     500 trees, at least 3 rows in a leaf. Boosting: scikit-learn's default. `majority_guess`: the shares of the
@@ -126,7 +126,7 @@ def fit_simple_models(dataset: Dataset, preprocessing: Preprocessing, seed: int)
 
 
 def best_simple_model(dataset: Dataset, seed: int) -> str:
-    """The simple model with the lowest loss in five folds of the training rows: what this site could have had alone.
+    """Return the simple model with the lowest loss in five folds: the best that this site has without joining.
 
     Rows of one patient share a fold. The loss is the log loss, or the squared error of a number. Of more than
     MOST_CHOOSING_ROWS rows so many are drawn. With fewer than five patients, or a fold without two classes, nothing

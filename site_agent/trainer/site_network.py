@@ -42,26 +42,26 @@ class Seeds:
 
     @classmethod
     def secret(cls, secret: bytes, plan: Plan, site: str) -> Seeds:
-        """The draws of a hospital: another plan, even with the same seed, has other ones."""
+        """Return the seeds of a hospital. Another plan has other random draws, even with the same seed."""
         return cls(plan.seed, site, hmac.digest(secret, pack("draws", plan.digest, site), "sha256"))
 
     @classmethod
     def published(cls, seed: int, site: str) -> Seeds:
-        """The draws of an experiment with public data, which follow from the seed alone."""
+        """Return the seeds of an experiment with public data. They depend only on the plan's seed."""
         return cls(seed, site, seed)
 
     def own(self, purpose: str) -> int:
-        """A seed of this site's own for one purpose."""
+        """Return a seed of this site's own for one purpose."""
         return int.from_bytes(digest(purpose, self.origin, self.site)[:7], "little")
 
     @property
     def is_published(self) -> bool:
-        """Whether anybody can repeat these draws."""
+        """Whether anybody can repeat these random draws."""
         return isinstance(self.origin, int)
 
     @property
     def private_start(self) -> int | bytes:
-        """What the first values of private layers follow from."""
+        """The source of the first values of private layers."""
         own = "private start"
         return self.own(own) if isinstance(self.origin, int) else digest(own, self.origin, self.site)
 
@@ -93,11 +93,11 @@ class SiteNetworks:
 
     @cached_property
     def tensors(self) -> tuple[TensorSpec, ...]:
-        """Every tensor of the network; of an own module those that the plan names."""
+        """Every tensor of the network. For an own module, only those that the plan names."""
         return network_tensors(self.plan.architecture, columns=self.columns, outputs=self.outputs, common=self.common)
 
     def build(self) -> nn.Module:
-        """The network; ours hold NaN until they are started, a hospital's own starts itself.
+        """Build the network. Its values are NaN until `start`, except for a hospital's own network.
 
         Raises:
             ConfigurationError: the plan wants the hospital's own module, and there is none or it does not fit.
@@ -106,9 +106,9 @@ class SiteNetworks:
         if isinstance(self.plan.architecture, NamedTensors):
             if self.own_module is None:
                 raise ConfigurationError(
-                    what="The plan names tensors of the hospital's own network, and hospital.yaml names no module.",
+                    what="The plan names tensors of the hospital's own network, but hospital.yaml names no module.",
                     consequence="Nothing was trained and nothing left this site.",
-                    remedy="Give the file of your network as own_module under training in hospital.yaml.",
+                    remedy="Set own_module under training in hospital.yaml to the file of your network.",
                 )
             return build_own_module(self.own_module, self.columns, self.outputs, self.tensors, self.module_seed)
         network = build_network(self.plan.architecture, self.columns, self.outputs, self.common)
@@ -116,7 +116,7 @@ class SiteNetworks:
         return network
 
     def check_batch(self, flat: FlatNetwork, rows: int) -> None:
-        """Refuse a hospital's own network that cannot be trained on batches of so many rows.
+        """Refuse a hospital's own network that cannot train on batches of this size.
 
         Raises:
             ConfigurationError: see `own_module.check_batch`.
@@ -125,7 +125,7 @@ class SiteNetworks:
             check_batch(self.own_module, flat.network, self.columns, rows, [tensor.name for tensor in self.tensors])
 
     def lay(self, federated: Iterable[TensorSpec], copies: int | None = None) -> FlatNetwork:
-        """The network with these tensors laid out as the federated ones.
+        """Lay out the network with these tensors as the shared ones.
 
         Raises:
             NetworkDiffers: it does not have one of them, or in another shape.
@@ -139,7 +139,7 @@ class SiteNetworks:
         return FlatNetwork(network, [tensor.name for tensor in wanted], copies)
 
     def start(self, flat: FlatNetwork, public: Iterable[TensorSpec], seeds: Seeds, copy: int | None = None) -> None:
-        """First values: shared tensors and what the method starts equal follow from the plan's seed.
+        """Set the first values. The plan's seed decides the shared tensors and those that the method starts equal.
 
         All others are the site's own. Where the plan says `start: own`, all are, as in the authors' experiment. In
         published experiments a body starts equal also where it is private.

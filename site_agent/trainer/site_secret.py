@@ -1,4 +1,4 @@
-"""The site's secret: what its private draws follow from, made once and kept beside its models.
+"""The site's secret, the source of its private random draws. It is created once, beside its models.
 
 First values of private layers, the order of batches and dropout follow from it and from the plan. So a run repeats to
 the bit at its own site, and nobody who has the plan alone can compute what this site drew. The rules:
@@ -24,7 +24,7 @@ _NAME: Final = "site.secret"
 
 
 def site_secret(folder: Path) -> bytes:
-    """Return the secret in the trainer's folder, 32 bytes; the first call makes it.
+    """Return the secret in the trainer's folder, 32 bytes. The first call creates it.
 
     Raises:
         ConfigurationError: others may read it, or it is no such file.

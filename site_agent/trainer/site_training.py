@@ -1,4 +1,4 @@
-"""A method begun at a site: its networks started, its procedure, its batches.
+"""Starts a method at a site: its networks, its procedure and its batches.
 
 One function begins every training of this program: a study's, the same network's alone, and the stacks of
 copies in which experiments train many seeds at once. So all of them train by the same code.
@@ -64,11 +64,11 @@ class SiteTraining:
     result_share: float
 
     def validation_losses(self) -> Tensor:
-        """The loss of the network that the site would use, on its validation rows: shape (), or (copies,)."""
+        """Return the validation loss of the network that the site would use: shape (), or (copies,)."""
         return validation_loss(self.local.evaluated(), self.rows.validation, self.recipe.loss)
 
     def measured(self) -> tuple[Tensor, Tensor]:
-        """The loss as `validation_losses`, and of each row of `own_rows` its own with the shared network: (rows,)."""
+        """Return the loss as `validation_losses`, and the shared network's loss of each row of `own_rows`: (rows,)."""
         evaluated, (validation, training) = self.local.evaluated(), self.own_rows
         outputs = torch.from_numpy(predict(evaluated, validation.features))
         loss = self.recipe.loss.per_copy(outputs, validation.targets)
@@ -78,14 +78,14 @@ class SiteTraining:
         return loss, torch.cat([self._losses_of(validation, outputs), self._losses_of(training, others)])
 
     def loss_of_zeros(self) -> float:
-        """The mean loss of `own_rows` if every output were 0: of a network that has learned nothing."""
+        """Return the mean loss of `own_rows` for outputs of 0, as before any training."""
         columns = predict(self.flat, self.rows.validation.features[:1]).shape[-1]
         zeros = [self._losses_of(rows, torch.zeros(len(rows), columns)) for rows in self.own_rows]
         return float(torch.cat(zeros).mean())
 
     @property
     def own_rows(self) -> tuple[Rows, Rows]:
-        """The rows on which shared parameters are tested: all of validation, and as many of training or up to 200."""
+        """The rows that test shared parameters: all of validation, and as many of training or up to 200."""
         validation, training = self.rows.validation, self.rows.training
         most = max(len(validation), _FEWEST_TRAINING_ROWS_TESTED)
         return validation, Rows(training.features[:most], training.targets[:most])
@@ -95,7 +95,7 @@ class SiteTraining:
         return self.recipe.loss.per_copy(outputs.unsqueeze(1), rows.targets.unsqueeze(1))
 
     def results(self, flat: FlatNetwork) -> tuple[Predictions, Predictions]:
-        """What the site makes of its validation and its test rows with a network: float32 (rows, outputs)."""
+        """Return the outputs of a network for the validation and the test rows: float32 (rows, outputs)."""
         validation, test = (predict(flat, part.features) for part in (self.rows.validation, self.rows.test))
         if self.rows.predictions is None:
             return validation, test
@@ -155,7 +155,7 @@ def begin_training(
 
 
 def rows_of(dataset: Dataset, soft_targets: SoftTargets | None = None) -> SiteRows:
-    """A site's data set as tensors, with what its baseline says of it where the plan has one."""
+    """Return a site's data set as tensors, with its baseline's predictions if the plan uses one."""
     training, validation, test = (_rows(part) for part in (dataset.training, dataset.validation, dataset.test))
     if soft_targets is None:
         return SiteRows(task=dataset.task, training=training, validation=validation, test=test)
@@ -174,7 +174,7 @@ def rows_of(dataset: Dataset, soft_targets: SoftTargets | None = None) -> SiteRo
 
 
 def stack_rows(many: Sequence[SiteRows]) -> SiteRows:
-    """Equally large data sets, one for each copy of a stack."""
+    """Stack data sets of equal size, one for each copy."""
 
     def stacked(parts: list[Rows]) -> Rows:
         return Rows(torch.stack([p.features for p in parts]), torch.stack([p.targets for p in parts]))

@@ -1,4 +1,4 @@
-"""How the site's own baseline takes part in a training: targets, a column, a share of the result.
+"""Uses the site's own baseline in training: as targets, as a column, or as a part of the result.
 
 The rules:
 
@@ -51,7 +51,7 @@ class SoftTargets:
 
 
 def soft_targets_of(plan: Plan, dataset: Dataset, seeds: Seeds) -> SoftTargets | None:
-    """Fit the site's baseline where the plan wants one.
+    """Fit the site's baseline if the plan requires one.
 
     Args:
         plan: its key expert.
@@ -75,12 +75,12 @@ def soft_targets_of(plan: Plan, dataset: Dataset, seeds: Seeds) -> SoftTargets |
 
 
 def added_columns(plan: Plan, outputs: int) -> int:
-    """How many columns the baseline adds to those that the network reads."""
+    """Return how many columns the baseline adds to the network's inputs."""
     return outputs if plan.expert is not None and plan.expert.path_start else 0
 
 
 def taught(rows: Rows, predictions: Predictions, task: Task, share: float) -> Rows:
-    """The rows with a share of the baseline's prediction in each target: probabilities for classes, else a number."""
+    """Mix the baseline's prediction into each target: probabilities for classes, else a number."""
     said, targets = torch.from_numpy(predictions), rows.targets
     if not share:
         return rows
@@ -98,12 +98,12 @@ def taught(rows: Rows, predictions: Predictions, task: Task, share: float) -> Ro
 
 
 def beside(features: Tensor, predictions: Predictions) -> Tensor:
-    """The predictions as further columns: float32 of shape (rows, columns + outputs)."""
+    """Append the predictions as columns: float32 of shape (rows, columns + outputs)."""
     return torch.cat((features, torch.from_numpy(predictions)), dim=1)
 
 
 def start_path(flat: FlatNetwork, start: float, outputs: int, copy: int | None = None) -> None:
-    """Let each output's linear path begin with this weight on the baseline's prediction on that output.
+    """Start each output's linear path with this weight on the baseline's prediction of that output.
 
     Args:
         flat: a network that reads the predictions as its last columns, of one copy or of many.
@@ -116,5 +116,5 @@ def start_path(flat: FlatNetwork, start: float, outputs: int, copy: int | None =
 
 
 def joined(outputs: Predictions, predictions: Predictions, share: float) -> Predictions:
-    """The network's outputs and the baseline's predictions at their shares, float32 of the shape of both."""
+    """Return the weighted sum of the network's outputs and the baseline's predictions, float32."""
     return np.float32(1.0 - share) * outputs + np.float32(share) * predictions

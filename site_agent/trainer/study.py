@@ -1,4 +1,4 @@
-"""One plan at one site: the network and its data, trained round by round, chosen, tested.
+"""One plan at one site: the network and its data, trained round by round, then chosen and tested.
 
 Everything here stays at the site except what `train` returns. The site's gain is measured against the
 same network trained alone, with the same budget and the same rule of choice (alone.py). The rules:
@@ -157,16 +157,16 @@ class Study:
 
     @property
     def rows(self) -> int:
-        """Training rows on the public grid where the plan weighs by them and this site trains, otherwise 0."""
+        """The rounded number of training rows if the plan weighs by rows and this site trains, otherwise 0."""
         return self._measures.rows if self._trains else 0
 
     @property
     def rollbacks(self) -> tuple[tuple[int, int], ...]:
-        """Of each rollback that this site saw: the round that began again, and the round whose parameters it had."""
+        """Each rollback that this site saw: the repeated round, and the round whose parameters it used."""
         return () if self._check is None else tuple(self._check.returns)
 
     def exchange(self, asked: Asked) -> Exchange:
-        """What travels in a round.
+        """Return what sites send and receive in a round.
 
         Raises:
             MalformedMessage: the plan allows no such round.
@@ -174,7 +174,7 @@ class Study:
         return self._exchanges.of(asked.round, asked.stage, asked.layers)
 
     def train(self, asked: Asked, received: Vector) -> Answer:
-        """Take in the shared values, do what the round is for, return what leaves. Reports are not made here.
+        """Load the shared values, do the work of the round, and return what is sent. Reports are not made here.
 
         Args:
             asked: rounds are asked for in rising order; a site may enter late and may miss some.
@@ -201,7 +201,7 @@ class Study:
                 raise ValueError("reports are made where the site's report is")
 
     def close(self, asked: Asked, received: Vector) -> None:
-        """Take in the last aggregate and measure it, once; training has ended.
+        """Load the last sum and measure it once. Training has ended.
 
         Raises:
             MalformedMessage: the values do not fit.
@@ -223,7 +223,7 @@ class Study:
         self.choice.follow(asked.best_round)
 
     def saved(self) -> SavedStudy:
-        """Everything that the next round depends on."""
+        """Return everything that the next round depends on."""
         tensors = prefixed("training", self._training.local.state()) | prefixed("choice", self.choice.state())
         tensors |= prefixed("check", self._check.state()) if self._check is not None else {}
         facts: dict[str, Json] = {
@@ -236,7 +236,7 @@ class Study:
         return SavedStudy(tensors=tensors, facts=facts)
 
     def restore(self, saved: SavedStudy) -> None:
-        """Go back to what `saved` gave, perhaps in another process."""
+        """Restore what `saved` returned, perhaps in another process."""
         facts: Any = saved.facts  # JSON that this class wrote, under a digest
         layers = bytes.fromhex(facts["layers"])
         if layers != self._layers:
@@ -252,7 +252,7 @@ class Study:
         self._redrawn |= {(number, redraw) for number, redraw in facts["redrawn"]}
 
     def conclude(self) -> Outcome:
-        """The chosen model, fine-tuned if the method requires it, and what it predicts.
+        """Return the chosen model, fine-tuned if the method requires it, and its predictions.
 
         Raises:
             TrainingDiverged: no finite model is left to choose.
@@ -419,7 +419,7 @@ def _read(plan: Plan, own: Dataset, inputs: ConceptInputs | None) -> tuple[Datas
 
 
 def conclude(plan: Plan, training: SiteTraining, choice: Choice) -> Outcome:
-    """Restore the chosen model, fine-tune it if the method requires it, predict.
+    """Restore the chosen model, fine-tune it if the method requires it, and predict.
 
     Raises:
         TrainingDiverged: no finite model is left.

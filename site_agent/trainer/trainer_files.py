@@ -1,4 +1,4 @@
-"""Writing a file whole or not at all, and digests of arrays; what the trainer's small files share."""
+"""Writes files completely or not at all, and computes digests of arrays, for the trainer's small files."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from protos.errors import UnavailableError
 
 
 def write_whole(path: Path, content: bytes, *, mode: int = 0o600) -> None:
-    """Replace `path` by `content` with this mode: after a crash the old or the new file is there.
+    """Replace `path` by `content` with this mode. After a crash the old or the new file is complete.
 
     The content goes to a file beside it, which is synchronised and renamed; then the folder's entry
     is synchronised. What an earlier crash left beside it is removed first. One writer per file.
@@ -44,7 +44,7 @@ def write_whole(path: Path, content: bytes, *, mode: int = 0o600) -> None:
 
 
 def array_digest(subject: str, arrays: Iterable[tuple[str, npt.NDArray[np.generic]]]) -> str:
-    """BLAKE3 over names, types, shapes and bytes, in the given order, in hexadecimal.
+    """Return the BLAKE3 of names, types, shapes and bytes, in the given order, in hexadecimal.
 
     `subject` keeps digests of different things apart, even where their arrays are equal.
     """

@@ -1,4 +1,4 @@
-"""The trainer's loop: parameters in, train, evaluate, change out.
+"""The trainer's loop: receive parameters, train, evaluate, return the update.
 
 This process has the patients and no network. It answers the agent through the trainer socket, and what it
 answers may leave the site; so explanations are printed here and never sent. The rules:
@@ -80,7 +80,7 @@ class Worker:
         self._log = structlog.get_logger()
 
     def serve(self) -> int:
-        """Answer until the agent has gone or something failed; the exit status."""
+        """Answer requests until the agent ends or an error occurs. Return the exit status."""
         while (question := self._receive()) is not None:
             answer = question if isinstance(question, Failed) else self._answer_with_pulse(question)
             is_heard = self._send(answer)
@@ -202,7 +202,7 @@ class Worker:
         because = why_not(approval, approvers=self._hospital.policy.approvers, now=datetime.now(UTC))
         if approval is None or because is not None:
             raise RefusedError(
-                what=f"The study {plan.study} may not train here: {because}.",
+                what=f"Training for the study {plan.study} is not allowed here: {because}.",
                 consequence="Nothing was trained and nothing left this site.",
                 remedy="Run `site-agent review` and `site-agent approve`.",
             )
@@ -356,7 +356,7 @@ class Worker:
 
 
 def begin_study(hospital: Hospital, plan: Plan, state: Path) -> tuple[Study, Preprocessing]:
-    """Load the libraries, the table and the network; everything that a study needs. `state` has the site's secret."""
+    """Load the libraries, the table and the network for a study. `state` has the site's secret."""
     prepare_arithmetic(hospital.training.threads)
 
     from site_agent.trainer.data.dataset import prepare_rows
@@ -386,7 +386,7 @@ def begin_study(hospital: Hospital, plan: Plan, state: Path) -> tuple[Study, Pre
 
 
 def begin_prior(hospital: Hospital, plan: Plan) -> tuple[PriorStudy, Preprocessing]:
-    """As `begin_study`, for a plan with federated-prior."""
+    """Like `begin_study`, for a plan with federated-prior."""
     prepare_arithmetic(hospital.training.threads)
 
     from site_agent.trainer.data.dataset import prepare_rows
@@ -460,9 +460,9 @@ def _check_in_child(hospital: Hospital) -> Agreed | Failed:
     if status < 0:  # by a signal, so it could not say why itself
         _tell(
             UnavailableError(
-                what=f"Reading the table was ended by signal {-status}.",
+                what=f"Signal {-status} ended the process that reads the table.",
                 consequence="Nothing was trained and nothing left this site.",
-                remedy="Check whether memory was too small, then start again.",
+                remedy="Check whether the computer has enough memory, then start again.",
             )
         )
     return Agreed() if status == 0 else Failed(SiteReason.DATA_UNFIT, status if status > 0 else 1)
@@ -494,7 +494,7 @@ def _reason(error: OperatorError) -> SiteReason:
 def _refused(malformed: MalformedMessage) -> ProtocolError:
     return ProtocolError(
         what=f"The agent of this site sent {malformed}.",
-        consequence="Nothing was trained with it and nothing was sent.",
+        consequence="Nothing was trained or sent.",
         remedy="Start the site agent again. If it happens again, tell the federation office.",
     )
 

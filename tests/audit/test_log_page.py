@@ -63,7 +63,7 @@ def test_what_belongs_together_stands_together() -> None:
     run = page.partition(f">Run {RUN}</h2>")[2].partition("</section>")[0]
     rounds = re.findall(r'<tr><th scope="row" class="number">(\d+)</th>', run)
     assert rounds == [str(number) for number in range(1, 13)]
-    assert "12 contributions with 66,720 bytes left in this run." in run
+    assert "This site sent 12 contributions with 66,720 bytes in this run." in run
 
 
 def test_people_count_rounds_from_one_everywhere() -> None:

@@ -264,7 +264,7 @@ def test_a_coordinator_with_a_changed_journal_does_not_start(tmp_path: Path, off
     refused = finished("coordinator", "start", "--config", config)
 
     assert refused.returncode == 78
-    assert "is not what was written" in refused.stderr
+    assert "is damaged or was changed" in refused.stderr
     assert "The run was not resumed" in refused.stderr
     assert path.read_bytes() == damaged
     path.write_bytes(whole + b'{"line":5,"kind":"off')

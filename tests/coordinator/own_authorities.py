@@ -78,7 +78,7 @@ def take_away(office: Office, site: str) -> None:
 
 async def change_over(site: Site, office: Office, running: Running) -> None:
     """The agent shows what waits, changes over, and connects with it."""
-    with pytest.raises(UnavailableError, match="got its next certificate"):
+    with pytest.raises(UnavailableError, match="received its next certificate"):
         await site.talk(office, running.address, "a", until=9)
     await site.talk(office, running.address, "a", until=1)
     await site.upkeep.accepted()

@@ -60,7 +60,7 @@ def test_a_site_changes_over_to_its_hospitals_authority_and_back(tmp_path: Path,
             await site.talk(office, running.address, "a", until=4)
             assert not own_keys.is_of_own_authority(site.keys)  # nobody has registered it
             bring(office, "a", hospital)
-            with pytest.raises(UnavailableError, match="got its next certificate"):
+            with pytest.raises(UnavailableError, match="received its next certificate"):
                 await site.talk(office, running.address, "a", until=9)
             assert own_keys.is_of_own_authority(site.keys)
             assert await is_let_in(office, running, federations)  # until the new one has worked
@@ -110,7 +110,7 @@ def test_a_certificate_that_nobody_takes_keeps_the_federations_from_no_renewal(t
         shown = [said for said in asyncio.run(upkeep.heard(standing)) if isinstance(said, RenewalAsked)]
         assert asyncio.run(upkeep.heard(membership.renew(shown[0]))) == []
         asked = [said for said in asyncio.run(upkeep.due()) if isinstance(said, RenewalAsked)]
-        with pytest.raises(UnavailableError, match="got its next certificate"):
+        with pytest.raises(UnavailableError, match="received its next certificate"):
             asyncio.run(upkeep.heard(membership.renew(asked[0])))
 
     assert [bool(one.chain) for one in (*shown, *asked)] == [True, False]
@@ -126,7 +126,7 @@ def told_of_a(office: Office, running: Running) -> tuple[bool, int]:
         told = _told(running.engine, membership, office.authority)
     assert not told["sites"]["b"]["own_authority_removed"]
     for text in told["taken_out"]:
-        assert "own authority by which a was let in has been removed" in text
+        assert "The hospital's own authority of a has been removed" in text
         assert "`site-agent renew`" in text
     out = io.StringIO()
     print_status(told, Console(file=out, width=160))

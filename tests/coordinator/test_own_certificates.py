@@ -74,7 +74,16 @@ def test_only_what_the_sites_own_authority_issued_for_its_key_counts(office: Off
         office, other, swapped, unsigned, another_key, in_anothers_name, replace(second, site="b"), second, second
     )
 
-    expected = ["was not issued by", "signature", "signature", "another key", "in the name of b", "signature", "", ""]
+    expected = [
+        "was not issued by",
+        "signature",
+        "signature",
+        "another key",
+        "for another name: b",
+        "signature",
+        "",
+        "",
+    ]
     assert [word in refusal for word, refusal in zip(expected, refusals, strict=True)] == [True] * len(expected)
     assert refusals[-2:] == ["", ""]
     assert events.count("foreign_name_refused") == 1
@@ -188,7 +197,7 @@ def test_a_site_keeps_only_what_is_for_it(office: Office, hospital: Hospital) ->
     """A certificate for another key, in another name, without its authority or before a request is not stored."""
     keys, stranger = office.keys("a"), small_key().public_key()
     in_force = keys.certificate_path.read_bytes()
-    with pytest.raises(ConfigurationError, match="No key of this site waits"):
+    with pytest.raises(ConfigurationError, match="This site has no new key that waits"):
         own_keys.stage(keys, hospital.chain(issued(hospital.issuing, stranger, leaf_of())), A, utc_now())
     key = requested_key(own_keys.waiting_request(keys, A, has_new_key=False))
     good = issued(hospital.issuing, key, leaf_of())
@@ -208,7 +217,7 @@ def test_a_site_keeps_only_what_is_for_it(office: Office, hospital: Hospital) ->
 
     assert own_keys.staged_chain(keys) == hospital.chain(good)
     assert keys.certificate_path.read_bytes() == in_force
-    with pytest.raises(ConfigurationError, match="waits to be taken"):
+    with pytest.raises(ConfigurationError, match="waits until the coordinator accepts it"):
         own_keys.waiting_request(keys, A, has_new_key=False)
     assert requested_key(own_keys.waiting_request(keys, A, has_new_key=True)) != key
     assert own_keys.staged_chain(keys) is None

@@ -198,7 +198,7 @@ def test_other_parameters_than_those_signed_for_are_not_released(end: End, type_
 
     status, said = type_words("coordinator", *command, *files)
 
-    assert (status, "signed for" in said) == (78, True)
+    assert (status, "sites signed" in said) == (78, True)
     assert not (end.folder / "out").exists()
     assert not (end.folder / "state" / "audit.log").exists()
 

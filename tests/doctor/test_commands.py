@@ -266,7 +266,7 @@ def test_an_error_of_the_table_appears_once(scene: Scene) -> None:
 
     assert done.returncode == 78
     assert done.stderr.count("[E0") == 1
-    assert "The table does not meet its contract:" in done.stderr
+    assert "The table does not satisfy its contract:" in done.stderr
 
 
 def words_of(process: int) -> bytes:

@@ -107,7 +107,7 @@ def test_a_site_that_does_not_wait_is_not_approved(pki: Terminal, directory: Pat
     assert pki("invite", "st-mary", "--directory", directory, "--output", tmp_path / "st-mary.invitation") == 0
 
     assert pki(*words) == 77
-    assert "Site st-mary does not wait for an approval. Its state is invited." in pki.err
+    assert "Site st-mary is not waiting for an approval. Its state is invited." in pki.err
     assert "Ask st-mary to run `site-agent join`, which sends its request." in pki.err
     assert pki("revoke", "st-mary", "--directory", directory) == 0
     assert pki(*words) == 77

@@ -204,7 +204,7 @@ def test_an_authority_speaks_for_its_own_site_only(hospital: HospitalAuthority, 
 
     for authorities in ([mine], [OwnAuthority(B, other.certificate), mine]):
         with pytest.raises(
-            ForeignNameError, match="authority of a has issued a certificate in the name of b"
+            ForeignNameError, match="authority of a has issued a certificate for another name: b"
         ) as caught:
             identify_own([forged, other.certificate], authorities, HEART, now)
         assert (caught.value.site, caught.value.named) == ("a", "b")

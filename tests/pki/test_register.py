@@ -100,7 +100,7 @@ def test_void_tokens_are_refused(register: Register, now: datetime) -> None:
 def test_a_wrong_fingerprint_approves_nobody(register: Register, now: datetime) -> None:
     """The typed fingerprint must be that of the key which asked; before a request there is nothing to approve."""
     token = invited(register, now)
-    with pytest.raises(RefusedError, match="does not wait for an approval"):
+    with pytest.raises(RefusedError, match="is not waiting for an approval"):
         register.approve(MARY, fingerprint(bytes(32)), now)
     register.request(asked(token, 1), now)
 

@@ -185,7 +185,7 @@ def test_a_unique_column_needs_a_column_of_its_own() -> None:
     """Where all columns are common, the network columns is refused with another one to choose."""
     network = ColumnsNetwork(name="columns", lateral=0.5)
 
-    with pytest.raises(ConfigurationError, match="has nothing to see") as caught:
+    with pytest.raises(ConfigurationError, match="needs a column that only this site has") as caught:
         network_tensors(network, columns=4, outputs=1)
     assert "dense" in caught.value.remedy
 

@@ -98,7 +98,7 @@ def test_a_hospital_without_outcomes_receives_a_model_and_sends_nothing(
     assert "No number of this site leaves" in reviewed
     assert "only received" in said
     assert (exported / "card.md").read_text().count("only received") == 1
-    assert "was never tested here before" in later
+    assert "was not tested here before" in later
     with predicted.open() as file:
         rows = list(csv.DictReader(file))
     sick = np.array([line.rpartition(",")[2] != "0" for line in (tables / "known-later.data").read_text().splitlines()])

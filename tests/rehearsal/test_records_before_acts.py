@@ -86,7 +86,7 @@ def test_a_site_trusts_another_root_once_that_is_on_record(
             with pytest.raises(AuditError):
                 asyncio.run(upkeep.heard(RenewalAnswered(told, roots, "")))
             assert keys.root_certificate_path.read_bytes() == trusted
-    with pytest.raises(UnavailableError, match="got its next certificate"):
+    with pytest.raises(UnavailableError, match="received its next certificate"):
         asyncio.run(upkeep.heard(RenewalAnswered(chain, roots, "")))
 
     (changed,) = audit.records("trusted_roots_changed")
@@ -114,7 +114,7 @@ def test_a_certificate_is_put_in_force_once_that_is_on_record(
             asyncio.run(upkeep.heard(RenewalAnswered(chain, office.authority.trusted_roots_pem(), "")))
         assert (keys.tls_key_path.read_bytes(), keys.certificate_path.read_bytes()) == before
         assert not keys.has_previous()
-    with pytest.raises(UnavailableError, match="got its next certificate"):
+    with pytest.raises(UnavailableError, match="received its next certificate"):
         asyncio.run(upkeep.heard(RenewalAnswered(chain, office.authority.trusted_roots_pem(), "")))
     renewed = keys.certificate_sha256()
     with pytest.raises(AuditError):

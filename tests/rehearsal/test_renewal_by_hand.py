@@ -105,5 +105,5 @@ def test_beside_a_running_agent_and_before_enrolment_nothing_is_renewed(tmp_path
         asyncio.run(renew_now(hospital, tmp_path / "hospital.yaml"))
     os.close(held)
     (tmp_path / "state" / "agent" / "tls.crt").unlink()
-    with pytest.raises(ConfigurationError, match="no certificate that could be renewed"):
+    with pytest.raises(ConfigurationError, match="no certificate to renew"):
         asyncio.run(renew_now(hospital, tmp_path / "hospital.yaml"))

@@ -225,7 +225,7 @@ def test_a_certificate_renews_itself_over_the_stream_and_the_old_one_stays_until
 
     async def scene() -> None:
         async with serving(office, plan, tmp_path / "state") as running:
-            with pytest.raises(UnavailableError, match="got its next certificate"):
+            with pytest.raises(UnavailableError, match="received its next certificate"):
                 await site.talk(office, running.address, "a", until=9)
             new = office.credentials("a")
             assert new.key != old.key
@@ -264,7 +264,7 @@ def test_the_authority_changes_while_the_federation_works(tmp_path: Path) -> Non
         async with serving(office, plan, tmp_path / "state") as running:
             rotation.begin(office.authority, "correct horse battery", "battery horse correct", utc_now())
             # Renewal is due as well, so that it comes with the first stream; the certificate is still an old one.
-            with pytest.raises(UnavailableError, match="got its next certificate"):
+            with pytest.raises(UnavailableError, match="received its next certificate"):
                 await site.talk(office, running.address, "a", until=9)
             assert leaf_root(site.keys) == before
             assert len(site.keys.root_fingerprints()) == 2
@@ -354,7 +354,7 @@ def test_an_expired_certificate_renews_on_the_enrolment_port_and_a_revoked_one_d
         async with enrolling(office) as address:
             assert await ask(address, expired, "a") == ""
             assert "not a member" in await ask(address, revoked, "b")
-            assert "does not bear the signature" in await ask(address, stranger, "a")
+            assert "does not match its identity key" in await ask(address, stranger, "a")
 
     asyncio.run(scene())
 

@@ -46,7 +46,7 @@ def test_what_belongs_to_a_service_does_not_count(state: Path, owner: int, name:
     (place,) = state.glob(name) if name else [state]
     os.chown(place, owner, owner)
 
-    with pytest.raises(ConfigurationError, match="proves nothing") as told:
+    with pytest.raises(ConfigurationError, match="cannot be trusted") as told:
         require_guarded(state)
 
     assert "sudo chown" in told.value.remedy

@@ -1,4 +1,4 @@
-"""Two columns of layers with lateral matrices from one to the other, as CHFL has them.
+"""Networks with two columns of layers, connected by lateral matrices, as in CHFL.
 
 Source: Mori et al. 2022, "Continual Horizontal Federated Learning for Heterogeneous Data". The common
 column is an MLP over the columns that the plan lists for all sites; the unique column is one over the
@@ -34,7 +34,7 @@ class ColumnsNetwork(Document):
 
 
 def columns_tensors(network: ColumnsNetwork, columns: int, outputs: int, common: int) -> Iterator[TensorSpec]:
-    """Every tensor, in the order of the network's own parameters; `common` is below `columns`."""
+    """Yield every tensor in the order of the network's parameters. The `common` column is below `columns`."""
     yield from _column(network, "common", common, outputs, has_lateral=False)
     yield from _column(network, "unique", columns - common, outputs, has_lateral=network.lateral > 0.0)
 

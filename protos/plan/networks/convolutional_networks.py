@@ -83,7 +83,7 @@ class ParallelConvolutionalNetwork(Document):
 
 
 def convolutional_tensors(network: ConvolutionalNetwork, outputs: int) -> Iterator[TensorSpec]:
-    """Every tensor, in the order of the network's own parameters."""
+    """Yield every tensor in the order of the network's parameters."""
     yield from _block("input.block1", network.image.channels, network.blocks[0], network.normalisation)
     yield from convolutional_body(network)
     yield from linear("head.output", _last_width(network), outputs, bias=True)
@@ -99,7 +99,7 @@ def convolutional_body(network: ConvolutionalNetwork) -> Iterator[TensorSpec]:
 
 
 def parallel_convolutional_tensors(network: ParallelConvolutionalNetwork, outputs: int) -> Iterator[TensorSpec]:
-    """Every tensor, in the order of the network's own parameters."""
+    """Yield every tensor in the order of the network's parameters."""
     for part, blocks in (("common", network.common), ("unique", network.unique)):
         for number, (inner, outer) in enumerate(pairwise((network.image.channels, *blocks)), start=1):
             yield from _block(f"{part}.block{number}", inner, outer, network.normalisation)

@@ -1,4 +1,4 @@
-"""A chain of linear layers: without hidden widths logistic or linear regression, with them an MLP.
+"""Networks of linear layers in sequence: linear or logistic regression without hidden layers, an MLP with them.
 
 Layers are layer1 to layerN, each a linear map with bias; activation after all but the last, dropout
 before the last. The first layer is part input, the last is head, those between are body; a single
@@ -34,20 +34,20 @@ class DenseNetwork(Document):
 
 
 def dense_tensors(network: DenseNetwork, columns: int, outputs: int) -> Iterator[TensorSpec]:
-    """Every tensor, in the order of the network's own parameters."""
+    """Yield every tensor in the order of the network's parameters."""
     widths = (columns, *network.hidden, outputs)
     for index, (inner, outer) in enumerate(pairwise(widths)):
         yield from _layer(network, index, inner, outer)
 
 
 def dense_body(network: DenseNetwork) -> Iterator[TensorSpec]:
-    """The layers between the first and the last, which depend on neither columns nor outputs."""
+    """Yield the layers between the first and the last. They do not depend on columns or outputs."""
     for index, (inner, outer) in enumerate(zip(network.hidden, network.hidden[1:], strict=False), start=1):
         yield from _layer(network, index, inner, outer)
 
 
 def dense_layer_part(index: int, hidden_layers: int) -> Part:
-    """The part of the layer with this index, from 0, in a network with so many hidden layers."""
+    """Return the part to which layer `index`, counted from 0, belongs in a network with this many hidden layers."""
     if index == hidden_layers:
         return Part.HEAD
     return Part.INPUT if index == 0 else Part.BODY

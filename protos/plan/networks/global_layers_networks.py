@@ -74,7 +74,7 @@ class GlobalLayersNetwork(Document):
 
 
 def global_layers_tensors(network: GlobalLayersNetwork, columns: int, outputs: int) -> Iterator[TensorSpec]:
-    """Every tensor, in the order of the network's own parameters."""
+    """Yield every tensor in the order of the network's parameters."""
     yield from _input(network, columns)
     yield from global_layers_body(network)
     yield from _fully_connected("head.layer5", 2 * network.latent, network.latent)
@@ -86,7 +86,7 @@ def global_layers_tensors(network: GlobalLayersNetwork, columns: int, outputs: i
 
 
 def global_layers_body(network: GlobalLayersNetwork) -> Iterator[TensorSpec]:
-    """Layers 2 to 4, which depend on neither columns nor outputs."""
+    """Yield layers 2 to 4, which do not depend on columns or outputs."""
     latent, gate = network.latent, network.gate
     wide, middle = 4 * latent, 2 * latent
     yield from _feedforward("body.layer2", wide, wide, latent, gate=gate, bias=True)

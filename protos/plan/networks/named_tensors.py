@@ -1,4 +1,4 @@
-"""Tensors listed one by one: what a hospital's own module exchanges. The module itself stays there."""
+"""The tensors that a hospital's own module exchanges, listed one by one. The module itself is never sent."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class NamedTensors(Document):
 
 
 def listed_tensors(architecture: NamedTensors) -> Iterator[TensorSpec]:
-    """The tensors in the order of the list; a tensor's layer is its name up to the last dot."""
+    """Yield the tensors in the order of the list. A tensor's layer is its name up to the last dot."""
     for tensor in architecture.tensors:
         initial = Uniform(tensor.bound) if tensor.bound else Constant(0.0)
         yield TensorSpec(tensor.name, tensor.shape, Part.BODY, initial)

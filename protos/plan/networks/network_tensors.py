@@ -1,4 +1,4 @@
-"""One tensor of a network: its name, its place, its shape, and how it starts.
+"""One tensor of a network: its name, its position, its shape and its first values.
 
 The rules:
 
@@ -81,19 +81,19 @@ class TensorSpec:
 
 
 def spec(name: str, shape: tuple[int, ...], initial: Initial, *, is_normalisation: bool = False) -> TensorSpec:
-    """The tensor of a network of this package: its name says part and layer."""
+    """Return the tensor of a network in this package. Its name contains the part and the layer."""
     part, layer = name.split(".")[:2]
     return TensorSpec(name, shape, Part(part), initial, is_normalisation, f"{part}.{layer}")
 
 
 def normalisation(owner: str, channels: int) -> Iterator[TensorSpec]:
-    """A weight that starts at 1 and a bias that starts at 0."""
+    """Yield a weight that starts at 1 and a bias that starts at 0."""
     for kind, first in (("weight", 1.0), ("bias", 0.0)):
         yield spec(f"{owner}.normalisation.{kind}", (channels,), Constant(first), is_normalisation=True)
 
 
 def linear(name: str, inputs: int, outputs: int, *, bias: bool) -> Iterator[TensorSpec]:
-    """A matrix (outputs, inputs), perhaps a bias, both starting in ±1/√inputs as torch's own do."""
+    """Yield a matrix (outputs, inputs) and perhaps a bias. Both start in ±1/√inputs, as in PyTorch."""
     initial = Uniform(1.0 / math.sqrt(inputs))
     yield spec(f"{name}.weight", (outputs, inputs), initial)
     if bias:

@@ -1,4 +1,4 @@
-"""Two feature extractors side by side under one head, as FENDA-FL and PerFCL have them.
+"""Networks with two parallel feature extractors and one head, as in FENDA-FL and PerFCL.
 
 Source: Tavakoli et al. 2024, "FENDA-FL", section 3: the extractors may differ in depth and width. The
 common one sees the columns that the plan lists for all sites, the unique one all columns of its
@@ -31,7 +31,7 @@ class ParallelNetwork(Document):
 
 
 def parallel_tensors(network: ParallelNetwork, columns: int, outputs: int, common: int) -> Iterator[TensorSpec]:
-    """Every tensor, in the order of the network's own parameters."""
+    """Yield every tensor in the order of the network's parameters."""
     yield from _extractor("common", (common, *network.common))
     yield from _extractor("unique", (columns, *network.unique))
     yield from linear("head.output", network.common[-1] + network.unique[-1], outputs, bias=True)

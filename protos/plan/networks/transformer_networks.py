@@ -1,4 +1,4 @@
-"""A transformer over one token per column, read at a token of its own.
+"""A transformer with one token for each column and one extra token from which the output is computed.
 
 Source: Gorishniy et al. 2021, "Revisiting Deep Learning Models for Tabular Data", section 3.3: a
 tokenizer x_j·W_j + b_j, a token that decides (CLS), blocks that normalise before attention and before
@@ -47,7 +47,7 @@ class FeatureTokensNetwork(Document):
 
 
 def feature_tokens_tensors(network: FeatureTokensNetwork, columns: int, outputs: int) -> Iterator[TensorSpec]:
-    """Every tensor, in the order of the network's own parameters."""
+    """Yield every tensor in the order of the network's parameters."""
     initial = Uniform(1.0 / math.sqrt(network.width))
     for kind in ("weight", "bias"):
         yield spec(f"input.tokenizer.{kind}", (columns, network.width), initial)
@@ -58,7 +58,7 @@ def feature_tokens_tensors(network: FeatureTokensNetwork, columns: int, outputs:
 
 
 def feature_tokens_body(network: FeatureTokensNetwork) -> Iterator[TensorSpec]:
-    """The blocks, which depend on neither columns nor outputs."""
+    """Yield the blocks, which do not depend on columns or outputs."""
     width, hidden = network.width, network.hidden
     for number in range(1, network.blocks + 1):
         attention, feedforward = f"body.block{number}.attention", f"body.block{number}.feedforward"

@@ -1,4 +1,4 @@
-"""One column's line in a drafted contract, and the words above it that tell a person what to look at."""
+"""One column's line in a draft contract, with comments that tell a person what to check."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Line:
 
     @property
     def is_number(self) -> bool:
-        """Whether it is drafted as a number or as a date that becomes one."""
+        """Whether it is drafted as a number, or as a date that becomes a number."""
         return any(key in self.keys for key in (("type", "numeric"), ("type", "date")))
 
     @property
@@ -66,12 +66,12 @@ class Line:
 
 
 def is_identifier(column: ColumnDraft) -> bool:
-    """Whether a column seems to say who a row belongs to."""
+    """Return whether a column seems to identify the patient of a row."""
     return bool(_IDENTIFIER.fullmatch(column.name)) and (column.has_many_codes or len(column.codes) > column.rows / 2)
 
 
 def is_coded(column: ColumnDraft) -> bool:
-    """Whether a column seems to hold one of a few codes."""
+    """Return whether a column seems to contain a few codes."""
     if column.has_many_codes or not column.codes or column.patterns:
         return False
     if column.is_numeric:
@@ -80,13 +80,13 @@ def is_coded(column: ColumnDraft) -> bool:
 
 
 def suspicious_numbers(column: ColumnDraft) -> tuple[float, ...]:
-    """Those that may stand for "not known", of a column that is drafted as a number."""
+    """Return the numbers that may mean "not known", for a column that is drafted as a number."""
     is_number = column.is_numeric and not (is_coded(column) or column.patterns or is_identifier(column))
     return disguised_numbers(column.sample) if is_number else ()
 
 
 def feature_line(column: ColumnDraft, shared: frozenset[float] = frozenset()) -> Line:
-    """A feature, or an ignored column where nothing can be learnt from it.
+    """Return the line of a feature, or of an ignored column if it has no information.
 
     Args:
         column: as far as it was read.
@@ -114,12 +114,12 @@ def feature_line(column: ColumnDraft, shared: frozenset[float] = frozenset()) ->
 
 
 def identifier_line(column: ColumnDraft) -> Line:
-    """The column that says who a row belongs to."""
+    """Return the line of the column that identifies the patient of a row."""
     return _line(column, "patient", (), ("rows of one patient stay in the same part of the split",))
 
 
 def target_line(column: ColumnDraft) -> Line:
-    """The outcome."""
+    """Return the line of the outcome."""
     words: tuple[str, ...] = ("what is predicted: is this the outcome, and the positive one the right one?",)
     codes = sorted(_shown_codes(column), key=_order)
     words += tuple(_spellings(codes)) if is_coded(column) else ()
@@ -135,12 +135,12 @@ def target_line(column: ColumnDraft) -> Line:
 
 
 def scalar(text: str) -> str:
-    """A text as YAML reads it back: plain where that is safe, otherwise in quotes."""
+    """Return a text as YAML reads it: plain if that is safe, otherwise in quotes."""
     return text if _PLAIN.fullmatch(text) and text.lower() not in _YAML_WORDS else json.dumps(text)
 
 
 def rounded_range(low: float, high: float) -> tuple[float, float]:
-    """Limits beyond both, at a step of about a tenth of their distance; an amount's lower one is never below 0."""
+    """Return rounded limits outside both values, in steps of about a tenth of the range. Amounts stay at least 0."""
     step = 10.0 ** math.floor(math.log10(high - low or abs(high) or 1.0))
     step = step / 2 if (high - low) / step < 4 else step
     below, above = steps_around(low, high, step)
@@ -188,7 +188,7 @@ def _spellings(codes: Sequence[str]) -> list[str]:
 
 
 def with_concept(line: Line, proposed: Proposed) -> Line:
-    """The same line with a concept that a person has to confirm: the key `proposed_concept` is refused as it is."""
+    """Return the line with a concept to confirm. The key `proposed_concept` is refused until a person renames it."""
     keys = [*line.keys, ("proposed_concept", proposed.concept)]
     if proposed.unit is not None and ("type", "numeric") in line.keys:
         keys.append(("unit", scalar(proposed.unit)))

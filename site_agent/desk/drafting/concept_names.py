@@ -1,4 +1,4 @@
-"""How much the name of a column resembles the name of a concept; pure.
+"""Measures how similar the name of a column is to the name of a concept. Pure functions.
 
 A name is split into words at capitals, digits and signs. Two words resemble each other if they are equal, if one
 begins with the other, or if they differ by a letter. A word may also abbreviate several: `bp` is blood pressure, and
@@ -24,7 +24,7 @@ _MOST_WORDS: Final = 4  # that one word abbreviates
 
 
 def likeness(column: str, names: Sequence[str]) -> float:
-    """How much a column's name resembles the nearest of these names, from 0 to 1.
+    """Return how similar a column's name is to the nearest of these names, from 0 to 1.
 
     Args:
         column: its name in the table.
@@ -36,7 +36,7 @@ def likeness(column: str, names: Sequence[str]) -> float:
 
 @lru_cache(maxsize=4096)
 def words_of(name: str) -> tuple[str, ...]:
-    """The words of a name, without accents and in small letters; words that mean nothing are left out."""
+    """Return the words of a name in lower case without accents. Words without meaning are left out."""
     plain = "".join(c for c in unicodedata.normalize("NFKD", name) if not unicodedata.combining(c))
     words = tuple(word.casefold() for word in _WORD.findall(plain))
     return tuple(word for word in words if word not in _EMPTY) or words

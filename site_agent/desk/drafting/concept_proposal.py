@@ -1,4 +1,4 @@
-"""Which column of a table may record which concept of a plan: a proposal that a person has to confirm; pure.
+"""Proposes which column of a table records which concept of a plan. A person must confirm it. Pure functions.
 
 A proposal follows from the column's name, and from whether its values fit the concept's range, unit or codes. The
 rules:
@@ -57,7 +57,7 @@ class Proposal:
 
 
 def propose(concepts: Sequence[Concept], numbers: Sequence[ColumnDraft], coded: Sequence[ColumnDraft]) -> Proposal:
-    """The columns that fit the concepts.
+    """Return the columns that match the concepts.
 
     Args:
         concepts: of the plan.

@@ -1,4 +1,4 @@
-"""A first draft of a contract from a table, with a comment at every guess, for a person to correct.
+"""Drafts a contract from a table, with a comment at every guess, for a person to correct.
 
 Whatever is drafted, nothing is believed: `site-agent data check` holds the table against what the person left. The
 draft has no value of a patient: ranges are rounded outward and words that occur once are not listed.
@@ -58,7 +58,7 @@ class Draft:
 def describe(
     path: Path, *, sheet: str | None = None, query: str | None = None, concepts: Sequence[Concept] = ()
 ) -> Draft:
-    """The draft of a contract for a table.
+    """Return the draft of a contract for a table.
 
     Args:
         path: the table; of a long one the first hundred thousand rows are looked at, fewer where it is wide.

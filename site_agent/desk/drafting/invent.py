@@ -1,4 +1,4 @@
-"""A made-up table that satisfies a contract, for rehearsals: nobody's data, and shaped like somebody's.
+"""Writes a made-up table that satisfies a contract, for rehearsals. It contains no real patient.
 
 Columns are drawn apart from each other; only the outcome leans on some of them, so that there is something to
 learn. The same seed gives the same table.
@@ -41,7 +41,7 @@ Cells = list[str]
 
 
 def invent(contract: Contract, *, rows: int, seed: int) -> list[Cells]:
-    """The table as rows of text, the first one the names where the contract's format has such a row.
+    """Return the table as rows of text. The first row has the names if the contract's format has such a row.
 
     Args:
         contract: what the table is to satisfy.
@@ -89,7 +89,7 @@ def invent(contract: Contract, *, rows: int, seed: int) -> list[Cells]:
 
 
 def write_table(table: list[Cells], contract: Contract) -> bytes:
-    """The table as a file of the contract's format.
+    """Return the table as a file in the contract's format.
 
     Raises:
         UsageError: the contract reads from a database.

@@ -1,4 +1,4 @@
-"""What a column of text seems to hold, learnt row by row in memory that does not grow with the table.
+"""Estimates what a column of text contains, row by row. Its memory does not grow with the table.
 
 Numbers are kept as a sample of some thousand, drawn so that every row has the same chance; extremes and the numbers
 that people use for "not known" are counted exactly.
@@ -44,7 +44,7 @@ class ColumnDraft:
         self._random = random.Random(name)  # noqa: S311  # a sample, not a secret
 
     def take(self, cells: list[str]) -> None:
-        """Look at some more cells."""
+        """Read some more cells."""
         for cell in cells:
             text = cell.strip()
             self.rows += 1
@@ -91,22 +91,22 @@ class ColumnDraft:
 
     @property
     def values(self) -> int:
-        """Cells that are neither empty nor a marker."""
+        """How many cells are neither empty nor a marker."""
         return self.numbers + self.other_texts
 
     @property
     def sample(self) -> Numbers:
-        """Float64: some of the numbers, and every number met that is used as a marker."""
+        """Some of the numbers as float64, and every found number that is used as a marker."""
         return np.array([*self._sample, *sorted(self._candidates)], dtype=np.float64)
 
     @property
     def candidates(self) -> frozenset[float]:
-        """The numbers that were met and that people use as markers."""
+        """The numbers in the column that people often use as markers."""
         return frozenset(self._candidates)
 
     @property
     def patterns(self) -> dict[str, int]:
-        """How the dates are written, with the number of values of each way; empty if they are no dates.
+        """The date formats, each with its number of values; empty if the column has no dates.
 
         The commonest way comes first. Another one is named if it reads values that those before it do not, and if
         a contract may name them together, because no text is two different days.
@@ -124,14 +124,14 @@ class ColumnDraft:
 
     @property
     def ambiguous_patterns(self) -> tuple[str, ...]:
-        """The ways that each read nearly all dates, if they are more than one: day or month may come first."""
+        """The date formats that each fit nearly all dates, if there are several: day or month may be first."""
         counts = {one: sum(n for fitting, n in self._fitting.items() if one in fitting) for one in PATTERNS}
         ways = tuple(one for one, count in counts.items() if self._are_dates(count))
         return ways if len(ways) > 1 else ()
 
     @property
     def has_clashing_dates(self) -> bool:
-        """Whether nearly all values are dates, but in ways that no contract may name together."""
+        """Whether nearly all values are dates, but in formats that a contract cannot combine."""
         return not self.patterns and self._are_dates(self._fitting.total())
 
     def _are_dates(self, count: int) -> bool:

@@ -1,4 +1,4 @@
-"""Inputs of new rows, column by column, against the profile of the training rows."""
+"""Compares each column of new rows with the profile of the training rows."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Watched:
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What somebody should look at; each a sentence."""
+        """The warnings for a person to check, one sentence each."""
         found, index = [], self.stability_index
         if index is not None and self.by_chance is not None and index > max(SOME, self.by_chance):
             how = "has drifted" if index >= MUCH else "has changed somewhat"
@@ -65,12 +65,12 @@ class Watched:
         return tuple(found)
 
     def to_json(self) -> dict[str, Json]:
-        """Plain values for `json.dumps`."""
+        """Return plain values for `json.dumps`."""
         return asdict(self)
 
 
 def watch(profile: Profile, new: NewRows) -> tuple[Watched, ...]:
-    """Every column of the profile, in its order.
+    """Return every column of the profile, in its order.
 
     Args:
         profile: of the model's training rows.

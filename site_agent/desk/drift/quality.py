@@ -1,4 +1,4 @@
-"""A deployed model on new patients whose outcome is known, against its test: is it worse, beyond chance?
+"""Compares a model on new patients with its test: is it worse than chance would explain?
 
 Both samples are resampled, whole patients at a time, and apart from each other, as they are different patients.
 The rules:
@@ -47,12 +47,12 @@ class Expected:
 
     @property
     def excess(self) -> float:
-        """Expected minus happened."""
+        """The expected value minus the observed value."""
         return self.expected - self.happened
 
 
 def quality_of(new: HeldOutRows, scores: Scores, test: HeldOutRows, then: Scores) -> dict[str, Json]:
-    """Metrics, calibration and expectations of now and of the test, with the intervals of their differences.
+    """Return metrics, calibration and expected values, now and in the test, with intervals of the differences.
 
     Args:
         new, test: new rows with outcomes, and the test rows of the run.
@@ -100,7 +100,7 @@ def _is_worse(metric: str, now: Compared, before: Compared, metrics: int) -> boo
 
 
 def quality_warnings(quality: Mapping[str, Any], task: Any) -> Iterator[str]:
-    """What got worse beyond chance, from what `quality_of` gave; each a sentence."""
+    """Yield what got worse by more than chance, from the result of `quality_of`, one sentence each."""
     metric = headline_metric(task)
     if quality["is_worse"][metric]:
         low, high = quality["differences"][metric]["interval"]
@@ -119,7 +119,7 @@ def quality_warnings(quality: Mapping[str, Any], task: Any) -> Iterator[str]:
 def expected_of(
     happened: npt.NDArray[np.generic], scores: Scores, patients: npt.NDArray[np.int64] | None, *, is_number: bool
 ) -> Expected:
-    """Means over rows, and the deviation of their difference over whole patients.
+    """Return means over rows, and the deviation of their difference over whole patients.
 
     Source: Liang and Zeger 1986, the variance of a mean from the sums of its residuals within clusters.
 

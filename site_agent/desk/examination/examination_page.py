@@ -18,7 +18,7 @@ _MOST_COLUMNS = 1000
 
 
 def examination_page(examination: Examination, *, site: str, accepted_by: str | None, warnings_stop: bool) -> str:
-    """The page.
+    """Return the page.
 
     Args:
         examination: what was found.
@@ -46,7 +46,7 @@ def examination_page(examination: Examination, *, site: str, accepted_by: str | 
 
 
 def verdict(examination: Examination, accepted_by: str | None, *, warnings_stop: bool) -> str:
-    """In short: may this table be used?"""
+    """Return in short whether this table may be used."""
     errors, warnings = len(examination.errors), len(examination.warnings)
     size = counted(examination.table.rows, "row")
     if examination.patients is not None:
@@ -54,7 +54,7 @@ def verdict(examination: Examination, accepted_by: str | None, *, warnings_stop:
     if errors:
         return f"{size}. {counted(errors, 'error')}: the table must be corrected before training."
     if warnings and accepted_by is None and warnings_stop:
-        return f"{size}. {counted(warnings, 'warning')}: a person must accept before training."
+        return f"{size}. {counted(warnings, 'warning')}: before training, a person must accept the warnings."
     if warnings and accepted_by is None:
         return f"{size}. {counted(warnings, 'warning')} that nobody has accepted. hospital.yaml allows training anyway."
     if warnings:
@@ -108,7 +108,7 @@ def _columns(examination: Examination) -> Section:
                 column.note or "",
             )
         )
-    words = "Alone: how well a column predicts the outcome on its own, on the rows that do not test; 0.5 is chance."
+    words = "Alone: how well one column predicts the outcome, on the rows outside the test. 0.5 is chance."
     head = ("column", "declared as", "missing", "alone", "note")
     return Section(heading="Columns", parts=[paragraph(words, "soft"), table("Columns", head, lines)])
 
@@ -142,7 +142,7 @@ def _sentences(words: str, rows: str = "") -> str:
 
 
 def finding_lines(examination: Examination) -> Iterator[str]:
-    """Every error and warning with its first rows, then the first notes."""
+    """Yield every error and warning with its first rows, then the first notes."""
     for finding in [*examination.errors, *examination.warnings]:
         yield f"{finding.level.upper()}: {_sentences(finding.words, where(finding.rows, finding.count))}"
     notes = [finding for finding in examination.findings if finding.level == "note"]

@@ -1,4 +1,4 @@
-"""`site-agent export`: a folder with the model for use elsewhere, written only when it answers as the model does.
+"""`site-agent export`: a folder with the model for use elsewhere. It is written only if its answers are equal.
 
 model.json and model.safetensors hold the model, loader.py reads them with PyTorch alone. On request there is model.onnx
 as well, and onnx_loader.py for it. card.md and card.json say what it is and is not. Where the network is the
@@ -72,7 +72,7 @@ class Exported:
 
 
 def export_model(hospital: Hospital, folder: Path, run: str | None, *, has_onnx: bool) -> Exported:
-    """Write a run's model into a folder that is new or empty.
+    """Write a run's model into an empty or new folder.
 
     Raises:
         OperatorError: there is no such model, it cannot be written down, its copies answer otherwise, or the folder is
@@ -120,7 +120,7 @@ def export_model(hospital: Hospital, folder: Path, run: str | None, *, has_onnx:
 
 
 def standalone(name: str) -> bytes:
-    """The text of a loader with the rules for cells inside, so that it imports nothing of this program."""
+    """Return a loader that contains the rules for cells and imports nothing of this program."""
     text, rules = ((_EXPORT / f"{name}.py").read_text(), Path(cell_rules.__file__).read_text())
     before, found, after = text.partition(_IMPORTED)
     assert found, "a loader imports the rules for cells in one line"
@@ -128,7 +128,7 @@ def standalone(name: str) -> bytes:
 
 
 def loader_of(description: Mapping[str, Json], graph: Graph, own: OwnNetwork | None) -> loader.Exported:
-    """The export as the loader has it after reading the files."""
+    """Return the export as the loader has it after reading the files."""
     facts = json.loads(json.dumps(description, allow_nan=False))
     tensors = {name: torch.from_numpy(array.copy()) for name, array in graph.constants.items()}
     module = None if own is None else loader.module_of(facts["module"], own.source, tensors)
@@ -146,7 +146,7 @@ def _own_network(applied: AppliedModel, path: str | None) -> OwnNetwork | None:
 def answers(
     applied: AppliedModel, values: npt.NDArray[np.float64], changed: Recalibration | None
 ) -> npt.NDArray[np.float64]:
-    """What `predict` says of inputs (rows, inputs): (rows,) or (rows, classes)."""
+    """Return the answers of `predict` for inputs (rows, inputs): (rows,) or (rows, classes)."""
     contract = applied.model.preprocessing.contract
     images = None if contract.image is None else in_window(values.astype(np.float32), contract.image)
     features = {} if contract.image is not None else features_of(contract, values)
@@ -156,7 +156,7 @@ def answers(
 
 
 def description_of(model: SavedModel, graph: Graph, run: str, own: OwnNetwork | None = None) -> dict[str, Json]:
-    """What model.json says: which cells go in, what is computed, what comes out."""
+    """Return the content of model.json: the inputs, the computation and the outputs."""
     contract = model.preprocessing.contract
     target = contract.target
     return {
@@ -242,7 +242,8 @@ def _difference(model: SavedModel, said: npt.NDArray[np.float64], found: npt.NDA
 def _check_folder(folder: Path) -> None:
     if not folder.parent.is_dir() or (folder.exists() and (not folder.is_dir() or any(folder.iterdir()))):
         raise UsageError(
-            what=f"Nothing can be exported to {folder.name or folder}: it is in use, or lies in no folder that exists.",
+            what=f"Nothing can be exported to {folder.name or folder}: it is in use, or its parent folder does not "
+            "exist.",
             consequence="Nothing was written, and nothing left this site.",
             remedy="Name a new or empty folder with --output.",
         )
@@ -250,7 +251,7 @@ def _check_folder(folder: Path) -> None:
 
 def _differs(difference: float) -> OperatorError:
     return OperatorError(
-        what=f"The exported model would answer otherwise than the model itself, by up to {difference:.2g}.",
+        what=f"The exported model's answers would differ from the model's by up to {difference:.2g}.",
         consequence="Nothing was written, and nothing left this site.",
         remedy="Tell the project which network the plan names. Until then use `site-agent predict`.",
     )

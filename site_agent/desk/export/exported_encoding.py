@@ -1,4 +1,4 @@
-"""Preprocessing as operations: from the inputs of inputs.py, float64 (rows, inputs), to encoded columns."""
+"""Preprocessing as operations, from float64 inputs (rows, inputs) to encoded columns."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from site_agent.trainer.data.preprocessing import Preprocessing
 
 
 def encoded(graph: Graph, preprocessing: Preprocessing) -> str:
-    """The encoded columns, float32 of shape (rows, columns), as `Preprocessing.encode` gives them."""
+    """Return the encoded columns, float32 of shape (rows, columns), as `Preprocessing.encode` does."""
     parts = []
     for place, (feature, encoding) in enumerate(
         zip(preprocessing.contract.features, preprocessing.encodings, strict=True)
@@ -54,7 +54,7 @@ def _pixels(graph: Graph, column: ImageColumn, scales: Sequence[Scale]) -> str:
 
 
 def interval_of_date(graph: Graph, contract: Contract, feature: DateFeature, own: str) -> str:
-    """The interval of a date, from days since 1970-01-01; see `intervals.interval_of`."""
+    """Return the interval of a date, from days since 1970-01-01. See `intervals.interval_of`."""
     one = interval(contract, feature)
     if one.column is None:
         other = graph.constant([[one.day]], "float64")

@@ -22,7 +22,7 @@ _DISTANCE = 0.005  # as in baselines.py, which says why
 
 
 def forest_answers(graph: Graph, trees: Forest, features: str) -> str:
-    """The mean over trees, float64 of shape (rows, answers), for float32 columns; see `Forest.answers`."""
+    """Return the mean over trees, float64 of shape (rows, answers), for float32 columns. See `Forest.answers`."""
     # Columns are float32: not above a float64 threshold is not above the next float32 below it.
     thresholds = trees.thresholds.astype(np.float32)
     above = thresholds.astype(np.float64) > trees.thresholds
@@ -38,7 +38,7 @@ def forest_answers(graph: Graph, trees: Forest, features: str) -> str:
 
 
 def scores_of_outputs(graph: Graph, task: Task, outputs: str) -> str:
-    """Outputs, float64 of shape (rows, outputs), as probabilities or numbers."""
+    """Return outputs, float64 of shape (rows, outputs), as probabilities or numbers."""
     match task:
         case "binary":
             return graph.apply("sigmoid", outputs)
@@ -51,7 +51,7 @@ def scores_of_outputs(graph: Graph, task: Task, outputs: str) -> str:
 
 
 def shares_on_scale(graph: Graph, task: Task, answers: str, outputs: int) -> str:
-    """A model's shares of shape (rows, outputs) as bounded logits or logarithms; see `baselines._on_scale`."""
+    """Return a model's shares (rows, outputs) as bounded logits or logarithms. See `baselines._on_scale`."""
     if task == "regression":
         return answers
     raised = graph.apply("add", answers, graph.constant([[_DISTANCE]], "float64"))
@@ -66,7 +66,7 @@ _FURTHEST = 30.0  # as in joined_model.py
 
 
 def joined_outputs(graph: Graph, joined: JoinedModel, concepts: ConceptEncoding, contract: Contract, own: str) -> str:
-    """What the joined model says, float64 of shape (rows, outputs); see `JoinedModel.outputs`.
+    """Return the outputs of the joined model, float64 of shape (rows, outputs). See `JoinedModel.outputs`.
 
     Args:
         graph: grows.
@@ -89,7 +89,7 @@ def joined_outputs(graph: Graph, joined: JoinedModel, concepts: ConceptEncoding,
 
 
 def concept_columns(graph: Graph, concepts: ConceptEncoding, contract: Contract, own: str) -> str:
-    """The columns of all concepts, float32 of shape (rows, columns), as `ConceptEncoding.encode` gives them.
+    """Return the columns of all concepts, float32 of shape (rows, columns), as `ConceptEncoding.encode` does.
 
     Args:
         graph: grows.

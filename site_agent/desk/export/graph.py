@@ -1,4 +1,4 @@
-"""A computation written down as a list of simple operations, with its constants: what an export consists of.
+"""A computation as a list of simple operations with constants. An export consists of it.
 
 Every operation is one of NAMES, with the same meaning in torch (loader.py) and in ONNX (onnx_model.py), so a model is
 written down once and runs in both. Values have rows first; broadcasting is numpy's.
@@ -74,13 +74,13 @@ class Graph:
     result: str = INPUT
 
     def constant(self, values: npt.ArrayLike, dtype: str = "float32") -> str:
-        """A constant's name; equal ones are not looked for."""
+        """Add a constant and return its name. Equal constants are not merged."""
         name = f"constant{len(self.constants)}"
         self.constants[name] = np.ascontiguousarray(np.asarray(values, dtype=dtype)).reshape(np.shape(values))
         return name
 
     def apply(self, operation: str, *inputs: str, **attributes: Attribute) -> str:
-        """Add an operation; the name of its result."""
+        """Add an operation and return the name of its result."""
         if operation not in NAMES:
             raise ValueError(f"{operation} is no operation of exports")
         output = f"value{len(self.operations)}"
@@ -88,20 +88,20 @@ class Graph:
         return output
 
     def finish(self, value: str) -> None:
-        """Say that this is the result."""
+        """Mark this value as the result."""
         self.result = value
 
     def columns(self, value: str, start: int, stop: int, axis: int = 1) -> str:
-        """A stretch of an axis."""
+        """Return a part of an axis."""
         return self.apply("slice", value, axis=axis, start=start, stop=stop)
 
     def clipped(self, value: str, low: npt.ArrayLike, high: npt.ArrayLike, dtype: str = "float64") -> str:
-        """Not below low, not above high."""
+        """Limit the values to the range from low to high."""
         raised = self.apply("maximum", value, self.constant(low, dtype))
         return self.apply("minimum", raised, self.constant(high, dtype))
 
     def interpolated(self, value: str, xs: npt.ArrayLike, ys: npt.ArrayLike) -> str:
-        """Straight lines through rising points, flat beyond them: (rows, 1) of float64 to the same shape."""
+        """Interpolate linearly between rising points, constant outside: (rows, 1) of float64 to the same shape."""
         knots, heights = np.asarray(xs, dtype=np.float64), np.asarray(ys, dtype=np.float64)
         # Of points with one x, as a step has them, the last one counts; numpy's interp does the same.
         kept = np.append(np.diff(knots) > 0, True)

@@ -1,4 +1,4 @@
-"""Loads an exported model and predicts with it; needs PyTorch and nothing else.
+"""Loads an exported model and predicts. It needs PyTorch and nothing else.
 
     from loader import load
 
@@ -61,7 +61,7 @@ _PLAIN: dict[str, Callable[..., Tensor]] = {
 
 
 def load(folder: str | Path, *, allow_code: bool = False) -> Exported:
-    """The model in a folder with model.json and model.safetensors.
+    """Load the model from a folder with model.json and model.safetensors.
 
     Args:
         folder: of the export.
@@ -97,7 +97,7 @@ def _content(folder: str | Path, name: str) -> bytes:
 
 
 def module_of(said: dict[str, Any], source: bytes, tensors: dict[str, Tensor]) -> torch.nn.Module:
-    """A hospital's own network, from its file's bytes, with the values of the export."""
+    """Return a hospital's own network, from the bytes of its file, with the exported values."""
     if hashlib.sha256(source).hexdigest() != said["sha256"]:
         raise ValueError(f"{said['file']} is not the file that this model was exported with: its SHA-256 is another")
     space = ModuleType("own_module")
@@ -121,15 +121,15 @@ class Exported:
         self._rows = RowReader(facts)
 
     def predict(self, rows: list[dict[str, Any]]) -> list[Any]:
-        """An answer for each row, in order; see above."""
+        """Return an answer for each row, in order. See above."""
         return self._rows.answers(rows, lambda read: self.scores(torch.tensor(read, dtype=torch.float64)).tolist())
 
     def why(self, rows: list[dict[str, Any]]) -> list[str]:
-        """Why each row has no answer: columns, what is wrong, and values; empty where it has one."""
+        """Return why each row has no answer: columns, problem and values; empty if it has an answer."""
         return self._rows.why(rows)
 
     def scores(self, values: Tensor) -> Tensor:
-        """Float64 (rows, inputs) to float64 (rows, 1) or (rows, classes).
+        """Compute scores from float64 (rows, inputs): float64 (rows, 1) or (rows, classes).
 
         The inputs are the features and then the days of model.json, in its order: a number, NaN where missing; of a
         code its position, -1 where unknown; of a date the days since 1970-01-01, NaN where missing.

@@ -1,4 +1,4 @@
-"""What goes into an exported model: a column for each feature, and one for each other date that they are counted from.
+"""The inputs of an exported model: a column for each feature, and for each other date that features use.
 
 A number is as in the table, NaN where missing; of a code the position among the declared ones, -1 where unknown; of a
 date the days since 1970-01-01, NaN where missing. So nobody has to compute an interval before asking the model: the
@@ -42,19 +42,19 @@ class Interval:
 
 
 def other_days(contract: Contract) -> tuple[DayColumn, ...]:
-    """The dates that are no features and that a feature is counted from or to, in declared order."""
+    """Return the dates that are not features but that features count from or to, in declared order."""
     needed = {feature.other for feature in contract.features if isinstance(feature, DateFeature)}
     days = [column for column in contract.columns if isinstance(column, DayColumn)]
     return tuple(column for column in days if column.name in needed)
 
 
 def input_names(contract: Contract) -> tuple[str, ...]:
-    """The names of the inputs, in order: the features, then `other_days`."""
+    """Return the names of the inputs, in order: the features, then `other_days`."""
     return (*(feature.name for feature in contract.features), *(column.name for column in other_days(contract)))
 
 
 def interval(contract: Contract, feature: DateFeature) -> Interval:
-    """A date feature's interval."""
+    """Return a date feature's interval."""
     names = input_names(contract)
     sign, divisor = (1 if feature.since is not None else -1), (DAYS_PER_YEAR if feature.unit == "years" else 1.0)
     if feature.other in names:
@@ -64,7 +64,7 @@ def interval(contract: Contract, feature: DateFeature) -> Interval:
 
 
 def features_of(contract: Contract, values: Numbers) -> dict[str, Numbers]:
-    """By name what `Table.features` has for inputs of shape (rows, inputs), by the code that reads tables."""
+    """Return by name the values of `Table.features` for inputs (rows, inputs), with the code that reads tables."""
     found = {name: values[:, place] for place, name in enumerate(input_names(contract))}
     days = {name: Parsed(values=found[name] + FIRST_DAY, flaws={}) for name in found if name in contract.dates}
     return {
@@ -78,7 +78,7 @@ def features_of(contract: Contract, values: Numbers) -> dict[str, Numbers]:
 
 
 def made_up_values(contract: Contract, profile: Profile | None, rows: int, seed: int) -> npt.NDArray[np.float64]:
-    """Rows within the limits of the training rows, some values missing where that is allowed: (rows, inputs).
+    """Return made-up rows (rows, inputs) within the limits of training; values are missing where permitted.
 
     Every feature that may be missing is so in the first row, and every code of a feature stands in some row where
     there are enough. Dates lie so that their interval is within the limits; of two dates that are counted from each

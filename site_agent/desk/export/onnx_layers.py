@@ -1,4 +1,4 @@
-"""The layers of the catalogue's networks as operations, in evaluation: dropout is nothing there."""
+"""The layers of the catalogue's networks as operations for evaluation, without dropout."""
 
 from __future__ import annotations
 
@@ -26,21 +26,21 @@ class Layers:
     tensors: Mapping[str, Values]
 
     def linear(self, value: str, name: str) -> str:
-        """W·x + b over the last axis, without b if there is none."""
+        """Compute W·x + b over the last axis, without b if there is none."""
         mapped = self.graph.apply("matmul", value, self.graph.constant(self.tensors[f"{name}.weight"].T))
         bias = self.tensors.get(f"{name}.bias")
         return mapped if bias is None else self.graph.apply("add", mapped, self.graph.constant(bias))
 
     def normalised(self, value: str, name: str) -> str:
-        """The affine normalisation over the last axis."""
+        """Compute the affine normalisation over the last axis."""
         return self._affine(value, self.tensors[f"{name}.weight"], self.tensors[f"{name}.bias"])
 
     def normalised_columns(self, value: str, name: str) -> str:
-        """The same over the columns of tokens (rows, columns, width)."""
+        """Compute the affine normalisation over the columns of tokens (rows, columns, width)."""
         return self._affine(value, self.tensors[f"{name}.weight"][:, None], self.tensors[f"{name}.bias"][:, None])
 
     def layer_normalised(self, value: str, name: str) -> str:
-        """Mean 0 and variance 1 over the last axis, then scale and shift."""
+        """Normalise the last axis to mean 0 and variance 1, then scale and shift."""
         graph = self.graph
         scaled = graph.apply("multiply", self._standardised(value), graph.constant(self.tensors[f"{name}.weight"]))
         return graph.apply("add", scaled, graph.constant(self.tensors[f"{name}.bias"]))
@@ -53,11 +53,11 @@ class Layers:
         return graph.apply("divide", centred, root)
 
     def fully_connected(self, value: str, name: str) -> str:
-        """SELU(Linear(BN(x)))."""
+        """Compute SELU(Linear(BN(x)))."""
         return self.graph.apply("selu", self.linear(self.normalised(value, f"{name}.normalisation"), f"{name}.linear"))
 
     def feed_forward(self, value: str, name: str) -> str:
-        """W2·SELU(W1·BN(x)), or W2·(SELU(W1·BN(x)) ⊙ W3·x) with a gate."""
+        """Compute W2·SELU(W1·BN(x)), or W2·(SELU(W1·BN(x)) ⊙ W3·x) with a gate."""
         hidden = self.graph.apply("selu", self.linear(self.normalised(value, f"{name}.normalisation"), f"{name}.inner"))
         if f"{name}.gate.weight" in self.tensors:
             hidden = self.graph.apply("multiply", hidden, self.linear(value, f"{name}.gate"))
@@ -79,7 +79,7 @@ class Layers:
         return graph.apply("largest", value) if is_halved(height, width) else value
 
     def activated(self, value: str, activation: ActivationName) -> str:
-        """The activation that a plan names."""
+        """Apply the activation that a plan names."""
         match activation:
             case "relu" | "selu" | "tanh":
                 return self.graph.apply(activation, value)
@@ -91,11 +91,11 @@ class Layers:
                 assert_never(activation)
 
     def scaled(self, value: str, factor: float) -> str:
-        """The value times a number."""
+        """Multiply the value by a number."""
         return self.graph.apply("multiply", value, self.graph.constant([factor]))
 
     def attended(self, queries: str, keys: str, values: str, width: int) -> str:
-        """softmax(q·k / √width)·v, all (rows, heads, tokens, width). Vaswani et al. 2017, eq. 1."""
+        """Compute softmax(q·k / √width)·v, all (rows, heads, tokens, width). Vaswani et al. 2017, eq. 1."""
         turned = self.graph.apply("transpose", keys, order=(0, 1, 3, 2))
         scores = self.graph.apply("matmul", queries, turned)
         shares = self.graph.apply("softmax", self.scaled(scores, 1.0 / math.sqrt(width)))

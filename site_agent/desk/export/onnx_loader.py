@@ -1,4 +1,4 @@
-"""Predicts with an exported model.onnx; needs onnxruntime and nothing else.
+"""Predicts with an exported model.onnx. It needs onnxruntime and nothing else.
 
     from onnx_loader import load
 
@@ -23,7 +23,7 @@ from site_agent.trainer.data.cell_rules import RowReader
 
 
 def load(folder: str | Path) -> Exported:
-    """The model in a folder with model.json and model.onnx."""
+    """Load the model from a folder with model.json and model.onnx."""
     facts = json.loads((Path(folder) / "model.json").read_text(encoding="utf-8"))
     return Exported(facts, (Path(folder) / "model.onnx").read_bytes())
 
@@ -36,11 +36,11 @@ class Exported:
         self._session = onnxruntime.InferenceSession(content, providers=["CPUExecutionProvider"])
 
     def predict(self, rows: list[dict[str, Any]]) -> list[Any]:
-        """An answer for each row, in order; None where the model must not answer."""
+        """Return an answer for each row, in order; None if the model must not answer."""
         return self._rows.answers(rows, self._scores)
 
     def why(self, rows: list[dict[str, Any]]) -> list[str]:
-        """Why each row has no answer: columns, what is wrong, and values; empty where it has one."""
+        """Return why each row has no answer: columns, problem and values; empty if it has an answer."""
         return self._rows.why(rows)
 
     def _scores(self, read: list[list[float]]) -> list[Any]:

@@ -1,4 +1,4 @@
-"""An export as an ONNX model, for programs that have no PyTorch; needs the extra `onnx`.
+"""Writes an export as an ONNX model for programs without PyTorch. It needs the extra `onnx`.
 
 Nodes are written one by one from the same operations that the loader computes; torch's own exporter is asked only for a
 hospital's own module. Input `values`: float64 (rows, inputs), see inputs.py; output `scores`: float64.
@@ -29,7 +29,7 @@ _PLAIN: Final = {
 
 
 def onnx_bytes(graph: Graph, inputs: int, outputs: int, own: OwnNetwork | None = None) -> bytes:
-    """The model's file, checked by ONNX's own checker; `own` is the hospital's own module where the graph asks it.
+    """Return the model's file, checked by ONNX's checker. `own` is the hospital's own module, if the graph uses it.
 
     Raises:
         ConfigurationError: the package onnx is not installed, or the module cannot be written down.
@@ -59,7 +59,7 @@ def onnx_bytes(graph: Graph, inputs: int, outputs: int, own: OwnNetwork | None =
 
 
 def run_onnx(content: bytes, values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    """What onnxruntime makes of float64 rows (rows, inputs).
+    """Return the result of onnxruntime for float64 rows (rows, inputs).
 
     Raises:
         ConfigurationError: the package onnxruntime is not installed.
@@ -114,7 +114,7 @@ class _Writer:
             writers[operation.name](operation)
 
     def initializers(self) -> list[Any]:
-        """All constants that a node reads."""
+        """Return all constants that a node reads."""
         kept = {name: array for name, array in self._constants.items() if name not in self._dropped}
         own = [] if self._own is None else list(self._own.initializer)
         return [*(self._numpy.from_array(array, name) for name, array in kept.items()), *own]
@@ -182,7 +182,7 @@ def _whole(one: Operation, key: str) -> list[int]:
 def _missing(package: str, cause: ImportError) -> ConfigurationError:
     """What to raise where a site did not install what only ONNX needs."""
     return ConfigurationError(
-        what=f"The package {package} is not installed, and ONNX needs it ({type(cause).__name__}).",
+        what=f"The package {package} is not installed. ONNX requires it ({type(cause).__name__}).",
         consequence="No ONNX model was written, and nothing left this site.",
         remedy='Install the extra: pip install "global-layers[onnx]", or export without --onnx.',
     )

@@ -1,4 +1,4 @@
-"""Every network of the catalogue as operations: encoded rows (rows, columns) to outputs (rows, outputs).
+"""Every network of the catalogue as operations, from encoded rows (rows, columns) to outputs (rows, outputs).
 
 The formulas are those of `site_agent.trainer.models`; the tests compare both for every network. A hospital's own
 module is Python code, which nobody can write down: its tensors go with the export, and one operation asks it.
@@ -26,7 +26,7 @@ from site_agent.desk.export.onnx_layers import Layers
 
 
 def network_outputs(layers: Layers, architecture: Architecture, rows: str, columns: int, common: int) -> str:
-    """The network's outputs.
+    """Return the network's outputs.
 
     Args:
         layers: of the graph, with the network's tensors.

@@ -1,4 +1,4 @@
-"""A hospital's own module in an export: its file, with the SHA-256 that the loader checks, and its trace for ONNX.
+"""A hospital's own module in an export: its file, with the SHA-256 that the loader checks, and its ONNX trace.
 
 The file is the hospital's, so it goes into the folder as it is. For ONNX torch follows the module over rows of zeros
 and writes down what it computed. Code that decides by its values would be written down for those rows only, so
@@ -36,13 +36,13 @@ class OwnNetwork:
 
     @property
     def facts(self) -> dict[str, Json]:
-        """What model.json says of it."""
+        """The facts for model.json."""
         digest = hashlib.sha256(self.source).hexdigest()
         return {"file": FILE, "sha256": digest, "columns": self.columns, "outputs": self.outputs}
 
 
 def own_network(path: str | None, network: nn.Module, columns: int, outputs: int) -> OwnNetwork:
-    """The module whose file hospital.yaml names.
+    """Load the module from the file that hospital.yaml names.
 
     Raises:
         ConfigurationError: the file cannot be read, or others may write it.
@@ -53,7 +53,7 @@ def own_network(path: str | None, network: nn.Module, columns: int, outputs: int
 
 
 def traced(own: OwnNetwork, opset: int) -> bytes:
-    """The module as an ONNX model: `rows`, float32 (rows, columns), to `outputs`.
+    """Return the module as an ONNX model: `rows`, float32 (rows, columns), to `outputs`.
 
     Raises:
         ConfigurationError: torch cannot write down what it computes, or the package onnx is not installed.
@@ -76,7 +76,7 @@ def traced(own: OwnNetwork, opset: int) -> bytes:
             return (Path(folder) / "traced.onnx").read_bytes()
     except Exception as cause:  # whatever torch raises where it meets code that it does not know
         raise ConfigurationError(
-            what=f"The hospital's own network cannot be written down as ONNX: {type(cause).__name__}.",
+            what=f"The hospital's own network cannot be converted to ONNX: {type(cause).__name__}.",
             consequence="Nothing was exported, and nothing left this site.",
             remedy="Export without --onnx: the loader runs the network's own file.",
         ) from cause

@@ -1,4 +1,4 @@
-"""A saved model written down whole: from a patient's numbers to probabilities, baseline and recalibration included."""
+"""Writes a whole saved model as a graph, from a patient's numbers to recalibrated probabilities."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _TINIEST = 1e-8  # as in calibration.py
 
 
 def written_down(model: SavedModel, recalibration: Recalibration | None) -> Graph:
-    """The graph of a model; its result is float64 of shape (rows, 1) or (rows, classes)."""
+    """Return the graph of a model. Its result is float64 of shape (rows, 1) or (rows, classes)."""
     graph, task = Graph(), model.preprocessing.contract.target.task
     own = encoded(graph, model.preprocessing)
     if model.own is not None:

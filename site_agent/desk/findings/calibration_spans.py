@@ -1,4 +1,4 @@
-"""How certain a model's calibration is: 95% intervals of calibration in the large and of the calibration line.
+"""The uncertainty of a model's calibration: 95% intervals of calibration in the large and the calibration line.
 
 The bootstrap draws whole patients, and fits each resample by Newton's method, all of a block at once. Source of the
 measures: Cox 1958, as in `trainer.comparison.calibration`. An interval is None where a resample has no such line,
@@ -27,7 +27,7 @@ _PERCENTILES: Final = (2.5, 97.5)
 
 
 def calibration_spans(happened: Happened, scores: Scores, patients: Patients, seed: int) -> dict[str, Json]:
-    """The intervals by the measures' names.
+    """Return the intervals by the measures' names.
 
     Args:
         happened: 0 and 1, or false and true, shape (rows,).

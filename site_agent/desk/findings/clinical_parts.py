@@ -1,4 +1,4 @@
-"""The parts of the report that a clinician reads first: whose patients, which outcome, calibration, and thresholds."""
+"""The report's first parts for a clinician: the patients, the outcome, calibration and thresholds."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _CALIBRATION: Final = (
 
 
 def compared(facts: Facts, names: Mapping[str, str], models: Sequence[str]) -> str:
-    """What was compared, when, with whom and in which patients.
+    """Return what was compared, when, with which sites and in which patients.
 
     Args:
         facts: of the report.
@@ -49,7 +49,7 @@ def compared(facts: Facts, names: Mapping[str, str], models: Sequence[str]) -> s
 
 
 def calibration(facts: Facts, names: Mapping[str, str], models: Facts) -> list[str]:
-    """A plot for each model, and a table of all of them; nothing for a regression."""
+    """Return a plot for each model, and one table of all; empty for a regression."""
     if facts["task"] == "regression":
         return []
     spans = facts["calibration_intervals"]
@@ -69,7 +69,7 @@ def calibration(facts: Facts, names: Mapping[str, str], models: Facts) -> list[s
 
 
 def at_threshold(facts: Facts, names: Mapping[str, str]) -> list[str]:
-    """Decision curves over the thresholds that matter, and what the models do at each chosen threshold."""
+    """Return decision curves near the chosen thresholds, and each model's figures at each threshold."""
     if facts["task"] == "regression":
         return []
     head = [
@@ -98,7 +98,7 @@ def at_threshold(facts: Facts, names: Mapping[str, str]) -> list[str]:
 
 
 def verdict(metric: str, difference: float, interval: Sequence[float] | None) -> str:
-    """Whether the first of two models is better or worse, in words.
+    """Return in words whether the first of two models is better or worse.
 
     Args:
         metric: by its name.
@@ -111,7 +111,7 @@ def verdict(metric: str, difference: float, interval: Sequence[float] | None) ->
 
 
 def figure_with_interval(value: float | None, interval: Sequence[float] | None, sign: str = "") -> str | None:
-    """A figure with three digits, and its interval in brackets."""
+    """Return a figure with three digits, and its interval in brackets."""
     if value is None:
         return None
     # Rounded before it is written, as -0.0004 would stand there as -0.000.

@@ -1,4 +1,4 @@
-"""Curves of one outcome's probabilities on rows with known outcomes; pure functions of the two.
+"""Curves of one outcome's probabilities on rows with known outcomes. Pure functions.
 
 All take `happened`, 0 and 1 (or false and true) of shape (rows,), and `scores`, probabilities of shape (rows,). A
 curve that is undefined because all rows are of one class is None.
@@ -30,7 +30,7 @@ class Curve:
     ys: tuple[float, ...]
 
     def to_json(self) -> dict[str, Json]:
-        """Plain values for `json.dumps`."""
+        """Return plain values for `json.dumps`."""
         return asdict(self)
 
 
@@ -51,7 +51,7 @@ class CalibrationCurve:
     smooth: Curve | None
 
     def to_json(self) -> dict[str, Json]:
-        """Plain values for `json.dumps`."""
+        """Return plain values for `json.dumps`."""
         return {
             "groups": self.groups.to_json(),
             "rows": list(self.rows),
@@ -60,7 +60,7 @@ class CalibrationCurve:
 
 
 def receiver_operating_characteristic(happened: Happened, scores: Scores) -> Curve | None:
-    """False positive rate against sensitivity, over all thresholds."""
+    """Return false positive rate against sensitivity, over all thresholds."""
     if not _has_both(happened):
         return None
     false, true, _ = roc_curve(happened.astype(np.int64), scores)
@@ -68,7 +68,7 @@ def receiver_operating_characteristic(happened: Happened, scores: Scores) -> Cur
 
 
 def precision_recall(happened: Happened, scores: Scores) -> Curve | None:
-    """Sensitivity (recall) against positive predictive value (precision), over all thresholds."""
+    """Return sensitivity (recall) against positive predictive value (precision), over all thresholds."""
     if not _has_both(happened):
         return None
     precision, recall, _ = precision_recall_curve(happened.astype(np.int64), scores)
@@ -76,7 +76,7 @@ def precision_recall(happened: Happened, scores: Scores) -> Curve | None:
 
 
 def calibration_curve(happened: Happened, scores: Scores) -> CalibrationCurve:
-    """See `CalibrationCurve`; defined for rows of one class too, without the smooth curve."""
+    """Return a `CalibrationCurve`. Rows of one class have no smooth curve."""
     # The first rank among equal scores decides, as in the expected calibration error.
     ranks = np.searchsorted(np.sort(scores), scores, side="left")
     groups = ranks * BINS // len(scores)
@@ -94,7 +94,7 @@ def calibration_curve(happened: Happened, scores: Scores) -> CalibrationCurve:
 
 
 def decision_curve(happened: Happened, scores: Scores) -> Curve:
-    """Net benefit of treating whoever has at least the threshold's probability, over THRESHOLDS.
+    """Return the net benefit of treating patients at or above each threshold of THRESHOLDS.
 
     Source: Vickers and Elkin 2006: true positives / rows - false positives / rows · p / (1 - p), for a
     threshold p. In units of true positives per row; treating nobody has 0.
@@ -109,7 +109,7 @@ def decision_curve(happened: Happened, scores: Scores) -> Curve:
 
 
 def benefit_of_treating_all(happened: Happened) -> Curve:
-    """The decision curve of treating everybody."""
+    """Return the decision curve of treating everybody."""
     return decision_curve(happened, np.ones(len(happened)))
 
 

@@ -36,7 +36,7 @@ _BIN: Final = 0.011  # a little more than the distance of two thresholds of a cu
 
 
 def model_curves(facts: Facts, kinds: Sequence[str], names: Mapping[str, str]) -> list[str]:
-    """Curves of one outcome, a line for each model, with what is left out; nothing where there is no outcome."""
+    """Draw the curves of one outcome, a line for each model, and name omitted ones; empty without an outcome."""
     if not facts["curves"]:
         return []
     outcome = next(iter(facts["treat_all"]))
@@ -47,7 +47,7 @@ def model_curves(facts: Facts, kinds: Sequence[str], names: Mapping[str, str]) -
 
 
 def class_curves(facts: Facts, kinds: Sequence[str]) -> list[str]:
-    """Curves of the federated model, a line for each of the first classes against the rest."""
+    """Draw the curves of the federated model, one line for each of the first classes against the rest."""
     outcomes = list(facts["treat_all"])
     lines = {f"class {name}": facts["curves"][FEDERATED][name] for name in outcomes[:COLOURS]}
     words = (
@@ -57,7 +57,7 @@ def class_curves(facts: Facts, kinds: Sequence[str]) -> list[str]:
 
 
 def decision_plots(facts: Facts, names: Mapping[str, str]) -> list[str]:
-    """A decision curve for each of the first outcomes, over thresholds up to a little above the highest chosen one."""
+    """Draw a decision curve for each of the first outcomes, up to a little above the highest chosen threshold."""
     outcomes, last = list(facts["treat_all"]), min(1.0, _BEYOND * max(facts["thresholds"]))
     is_several = len(outcomes) > 1
     chosen = [name for name in facts["curves"] if not name.endswith("guess")]
@@ -73,7 +73,7 @@ def decision_plots(facts: Facts, names: Mapping[str, str]) -> list[str]:
 
 
 def calibration_plots(facts: Facts, names: Mapping[str, str]) -> list[str]:
-    """A calibration of each model, or of each class of the federated one; groups have their 95% intervals."""
+    """Draw the calibration of each model, or of each class of the federated model, with 95% intervals of groups."""
     outcomes = list(facts["treat_all"])
     if len(outcomes) > 1:
         lines = {f"class {name}": facts["curves"][FEDERATED][name] for name in outcomes[:COLOURS]}
@@ -130,7 +130,7 @@ def _left_out(outcomes: Sequence[str], words: str) -> list[str]:
 
 
 def predicted_and_observed(facts: Facts) -> list[str]:
-    """A regression's test rows, predicted against observed."""
+    """Draw a regression's test rows, predicted against observed."""
     points = facts.get("predicted_and_observed")
     if points is None:
         return []
@@ -149,7 +149,7 @@ def predicted_and_observed(facts: Facts) -> list[str]:
 
 
 def subgroup_plot(found: Sequence[Facts], metric: str, label: str) -> str:
-    """The headline metric in each subgroup."""
+    """Draw the headline metric in each subgroup."""
     rows = []
     for one in found:
         low, high = one["interval"] or (None, None)
@@ -159,7 +159,7 @@ def subgroup_plot(found: Sequence[Facts], metric: str, label: str) -> str:
 
 
 def importance_plot(found: Sequence[Facts], label: str) -> str:
-    """The features with the greatest importance; the span is one standard deviation of the shuffles."""
+    """Draw the features with the greatest importance. The span is one standard deviation of the shuffles."""
     rows = [
         Row(
             label=one["feature"],
@@ -174,7 +174,7 @@ def importance_plot(found: Sequence[Facts], label: str) -> str:
 
 
 def learning_plot(facts: Facts, names: Mapping[str, str]) -> str:
-    """Validation loss by round of each network, and the round that was kept."""
+    """Draw the validation loss of each network by round, and mark the round that was kept."""
     series, kept = [], []
     for colour, name in enumerate(one for one in (FEDERATED, SILOED, PLACEBO) if "checkpoint" in facts.get(one, {})):
         checkpoint = facts[name]["checkpoint"]

@@ -1,4 +1,4 @@
-"""Everything that a site's report says, as plain values: what `site-agent report --json` writes and the page draws.
+"""All facts of a site's report as plain values, for `site-agent report --json` and for the page.
 
 The figures of a run were computed when it ended, with their intervals; here come the curves, from the scores that
 were kept then, and what needs the patients' columns again: subgroups and importance. Those are computed only
@@ -84,7 +84,7 @@ def site_facts(
     groups: Sequence[str] = (),
     thresholds: Sequence[float] = USUAL_THRESHOLDS,
 ) -> dict[str, Json]:
-    """All that is known of a run at this site.
+    """Return all facts of a run at this site.
 
     Args:
         hospital: this site.
@@ -124,7 +124,7 @@ def site_facts(
 
 
 def saved_facts(state: Path, run: str) -> dict[str, Json]:
-    """A run's report as it was written when the run ended.
+    """Return a run's report as it was written at the end of the run.
 
     Raises:
         UsageError: `run` cannot be a run's name.
@@ -135,9 +135,9 @@ def saved_facts(state: Path, run: str) -> dict[str, Json]:
         return cast(dict[str, Json], json.loads((state / "reports" / f"{run}.json").read_bytes()))
     except (OSError, ValueError) as cause:
         raise ConfigurationError(
-            what=f"The run {run} has no report that can be read.",
+            what=f"The run {run} has no readable report.",
             consequence="No report was made, and nothing left this site.",
-            remedy="Give the name of a run that ended, or take part in a new run.",
+            remedy="Name a finished run, or take part in a new run.",
         ) from cause
 
 
@@ -321,7 +321,7 @@ MISSING = "missing"
 def group_values(
     table: Table, profile: Profile | None, rows: Rows, features: Sequence[str] = ()
 ) -> Mapping[str, Sequence[str]]:
-    """For each group the value that each of these rows has.
+    """Return for each group the value of each of these rows.
 
     A feature with codes groups by its codes, a number by whether it is above the middle of the training rows.
 
@@ -341,7 +341,7 @@ def group_values(
             raise UsageError(
                 what=f"The contract has no feature {name}.",
                 consequence="No report was made, and nothing left this site.",
-                remedy="Give --group a column name that is in the contract, in the same spelling.",
+                remedy="Name a column of the contract with --group, in the same spelling.",
             )
         found[name] = _by_feature(known[name], table.features[name][rows], profile)
     return found

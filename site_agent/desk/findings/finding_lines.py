@@ -10,7 +10,7 @@ from site_agent.trainer.comparison.gain import FEDERATED, headline_metric
 
 
 def report_lines(facts: Facts) -> Iterator[str]:
-    """Run, conclusion, warnings, every model's figure, what is recommended, what is in use, and which checkpoint."""
+    """Yield run, conclusion, warnings, each model's figure, recommendation, model in use and checkpoint."""
     metric = headline_metric(facts["task"])
     yield f"{facts['site']}: run {facts['run']}, method {facts['method']}, {facts['rows']['test']} test rows"
     yield facts["gain"]["sentence"]

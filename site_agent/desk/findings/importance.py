@@ -1,4 +1,4 @@
-"""Which features a model leans on: how much worse it gets when one is shuffled over the test rows.
+"""Measures the importance of features: how much worse a model gets when one is shuffled over the test rows.
 
 Source: Breiman 2001; Fisher, Rudin and Dominici 2019. All columns that a feature became are shuffled together. Two
 features that say the same share what they are worth, so a small figure does not mean that a feature is unimportant
@@ -33,12 +33,12 @@ class Importance:
     deviation: float
 
     def to_json(self) -> dict[str, Json]:
-        """Plain values for `json.dumps`."""
+        """Return plain values for `json.dumps`."""
         return asdict(self)
 
 
 def cuts(features: int, rows: int) -> list[str]:
-    """What a reader has to know where not all features, or not all test rows, were asked."""
+    """Return notes for the reader if some features or test rows were left out."""
     found = []
     if features > MOST_FEATURES:
         found.append(f"Importance is that of the first {MOST_FEATURES} of {features} features.")
@@ -54,7 +54,7 @@ def importances(
     score: Callable[[npt.NDArray[np.float32]], Scores],
     seed: int,
 ) -> tuple[Importance, ...]:
-    """Every feature's importance, the greatest first; of the first MOST_FEATURES features, on MOST_ROWS drawn rows.
+    """Return the importance of the first MOST_FEATURES features on MOST_ROWS drawn rows, the greatest first.
 
     Args:
         rows: the test rows.

@@ -1,4 +1,4 @@
-"""The report of a site that only received: what the model is, on what it rests, and that nothing was tested here."""
+"""The report of a site that only received: what the model is, what it is based on, and that it was not tested here."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _NEXT: Final = (
 
 
 def received_lines(facts: Facts) -> Iterator[str]:
-    """For the terminal."""
+    """Yield the lines for the terminal."""
     found = facts[RECEIVING]
     yield f"{facts['site']}: run {facts['run']}, method {facts['method']}, {facts['rows']['table']} rows in the table"
     yield found["sentence"]
@@ -31,7 +31,7 @@ def received_lines(facts: Facts) -> Iterator[str]:
 
 
 def received_page(facts: Facts) -> str:
-    """The same as one printable page, with the coefficients."""
+    """Return the same as one printable page, with the coefficients."""
     opening = [paragraph(line, "lead" if place == 1 else "") for place, line in enumerate(received_lines(facts))]
     rows = [
         [one["column"], f"{one['all_sites']:+.3f}", f"{one['standard_error']:.3f}", _where(one)]

@@ -1,4 +1,4 @@
-"""A site's report as one page: what was compared, how good it is, for whom, and how far one may trust it.
+"""A site's report as one page: what was compared, how good it is, for whom, and how reliable.
 
 Drawn from the facts of `facts.py` alone, so that page and JSON cannot say different things.
 """
@@ -52,26 +52,26 @@ _METRICS: Final = {
     "r2": "R²",
 }
 _READING: Final = (
-    "Intervals are 95% bootstrap intervals over the test patients; differences are paired, so both models meet the same"
-    " resamples. We write better or worse only if the interval of the difference excludes zero. With many figures, one"
+    "Intervals are 95% bootstrap intervals over the test patients. Differences are paired: both models use the same "
+    "resamples. We write better or worse only if the interval of the difference excludes zero. With many figures, one"
     " in 20 such intervals excludes zero by chance.",
-    "Sensitivity: of patients with the outcome, the share that is treated. Specificity: of those without, the share"
-    " that is not. Predictive values: of patients treated, the share with the outcome, and of those not treated, the"
-    " share without it. They depend on how common the outcome is.",
-    "AUROC: of pairs of one row with and one without the outcome, the share ranked correctly. Brier score and"
-    " log loss: how far probabilities are from what happened; lower is better.",
-    "Calibration: of rows with a predicted probability of 20%, 20 in 100 should have the outcome. The integrated"
-    " calibration index is the mean distance of the probabilities to a smooth curve through what happened.",
-    "Decision curve: the net benefit of treating whoever has at least the threshold's probability, in true positives"
-    " per row. A model is useful at a threshold if its line is above those of treating all and treating nobody."
-    " The curve has no intervals. The table below it has.",
-    "Importance: how much worse the headline metric gets when one feature is shuffled. It says what the model leans on,"
-    " not what causes the outcome.",
+    "Sensitivity: the share of patients with the outcome who are treated. Specificity: the share of patients "
+    "without the outcome who are not treated. Predictive values: the share with the outcome among treated patients, "
+    "and the share without it among untreated patients. They depend on how common the outcome is.",
+    "AUROC: the share of pairs (one row with the outcome, one without) that the model ranks correctly. Brier score "
+    "and log loss: the distance between probabilities and observed outcomes. Lower is better.",
+    "Calibration: of rows with a predicted probability of 20%, 20 in 100 should have the outcome. The integrated "
+    "calibration index is the mean distance between the probabilities and a smooth curve of the observed outcomes.",
+    "Decision curve: the net benefit of treating every patient at or above the threshold, in true positives per "
+    "row. A model is useful at a threshold if its line is above those of treating all and treating nobody."
+    " The curve has no intervals in this figure. The table below it shows the intervals.",
+    "Importance: how much worse the headline metric gets when one feature is shuffled. It shows which features the "
+    "model uses, not which features cause the outcome.",
 )
 
 
 def report_page(facts: Facts) -> str:
-    """The whole document, from what `site_facts` gave."""
+    """Return the whole document, from the result of `site_facts`."""
     models = models_of(facts)
     opening = [
         paragraph(facts["gain"]["sentence"], "lead"),
@@ -102,17 +102,17 @@ def report_page(facts: Facts) -> str:
 
 
 def models_of(facts: Facts) -> dict[str, Any]:
-    """Every model with metrics, by its name: networks first, simple models after."""
+    """Return every model with metrics by its name, networks first, simple models after."""
     networks = {name: facts[name] for name in (FEDERATED, SILOED, PLACEBO) if name in facts}
     found = networks | facts["simple_models"]
     return {name: one for name, one in found.items() if "intervals" in one}
 
 
 def checkpoint_sentence(checkpoint: Facts, validation_rows: int) -> str:
-    """Which round's model was kept, and why, in words."""
+    """Explain which round's model was kept, and why."""
     number, loss, losses = checkpoint["round"], checkpoint["loss"], checkpoint["validation_losses"]
     if checkpoint["rule"] == "latest":
-        return f"The model after round {number} was kept: the last one, as the plan says (checkpoint: latest)."
+        return f"The plan keeps the model of the last round, {number} (checkpoint: latest)."
     opening = f"The model after round {number} was kept: "
     if checkpoint["rule"] == "global":
         own = "not finite" if loss is None else f"{loss:.4g}"
@@ -143,7 +143,7 @@ def _quality(facts: Facts) -> list[str]:
         figures(figure(f"{label} on the test rows", drawing, is_wide=True)),
         table("Every model", ["model", *(_METRICS[key] for key in names)], lines),
         *(
-            paragraph(f"{NAMES.get(name, name)}: training came to no finite model, so there are no figures.", "soft")
+            paragraph(f"{NAMES.get(name, name)}: training gave no finite model, so there are no figures.", "soft")
             for name in (SILOED, PLACEBO)
             if name in facts and name not in models
         ),
@@ -192,7 +192,7 @@ def _ranking(facts: Facts) -> list[str]:
 def _groups(facts: Facts) -> list[str]:
     found = facts["subgroups"]
     if not found:
-        return [paragraph("The contract declares no groups; name features with --group to see subgroups.", "soft")]
+        return [paragraph("The contract declares no groups. To see subgroups, name features with --group.", "soft")]
     metric = headline_metric(facts["task"])
     head = ["group", "test rows", _METRICS[metric], "remark"]
     lines: list[list[str | float | None]] = []

@@ -1,4 +1,4 @@
-"""How good a model is in groups of patients that the contract declares, such as by sex or by ward.
+"""The quality of a model in groups of patients that the contract declares, such as sex or ward.
 
 A model may be good on average and bad for some. The rules:
 
@@ -58,11 +58,11 @@ class Subgroup:
 
     @property
     def is_small(self) -> bool:
-        """Whether the group is too small to conclude from."""
+        """Whether the group is too small for conclusions."""
         return self.fewest < (FEWEST_NUMBERS if self.metric == "rmse" else FEWEST_OF_A_CLASS)
 
     def to_json(self) -> dict[str, Json]:
-        """Plain values for `json.dumps`."""
+        """Return plain values for `json.dumps`."""
         return {
             "group": self.group,
             "value": self.value,
@@ -80,7 +80,7 @@ class Subgroup:
 def subgroups(
     rows: HeldOutRows, scores: Scores, groups: Mapping[str, Sequence[str]], seed: int
 ) -> tuple[Subgroup, ...]:
-    """Every value of every group, in the order of the groups; of many values the MOST_VALUES commonest.
+    """Return every value of every group, in the order of the groups; at most the MOST_VALUES most common.
 
     Args:
         rows: the test rows.

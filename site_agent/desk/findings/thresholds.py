@@ -1,4 +1,4 @@
-"""What a model does if a clinician treats from a chosen probability on: sensitivity, predictive values, net benefit.
+"""The effect of treating patients at or above a chosen probability: sensitivity, predictive values, net benefit.
 
 Every figure has its 95% interval. The rules:
 
@@ -40,7 +40,7 @@ class Share:
     high: float | None
 
     def to_json(self) -> dict[str, Json]:
-        """Plain values for `json.dumps`."""
+        """Return plain values for `json.dumps`."""
         return {"value": self.value, "interval": None if self.low is None else [self.low, self.high]}
 
 
@@ -69,14 +69,14 @@ class AtThreshold:
     difference: Share
 
     def to_json(self) -> dict[str, Json]:
-        """Plain values for `json.dumps`."""
+        """Return plain values for `json.dumps`."""
         found: dict[str, Json] = {"threshold": self.threshold, "compared_with": self.compared_with}
         shares = {name: one for name, one in vars(self).items() if isinstance(one, Share)}
         return found | {name: one.to_json() for name, one in shares.items()}
 
 
 def prevalence_of(happened: Happened, patients: Patients) -> Share:
-    """The share of rows with the outcome.
+    """Return the share of rows with the outcome.
 
     Args:
         happened: 0 and 1, or false and true, shape (rows,).
@@ -88,7 +88,7 @@ def prevalence_of(happened: Happened, patients: Patients) -> Share:
 def at_thresholds(
     happened: Happened, scores: Scores, thresholds: Sequence[float], patients: Patients, seed: int
 ) -> tuple[AtThreshold, ...]:
-    """One model's figures at each threshold.
+    """Return one model's figures at each threshold.
 
     Args:
         happened: 0 and 1, or false and true, shape (rows,).
@@ -146,7 +146,7 @@ def _share(is_in: npt.NDArray[np.bool_], among: npt.NDArray[np.bool_], patients:
 
 
 def wilson(share: float, number: int) -> tuple[float, float]:
-    """The 95% interval of a share of so many. Source: Wilson 1927."""
+    """Return the 95% interval of a share from a count. Source: Wilson 1927."""
     squared = _QUANTILE**2
     middle = (share + squared / (2 * number)) / (1 + squared / number)
     half = _QUANTILE * math.sqrt(share * (1 - share) / number + squared / (4 * number**2)) / (1 + squared / number)

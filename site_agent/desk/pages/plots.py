@@ -77,7 +77,7 @@ class Row:
 
 
 def plot(about: str, x: Axis, y: Axis, series: Sequence[Series]) -> str:
-    """Series over two axes; what lies outside of an axis is cut off.
+    """Draw series over two axes. Parts outside the axes are cut off.
 
     Args:
         about: what the plot shows, in one sentence.
@@ -99,7 +99,7 @@ def plot(about: str, x: Axis, y: Axis, series: Sequence[Series]) -> str:
 
 
 def intervals(about: str, label: str, rows: Sequence[Row], reference: float | None = None) -> str:
-    """Figures with their intervals, one below the other, and a line where "none" or "equal" is.
+    """Draw figures with their intervals, one below the other, and a line at "none" or "equal".
 
     Args:
         about: what the plot shows, in one sentence.
@@ -130,7 +130,7 @@ def intervals(about: str, label: str, rows: Sequence[Row], reference: float | No
 
 
 def ticks(low: float, high: float) -> list[float]:
-    """Four to ten round numbers between two others, both included where they are round."""
+    """Return four to ten round numbers between two others, both included if they are round."""
     step = 10.0 ** math.floor(math.log10((high - low) / 4))
     step *= next(factor for factor in (1, 2, 2.5, 5, 10) if (high - low) / (step * factor) <= 6)
     first = math.ceil(low / step - 1e-9)
@@ -139,7 +139,7 @@ def ticks(low: float, high: float) -> list[float]:
 
 
 def visible(points: Sequence[Point], x: Axis, y: Axis) -> list[list[Point]]:
-    """The pieces of a line that lie within two axes; where it leaves them it ends at the border.
+    """Return the parts of a line inside two axes. A part ends at the border.
 
     A line that were bent along the border instead would show values that nothing has.
     """
@@ -158,7 +158,7 @@ def visible(points: Sequence[Point], x: Axis, y: Axis) -> list[list[Point]]:
 
 
 def axis_over(label: str, numbers: Sequence[float]) -> Axis:
-    """An axis that has room for all numbers."""
+    """Return an axis with space for all numbers."""
     low, high = _room(list(numbers))
     return Axis(label=label, low=low, high=high)
 

@@ -1,4 +1,4 @@
-"""Which model of which run is in use at this hospital, by a person's decision: one small file beside the approvals.
+"""Which model is in use at this hospital, by a person's decision: one small file beside the approvals.
 
 The file is written by a person's command alone; no service can write its folder. The rules:
 
@@ -39,7 +39,7 @@ class Adoption(Document):
 
 
 def keep_adoption(state: Path, adoption: Adoption) -> None:
-    """Put a model in use, in the place of the one before; the audit log has recorded it already."""
+    """Replace the model in use. The audit log has already recorded the decision."""
     path = _path(state)
     # As services predictions are another user of the folder's group, and read the decision there.
     make_folder(path.parent, mode=0o750)
@@ -47,7 +47,7 @@ def keep_adoption(state: Path, adoption: Adoption) -> None:
 
 
 def find_adoption(state: Path) -> Adoption | None:
-    """The decision that counts now, or None if nobody has adopted a model.
+    """Return the current decision, or None if nobody has adopted a model.
 
     Raises:
         ConfigurationError: there is a file in its place that cannot be read.
@@ -61,7 +61,8 @@ def find_adoption(state: Path) -> Adoption | None:
         raise ConfigurationError(
             what=f"The record of the adopted model cannot be read: {reason}.",
             consequence="No model was used, and nothing left this site.",
-            remedy="Run `site-agent adopt MODEL --by NAME` again as root, and this command as a user of its group.",
+            remedy="Run `site-agent adopt MODEL --by NAME` again as root. Then run this command as a user of its "
+            "group.",
         ) from cause
 
 

@@ -1,4 +1,4 @@
-"""The one model that predictions, exports and monitoring use: the adopted one, and no other.
+"""The adopted model, which predictions, exports and monitoring use. They use no other.
 
 If nobody has adopted a model, they use the federated model of the latest run, as before there were adoptions, and
 report that the next run will change it.
@@ -47,7 +47,7 @@ class ModelInUse:
 
 
 def model_in_use(state: Path, run: str | None) -> ModelInUse:
-    """The model that commands use at this site.
+    """Return the model that commands at this site use.
 
     Args:
         state: the site's state directory.
@@ -65,7 +65,7 @@ def model_in_use(state: Path, run: str | None) -> ModelInUse:
     title = f"{MODEL_TITLES.get(adoption.model, adoption.model)} of the run {adoption.run}"
     if run not in (None, adoption.run):
         raise UsageError(
-            what=f"The model in use here is {title}, and --run names the run {run}.",
+            what=f"The adopted model is {title}, but --run names the run {run}.",
             consequence="Nothing was computed or written, and nothing left this site.",
             remedy="Leave out --run, or adopt a model of the other run with `site-agent adopt`.",
         )
@@ -82,7 +82,7 @@ def model_in_use(state: Path, run: str | None) -> ModelInUse:
 
 
 def newer_models(state: Path, adoption: Adoption) -> tuple[str, ...]:
-    """A notice if a later run has left models that are not in use."""
+    """Return a notice if a later run has models that are not in use."""
     latest = latest_run(state)
     if latest == adoption.run:
         return ()

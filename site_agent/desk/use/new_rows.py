@@ -1,4 +1,4 @@
-"""New patients, and of which of them the model must say nothing.
+"""Reads new patients, and lists those for whom the model must not predict.
 
 A row is left out, with the reason, where a value is not what the contract allows (another code, out of its range, text
 where a number is declared), where a required value is missing, or where a number leaves the limits of the training
@@ -50,12 +50,12 @@ class LeftOut:
 
     @property
     def is_off_contract(self) -> bool:
-        """Whether the contract does not allow the value; a missing or a merely foreign one is another thing."""
+        """Whether the contract forbids the value. A missing or unknown value is a different flaw."""
         return self.flaw not in (MISSING, ABSENT, FOREIGN)
 
     @property
     def line(self) -> str:
-        """Column, flaw, number of rows, and the values that occur most, for the screen."""
+        """The column, the flaw, the number of rows and the most frequent values, for the screen."""
         kinds, counts = np.unique(np.array(self.values, dtype=object), return_counts=True)
         most = sorted(zip(-counts, kinds, strict=True))[:_SHOWN_VALUES]
         told = [f"{value} in {-count}" for count, value in most]
@@ -81,7 +81,7 @@ class NewRows:
 
     @property
     def reasons(self) -> tuple[str, ...]:
-        """For each row why it is left out, empty where it is not."""
+        """For each row the reason why it is left out; empty if it is used."""
         found: list[list[str]] = [[] for _ in range(self.table.rows)]
         for one in self.left_out:
             for place, value in zip(one.places.tolist(), one.values, strict=True):
@@ -90,14 +90,14 @@ class NewRows:
 
     @property
     def usable(self) -> Rows:
-        """The rows that are not left out, rising, int64 of shape (usable rows,)."""
+        """The rows that are used, in rising order, int64 of shape (usable rows,)."""
         is_usable = np.ones(self.table.rows, dtype=bool)
         for one in self.left_out:
             is_usable[one.places] = False
         return np.flatnonzero(is_usable).astype(np.int64)
 
     def off_contract(self, column: str | None = None) -> npt.NDArray[np.bool_]:
-        """In which rows a value, or that of one column, is not what the contract allows; shape (rows,).
+        """Return in which rows the contract forbids a value, or one column's value; shape (rows,).
 
         In the table such a cell is NaN, or unknown.
         """
@@ -123,7 +123,7 @@ def _missing_column(column: str, others: Sequence[str]) -> str:
 
 
 def require_columns(new: NewRows) -> None:
-    """Raises DataError if the table does not have a column that the model requires."""
+    """Raise DataError if the table lacks a column that the model requires."""
     if missing := missing_columns(new):
         raise DataError(
             what=" ".join(missing),

@@ -1,4 +1,4 @@
-"""`site-agent recalibrate`: fits the map, says what it does to the test rows, and keeps or forgets it.
+"""`site-agent recalibrate`: fit the map, report its effect on the test rows, and keep or remove it.
 
 Whose rows: later patients', whose outcomes are known, or else the validation rows. A network's checkpoint was chosen on
 the validation rows, so on them it looks better than it is. For such a model only later patients will do.
@@ -27,7 +27,7 @@ from site_agent.trainer.evaluation import HeldOutRows, Scores
 
 
 def recalibrate_run(hospital: Hospital, run: str | None, kind: str, table: Path | None = None) -> Iterator[str]:
-    """Fit, keep and explain the map of a run's model, in lines for the terminal; `none` forgets it.
+    """Fit, keep and explain the map of a run's model in lines for the terminal; `none` removes it.
 
     Args:
         hospital: the site.
@@ -49,9 +49,9 @@ def recalibrate_run(hospital: Hospital, run: str | None, kind: str, table: Path 
         rows, scores = _later(hospital, used, table)
     elif model in (FEDERATED, SILOED):
         raise UsageError(
-            what="The validation rows chose this model's checkpoint, so they cannot recalibrate it.",
+            what="The validation rows were used to choose this model's checkpoint, so they cannot recalibrate it.",
             consequence="The model predicts as before.",
-            remedy="Give later patients with known outcomes: `--table PATH`.",
+            remedy="Use later patients with known outcomes: `--table PATH`.",
         )
     else:
         rows, scores = kept.validation, kept.validation_scores[model]
@@ -72,20 +72,20 @@ def _later(hospital: Hospital, used: ModelInUse, table: Path) -> tuple[HeldOutRo
         raise UsageError(
             what="The table does not have the outcome of every row.",
             consequence="The model predicts as before.",
-            remedy=f"Give later patients with the column {used.model.preprocessing.contract.target.name}.",
+            remedy=f"Use a table of later patients with the column {used.model.preprocessing.contract.target.name}.",
         )
     if rows is None:
         raise UsageError(
-            what="The model predicts nothing for any row of this table.",
+            what="The model cannot predict for any row of this table.",
             consequence="The model predicts as before.",
-            remedy="See why with `site-agent predict`, and give a table of the model's contract.",
+            remedy="`site-agent predict` shows the reasons.",
         )
     own = read_new_rows(Path(hospital.data.table), used.model.preprocessing.contract, None, has_outcome=True)
     if known := _known(new.table, own.table):
         raise UsageError(
-            what=f"{known} of the {new.table.rows} rows are in the table that trained and tested this model.",
+            what=f"{known} of the {new.table.rows} rows were already used to train or test this model.",
             consequence="The model predicts as before.",
-            remedy="Give later patients, whom the model has not seen.",
+            remedy="Use later patients whose rows were not used for this model.",
         )
     return rows, scores_before_recalibration(hospital, used, new)
 

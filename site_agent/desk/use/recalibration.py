@@ -1,4 +1,4 @@
-"""Probabilities of this site's model fitted to its own patients, on request: Platt's line or isotonic.
+"""Recalibrates this site's model to its own patients, on request: Platt's line or isotonic.
 
 A federated model may rank patients well and still say 30% where 20% happen. A recalibration is a small map from
 probability to probability, kept beside the model. The rules:
@@ -41,7 +41,7 @@ class PlattMap(Document):
     slope: float
 
     def apply(self, scores: Scores) -> Scores:
-        """Probabilities of shape (rows,) to such."""
+        """Map probabilities of shape (rows,) to probabilities of the same shape."""
         return probabilities("binary", self.intercept + self.slope * logits(scores))
 
 
@@ -53,7 +53,7 @@ class IsotonicMap(Document):
     ys: tuple[float, ...] = Field(min_length=1)
 
     def apply(self, scores: Scores) -> Scores:
-        """Probabilities of shape (rows,) to such."""
+        """Map probabilities of shape (rows,) to probabilities of the same shape."""
         return np.interp(scores, self.xs, self.ys)
 
 
@@ -65,7 +65,7 @@ class Recalibration(Document):
     rows: int
 
     def apply(self, scores: Scores) -> Scores:
-        """Probabilities of shape (rows,) or (rows, classes) to the same shape."""
+        """Map probabilities of shape (rows,) or (rows, classes) to the same shape."""
         if scores.ndim == 1:
             return self.maps[0].apply(scores)
         mapped = np.stack([one.apply(scores[:, place]) for place, one in enumerate(self.maps)], axis=1)
@@ -108,14 +108,14 @@ def fit_recalibration(kind: Kind, rows: HeldOutRows, scores: Scores) -> Recalibr
 
 
 def save_recalibration(state: Path, run: str, name: str, made: Recalibration) -> Path:
-    """Write it beside the run's model of this name, mode 0600; an earlier one is replaced."""
+    """Write the map beside the run's model, with mode 0600. It replaces an earlier one."""
     path = _path(state, run, name)
     write_whole(path, made.model_dump_json(indent=2).encode())
     return path
 
 
 def forget_recalibration(state: Path, run: str, name: str) -> bool:
-    """Take it away; whether there was one."""
+    """Remove the map. Return whether there was one."""
     path = _path(state, run, name)
     was_there = path.exists()
     path.unlink(missing_ok=True)
@@ -123,7 +123,7 @@ def forget_recalibration(state: Path, run: str, name: str) -> bool:
 
 
 def recalibration_of(state: Path, run: str, name: str) -> Recalibration | None:
-    """That of a run's model of this name, or None.
+    """Return the map of a run's model with this name, or None.
 
     Raises:
         ConfigurationError: it is damaged.
@@ -135,9 +135,9 @@ def recalibration_of(state: Path, run: str, name: str) -> Recalibration | None:
         return Recalibration.model_validate(json.loads(path.read_bytes()), strict=False)
     except (ValidationError, ValueError) as cause:
         raise ConfigurationError(
-            what=f"The recalibration of the run {run} is damaged or of another version of this program.",
+            what=f"The recalibration of the run {run} is damaged or from another version of this program.",
             consequence="No model was used, and nothing left this site.",
-            remedy="Run `site-agent recalibrate` again, or with --kind none to do without.",
+            remedy="Run `site-agent recalibrate` again, or remove it with --kind none.",
         ) from cause
 
 
@@ -160,9 +160,9 @@ def _isotonic(happened: npt.NDArray[np.bool_], scores: Scores) -> IsotonicMap:
 
 def _impossible(reason: str) -> UsageError:
     return UsageError(
-        what=f"Nothing can be recalibrated: {reason}.",
+        what=f"Recalibration is not possible: {reason}.",
         consequence="The model is unchanged, and nothing left this site.",
-        remedy="Use the model's own probabilities, or bring more rows into the next run.",
+        remedy="Use the model's own probabilities, or add rows before the next run.",
     )
 
 

@@ -1,4 +1,4 @@
-"""Every model that this site can compare, on its own test rows: what the site's report is made of.
+"""Compares all models of this site on its own test rows, for the site's report.
 
 Nothing of it leaves the site, except what `sums` gives where the plan asks for sums over the sites and every
 hospital has approved that.
@@ -35,11 +35,11 @@ class Assessment:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Every model's name, in the order in which they were given."""
+        """The name of every model, in the given order."""
         return tuple(self.compared.evaluations)
 
     def model(self, name: str) -> dict[str, Json]:
-        """One model's metrics, their intervals and its calibration, as plain values."""
+        """Return one model's metrics with intervals and its calibration, as plain values."""
         return {
             "metrics": dict(self.compared.evaluations[name].metrics),
             "intervals": self.compared.intervals(name),
@@ -47,7 +47,7 @@ class Assessment:
         }
 
     def differences(self) -> dict[str, Json]:
-        """The federated model minus each other one, in every metric, as plain values."""
+        """Return the federated model minus each other model, in every metric, as plain values."""
         return {name: self.compared.differences(FEDERATED, name) for name in self.names if name != FEDERATED}
 
 
@@ -59,7 +59,7 @@ def assess(
     baselines: Baselines | None = None,
     resamples: int = RESAMPLES,
 ) -> Assessment:
-    """Test, compare and conclude.
+    """Test and compare the models, and draw the conclusion.
 
     Args:
         rows: the test rows.

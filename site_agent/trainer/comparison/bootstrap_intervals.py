@@ -1,4 +1,4 @@
-"""How certain a metric is, and the difference of two models on the same rows.
+"""The uncertainty of a metric, and of the difference between two models on the same rows.
 
 Source: Efron and Tibshirani 1993, chapter 13: the percentile interval of the bootstrap. It tells what other
 patients of the same hospital could have shown; it tells nothing of other hospitals, and nothing of what
@@ -32,11 +32,11 @@ class Interval:
 
     @property
     def has_zero(self) -> bool:
-        """Whether a difference with this interval may be none at all."""
+        """Whether the interval of the difference includes zero."""
         return self.low <= 0.0 <= self.high
 
     def to_json(self) -> list[float]:
-        """Low and high."""
+        """Return the low and the high limit."""
         return [self.low, self.high]
 
 
@@ -51,23 +51,23 @@ class Difference:
 
     @property
     def value(self) -> float:
-        """First minus second."""
+        """The first value minus the second."""
         return self.first - self.second
 
     @property
     def better(self) -> bool | None:
-        """Whether the first is better beyond chance, worse (False), or neither is clear (None)."""
+        """Whether the first is better than chance explains, or worse (False), or unclear (None)."""
         if self.interval is None or self.interval.has_zero:
             return None
         return (self.value > 0.0) != is_lower_better(self.metric)
 
     def to_json(self) -> dict[str, Json]:
-        """Plain values for `json.dumps`."""
+        """Return plain values for `json.dumps`."""
         return {"difference": self.value, "interval": self.interval.to_json() if self.interval else None}
 
 
 def is_lower_better(metric: str) -> bool:
-    """Whether a smaller value of the metric is the better one."""
+    """Return whether a smaller value of the metric is better."""
     return metric in {"brier", "log_loss", "rmse", "mae"}
 
 
@@ -86,16 +86,16 @@ class Compared:
     resamples: int
 
     def interval(self, model: str, metric: str) -> Interval | None:
-        """The 95% interval of a metric over the resamples that define it; None where too few do."""
+        """Return the 95% interval of a metric over the resamples that define it; None if there are too few."""
         return _interval(self.resampled[model].get(metric))
 
     def intervals(self, model: str) -> dict[str, Json]:
-        """The intervals of all metrics of a model, as plain values."""
+        """Return the intervals of all metrics of a model, as plain values."""
         found = {metric: self.interval(model, metric) for metric in self.evaluations[model].metrics}
         return {metric: interval.to_json() if interval else None for metric, interval in found.items()}
 
     def difference(self, first: str, second: str, metric: str) -> Difference | None:
-        """First minus second with its paired interval; None where the metric is undefined for one."""
+        """Return first minus second with its paired interval; None if the metric is undefined for one."""
         values = [self.evaluations[model].metrics[metric] for model in (first, second)]
         if values[0] is None or values[1] is None:
             return None
@@ -103,13 +103,13 @@ class Compared:
         return Difference(metric=metric, first=values[0], second=values[1], interval=_interval(paired))
 
     def differences(self, first: str, second: str) -> dict[str, Json]:
-        """The differences in all metrics, as plain values."""
+        """Return the differences in all metrics, as plain values."""
         found = {metric: self.difference(first, second, metric) for metric in self.evaluations[first].metrics}
         return {metric: difference.to_json() if difference else None for metric, difference in found.items()}
 
 
 def apart(first: Compared, second: Compared, model: str, metric: str) -> Difference | None:
-    """A model's metric on one set of patients minus that on other patients, with the interval of two samples.
+    """Return a metric on some patients minus the metric on others, with a two-sample interval, or None.
 
     Args:
         first, second: of resamples that are as many, and drawn apart from each other.
@@ -126,7 +126,7 @@ def apart(first: Compared, second: Compared, model: str, metric: str) -> Differe
 
 
 def compare(rows: HeldOutRows, models: Mapping[str, Scores], seed: int, resamples: int = RESAMPLES) -> Compared:
-    """Test models on the same rows and the same resamples of them.
+    """Test models on the same rows and on the same resamples of them.
 
     Args:
         rows: the test rows.

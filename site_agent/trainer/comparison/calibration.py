@@ -1,4 +1,4 @@
-"""Whether a probability of 20% happens in 20 of 100: calibration, on rows the training never saw.
+"""Calibration: whether 20 of 100 patients with a probability of 20% have the outcome, on rows outside training.
 
 All measures are None where they are undefined, as with test rows of one class. A probability is taken to lie
 at least 1e-8 away from 0 and 1, so that its logit is a number.
@@ -49,12 +49,12 @@ class Calibration:
     integrated_calibration_index: float | None
 
     def to_json(self) -> dict[str, float | None]:
-        """Plain values for `json.dumps`."""
+        """Return plain values for `json.dumps`."""
         return asdict(self)
 
 
 def calibrations(rows: HeldOutRows, scores: Scores) -> Mapping[str, Calibration]:
-    """The calibration for each class by its name: of the positive one, or of each against the rest.
+    """Return the calibration by class: of the positive class, or of each class against the rest.
 
     Args:
         rows: the test rows.
@@ -74,7 +74,7 @@ def calibrations(rows: HeldOutRows, scores: Scores) -> Mapping[str, Calibration]
 
 
 def calibration(happened: npt.NDArray[np.generic], scores: Scores) -> Calibration:
-    """The calibration of one outcome's probabilities.
+    """Return the calibration of one outcome's probabilities.
 
     Args:
         happened: 0 and 1, or false and true, shape (rows,).
@@ -92,13 +92,13 @@ def calibration(happened: npt.NDArray[np.generic], scores: Scores) -> Calibratio
 
 
 def logits(scores: Scores) -> Scores:
-    """log(p / (1 - p)) of probabilities of any shape; between -18.4 and 18.4."""
+    """Return log(p / (1 - p)) of probabilities of any shape, limited to -18.4 to 18.4."""
     inside = scores.clip(_TINIEST, 1.0 - _TINIEST)
     return np.asarray(np.log(inside) - np.log1p(-inside))
 
 
 def recalibration(happened: npt.NDArray[np.generic], scores: Scores) -> tuple[float, float] | None:
-    """Intercept and slope of the logistic regression of the outcome on the logit, without a penalty.
+    """Fit the outcome to the logit by logistic regression without penalty. Return intercept and slope.
 
     Source: Cox 1958, "Two further applications of a model for binary regression".
 
@@ -118,7 +118,7 @@ def recalibration(happened: npt.NDArray[np.generic], scores: Scores) -> tuple[fl
 
 
 def expected_calibration_error(happened: npt.NDArray[np.generic], scores: Scores, bins: int = BINS) -> float:
-    """See `Calibration`. Source: Naeini et al. 2015, with bins of equal counts."""
+    """Return the expected calibration error. See `Calibration`. Source: Naeini et al. 2015, bins of equal counts."""
     # The first rank among equal scores decides, so that the order of rows does not.
     ranks = np.searchsorted(np.sort(scores), scores, side="left")
     gaps = np.bincount(ranks * bins // len(scores), weights=scores - happened.astype(np.float64))
@@ -126,7 +126,7 @@ def expected_calibration_error(happened: npt.NDArray[np.generic], scores: Scores
 
 
 def smoothed(happened: npt.NDArray[np.generic], scores: Scores) -> Scores | None:
-    """The share of the outcome as a smooth curve of the predicted probability, at each row.
+    """Return the observed share as a smooth curve of the predicted probability, at each row.
 
     Source: Austin and Steyerberg 2019, whose index is the mean distance of this curve to the
     probabilities. Differs from them: they smooth by loess (local quadratics, span 0.75), which scikit-learn

@@ -1,4 +1,4 @@
-"""What joining brought this site, in a few sentences that a clinician can act on.
+"""The site's gain from joining, in a few sentences for a clinician.
 
 The federated model against the best local model, on the same test rows: the simple model that this site would have
 chosen on its training rows, or the same network trained alone if there are no simple models. The rules:
@@ -87,11 +87,11 @@ class Gain:
 
     @property
     def interval(self) -> Interval | None:
-        """Of the difference."""
+        """The interval of the difference."""
         return self.difference.interval if self.difference else None
 
     def to_json(self) -> dict[str, Json]:
-        """Plain values for `json.dumps`."""
+        """Return plain values for `json.dumps`."""
         return {
             "metric": self.metric,
             "federated": self.federated,
@@ -108,12 +108,12 @@ class Gain:
 
 
 def headline_metric(task: Task) -> str:
-    """The metric in which gain is reported."""
+    """Return the metric in which gain is reported."""
     return "rmse" if task == "regression" else "auroc"
 
 
 def gain_of(rows: HeldOutRows, compared: Compared, baselines: Baselines) -> Gain:
-    """What joining brought.
+    """Return the gain from joining.
 
     Args:
         rows: the test rows.

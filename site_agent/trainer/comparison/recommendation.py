@@ -1,4 +1,4 @@
-"""Which model of a run this site should use: decided on its own validation rows, and told in a sentence.
+"""Recommends a model of a run for this site, from its own validation rows, in one sentence.
 
 The rules:
 
@@ -27,7 +27,7 @@ _LOSSES: Final = {"log_loss": "log loss", "rmse": "root mean square error"}
 
 
 def recommend(kept: ScoredRows, seed: int) -> dict[str, Json] | None:
-    """The model to use, with the reason, as plain values.
+    """Return the recommended model with the reason, as plain values.
 
     Args:
         kept: the run's scores; only those of the validation rows are read.

@@ -1,4 +1,4 @@
-"""The metrics of evaluation.py on thousands of resamples at once.
+"""Computes the metrics of evaluation.py on thousands of resamples at once.
 
 A resample is a row of counts (resampling.py). Rows are ranked once per model; on each resample the ranking
 metrics are then running sums of counts, and all other metrics are one matrix product. Equal to scikit-learn
@@ -104,7 +104,7 @@ class _Ranking:
         )
 
     def values(self, counts: Counts) -> npt.NDArray[np.float64]:
-        """AUROC (Mann and Whitney 1947, ties count half) and average precision, shape (2, resamples)."""
+        """Return AUROC (Mann and Whitney 1947, ties count half) and average precision, shape (2, resamples)."""
         drawn = counts.take(self.positives, axis=1)
         hits, misses = _running(drawn), _running(counts.take(self.negatives, axis=1))
         false, true = misses.take(self.negatives_down_to, axis=1), hits.take(self.positives_down_to, axis=1)

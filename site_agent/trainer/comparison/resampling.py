@@ -1,4 +1,4 @@
-"""A site's test rows drawn again and again with replacement: what else the test could have shown.
+"""Bootstrap resamples of a site's test rows, which show how much the result depends on chance.
 
 A resample is written as counts, how often each row was drawn, so that thousands of resamples are one matrix
 and every metric is a sum over it. The rules:
@@ -41,7 +41,7 @@ class Resampling:
     number: int = RESAMPLES
 
     def blocks(self) -> Iterator[Counts]:
-        """The counts of all resamples, some at a time: float64 of shape (resamples, rows), whole numbers."""
+        """Yield the counts of the resamples in blocks: float64 of shape (resamples, rows), whole numbers."""
         generator = np.random.default_rng(self.seed)
         patients = int(self.owners.max()) + 1
         is_plain = patients == len(self.owners)
@@ -54,12 +54,12 @@ class Resampling:
 
 
 def resampling_of(rows: HeldOutRows, seed: int, number: int = RESAMPLES) -> Resampling:
-    """The bootstrap of a site's test rows; see `over_patients`."""
+    """Return the bootstrap of a site's test rows. See `over_patients`."""
     return over_patients(len(rows), rows.patients, seed, number)
 
 
 def over_patients(rows: int, patients: npt.NDArray[np.int64] | None, seed: int, number: int = RESAMPLES) -> Resampling:
-    """The bootstrap of whole patients.
+    """Return the bootstrap of whole patients.
 
     Args:
         rows: how many rows there are.

@@ -1,4 +1,4 @@
-"""What every model of a run said about this site's test rows, kept at the site for its report.
+"""Every model's scores of this site's test rows. They stay at the site for its report.
 
 A run's models are forgotten when they were tested; what they said of each test row is not, so that curves and
 subgroups can be drawn later and nothing has to be trained again. One checkpoint of mode 0600 per run: numbers
@@ -51,7 +51,7 @@ class ScoredRows:
 
 
 def keep_scored_rows(state: Path, run: str, kept: ScoredRows) -> Path:
-    """Write them below the state directory, whole, mode 0600."""
+    """Write the scores in the state directory, complete or not at all, with mode 0600."""
     facts: dict[str, Json] = {
         "task": kept.test.task,
         "classes": list(kept.test.classes),
@@ -71,29 +71,29 @@ def keep_scored_rows(state: Path, run: str, kept: ScoredRows) -> Path:
 
 
 def scored_rows(state: Path, run: str) -> ScoredRows:
-    """Those of a run.
+    """Return the scores of a run.
 
     Raises:
         ConfigurationError: none were kept, or the file is damaged or of another version.
     """
     if not (_folder(state, run) / f"{_NAME}.safetensors").exists():
         raise ConfigurationError(
-            what=f"The models' predictions for the test rows were not kept for the run {run}.",
+            what=f"The models' predictions for the test rows were not stored for the run {run}.",
             consequence="No report was made, and nothing left this site.",
-            remedy="Give the name of a run that ended with this version of the program, or take part in a new one.",
+            remedy="Name a run that ended with this version of the program, or take part in a new one.",
         )
     try:
         return _read(load(_folder(state, run), _NAME))
     except (KeyError, ValueError, TypeError) as cause:
         raise ConfigurationError(
-            what=f"The scores of the run {run} were kept by another version of this program.",
+            what=f"The scores of the run {run} were stored by another version of this program.",
             consequence="No report was made, and nothing left this site.",
             remedy="Install the version that trained the model, or take part in a new run.",
         ) from cause
 
 
 def runs_on_the_same_rows(state: Path, dataset: str) -> int:
-    """How many runs were tested on the rows of this digest; a file that cannot be read is passed over."""
+    """Count the runs that were tested on the rows with this digest. Unreadable files are skipped."""
     count = 0
     for path in (state / "scores").glob(f"*/{_NAME}.safetensors"):
         try:

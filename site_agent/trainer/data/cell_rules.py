@@ -1,4 +1,4 @@
-"""How one cell of text is read: the only place that decides what a contract allows.
+"""Reads one cell of text. Only this file decides what a contract allows.
 
 A site's own table, its new rows and both loaders of an export read their cells by these rules. An export carries the
 text of this file inside its loaders, so it imports nothing but Python itself. A rule is plain data: `facts` writes it
@@ -47,7 +47,7 @@ FOREIGN: Final = Flaw("outside of the training rows")
 
 
 def canonical_code(text: str, decimal: str = ".") -> str:
-    """A code in the one spelling in which it is compared: `3`, `3.0` and ` 3` are the same code.
+    """Return a code in its compared spelling. `3`, `3.0` and ` 3` are the same code.
 
     Args:
         text: a cell or a declared code.
@@ -91,7 +91,7 @@ class NumberRule:
         }
 
     def read(self, cell: str, decimal: str = ".") -> float | Flaw:
-        """The number of a cell, NaN where missing."""
+        """Return the number of a cell; NaN if missing."""
         text = cell.strip()
         if text in self.words:
             return self.missing
@@ -125,13 +125,13 @@ class CodeRule:
 
     @property
     def facts(self) -> dict[str, Any]:
-        """The rule as plain data: that of a feature, whose codes have their positions as numbers."""
+        """The rule of a feature as plain data. The codes become numbers by their position."""
         codes = sorted(self.codes, key=self.codes.__getitem__)
         refuses = self.missing is MISSING
         return {"kind": "code", "missing": sorted(self.markers), "refuses_missing": refuses, "codes": codes}
 
     def read(self, cell: str, decimal: str = ".") -> float | Flaw:
-        """The number of a cell's code."""
+        """Return the number of a cell's code."""
         return self._values.get(canonical_code(cell, decimal), self.otherwise)
 
 
@@ -150,7 +150,7 @@ class DateRule:
         return {"kind": "date", "missing": missing, "pattern": pattern, "refuses_future": self.refuses_future}
 
     def read(self, cell: str, today: date) -> float | Flaw:
-        """Days since the year 1, NaN where missing."""
+        """Return days since the year 1; NaN if missing."""
         text = cell.strip()
         if text in self.markers:
             return math.nan
@@ -160,7 +160,7 @@ class DateRule:
         return self.judged(float(found.pop().toordinal()), today)
 
     def judged(self, day: float, today: date) -> float | Flaw:
-        """A day since the year 1, unless it lies in a future that is refused."""
+        """Return a day since the year 1, or a flaw if the contract refuses future days."""
         return IN_THE_FUTURE if self.refuses_future and day > today.toordinal() else day
 
 
@@ -200,16 +200,16 @@ class IntervalRule:
         }
 
     def length(self, own: Any, other: Any) -> Any:
-        """The time between days: two numbers, or arrays of float64, to the same."""
+        """Return the time between days: two numbers, or arrays of float64, to the same type."""
         return (own - other if self.sign > 0 else other - own) / self.divisor
 
     def is_outside(self, length: Any) -> Any:
-        """Whether a time lies outside of the limits; one that is missing does not."""
+        """Return whether a time is outside the limits. A missing time is not."""
         return (length < self.low) | (length > self.high)
 
 
 def rule_of(facts: Mapping[str, Any]) -> NumberRule | CodeRule | DateRule:
-    """The rule of a column from its facts in model.json."""
+    """Return the rule of a column from its facts in model.json."""
     kind, markers = facts["kind"], facts["missing"]
     if kind == "number":
         return NumberRule(markers, tuple(facts["range"]), refuses_missing=facts["refuses_missing"])
@@ -222,19 +222,19 @@ def rule_of(facts: Mapping[str, Any]) -> NumberRule | CodeRule | DateRule:
 
 
 def reason(column: str, flaw: Flaw, cell: object) -> str:
-    """Why a row is not predicted, for a person: the column, the flaw, and the value where there is one."""
+    """Explain why a row is not predicted: the column, the flaw, and the value if there is one."""
     has_value = flaw not in (MISSING, ABSENT) and cell != ""
     return f"column {column}: {flaw.words}{f' ({shown(cell)})' if has_value else ''}"
 
 
 def joined(reasons: Sequence[str]) -> str:
-    """The first reasons of a row as one text; empty if there is none."""
+    """Return the first reasons of a row as one text; empty if there is none."""
     others = len(reasons) - MOST_REASONS
     return "; ".join([*reasons[:MOST_REASONS], *([f"and {others} more"] if others > 0 else [])])
 
 
 def shown(cell: object) -> str:
-    """A value for a screen or a spreadsheet: short, on one line, without what a terminal obeys or what parts cells."""
+    """Return a value for a screen or a spreadsheet: short, on one line, without control characters."""
     text = f"{cell:g}" if isinstance(cell, float) else str(cell).strip()
     plain = "".join(one if one.isprintable() and one not in ";|" else "\N{REPLACEMENT CHARACTER}" for one in text)
     return plain if len(plain) <= LONGEST_SHOWN else plain[: LONGEST_SHOWN - 1] + "\N{HORIZONTAL ELLIPSIS}"
@@ -250,7 +250,7 @@ class RowReader:
         self._image: Mapping[str, Any] | None = facts.get("image")
 
     def read(self, row: Mapping[str, Any]) -> tuple[list[float], list[str]]:
-        """A row as the model reads it, and why it must not be predicted: nothing where it may be.
+        """Return a row as the model reads it, and the reasons against a prediction; empty if there are none.
 
         The numbers are in the order of model.json's features and then its days: NaN where missing, of a code its
         position, of a date the days since 1970-01-01.
@@ -271,7 +271,7 @@ class RowReader:
         return [math.nan if isinstance(found, Flaw) else found for found in cells.values()], reasons
 
     def answers(self, rows: Sequence[Mapping[str, Any]], scores: Callable[[list[list[float]]], list[Any]]) -> list[Any]:
-        """What `scores` says of each row that may be predicted, a number or one for each class; None for the others."""
+        """Return the result of `scores` for each row that may be predicted; None for the others."""
         read = [self.read(row) for row in rows]
         found: list[Any] = [None] * len(rows)
         usable = [place for place, (_, reasons) in enumerate(read) if not reasons]
@@ -281,7 +281,7 @@ class RowReader:
         return found
 
     def why(self, rows: Sequence[Mapping[str, Any]]) -> list[str]:
-        """Why each row must not be predicted; empty where it may be."""
+        """Return why each row must not be predicted; empty if it may be."""
         return [joined(self.read(row)[1]) for row in rows]
 
     def _cell(

@@ -1,4 +1,4 @@
-"""Blocks of cells to numbers, as their column declares.
+"""Converts blocks of cells to numbers, as their column is declared.
 
 What a cell means is decided by cell_rules.py. What is plainly written in a block of cells is converted at once here;
 of the others each different one is read once by its rule, to the same result. A cell that does not fit becomes a
@@ -79,12 +79,12 @@ class Spelling:
 
 
 def feature_parser(feature: NumericFeature | CategoricalFeature, spelling: Spelling) -> BlockParser:
-    """What turns a feature's cells into numbers: NaN for a missing number, -1 for a missing code."""
+    """Return a parser of a feature's cells. It returns NaN for a missing number and -1 for a missing code."""
     return _parser(feature_rule(feature, spelling), spelling.decimal)
 
 
 def feature_rule(feature: NumericFeature | CategoricalFeature, spelling: Spelling) -> NumberRule | CodeRule:
-    """How one cell of a feature is read."""
+    """Return the rule for one cell of a feature."""
     markers = {"", *spelling.markers, *feature.missing_markers}
     refuses = feature.missing == "refuse"
     match feature:
@@ -97,7 +97,7 @@ def feature_rule(feature: NumericFeature | CategoricalFeature, spelling: Spellin
 
 
 def group_parser(group: GroupColumn, spelling: Spelling, *, for_prediction: bool) -> BlockParser:
-    """As for a coded feature; for a prediction, which never reads a group, an undeclared code is unknown."""
+    """Return a parser like that of a coded feature. In predictions an undeclared code is unknown."""
     markers = {"", *spelling.markers, *group.missing_markers}
     otherwise = UNKNOWN_POSITION if for_prediction else UNDECLARED
     return _parser(CodeRule(_positions(group.codes), markers, otherwise=otherwise), spelling.decimal)
@@ -108,7 +108,7 @@ def _positions(codes: Sequence[str]) -> dict[str, float]:
 
 
 def target_parser(target: Target, spelling: Spelling) -> BlockParser:
-    """What turns a target's cells into 0 and 1, an index, or a number; a missing one is a flaw."""
+    """Return a parser of a target's cells: 0 and 1, an index, or a number. A missing target is a flaw."""
     markers = {"", *spelling.markers}
     match target:
         case BinaryTarget():
@@ -125,13 +125,13 @@ def target_parser(target: Target, spelling: Spelling) -> BlockParser:
 
 
 def date_rule(column: DateFeature | DayColumn, spelling: Spelling) -> DateRule:
-    """How one cell of a date is read."""
+    """Return the rule for one cell of a date."""
     markers = {"", *spelling.markers, *column.missing_markers}
     return DateRule(markers, patterns_of(column.pattern), refuses_future=column.future == "refuse")
 
 
 def date_parser(column: DateFeature | DayColumn, spelling: Spelling, today: date) -> BlockParser:
-    """Days since the year 1, NaN where missing; whether that is allowed is decided where the interval is made."""
+    """Return days since the year 1; NaN if missing. The interval decides whether missing is allowed."""
     rule = date_rule(column, spelling)
     refuses_after = float(today.toordinal()) if rule.refuses_future else math.inf
     written = [_DATE_AND_TIME if one == PLAIN_DATE else f"^{_as_expression(one)}$" for one in rule.patterns]

@@ -40,12 +40,12 @@ class TwoSpellings:
 
     @property
     def words(self) -> str:
-        """What a person should look at, without a full stop."""
+        """The text for a person, without a full stop."""
         return f"codes are written in two ways: {_listed(self.one)} beside {_listed(self.other)}"
 
 
 def two_spellings(codes: Sequence[str]) -> TwoSpellings | None:
-    """The codes of one column that seem to be written in two ways; None if each seems to mean something of its own."""
+    """Return the codes of one column that seem to have two spellings, or None."""
     by_letters: dict[str, list[str]] = {}
     for code in codes:
         # A sign or a comparison is a meaning: -1 and 1, < 5 and > 5.

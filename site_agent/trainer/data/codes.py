@@ -1,4 +1,4 @@
-"""Codes, names and markers as a person writes them and as they are compared."""
+"""Codes, names and markers: their written form and their compared form."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ Words = Annotated[str, StringConstraints(min_length=1, max_length=1000)]
 
 
 def check_codes(codes: Sequence[str], *, fewest: int) -> None:
-    """Raises ValueError where codes are too few, empty or declared twice."""
+    """Raise ValueError if codes are too few, empty or declared twice."""
     if len(codes) < fewest:
         raise ValueError(f"at least {fewest} code{'s are' if fewest > 1 else ' is'} needed")
     if "" in codes:
@@ -44,13 +44,13 @@ def check_codes(codes: Sequence[str], *, fewest: int) -> None:
 
 
 def check_labels(labels: Sequence[str] | None, codes: Sequence[str]) -> None:
-    """Raises ValueError where there is not one label for each code."""
+    """Raise ValueError if the number of labels differs from the number of codes."""
     if labels is not None and len(labels) != len(codes):
         raise ValueError(f"labels name each code once, in the order of codes: {len(codes)}, not {len(labels)}")
 
 
 def check_distinct(names: Sequence[str], words: str) -> None:
-    """Raises ValueError with the first names that are there more than once."""
+    """Raise ValueError with the first names that occur more than once."""
     twice = sorted(name for name, count in Counter(names).items() if count > 1)
     if twice:
         raise ValueError(f"{words}: {', '.join(twice[:5])}")

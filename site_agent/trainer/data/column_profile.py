@@ -1,4 +1,4 @@
-"""What the training rows looked like, column by column: kept with a model, to know what is foreign to it.
+"""A summary of the training rows by column. It is stored with a model, so that unusual new rows are found.
 
 A profile is shares and rounded limits, not rows. It stays at the site with the model; of it only the limits enter
 an export, and those lie beyond the lowest and the highest value, so that neither stands there. Predictions abstain
@@ -51,13 +51,13 @@ class ColumnProfile(Document):
     effect: float = 1.0
 
     def places(self, values: Numbers) -> npt.NDArray[np.int64]:
-        """The bin of each value that is there, from 0; int64 of shape (values that are there,)."""
+        """Return the bin of each present value, from 0; int64 of shape (present values,)."""
         is_code = self.kind == "code"
         there = present(values, is_code=is_code)
         return there.astype(np.int64) if is_code else np.searchsorted(self.edges, there, side="left").astype(np.int64)
 
     def bins(self, values: Numbers) -> npt.NDArray[np.float64]:
-        """The shares of this profile's bins among the values that are there; zeros where none is.
+        """Return the shares of this profile's bins among the present values; zeros if there are none.
 
         Args:
             values: float64 of shape (rows,), as `Table.features` has them.
@@ -69,7 +69,7 @@ class ColumnProfile(Document):
         return np.bincount(places, minlength=len(self.shares)).astype(np.float64) / max(1, len(places))
 
     def is_outside(self, values: Numbers) -> npt.NDArray[np.bool_]:
-        """Which values, of shape (rows,), are numbers beyond the limits; missing ones are not."""
+        """Return which values, of shape (rows,), are numbers outside the limits. Missing values are not."""
         if self.low is None or self.high is None:
             return np.zeros(len(values), dtype=bool)
         return np.asarray((values < self.low) | (values > self.high))
@@ -85,7 +85,7 @@ class Profile(Document):
 def profile_of(
     contract: Contract, table: Table, training_rows: Rows, patients: npt.NDArray[np.int64] | None = None
 ) -> Profile:
-    """Count the training rows of a table; no other row is looked at.
+    """Count the training rows of a table. Other rows are not read.
 
     Args:
         contract: the declaration the table was read under.
@@ -125,18 +125,18 @@ def _repeated(patients: npt.NDArray[np.int64] | None) -> tuple[Rows, npt.NDArray
 
 
 def present(values: Numbers, *, is_code: bool) -> Numbers:
-    """The values that are there: numbers that are not NaN, or positions of known codes."""
+    """Return the values that are present: numbers that are not NaN, or positions of known codes."""
     return values[values >= 0] if is_code else values[~np.isnan(values)]
 
 
 def rounded_outward(low: float, high: float) -> tuple[float, float]:
-    """Limits beyond both, at whole steps of between a tenth of their distance and all of it."""
+    """Return limits outside both values, in whole steps of a tenth of their distance up to all of it."""
     distance = high - low or abs(high) or 1.0
     return steps_around(low, high, 10.0 ** math.floor(math.log10(distance)))
 
 
 def steps_around(low: float, high: float, step: float) -> tuple[float, float]:
-    """The nearest whole steps below `low` and above `high`, never one that is `low` or `high` itself."""
+    """Return the nearest whole steps below `low` and above `high`, never equal to either."""
     digits = max(0, 1 - math.floor(math.log10(step)))
     # Without rounding the quotient 0.07 / 0.01 lies just above 7, and 0.07 itself would come out.
     below, above = math.ceil(round(low / step, 6)) - 1, math.floor(round(high / step, 6)) + 1

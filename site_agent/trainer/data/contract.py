@@ -1,4 +1,4 @@
-"""What a hospital declares about its table, before a single row is read.
+"""The contract: what a hospital declares about its table before a row is read.
 
 A data manager writes the contract as YAML; `read_contract` turns it into a frozen record or tells
 every mistake at once. The contract knows names, units, ranges and codes. It never holds a
@@ -220,7 +220,7 @@ class Contract(Document):
 
     @property
     def patient(self) -> PatientColumn | None:
-        """The column that says who a row belongs to, if there is one."""
+        """The column that identifies the patient of a row, if there is one."""
         return next((column for column in self.columns if isinstance(column, PatientColumn)), None)
 
     @property
@@ -230,7 +230,7 @@ class Contract(Document):
 
     @property
     def groups(self) -> tuple[GroupColumn | CategoricalFeature, ...]:
-        """The columns by which results are distinguished, features with `group: true` among them."""
+        """The columns that divide results into groups. They include features with `group: true`."""
         return tuple(
             column
             for column in self.columns
@@ -244,13 +244,13 @@ class Contract(Document):
 
     @property
     def encoded_columns(self) -> tuple[str, ...]:
-        """The names of all columns after encoding; they depend on the contract alone, on no row."""
+        """The names of all columns after encoding. They depend only on the contract."""
         images = () if self.image is None else self.image.encoded_columns
         return (*(name for feature in self.features for name in feature.encoded_columns), *images)
 
     @property
     def digest(self) -> str:
-        """SHA-256 of everything declared, in hexadecimal; comments and order of keys do not count."""
+        """The SHA-256 of everything declared, in hexadecimal. Comments and the order of keys do not matter."""
         # A contract that refuses missing outcomes has the digest that it had before this could be declared.
         drops = self.target.missing == "drop"
         left_out = None if drops else {"columns": {self.columns.index(self.target): {"missing"}}}
@@ -258,7 +258,7 @@ class Contract(Document):
 
 
 def read_contract(path: Path) -> Contract:
-    """The contract a data manager wrote.
+    """Read the contract that a data manager wrote.
 
     Raises:
         ConfigurationError: the file cannot be read or is wrong; every mistake with line and column.

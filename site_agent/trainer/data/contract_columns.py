@@ -1,4 +1,4 @@
-"""The columns of a table that are not the outcome: what the model reads, and whom a row belongs to.
+"""The columns of a table other than the outcome: model inputs, patients and groups.
 
 A measured feature is a number, or a date that becomes one by being counted from or to another date. A coded
 feature is one of several declared codes. What columns a feature becomes follows from its declaration alone.
@@ -27,7 +27,7 @@ Pattern = str | tuple[str, ...]
 
 
 def patterns_of(pattern: Pattern) -> tuple[str, ...]:
-    """The ways in which a column's dates are written, one or several."""
+    """Return the formats of a column's dates, one or several."""
     return (pattern,) if isinstance(pattern, str) else pattern
 
 
@@ -97,7 +97,7 @@ class MeasuredFeature(Document):
 
     @property
     def encoded_columns(self) -> tuple[str, ...]:
-        """The names of the columns this feature becomes."""
+        """The names of the columns that this feature becomes."""
         name = self.name.lower()
         values: tuple[str, ...] = (name,)
         if self.encoding == "piecewise-linear":
@@ -186,12 +186,12 @@ class CategoricalFeature(Document):
 
     @property
     def has_unknown(self) -> bool:
-        """Whether unknown is a value of its own."""
+        """Whether "unknown" is a value of its own."""
         return self.missing in ("unknown", "refuse")
 
     @property
     def encoded_columns(self) -> tuple[str, ...]:
-        """The names of the columns this feature becomes."""
+        """The names of the columns that this feature becomes."""
         name = self.name.lower()
         values: tuple[str, ...] = (name,)
         if self.encoding == "one-hot":

@@ -1,4 +1,4 @@
-"""A site's table made ready: three parts of encoded features and targets, with the columns' names.
+"""A site's prepared table: three parts of encoded features and targets, with the columns' names.
 
 `align` puts the columns of sites with different tables into one common order, absent ones zero: the
 padded FedAvg of the paper. Differs from the authors' experiment, which shifted one site's columns
@@ -77,12 +77,12 @@ class Dataset:
 
     @property
     def outputs(self) -> int:
-        """The outputs a network needs: one, or one per class where there are several."""
+        """The number of outputs: one, or one for each class if there are several."""
         return len(self.classes) if self.task == "multi-class" else 1
 
     @cached_property
     def digest(self) -> str:
-        """BLAKE3 of columns and arrays: two runs saw the same data. It stays at the site."""
+        """The BLAKE3 of columns and arrays, which shows that two runs had the same data. It stays at the site."""
         parts = (self.training, self.validation, self.test)
         names = np.array(self.columns, dtype=np.str_)
         arrays = [(str(i), array) for i, part in enumerate(parts) for array in (part.features, part.targets)]
@@ -90,7 +90,7 @@ class Dataset:
 
 
 def prepare(table_path: Path, contract: Contract, split: Split) -> tuple[Dataset, Preprocessing]:
-    """Read, check, split, fit on the training rows, encode.
+    """Read, check and split the table, fit the preprocessing to the training rows, and encode.
 
     Raises:
         DataError: the table does not fit, or its training rows are all of one class.
@@ -100,7 +100,7 @@ def prepare(table_path: Path, contract: Contract, split: Split) -> tuple[Dataset
 
 
 def prepare_rows(table: Table, rows: SplitRows) -> tuple[Dataset, Preprocessing]:
-    """Fit on the training rows of a table that is read and split, encode all three parts.
+    """Fit the preprocessing to the training rows of a split table, and encode all three parts.
 
     Raises:
         DataError: the training rows are all of one class, or a column has no value in them.
@@ -112,7 +112,7 @@ def prepare_rows(table: Table, rows: SplitRows) -> tuple[Dataset, Preprocessing]
         raise DataError(
             what=f"All training rows are of one class of {target.name}, although the table has others.",
             consequence="Training did not start and nothing left this site.",
-            remedy="Choose another seed or smaller shares for the split, or give a table with more rows.",
+            remedy="Choose another seed, smaller shares for the split, or a table with more rows.",
         )
     training, validation, test = (
         Examples(features=preprocessing.encode(table, part), targets=targets[part])
@@ -147,7 +147,7 @@ def _patients(table: Table, rows: Rows) -> npt.NDArray[np.int64] | None:
 
 
 def input_columns(plan: Plan, own: Sequence[str]) -> tuple[tuple[str, ...], int | None]:
-    """The columns that the network of a plan reads at a site, and how many of them the plan lists for all.
+    """Return the columns that a plan's network reads at a site, and how many of them all sites share.
 
     Args:
         plan: the plan.
@@ -164,7 +164,7 @@ def input_columns(plan: Plan, own: Sequence[str]) -> tuple[tuple[str, ...], int 
 
 
 def align(dataset: Dataset, columns: Sequence[str], unused: Sequence[str] = ()) -> Dataset:
-    """The same rows with their columns at the places their names have in `columns`, others zero.
+    """Return the same rows with the columns in the order of `columns`. Other columns are zero.
 
     Raises:
         ConfigurationError: the site has a column that is neither in the list nor unused.
@@ -185,7 +185,7 @@ def align(dataset: Dataset, columns: Sequence[str], unused: Sequence[str] = ()) 
 def place_columns(
     features: Features, own: Sequence[str], columns: Sequence[str], unused: Sequence[str] = ()
 ) -> Features:
-    """float32 of shape (rows, len(columns)) from features of shape (rows, len(own)), by name; `unused` are left out.
+    """Place features (rows, len(own)) by name into float32 (rows, len(columns)), without `unused`.
 
     Raises:
         ConfigurationError: a column of `own` is neither in `columns` nor in `unused`.
@@ -201,7 +201,7 @@ def place_columns(
 
 
 def check_columns(own: Sequence[str], columns: Sequence[str]) -> None:
-    """Refuse columns of a site that stand in no list that the sites agreed on; the nearest that do are named.
+    """Refuse columns of a site that no agreed list contains, and name the nearest listed ones.
 
     Raises:
         ConfigurationError: a column of `own` is not in `columns`.
@@ -215,5 +215,5 @@ def check_columns(own: Sequence[str], columns: Sequence[str]) -> None:
         raise ConfigurationError(
             what=f"The agreed list of columns does not contain these columns of this site: {told}.",
             consequence="Training did not start and nothing left this site.",
-            remedy="Have the list extended by the federation, or give these columns the role ignore in the contract.",
+            remedy="Ask the federation to extend the list, or give these columns the role ignore in the contract.",
         )

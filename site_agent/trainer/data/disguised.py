@@ -1,4 +1,4 @@
-"""Numbers that stand for "not known": a cholesterol of 0, a weight of 999.
+"""Finds numbers that mean "not known": a cholesterol of 0, a weight of 999.
 
 Nothing is decided here. A number is pointed out where it is one that people use as a marker and lies far from all
 the others; a person then says in the contract what it means.
@@ -24,7 +24,7 @@ _FAR: Final = 10.0
 
 
 def disguised_numbers(values: Numbers) -> tuple[float, ...]:
-    """The numbers among float64 values of any length, NaN left out, that may stand for "not known", rising.
+    """Return the float64 values, without NaN and in rising order, that may mean "not known".
 
     They are candidates that lie beyond the others by ten times the usual step between two neighbouring values and a
     fifth of their span; zero only where the others are far above it, by such steps or by their span. A column that is

@@ -1,4 +1,4 @@
-"""How one feature becomes columns of numbers: what is learnt from the training rows, and its use on any rows.
+"""Turns one feature into columns of numbers. The encoding is fitted to the training rows and used on any rows.
 
 Numbers and ordinal positions are z-scored with the population deviation (scikit-learn's StandardScaler); a column
 that is constant in training is only centred. Columns of one-hot and of missing flags stay 0 and 1. Everything
@@ -29,7 +29,7 @@ class Scale(Document):
     deviation: Annotated[float, Field(gt=0)]
 
     def apply(self, values: Numbers) -> Numbers:
-        """The z-scores of float64 values of any shape."""
+        """Return the z-scores of float64 values of any shape."""
         return (values - self.mean) / self.deviation
 
 
@@ -95,12 +95,12 @@ Encoding: TypeAlias = (
 
 
 def kind_of(feature: Feature) -> str:
-    """The kind of the encoding that a feature's declaration asks for."""
+    """Return the kind of encoding that a feature's declaration requires."""
     return "numeric" if feature.encoding == "standard" else feature.encoding
 
 
 def fit_scale(values: Numbers) -> Scale:
-    """Mean and population deviation of float64 values of shape (rows,), at least one."""
+    """Fit mean and population deviation to float64 values of shape (rows,), at least one."""
     # Rounding gives a constant column a tiny deviation, and dividing by it would blow up noise.
     constant = values.min() == values.max()
     deviation = 1.0 if constant else float(values.std())
@@ -108,7 +108,7 @@ def fit_scale(values: Numbers) -> Scale:
 
 
 def fit_measured(feature: MeasuredFeature, values: Numbers) -> Encoding:
-    """What is learnt of a number from the training rows: float64 of shape (rows,), NaN where missing."""
+    """Fit the encoding of a number to the training rows: float64 of shape (rows,), NaN if missing."""
     fill = None if feature.missing == "refuse" else float(np.nanmedian(values))
     filled = values if fill is None else np.where(np.isnan(values), fill, values)
     match feature.encoding:
@@ -129,7 +129,7 @@ def fit_measured(feature: MeasuredFeature, values: Numbers) -> Encoding:
 
 
 def fit_coded(feature: CategoricalFeature, values: Numbers, others: Sequence[Numbers]) -> Encoding:
-    """What is learnt of a coded feature from the training rows.
+    """Fit the encoding of a coded feature to the training rows.
 
     Args:
         feature: the declaration.
@@ -175,7 +175,7 @@ def _points(positions: npt.NDArray[np.int64], codes: int, others: Sequence[Numbe
 
 
 def encode(feature: Feature, encoding: Encoding, values: Numbers) -> Numbers:
-    """One feature's columns: float64 of shape (rows, columns of the feature), from values of shape (rows,)."""
+    """Return one feature's columns, float64 (rows, columns of the feature), from values of shape (rows,)."""
     match encoding:
         case NumericEncoding() | QuantileEncoding() | PiecewiseEncoding():
             absent = np.isnan(values)
@@ -220,7 +220,7 @@ def _coded(
 
 
 def shares_of_bins(values: Numbers, ends: Numbers) -> Numbers:
-    """Equation 1 for one column.
+    """Compute equation 1 for one column.
 
     Args:
         values: shape (rows,).

@@ -1,4 +1,4 @@
-"""Where a table's rows come from: a text file, a spreadsheet, a Parquet file, or one query to a database.
+"""The sources of a table: a text file, a spreadsheet, a Parquet file, or one query to a database.
 
 Each form says how its cells are spelt. All of them become text and are parsed as the columns declare, so that
 a value means the same whichever way it came.
@@ -51,7 +51,7 @@ class ExcelFormat(Document):
 
     @property
     def header(self) -> Literal[True]:
-        """Always: the first row names the columns."""
+        """Always true: the first row contains the column names."""
         return True
 
 
@@ -62,12 +62,12 @@ class ParquetFormat(Document):
 
     @property
     def header(self) -> Literal[True]:
-        """Always: the file names its columns."""
+        """Always true: the file contains the column names."""
         return True
 
     @property
     def decimal(self) -> Literal["."]:
-        """Numbers come as numbers."""
+        """Always a point, because numbers are not text here."""
         return "."
 
 
@@ -83,17 +83,17 @@ class SqlFormat(Document):
 
     @property
     def header(self) -> Literal[True]:
-        """Always: the query names its columns."""
+        """Always true: the query returns the column names."""
         return True
 
     @property
     def decimal(self) -> Literal["."]:
-        """Numbers come as numbers."""
+        """Always a point, because numbers are not text here."""
         return "."
 
     @property
     def query_digest(self) -> str:
-        """SHA-256 of the query's text, in hexadecimal; it is recorded wherever the data is spoken of."""
+        """The SHA-256 of the query's text, in hexadecimal. Each record about the data contains it."""
         return hashlib.sha256(self.query.encode()).hexdigest()
 
 

@@ -1,4 +1,4 @@
-"""What is wrong with a table, told by column, kind and row, and never by value.
+"""Mistakes in a table by column, kind and row. A value is never shown.
 
 Of each kind the first rows are kept and the others counted, so that a table with a million wrong cells is
 told in as little memory as one with five.
@@ -37,12 +37,12 @@ class Mistake:
 
     @property
     def words(self) -> str:
-        """The column and what is wrong with it."""
+        """The column and its problem."""
         return self.flaw if self.column is None else f"column {self.column}: {self.flaw}"
 
     @property
     def line(self) -> str:
-        """The mistake as a person reads it."""
+        """The mistake as a line for a person."""
         return self.words + where(self.rows, self.count)
 
 
@@ -57,14 +57,14 @@ class Mistakes:
         self._hints: list[str] = []
 
     def add(self, flaw: str, rows: Sequence[int] = (), *, column: str | None = None) -> None:
-        """Note a kind of mistake in some more rows."""
+        """Add a kind of mistake with more rows."""
         kind = (column, flaw)
         kept = self._rows.setdefault(kind, [])
         kept.extend(rows[: self._kept_rows - len(kept)])
         self._counts[kind] = self._counts.get(kind, 0) + len(rows)
 
     def add_hint(self, hint: str | None) -> None:
-        """Note in one sentence what corrects these mistakes, if that is known. A hint is not a mistake."""
+        """Add a sentence that explains how to correct these mistakes. A hint is not a mistake."""
         if hint is not None:
             self._hints.append(hint)
 
@@ -75,20 +75,20 @@ class Mistakes:
 
     @property
     def found(self) -> tuple[Mistake, ...]:
-        """All kinds, in the order in which they were met."""
+        """All kinds of mistakes in the order of discovery."""
         return tuple(
             Mistake(flaw=kind[1], column=kind[0], rows=tuple(rows), count=self._counts[kind])
             for kind, rows in self._rows.items()
         )
 
     def stop_if_any(self) -> None:
-        """Raises DataError with everything found."""
+        """Raise DataError with everything that was found."""
         if self._rows:
             refuse([mistake.line for mistake in self.found], self.hints)
 
 
 def where(rows: Sequence[int], count: int) -> str:
-    """The first rows in words, and how many more there are; empty if there is none."""
+    """Return the first rows as text, and how many more there are; empty if there is none."""
     shown = rows[:_SHOWN_ROWS]
     words = f" in row{'s' if len(shown) > 1 else ''} {', '.join(map(str, shown))}" if shown else ""
     others = count - len(shown)
@@ -96,19 +96,19 @@ def where(rows: Sequence[int], count: int) -> str:
 
 
 def refuse(lines: Sequence[str], hints: Sequence[str] = ()) -> NoReturn:
-    """Raises DataError with the first lines and the number of the others; the hints begin its remedy."""
+    """Raise DataError with the first lines and the number of the others. The hints begin its remedy."""
     shown = list(lines[:_SHOWN_MISTAKES])
     if len(lines) > len(shown):
         shown.append(f"and {len(lines) - len(shown)} mistakes of other columns or kinds")
     raise DataError(
-        what="The table does not meet its contract:\n" + "\n".join(f"    {line}" for line in shown),
+        what="The table does not satisfy its contract:\n" + "\n".join(f"    {line}" for line in shown),
         consequence="The table was not used and nothing left this site.",
         remedy=" ".join([*hints, CORRECT_TABLE]),
     )
 
 
 def like_column(name: str, found: Sequence[str], declared: Container[str]) -> str:
-    """Where a column of nearly this name stands; an undeclared name itself may be a patient's, and is not repeated."""
+    """Name the column with a similar name. An undeclared name may be a patient's, so it is not repeated."""
     near = nearest_name(name, [other for other in found if other and other not in declared])
     if near is None:
         return ""

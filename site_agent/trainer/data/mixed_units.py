@@ -1,4 +1,4 @@
-"""Numbers of one column that cannot all be in one unit: cholesterol of some patients in mg/dl, of others in mmol/l.
+"""Finds columns with mixed units: cholesterol of some patients in mg/dl, of others in mmol/l.
 
 Nothing is decided here. A column is pointed out where its values lie at two scales: on the logarithmic scale there are
 two heaps of about the same width with a valley between them, which no distribution with one peak has. A factor that is
@@ -93,7 +93,7 @@ class MixedUnits:
 
     @property
     def words(self) -> str:
-        """What was found, for a person; no value of a patient is in it."""
+        """The finding in words for a person. It contains no value of a patient."""
         size = "larger" if self.minority_is_larger else "smaller"
         units = self.conversion
         known = "" if units is None else f", as {units.first} and {units.second} differ"
@@ -102,7 +102,7 @@ class MixedUnits:
 
 
 def mixed_units(values: Numbers, others: Sequence[Numbers] = ()) -> MixedUnits | None:
-    """Two scales among the positive values of a column, if there are.
+    """Return two scales among the positive values of a column, or None.
 
     Args:
         values: float64 of shape (rows,), NaN where missing. A column with negative numbers is not looked at.
@@ -143,7 +143,7 @@ def unit_hint(column: str, inside: Numbers, outside: Numbers) -> str | None:
 
 
 def far_values(values: Numbers) -> npt.NDArray[np.bool_]:
-    """Which positive values lie further from the others than any measurement spreads, as one with a lost point does.
+    """Return which positive values are so far from the others that a decimal point may be lost.
 
     Args:
         values: float64 of shape (rows,), NaN where missing. A column with negative numbers is not looked at.

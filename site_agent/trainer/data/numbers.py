@@ -1,4 +1,4 @@
-"""Blocks of cells that are plainly written numbers, converted at once.
+"""Converts blocks of cells with plainly written numbers at once.
 
 What is plain is decided here narrowly: all else goes the careful way, in cells.py, so nothing here has to know why a
 cell is no number.
@@ -19,7 +19,7 @@ Numbers: TypeAlias = npt.NDArray[np.float64]
 
 
 def plain_numbers(cells: arrow.Array, words: arrow.StringArray, decimal: str) -> Numbers | None:
-    """Float64 of shape (cells,), NaN where a cell is missing; None where one is neither that nor a number to use.
+    """Return float64 of shape (cells,), NaN if missing, or None if any cell is not a plain number.
 
     Args:
         cells: texts without nulls, or numbers with nulls where the source has none.
@@ -34,7 +34,7 @@ def plain_numbers(cells: arrow.Array, words: arrow.StringArray, decimal: str) ->
 
 
 def plain_cells(texts: arrow.StringArray, words: arrow.StringArray, decimal: str) -> npt.NDArray[np.bool_]:
-    """Which texts are missing or numbers of a length and size that surely can be converted: shape (texts,)."""
+    """Return which texts are missing or certainly convertible numbers: shape (texts,)."""
     point = "[.]" if decimal == "." else decimal
     number = rf"^-?(\d{{1,30}}({point}\d{{0,30}})?|{point}\d{{1,30}})([eE]-?\d)?$"
     is_plain = compute.or_(compute.match_substring_regex(texts, number), compute.is_in(texts, value_set=words))

@@ -1,4 +1,4 @@
-"""From a checked table to the numbers a network reads; fitted on training rows, and on no other.
+"""Converts a checked table to numbers for a network. Fitted only to training rows.
 
 The same code encodes for training, testing and prediction. Saved as JSON together with the contract
 it was fitted under, so that a prediction needs no second file that could have changed; every float
@@ -82,7 +82,7 @@ class Preprocessing(Document):
         return self.contract.encoded_columns
 
     def encode(self, table: Table, rows: Rows | None = None) -> Features:
-        """The table's features as C-contiguous float32 of shape (rows, columns).
+        """Return the table's features as C-contiguous float32 of shape (rows, columns).
 
         Args:
             table: read under a contract with the same features and codes.
@@ -113,14 +113,15 @@ class Preprocessing(Document):
                 place += part.shape[1]
         if too_far:
             raise DataError(
-                what=f"Values lie too far from those of the training rows in: {', '.join(too_far[:5])}.",
+                what=f"These columns have values too far from the training rows: {', '.join(too_far[:5])}.",
                 consequence="The table was not used and nothing left this site.",
-                remedy="Declare a range for these columns in the contract. The check then lists such rows.",
+                remedy="Declare a range for these columns in the contract. The check then lists rows outside the "
+                "range.",
             )
         return encoded
 
     def targets(self, table: Table) -> Targets:
-        """Shape (rows,): binary float32 of 0 and 1, multi-class int64, regression z-scored float64."""
+        """Return targets of shape (rows,): binary float32 0 and 1, multi-class int64, regression z-scored float64."""
         if table.target is None:
             raise ValueError("a table read for prediction has no targets")
         match self.contract.target:
@@ -134,17 +135,17 @@ class Preprocessing(Document):
                 assert_never(target)
 
     def in_target_units(self, standardised: Numbers) -> Numbers:
-        """The inverse of `targets` for regression: z-scores, float64 of any shape, to the target's own unit."""
+        """Return z-scores of a regression, float64 of any shape, in the target's own unit."""
         scale = self._scale()
         return standardised * scale.deviation + scale.mean
 
     def to_json(self) -> str:
-        """The record as text, from which `from_json` makes an equal one."""
+        """Return the record as text, which `from_json` reads."""
         return self.model_dump_json(indent=2)
 
     @staticmethod
     def from_json(text: str) -> Preprocessing:
-        """The record that `to_json` wrote.
+        """Read the record that `to_json` wrote.
 
         Raises:
             ConfigurationError: the text is damaged or of another version.
@@ -155,7 +156,7 @@ class Preprocessing(Document):
             loaded = None  # pydantic's error quotes what it read, so it is not chained
         if loaded is None or not _fits(loaded):
             raise ConfigurationError(
-                what="The saved preprocessing is damaged or of another version of this program.",
+                what="The saved preprocessing is damaged or from another version of this program.",
                 consequence="Nothing was predicted or trained, and nothing left this site.",
                 remedy="Use another saved model, or train again.",
             )
@@ -170,14 +171,14 @@ class Preprocessing(Document):
         if contract is self.contract or _layout(contract) == _layout(self.contract):
             return
         raise ConfigurationError(
-            what="The contract's features or codes are not those the model was trained with.",
+            what="The contract's features or codes differ from those of the trained model.",
             consequence="The table was not used and nothing left this site.",
-            remedy="Use the contract the model was trained with, or train again.",
+            remedy="Use the contract of the trained model, or train again.",
         )
 
 
 def fit(contract: Contract, table: Table, training_rows: Rows) -> Preprocessing:
-    """What the encoders learn from the training rows.
+    """Fit the encoders to the training rows.
 
     Args:
         contract: the declaration the table was read under.
@@ -197,7 +198,7 @@ def fit(contract: Contract, table: Table, training_rows: Rows) -> Preprocessing:
     ]
     if empty:
         raise DataError(
-            what=f"No training row has a value in: {', '.join(empty[:5])}.",
+            what=f"These columns have no value in any training row: {', '.join(empty[:5])}.",
             consequence="Training did not start and nothing left this site.",
             remedy="Give these columns the role ignore in the contract.",
         )

@@ -1,4 +1,4 @@
-"""Which rows train, validate and test: by a seed, by patient where one is declared, always the same.
+"""Splits rows into training, validation and test: by a seed, by patient if declared, always in the same way.
 
 Source: the paper's experiment ("Data of the paper's experiments"): two calls of scikit-learn's
 `train_test_split` with one seed, shuffled, not stratified. Differs from it only where a patient
@@ -35,7 +35,7 @@ class SplitRows:
 
 
 def split_rows(table: Table, split: Split) -> SplitRows:
-    """The rows of each part; with a patient column no patient is in two of them.
+    """Return the rows of each part. With a patient column no patient is in two parts.
 
     Raises:
         DataError: a part would be empty.
@@ -58,7 +58,7 @@ def split_rows(table: Table, split: Split) -> SplitRows:
 
 
 def steady_split(table: Table, split: Split) -> SplitRows:
-    """The rows of each part, each patient dealt by a keyed hash and by nothing else.
+    """Return the rows of each part. Only a keyed hash of the patient decides the part.
 
     Without a patient column each row is dealt by a hash of its own values, so equal rows are in one part. Parts have
     about the declared shares.
@@ -117,7 +117,7 @@ def _systematic(rows: Rows, outcomes: npt.NDArray[np.float64], count: int, gener
 
 def _too_few(count: int, unit: str) -> DataError:
     return DataError(
-        what=f"{count} {unit} are too few to be split into training, validation and test.",
+        what=f"{count} {unit} are too few for training, validation and test.",
         consequence="Training did not start and nothing left this site.",
-        remedy=f"Give a table with more {unit}, or smaller test_share and validation_share.",
+        remedy=f"Use a table with more {unit}, or smaller test_share and validation_share.",
     )

@@ -98,7 +98,7 @@ class Table:
 
     @cached_property
     def groups(self) -> Mapping[str, tuple[str, ...]]:
-        """By name of each group that the table has, one label per row: its label, else its code, else "unknown"."""
+        """One label for each row, by the name of each group: its label, else its code, else "unknown"."""
         labels = {}
         for column in self.contract.groups:
             positions = self.features.get(column.name, self.group_positions.get(column.name))
@@ -119,7 +119,7 @@ class Table:
 
     @cached_property
     def digest(self) -> str:
-        """BLAKE3 of everything that was read, the contract included, in hexadecimal. It stays at the site."""
+        """The BLAKE3 of everything that was read, including the contract, in hexadecimal. It stays at the site."""
         numbers = {**self.features, **{f"group {name}": values for name, values in self.group_positions.items()}}
         arrays: list[tuple[str, npt.NDArray[np.generic]]] = list(numbers.items())
         if self.target is not None:
@@ -151,7 +151,7 @@ class Survey:
 
 
 def read_table(path: Path, contract: Contract, *, today: date | None = None) -> Table:
-    """The table at `path`, checked against `contract`.
+    """Read the table at `path` and check it against `contract`.
 
     Args:
         path: what the contract's format says: a text file, a workbook, a Parquet file, a database.
@@ -168,7 +168,7 @@ def read_table(path: Path, contract: Contract, *, today: date | None = None) -> 
 
 
 def survey_table(path: Path, contract: Contract, *, today: date | None = None) -> Survey:
-    """As `read_table`, with the mistakes as a result.
+    """Like `read_table`, but return the mistakes.
 
     Raises:
         DataError: the source cannot be read at all, or its columns are not those declared.
@@ -179,7 +179,7 @@ def survey_table(path: Path, contract: Contract, *, today: date | None = None) -
 
 
 def survey_new_rows(path: Path, contract: Contract, *, has_outcome: bool = False, today: date | None = None) -> Survey:
-    """New patients as far as they can be read, with every row of every mistake; a wrong cell is NaN.
+    """Read new patients as far as possible, with all rows of each mistake. A wrong cell becomes NaN.
 
     With a header the columns of target, patient, group and ignored may be absent, without one the target, and a single
     row is enough. A feature that the table does not have is NaN in every row, and a mistake that names no row. Columns

@@ -1,4 +1,4 @@
-"""Dates to the time between two days: an age, or how long something lasted."""
+"""Converts dates to the time between two days, such as an age or a duration."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ DAYS_PER_YEAR: Final = 365.25
 
 
 def interval_rule(feature: DateFeature) -> IntervalRule:
-    """How the time between two days is counted, and what of it is allowed."""
+    """Return the rule for the time between two days: how to count, and what is allowed."""
     return IntervalRule(
         feature.range or (None, None),
         sign=1 if feature.since is not None else -1,
@@ -27,7 +27,7 @@ def interval_rule(feature: DateFeature) -> IntervalRule:
 
 
 def interval_of(feature: DateFeature, own: Parsed, days: Mapping[str, Parsed]) -> Parsed:
-    """A block of a date feature in its unit.
+    """Convert a block of a date feature to its unit.
 
     Args:
         feature: the declaration.

@@ -1,4 +1,4 @@
-"""Who accepted the warnings of an examination: one small file per digest, beside the site's approvals.
+"""Who accepted the warnings of an examination: one small file for each digest, beside the approvals.
 
 The digest binds the table's content, its contract, the split and the very warnings. One changed cell that is read,
 and somebody has to look again.
@@ -27,7 +27,7 @@ class Acceptance(Document):
 
 
 def accept(state: Path, acceptance: Acceptance) -> None:
-    """Record it below the state directory, whole or not at all.
+    """Record the acceptance in the state directory, complete or not at all.
 
     Raises:
         UnavailableError: the disk does not take it.
@@ -36,7 +36,7 @@ def accept(state: Path, acceptance: Acceptance) -> None:
 
 
 def find_acceptance(state: Path, digest: str) -> Acceptance | None:
-    """The acceptance of exactly this examination, or None.
+    """Return the acceptance of exactly this examination, or None.
 
     Raises:
         DataError: there is a file in its place that is no acceptance.
@@ -57,7 +57,7 @@ def find_acceptance(state: Path, digest: str) -> Acceptance | None:
 
 
 def moment(at: datetime) -> str:
-    """An aware time as it stands in the record, to the second."""
+    """Return a time with its zone as in the record, to the second."""
     return at.isoformat(timespec="seconds")
 
 

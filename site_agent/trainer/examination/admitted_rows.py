@@ -1,4 +1,4 @@
-"""The one way from a hospital's table to training, counts and reports: read, examined, its warnings accepted."""
+"""The only way from a hospital's table to training, counts and reports: read, examine, check accepted warnings."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _SHOWN_WARNINGS = 5
 
 
 def examined(hospital: Hospital) -> Examination:
-    """The hospital's table, read under its contract and examined.
+    """Read the hospital's table under its contract and examine it.
 
     Raises:
         OperatorError: the contract is wrong, or the table cannot be read at all.
@@ -31,7 +31,7 @@ def examined(hospital: Hospital) -> Examination:
 
 
 def admitted(hospital: Hospital) -> Examination:
-    """The hospital's table where it may be used, for training, counting or reporting.
+    """Return the hospital's table if it may be used for training, counting or reporting.
 
     Raises:
         DataError: it has errors, or warnings that nobody has accepted where this hospital's file lets those stop.
@@ -42,7 +42,7 @@ def admitted(hospital: Hospital) -> Examination:
 
 
 def admit(hospital: Hospital) -> tuple[Dataset, Preprocessing]:
-    """The table made ready for training. The trainer's log records how many warnings it has.
+    """Prepare the table for training. The trainer's log records how many warnings it has.
 
     Raises:
         DataError: as `admitted`.
@@ -71,7 +71,7 @@ def _check_admitted(hospital: Hospital, examination: Examination) -> None:
 
 
 def stop_as_listed(hospital: Hospital, examination: Examination, configuration: Path) -> None:
-    """Raises DataError if findings that were just listed prevent training. The error does not repeat them."""
+    """Raise DataError if findings that were just listed prevent training. The error does not repeat them."""
     unused = "The table is not used for training. Nothing left this site."
     if examination.errors:
         raise DataError(
@@ -84,7 +84,7 @@ def stop_as_listed(hospital: Hospital, examination: Examination, configuration: 
         raise DataError(
             what=f"Nobody has accepted the {counted(len(examination.warnings), 'warning')} listed above.",
             consequence=unused,
-            remedy=f"Correct the table, or run `{accept}` if it is right.",
+            remedy=f"Correct the table, or run `{accept}` if the table is right.",
         )
 
 
@@ -94,6 +94,6 @@ def is_accepted(hospital: Hospital, examination: Examination) -> bool:
 
 
 def check_errors(examination: Examination) -> None:
-    """Raises DataError with the errors, if there are any."""
+    """Raise DataError with the errors, if there are any."""
     if examination.errors:
         refuse([error.words + where(error.rows, error.count) for error in examination.errors], examination.hints)

@@ -1,4 +1,4 @@
-"""How well one column predicts the outcome on its own: what is too good is often known only after the outcome.
+"""Measures how well one column alone predicts the outcome. A very good column may be recorded after the outcome.
 
 Looked at on the rows that do not test. A column is used three ways, and the best one counts: by its rank, by the
 outcome's rate in each of its codes or tenths, and by whether a value is missing. Rates are taken from one half of
@@ -24,14 +24,14 @@ Truth = npt.NDArray[np.bool_]
 
 
 def sampled(rows: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """The rows, or a hundred thousand of them, always the same ones."""
+    """Return the rows, or a fixed sample of a hundred thousand of them."""
     if len(rows) <= _MOST_ROWS:
         return rows
     return np.sort(np.random.default_rng(0).choice(rows, _MOST_ROWS, replace=False))
 
 
 def auroc(values: Numbers, truth: Truth) -> float:
-    """The area under the ROC curve, ties counted half; values without NaN, both outcomes present."""
+    """Return the area under the ROC curve; ties count half. Needs both outcomes and no NaN."""
     places, inverse = np.unique(values, return_inverse=True)
     positives = np.bincount(inverse[truth], minlength=len(places)).astype(np.float64)
     negatives = np.bincount(inverse[~truth], minlength=len(places)).astype(np.float64)
@@ -40,7 +40,7 @@ def auroc(values: Numbers, truth: Truth) -> float:
 
 
 def auroc_alone(values: Numbers, truth: Truth, *, is_code: bool) -> float | None:
-    """The best area of one column, from 0.5; None where there are fewer than ten rows of an outcome.
+    """Return the larger area of one column or its inverse; None with fewer than ten rows of an outcome.
 
     Args:
         values: float64 of shape (rows,), missing as NaN, or as -1 of a code.
@@ -58,7 +58,7 @@ def auroc_alone(values: Numbers, truth: Truth, *, is_code: bool) -> float | None
 
 
 def correlation_alone(values: Numbers, target: Numbers) -> float | None:
-    """The magnitude of Spearman's correlation; None where it is not defined."""
+    """Return the absolute value of Spearman's correlation; None if it is undefined."""
     there = ~np.isnan(values)
     if there.sum() < _FEWEST:
         return None

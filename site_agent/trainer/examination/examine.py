@@ -1,4 +1,4 @@
-"""The examination of a table before the first round: everything that is found, and whether it may be used.
+"""Examines a table before the first round: lists all findings and decides whether it may be used.
 
 Pure: a table that was read, and how it is to be split, become findings. No finding holds a value of a patient; the
 page has means and shares, and like all of this it stays at the site.
@@ -78,22 +78,22 @@ class Examination:
 
     @property
     def errors(self) -> tuple[Finding, ...]:
-        """Those that stop."""
+        """The findings that prevent training."""
         return tuple(finding for finding in self.findings if finding.level == "error")
 
     @property
     def warnings(self) -> tuple[Finding, ...]:
-        """Those that a person has to accept."""
+        """The findings that a person must accept."""
         return tuple(finding for finding in self.findings if finding.level == "warning")
 
     @property
     def query_digest(self) -> str | None:
-        """SHA-256 of the query by which the rows came, if they came by one."""
+        """The SHA-256 of the query that returned the rows, or None."""
         form = self.table.contract.format
         return form.query_digest if isinstance(form, SqlFormat) else None
 
     def to_json(self) -> dict[str, Json]:
-        """Everything but the rows themselves, for a file that stays at the site."""
+        """Return everything except for the rows, for a file that stays at the site."""
         facts: dict[str, Json] = {
             "rows": self.table.rows,
             "rows_without_outcome": len(self.table.dropped),

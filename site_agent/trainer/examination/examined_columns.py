@@ -1,4 +1,4 @@
-"""What is found in single columns and pairs of columns."""
+"""Findings about single columns and pairs of columns."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ _MOST_TOLD: Final = 20
 
 
 def absent_in(feature: Feature, values: Numbers) -> npt.NDArray[np.bool_]:
-    """Which values are missing: NaN, or the position of unknown; bool of shape (rows,)."""
+    """Return which values are missing (NaN or the position of unknown), bool of shape (rows,)."""
     return values < 0 if isinstance(feature, CategoricalFeature) else np.isnan(values)
 
 
 def column_findings(table: Table) -> Iterator[Finding]:
-    """Columns that are empty, mostly empty, constant, or hold markers, two units, or numbers that cannot be."""
+    """Yield columns that are empty, mostly empty or constant, or that have markers, two units or impossible numbers."""
     for feature in table.contract.features:
         values = table.features[feature.name]
         absent = absent_in(feature, values)
@@ -56,7 +56,7 @@ def column_findings(table: Table) -> Iterator[Finding]:
 
 
 def outcome_and_group_findings(table: Table) -> Iterator[Finding]:
-    """Codes of the outcome and of columns that only name groups, where they are written in two ways."""
+    """Yield codes with two spellings in the outcome and in columns that only name groups."""
     target = table.contract.target
     if isinstance(target, MultiClassTarget) and table.target is not None:
         yield from _spellings(table, target.name, target.classes, table.target)
@@ -109,14 +109,14 @@ def _disguised(table: Table, feature: Feature, values: Numbers, markers: tuple[f
 
 
 def rows_of(table: Table, places: npt.NDArray[np.int64]) -> tuple[int, ...]:
-    """The numbers of the first of these rows, as a spreadsheet counts them."""
+    """Return the numbers of the first of these rows, as a spreadsheet counts them."""
     first = places[:KEPT_ROWS]
     numbers = first + 1 if table.row_numbers is None else table.row_numbers[first]
     return tuple(int(number) for number in numbers)
 
 
 def collinear_findings(table: Table) -> Iterator[Finding]:
-    """Pairs of columns that say the same, by Pearson's correlation where both have a value; the closest ones."""
+    """Yield pairs of columns with the same information, by Pearson's correlation where both have values."""
     features = [
         feature
         for feature in table.contract.features

@@ -1,4 +1,4 @@
-"""What is found about the outcome: its share in each part of the split, small groups, and what gives it away."""
+"""Findings about the outcome: its share in each part of the split, small groups, and columns that reveal it."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Part:
 
 
 def parts_of(table: Table, parts: SplitRows, patients: npt.NDArray[np.int64] | None) -> tuple[Part, ...]:
-    """Training, validation and test in numbers."""
+    """Return the sizes of training, validation and test."""
     named = (("training", parts.training), ("validation", parts.validation), ("test", parts.test))
     target, classes = table.target, table.contract.target.classes
     found = []
@@ -63,7 +63,7 @@ def parts_of(table: Table, parts: SplitRows, patients: npt.NDArray[np.int64] | N
 
 
 def dropped_findings(table: Table) -> Iterator[Finding]:
-    """Rows without an outcome that were left out, as the contract declares."""
+    """Yield rows that were left out without an outcome, as the contract declares."""
     count = len(table.dropped)
     if not count:
         return
@@ -76,7 +76,7 @@ def dropped_findings(table: Table) -> Iterator[Finding]:
 
 
 def part_findings(parts: tuple[Part, ...], classes: tuple[str, ...]) -> Iterator[Finding]:
-    """Classes that a part lacks or has few of, and shares that differ between training and test."""
+    """Yield classes that are rare or absent in a part, and shares that differ between training and test."""
     training, _, test = parts
     for name in classes:
         for part in parts:
@@ -95,7 +95,7 @@ def part_findings(parts: tuple[Part, ...], classes: tuple[str, ...]) -> Iterator
 
 
 def group_findings(table: Table, test: npt.NDArray[np.int64]) -> Iterator[Finding]:
-    """Declared groups with few test rows."""
+    """Yield declared groups with few test rows."""
     for name, labels in table.groups.items():
         counts = Counter(labels[row] for row in test)
         small = [label for label in dict.fromkeys(labels) if counts[label] < FEWEST_IN_GROUP]
@@ -105,7 +105,7 @@ def group_findings(table: Table, test: npt.NDArray[np.int64]) -> Iterator[Findin
 
 
 def alone(table: Table, rows: npt.NDArray[np.int64]) -> dict[str, float]:
-    """By feature how well it predicts on its own: an area under the ROC curve, or a correlation for a number."""
+    """Return how well each feature alone predicts: an area under the ROC curve, or a correlation for a number."""
     rows = sampled(rows)
     target = table.target
     if target is None:
@@ -129,7 +129,7 @@ def alone(table: Table, rows: npt.NDArray[np.int64]) -> dict[str, float]:
 
 
 def alone_findings(table: Table, measured: Mapping[str, float]) -> Iterator[Finding]:
-    """Columns that predict suspiciously well on their own."""
+    """Yield columns that predict suspiciously well alone."""
     is_number = isinstance(table.contract.target, RegressionTarget)
     limit = SUSPICIOUS_CORRELATION if is_number else SUSPICIOUS_AUROC
     what = "a rank correlation" if is_number else "an area under the ROC curve"

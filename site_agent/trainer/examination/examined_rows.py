@@ -1,4 +1,4 @@
-"""What is found in rows: the same row twice, a patient who is two people, one patient in two parts of the split."""
+"""Findings about rows: duplicate rows, conflicting facts of a patient, and patients in two parts of the split."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Places = npt.NDArray[np.int64]
 
 
 def patient_numbers(table: Table) -> Places | None:
-    """Int64 of shape (rows,), equal where identifiers are; None where no column identifies a patient."""
+    """Number the patients: int64 (rows,), equal for equal identifiers. None if no column identifies a patient."""
     if table.patients is None:
         return None
     numbers: dict[str, int] = {}
@@ -25,7 +25,7 @@ def patient_numbers(table: Table) -> Places | None:
 
 
 def row_findings(table: Table, parts: SplitRows | None) -> Iterator[Finding]:
-    """Everything about rows; `parts` is None where the table cannot be split."""
+    """Yield all findings about rows. `parts` is None if the table cannot be split."""
     patients = patient_numbers(table)
     yield from _duplicates(table, patients, parts)
     if patients is None:

@@ -1,4 +1,4 @@
-"""One thing that the examination of a table found, and what it means for going on."""
+"""One finding of a table's examination, and whether training may continue."""
 
 from __future__ import annotations
 
@@ -28,5 +28,5 @@ class Finding:
 
 
 def counted(number: int, word: str) -> str:
-    """A number with its word: 1 error, 2 errors."""
+    """Return a number with its noun: 1 error, 2 errors."""
     return f"{number} {word}{'' if number == 1 else 's'}"

@@ -1,4 +1,4 @@
-"""Table 1: the patients by outcome, as clinical papers show them. It stays at the site."""
+"""Table 1: the patients by outcome, as in clinical papers. It stays at the site."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Line = tuple[str, ...]
 
 
 def table_one(table: Table) -> tuple[Line, ...]:
-    """The head and one line or more per feature: all rows, then those of each class.
+    """Return the header and the lines of each feature: all rows, then the rows of each class.
 
     Numbers: mean (standard deviation), then median [quartiles]. Codes: rows (share of those with a value).
     """

@@ -1,4 +1,4 @@
-"""Attention of many narrow heads, written out so that a CPU spends its time on arithmetic.
+"""Attention with many narrow heads, written so that a CPU mostly computes.
 
 The usual routes (fused kernels, batched matrix products) start one tiny product per head and row;
 with heads of width 2 most of their time is overhead. Here heads and batch together are the last,
@@ -48,7 +48,7 @@ class Attended(NamedTuple):
 
 
 def attend(projections: Tensor, heads: int) -> tuple[Tensor, tuple[Attended, ...]]:
-    """Every token attends to every token of its row.
+    """Let every token attend to every token of its row.
 
     Args:
         projections: (3·e, d, B) with e a multiple of `heads`; queries, keys, values. With a stack
@@ -72,7 +72,7 @@ def attend(projections: Tensor, heads: int) -> tuple[Tensor, tuple[Attended, ...
 
 
 def attend_backward(gradient: Tensor, attended: Sequence[Attended], heads: int) -> Tensor:
-    """The gradient of the projections, (3·e, d, B), from that of the result, (e, d, B); with a stack before.
+    """Return the gradient of the projections, (3·e, d, B), from that of the result, (e, d, B); with a stack before.
 
     With the incoming gradient g: ∂v = Σ_q P·g and ∂s = P·(g·v - Σ_c g·O), the scores without log2(e); the
     rest is the product rule.

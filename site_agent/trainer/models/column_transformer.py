@@ -1,4 +1,4 @@
-"""A transformer over one token per column, read at a token of its own (Gorishniy et al. 2021).
+"""A transformer with one token for each column and one for the output (Gorishniy et al. 2021).
 
 What it computes stands in `protos.plan.networks.transformer_networks`. Parameters are those of
 `protos.plan.architecture.network_tensors`, and there are no buffers; a fresh network holds NaN. Tokens are
@@ -26,20 +26,20 @@ class FeatureTokens(nn.Module):
         self.head = nn.ModuleDict({"output": Output(architecture.width, outputs)})
 
     def represent(self, rows: Tensor) -> tuple[Tensor]:
-        """(B, d) to (B, w)."""
+        """Map (B, d) to (B, w)."""
         tokens = self.input["tokenizer"](rows)
         for block in self.body.values():
             tokens = block(tokens)
         return (tokens[..., 0, :],)
 
     def decide(self, representations: tuple[Tensor, ...]) -> Tensor:
-        """(B, w) to (B, C)."""
+        """Map (B, w) to (B, C)."""
         (token,) = representations
         logits: Tensor = self.head["output"](token)
         return logits
 
     def forward(self, rows: Tensor) -> Tensor:
-        """Logits (B, C) of encoded rows (B, d)."""
+        """Return logits (B, C) of encoded rows (B, d)."""
         return self.decide(self.represent(rows))
 
 
@@ -53,7 +53,7 @@ class Tokenizer(nn.Module):
         self.decision = parameter(width)
 
     def forward(self, rows: Tensor) -> Tensor:
-        """(B, d) to (B, d + 1, w)."""
+        """Map (B, d) to (B, d + 1, w)."""
         # The batch goes between the stack axis, where there is one, and the parameter's own axes.
         tokens = torch.addcmul(self.bias.unsqueeze(-3), rows.unsqueeze(-1), self.weight.unsqueeze(-3))
         decision = self.decision[..., None, None, :].expand(*rows.shape[:-1], 1, -1)
@@ -70,7 +70,7 @@ class Block(nn.Module):
         self.feedforward = TokenFeedForward(architecture)
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """(B, tokens, w) to the same shape."""
+        """Map (B, tokens, w) to the same shape."""
         for part in (self.attention, self.feedforward):
             tokens = tokens + functional.dropout(part(tokens), self._dropout, self.training)
         return tokens
@@ -87,7 +87,7 @@ class Attention(nn.Module):
         self.output = Linear(architecture.width, architecture.width, bias=True)
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """(B, tokens, w) to the same shape."""
+        """Map (B, tokens, w) to the same shape."""
         projections = self.projections(self.normalisation(tokens))
         # (..., tokens, 3·w) to three of (..., heads, tokens, w / heads)
         by_head = projections.unflatten(-1, (3, self._heads, -1)).movedim(-4, -2)
@@ -110,7 +110,7 @@ class TokenFeedForward(nn.Module):
         self.outer = Linear(architecture.hidden, architecture.width, bias=True)
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """(B, tokens, w) to the same shape."""
+        """Map (B, tokens, w) to the same shape."""
         hidden: Tensor = self.inner(self.normalisation(tokens))
         if self._is_gated:
             selected, gating = hidden.chunk(2, dim=-1)
@@ -130,6 +130,6 @@ class Output(nn.Module):
         self.linear = Linear(inputs, outputs, bias=True)
 
     def forward(self, token: Tensor) -> Tensor:
-        """(B, inputs) to (B, outputs)."""
+        """Map (B, inputs) to (B, outputs)."""
         logits: Tensor = self.linear(functional.relu(self.normalisation(token)))
         return logits

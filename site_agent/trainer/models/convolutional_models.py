@@ -129,7 +129,7 @@ class Convolutional(nn.Module):
         return (self.body(self.input(images), copies),)
 
     def decide(self, representations: tuple[Tensor, ...]) -> Tensor:
-        """The last layer after dropout: (B, last hidden width) to (B, C)."""
+        """Apply the last layer after dropout: (B, last hidden width) to (B, C)."""
         (values,) = representations
         logits: Tensor = self.head["output"](functional.dropout(values, self._dropout, self.training))
         return logits
@@ -158,7 +158,7 @@ class ParallelConvolutional(nn.Module):
         return _as_rows(self.common(images), copies), _as_rows(self.unique(images), copies)
 
     def decide(self, representations: tuple[Tensor, ...]) -> Tensor:
-        """The head on both results side by side, after dropout: to (B, C)."""
+        """Apply the head to both results side by side, after dropout: to (B, C)."""
         together = functional.dropout(torch.cat(representations, dim=-1), self._dropout, self.training)
         logits: Tensor = self.head["output"](together)
         return logits

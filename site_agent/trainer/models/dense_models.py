@@ -1,4 +1,4 @@
-"""Chains of linear layers, and the networks made of them: dense, parallel, columns.
+"""Linear layers in sequence, and the networks built of them: dense, parallel and columns.
 
 Parameters are those of `protos.plan.architecture.network_tensors`, in names, order and shapes, and there
 are no buffers. Rows are (B, d), or (S, B, d) where parameters carry a stack axis. A fresh network
@@ -29,7 +29,7 @@ class Chain(nn.Module):
             self.add_module(f"layer{number}", Linear(inner, outer, bias=True))
 
     def forward(self, values: Tensor) -> Tensor:
-        """(B, first width) to (B, last width)."""
+        """Map (B, first width) to (B, last width)."""
         for layer in self.children():
             values = self._activation(layer(values))
         return values
@@ -48,11 +48,11 @@ class Dense(nn.Module):
         self.head = nn.ModuleDict({f"layer{len(hidden) + 1}": last})
 
     def represent(self, rows: Tensor) -> tuple[Tensor]:
-        """(B, d) to (B, last hidden width), before dropout."""
+        """Map (B, d) to (B, last hidden width), before dropout."""
         return (self.body(self.input(rows)),)
 
     def decide(self, representations: tuple[Tensor, ...]) -> Tensor:
-        """The last layer after dropout: (B, last hidden width) to (B, C)."""
+        """Apply the last layer after dropout: (B, last hidden width) to (B, C)."""
         (values,) = representations
         values = functional.dropout(values, self._dropout, self.training)
         for last in self.head.values():
@@ -60,7 +60,7 @@ class Dense(nn.Module):
         return values
 
     def forward(self, rows: Tensor) -> Tensor:
-        """Logits (B, C) of encoded rows (B, d)."""
+        """Return logits (B, C) of encoded rows (B, d)."""
         return self.decide(self.represent(rows))
 
 
@@ -77,15 +77,15 @@ class Parallel(nn.Module):
         self.head = nn.ModuleDict({"output": Linear(width, outputs, bias=True)})
 
     def represent(self, rows: Tensor) -> tuple[Tensor, Tensor]:
-        """(B, d) to the common and the unique extractor's results, (B, width of each)."""
+        """Map (B, d) to the results of the common and the unique extractor, (B, width of each)."""
         return self.common(rows[..., : self._common_columns]), self.unique(rows)
 
     def decide(self, representations: tuple[Tensor, ...]) -> Tensor:
-        """The head on both results side by side, after dropout: to (B, C)."""
+        """Apply the head to both results side by side, after dropout: to (B, C)."""
         together = functional.dropout(torch.cat(representations, dim=-1), self._dropout, self.training)
         logits: Tensor = self.head["output"](together)
         return logits
 
     def forward(self, rows: Tensor) -> Tensor:
-        """Logits (B, C) of encoded rows (B, d)."""
+        """Return logits (B, C) of encoded rows (B, d)."""
         return self.decide(self.represent(rows))

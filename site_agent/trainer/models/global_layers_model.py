@@ -40,19 +40,19 @@ class GlobalLayers(nn.Module):
         self.unique = nn.ModuleDict({"path": Linear(columns, outputs, bias=True)}) if has_path else None
 
     def represent(self, rows: Tensor) -> tuple[Tensor, ...]:
-        """(B, d) to the body's result (B, 2s) and, with a linear path, what it adds to the logits (B, C)."""
+        """Map (B, d) to the body's result (B, 2s) and, with a linear path, an addition to the logits (B, C)."""
         if self._input_dropout:
             rows = functional.dropout(rows, self._input_dropout, self.training)
         inner: Tensor = self.body(self.input(rows))
         return (inner,) if self.unique is None else (inner, self.unique["path"](rows))
 
     def decide(self, representations: tuple[Tensor, ...]) -> Tensor:
-        """Logits (B, C) of what `represent` returned."""
+        """Return logits (B, C) of the result of `represent`."""
         logits: Tensor = self.head(representations[0])
         return logits if self.unique is None else logits + representations[1]
 
     def forward(self, rows: Tensor) -> Tensor:
-        """Logits of shape (B, C) for encoded rows of shape (B, d)."""
+        """Return logits of shape (B, C) for encoded rows of shape (B, d)."""
         return self.decide(self.represent(rows))
 
 
@@ -70,7 +70,7 @@ class InputPart(nn.Module):
         self.layer1 = FullyConnected(columns * width, 4 * architecture.latent, architecture.dropout)
 
     def forward(self, rows: Tensor) -> Tensor:
-        """(B, d) to (B, 4s)."""
+        """Map (B, d) to (B, 4s)."""
         if self.normalisation is not None:
             rows = self.normalisation(rows)
         layer1: Tensor = self.layer1(rows if self.embedding is None else self._transformed(self.embedding, rows))
@@ -95,7 +95,7 @@ class BodyPart(nn.Module):
         self.layer4 = FeedForward(2 * latent, 2 * latent, latent // 2, gate=gate, bias=True, dropout=dropout)
 
     def forward(self, wide: Tensor) -> Tensor:
-        """(B, 4s) to (B, 2s)."""
+        """Map (B, 4s) to (B, 2s)."""
         wide = self.layer2(wide) + wide
         middle: Tensor = self.layer3(wide)
         narrow: Tensor = self.layer4(middle)
@@ -111,7 +111,7 @@ class HeadPart(nn.Module):
         self.output = Output(architecture.latent, outputs)
 
     def forward(self, middle: Tensor) -> Tensor:
-        """(B, 2s) to logits (B, C)."""
+        """Map (B, 2s) to logits (B, C)."""
         logits: Tensor = self.output(self.layer5(middle))
         return logits
 
@@ -125,7 +125,7 @@ class Output(nn.Module):
         self.linear = Linear(inputs, outputs, bias=True)
 
     def forward(self, values: Tensor) -> Tensor:
-        """(B, inputs) to (B, outputs)."""
+        """Map (B, inputs) to (B, outputs)."""
         logits: Tensor = self.linear(self.normalisation(values))
         return logits
 
@@ -140,7 +140,7 @@ class Embedding(nn.Module):
         self.normalisation = Normalisation(columns)
 
     def forward(self, columns: Tensor) -> Tensor:
-        """(d, B) to (e, d, B)."""
+        """Map (d, B) to (e, d, B)."""
         # Turned and copied here, 2·d·e numbers, so that the tokens come out contiguous.
         weight, bias = self.weight.mT.contiguous(), self.bias.mT.contiguous()
         tokens: Tensor = self.normalisation(

@@ -1,4 +1,4 @@
-"""The layers that the networks of this folder share: normalise, map, select, drop.
+"""The layers that the networks of this folder share: normalise, map, select and drop.
 
 The batch is the first axis and channels are the second, as torch's own layers have it. Where parameters
 carry a stack axis of S copies before their own, values carry it before theirs. The rules:
@@ -40,7 +40,7 @@ class Linear(nn.Module):
         self.bias = parameter(outputs) if bias else None
 
     def forward(self, values: Tensor) -> Tensor:
-        """(B, inputs) to (B, outputs); any axes may stand between the first and the last."""
+        """Map (B, inputs) to (B, outputs). Any axes may be between the first and the last."""
         return linear_map(values, self.weight, self.bias)
 
 
@@ -53,7 +53,7 @@ class Normalisation(nn.Module):
         self.bias = parameter(channels)
 
     def forward(self, values: Tensor) -> Tensor:
-        """(B, channels) or (B, channels, any) to the same shape."""
+        """Map (B, channels) or (B, channels, any) to the same shape."""
         weight = self.weight
         if weight.dim() == 2:
             own = (len(weight), 1, -1) + (1,) * (values.dim() - 3)
@@ -72,7 +72,7 @@ class LayerNormalisation(nn.Module):
         self.bias = parameter(channels)
 
     def forward(self, values: Tensor) -> Tensor:
-        """(B, ..., channels) to the same shape."""
+        """Map (B, ..., channels) to the same shape."""
         channels = values.shape[-1:]
         if self.weight.dim() == 1:
             return functional.layer_norm(values, channels, self.weight, self.bias, NORMALISATION_EPSILON)
@@ -93,7 +93,7 @@ class FeedForward(nn.Module):
         self._dropout = dropout
 
     def forward(self, values: Tensor) -> Tensor:
-        """(B, width) to the same shape."""
+        """Map (B, width) to the same shape."""
         hidden = functional.selu(self.inner(_dropped(self.normalisation(values), self._dropout, self.training)))
         if self.gate is not None:
             hidden = hidden * self.gate(values)
@@ -111,12 +111,12 @@ class FullyConnected(nn.Module):
         self._dropout = dropout
 
     def forward(self, values: Tensor) -> Tensor:
-        """(B, inputs) to (B, outputs)."""
+        """Map (B, inputs) to (B, outputs)."""
         return _dropped(functional.selu(self.linear(self.normalisation(values))), self._dropout, self.training)
 
 
 def linear_map(values: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """W·x + b over the last axis.
+    """Compute W·x + b over the last axis.
 
     Args:
         values: (B, ..., inputs), or (S, B, ..., inputs) with a stack.
@@ -136,7 +136,7 @@ class _StackedMap(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, rows: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        """Rows (S, B, inputs), weight (S, outputs, inputs) and bias (S, outputs) to (S, B, outputs)."""
+        """Map rows (S, B, inputs), weight (S, outputs, inputs) and bias (S, outputs) to (S, B, outputs)."""
         ctx.save_for_backward(rows, weight)
         if bias is None:
             return torch.bmm(rows, weight.mT)
@@ -145,7 +145,7 @@ class _StackedMap(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
-        """The gradients of all three, each where it is wanted."""
+        """Return the gradients of all three inputs; None if one is not needed."""
         rows, weight = ctx.saved_tensors
         wants_rows, wants_weight, wants_bias = ctx.needs_input_grad
         return (
@@ -156,7 +156,7 @@ class _StackedMap(torch.autograd.Function):
 
 
 def activation_of(name: ActivationName) -> Activation:
-    """The function behind the plan's word, any shape to the same shape."""
+    """Return the activation function with the plan's name, any shape to the same shape."""
     match name:
         case "relu":
             return functional.relu
@@ -171,7 +171,7 @@ def activation_of(name: ActivationName) -> Activation:
 
 
 def standard_statistics(scale: Tensor) -> tuple[Tensor, Tensor]:
-    """Mean 0 and variance 1 for as many channels as the scale has, of its type and on its device."""
+    """Return mean 0 and variance 1 for each channel of the scale, of its type and on its device."""
     return _statistics(scale.shape[0], scale.dtype, scale.device)
 
 
@@ -184,7 +184,7 @@ def _statistics(channels: int, dtype: torch.dtype, device: torch.device) -> tupl
 
 
 def dropout_terms(values: Tensor, rate: float) -> tuple[Tensor, Tensor]:
-    """A fresh factor and shift of the same shape; AlphaDropout is factor·x + shift.
+    """Draw a new factor and shift of the same shape. AlphaDropout is factor·x + shift.
 
     Source: Klambauer et al. 2017, section 3: a dropped value becomes SELU's lowest result, then an
     affine map restores mean 0 and variance 1. The choice comes from torch's default generator.
@@ -206,5 +206,5 @@ def _dropped(values: Tensor, rate: float, is_training: bool) -> Tensor:
 
 
 def parameter(*shape: int) -> nn.Parameter:
-    """A parameter that shows at once when nobody gave it its first values."""
+    """Return a parameter filled so that forgotten first values are noticed at once."""
     return nn.Parameter(torch.full(shape, math.nan))

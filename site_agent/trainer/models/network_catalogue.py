@@ -1,4 +1,4 @@
-"""From the architecture a plan names to a network.
+"""Builds a network from the architecture that a plan names.
 
 The one place that knows every network. The rules:
 
@@ -33,7 +33,7 @@ from site_agent.trainer.models.two_columns import Columns
 
 
 def build_network(architecture: Architecture, columns: int, outputs: int, common: int | None = None) -> nn.Module:
-    """The network of a plan, float32 on the CPU, mapping rows (B, columns) to logits (B, outputs).
+    """Build the network of a plan, float32 on the CPU, from rows (B, columns) to logits (B, outputs).
 
     Every one has `represent` and `decide`, see `site_agent.trainer.training.training_model`.
 
@@ -65,7 +65,7 @@ def build_network(architecture: Architecture, columns: int, outputs: int, common
             return ParallelConvolutional(architecture, outputs)
         case NamedTensors():
             raise ConfigurationError(
-                what="The architecture named-tensors lists tensors and has no network.",
+                what="The architecture named-tensors only lists tensors and has no network.",
                 consequence="Nothing was trained and nothing left this site.",
                 remedy="Name an architecture with a network in the plan, for example global-layers-network.",
             )

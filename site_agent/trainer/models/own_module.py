@@ -42,7 +42,7 @@ _CONSEQUENCE: Final = "Nothing was trained and nothing left this site."
 
 
 def build_own_module(path: Path, columns: int, outputs: int, tensors: Sequence[TensorSpec], seed: int) -> nn.Module:
-    """The module that the file builds, checked against what the plan federates.
+    """Return the module that the file builds, after comparing it with the plan's shared tensors.
 
     What its code draws at random comes from torch's generator, set by the seed every time; the caller's
     own stays as it was.
@@ -71,7 +71,7 @@ def build_own_module(path: Path, columns: int, outputs: int, tensors: Sequence[T
 
 
 def check_batch(path: Path, network: nn.Module, columns: int, rows: int, federated: Sequence[str]) -> None:
-    """Refuse a module that cannot be trained on batches of so many rows, as batch normalisation on one.
+    """Refuse a module that cannot train on batches of this size, such as batch normalisation on one row.
 
     Raises:
         ConfigurationError: a step on a batch of zeros, (rows, columns), made the file's code fail, gave what is
@@ -87,7 +87,8 @@ def check_batch(path: Path, network: nn.Module, columns: int, rows: int, federat
         raise ConfigurationError(
             what=f"The module in {path} failed on a training batch of {rows} rows:\n{_told(cause, path)}",
             consequence=_CONSEQUENCE,
-            remedy="Let it train on so many rows (batch normalisation needs two), or agree on fewer batches an epoch.",
+            remedy="Change the module so that it trains on this number of rows (batch normalisation needs two). Or "
+            "agree on fewer batches an epoch.",
         ) from cause
     if not found.isfinite().all():
         _refuse(
@@ -103,7 +104,7 @@ def check_batch(path: Path, network: nn.Module, columns: int, rows: int, federat
 
 
 def read_source(path: Path) -> bytes:
-    """The file's bytes, once it is sure that nobody but their owners can write it or exchange it.
+    """Return the file's bytes, after checking that only its owners can write or replace it.
 
     Raises:
         ConfigurationError: others can, or it cannot be read.
@@ -202,7 +203,7 @@ def _check_outputs(path: Path, network: nn.Module, columns: int, outputs: int) -
         raise ConfigurationError(
             what=f"The module in {path} failed on {_DRY_ROWS} rows of {columns} zeros:\n{_told(cause, path)}",
             consequence=_CONSEQUENCE,
-            remedy="Let forward map float32 rows of shape (B, columns) to float32 values of shape (B, outputs).",
+            remedy="`forward` must map float32 rows of shape (B, columns) to float32 values of shape (B, outputs).",
         ) from cause
     wanted = (_DRY_ROWS, outputs)
     if not isinstance(found, Tensor) or tuple(found.shape) != wanted or found.dtype != torch.float32:

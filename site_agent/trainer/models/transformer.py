@@ -1,4 +1,4 @@
-"""The transformer blocks of the paper as a single step of autograd, with their gradient by hand.
+"""The paper's transformer blocks as a single autograd step, with a handwritten gradient.
 
 For small batches the time of a block is not arithmetic but the start of its hundred small
 operations; a hand-written gradient starts about half as many as the derived one. Tokens lie as
@@ -64,7 +64,7 @@ class TransformerBlock(nn.Module):
         )
 
     def tensors(self) -> BlockTensors:
-        """The block's parameters in the order of the computation."""
+        """Return the block's parameters in the order of the computation."""
         normalisation, attention, feedforward = self.normalisation, self.attention, self.feedforward
         inner_normalisation, gate = feedforward.normalisation, feedforward.gate
         return BlockTensors(
@@ -84,7 +84,7 @@ class SelfAttention(nn.Module):
 
 
 def transform(tokens: Tensor, blocks: Sequence[BlockTensors], heads: int, dropout: float) -> Tensor:
-    """All blocks, one after the other; once differentiable.
+    """Apply all blocks in sequence. Differentiable once.
 
     Args:
         tokens: (e, d, B) or (S, e, d, B), contiguous.

@@ -1,4 +1,4 @@
-"""CHFL's two columns of layers, each of which can be trained on a loss of its own.
+"""CHFL's two columns of layers. Each can be trained on its own loss.
 
 Source: Mori et al. 2022; the formula stands in `protos.plan.networks.column_networks`. Parameters are those of
 `protos.plan.architecture.network_tensors`; a fresh network holds NaN. To step the common column on its own
@@ -31,29 +31,29 @@ class Columns(nn.Module):
         self.unique = Column(architecture, columns - common, outputs, strength=architecture.lateral)
 
     def common_outputs(self, rows: Tensor) -> tuple[Tensor, ...]:
-        """The results of all layers of the common column, (B, width of each); the last are its logits (B, C)."""
+        """Return the results of all layers of the common column, (B, width of each). The last are its logits (B, C)."""
         hidden = self.common.hidden(rows[..., : self._common_columns], None)
         return *hidden, self.common.output(hidden[-1], None)
 
     def joint(self, rows: Tensor, common_outputs: tuple[Tensor, ...]) -> Tensor:
-        """Logits (B, C) of both columns, from rows (B, d) and what `common_outputs` returned, perhaps detached."""
+        """Return logits (B, C) of both columns, from rows (B, d) and the result of `common_outputs`."""
         hidden = self.unique.hidden(rows[..., self._common_columns :], common_outputs)
         logits: Tensor = common_outputs[-1] + self.unique.output(hidden[-1], common_outputs[-2])
         return logits
 
     def represent(self, rows: Tensor) -> tuple[Tensor, Tensor]:
-        """(B, d) to the results of the last hidden layer of the common and of the unique column."""
+        """Map (B, d) to the results of the last hidden layers of the common and the unique column."""
         common = self.common.hidden(rows[..., : self._common_columns], None)
         return common[-1], self.unique.hidden(rows[..., self._common_columns :], common)[-1]
 
     def decide(self, representations: tuple[Tensor, ...]) -> Tensor:
-        """Both last layers, added: to (B, C)."""
+        """Add the results of both last layers: (B, C)."""
         common, unique = representations
         logits: Tensor = self.common.output(common, None) + self.unique.output(unique, common)
         return logits
 
     def forward(self, rows: Tensor) -> Tensor:
-        """Logits (B, C) of encoded rows (B, d)."""
+        """Return logits (B, C) of encoded rows (B, d)."""
         return self.decide(self.represent(rows))
 
 
@@ -69,7 +69,7 @@ class Column(nn.Module):
         self.output = Hearing(widths[-1], outputs, strength)
 
     def hidden(self, rows: Tensor, heard: Sequence[Tensor] | None) -> tuple[Tensor, ...]:
-        """The results of all hidden layers, from this column's own inputs and the other's layers."""
+        """Return the results of all hidden layers, from this column's inputs and the other column's layers."""
         results: list[Tensor] = []
         for index, layer in enumerate(list(self.children())[:-1]):
             values = results[-1] if results else rows
@@ -88,7 +88,7 @@ class Hearing(nn.Module):
         self.lateral = Linear(inputs, outputs, bias=False) if strength else None
 
     def forward(self, values: Tensor, heard: Tensor | None) -> Tensor:
-        """Two of (B, inputs), as the columns have equal widths, to (B, outputs)."""
+        """Map two inputs (B, inputs) of equal width to (B, outputs)."""
         mapped = linear_map(values, self.weight, self.bias)
         if self.lateral is None or heard is None:
             return mapped

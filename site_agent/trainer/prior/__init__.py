@@ -1,1 +1,1 @@
-"""The federated prior at a site: what other hospitals found, and how much this site's own rows trust it."""
+"""The federated prior at a site: other hospitals' result, and how much this site's own rows trust it."""

@@ -1,4 +1,4 @@
-"""Whether a column of this site may be in another unit, or have its two codes swapped: from the announced sums alone.
+"""Detects columns with another unit or swapped codes at this site, from the announced sums alone.
 
 The sums of the statistics round and of the first Newton round, less this site's own, describe the other sites together.
 This site compares its own training rows with them. Nothing is sent for it, and what is found stays here. The rules:
@@ -94,7 +94,7 @@ class OthersColumns:
         deviations: Float64,
         are_enough: npt.NDArray[np.bool_],
     ) -> OthersColumns:
-        """From values in 0..1, as the sums have them."""
+        """Convert from values in 0..1, as the sums have them."""
         lows, widths = np.zeros(len(columns)), np.ones(len(columns))
         for place, column in enumerate(columns):
             if isinstance(column.concept, NumberConcept):
@@ -108,7 +108,7 @@ def columns_here(
     features: Mapping[str, Float64],
     units: Mapping[str, str | None],
 ) -> tuple[OwnColumn, ...]:
-    """The columns that this site records, with their present values.
+    """Return the columns that this site records, with their present values.
 
     Args:
         columns: of the regression.
@@ -154,14 +154,14 @@ class Suspicion:
 
     @property
     def sentence(self) -> str:
-        """For the report and the review, which stay at this site."""
+        """The finding for the report and the review, which stay at this site."""
         return f"column {self.feature} ({self.concept}): {self.words}. Check its unit and codes in the contract."
 
 
 def suspicions(
     columns: Sequence[ConceptColumn], own: Sequence[OwnColumn], others: OthersColumns, sums: Relations | None
 ) -> Iterator[Suspicion]:
-    """Each column that differs from the other sites' as a mistake would make it differ.
+    """Yield each column whose difference from other sites looks like a mistake.
 
     Args:
         columns: of the regression.
@@ -233,7 +233,7 @@ class Relations:
 
     @classmethod
     def of(cls, own: NewtonSums, others: NewtonSums, own_rows: int, other_rows: int) -> Relations:
-        """From the sums at coefficients 0, where H is a covariance and g one with the outcome, up to factors."""
+        """Compute relations from the sums at coefficients 0, where H and g are covariances up to factors."""
         return cls(
             own=_correlations(own, own_rows),
             others=_correlations(others, other_rows),
@@ -242,7 +242,7 @@ class Relations:
         )
 
     def for_swapped(self, place: int) -> float:
-        """The log likelihood ratio of a column whose relations all have the wrong sign, against the right ones."""
+        """Return the log likelihood ratio that all relations of a column have the wrong sign."""
         own, others = (np.delete(each[place], place) for each in (self.own, self.others))
         variance = 1.0 / self.own_rows + 1.0 / self.other_rows + _RELATIONS**2
         return float(-2.0 * (own * others).sum() / variance)

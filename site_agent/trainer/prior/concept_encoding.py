@@ -1,4 +1,4 @@
-"""The common columns of a table as federated-prior and networks on concepts read them.
+"""Encodes the common columns of a table for federated-prior and for networks on concepts.
 
 Saved with the model, so that a prediction needs nothing else. A missing value is 0. This is the mean over all sites
 under federated-prior, and the typical value that the plan declares under any other method.
@@ -49,7 +49,7 @@ class ConceptEncoding(Document):
     def of(
         cls, names: tuple[str, ...], mapped: tuple[MappedNumber | MappedCode | None, ...], standard: Standard
     ) -> ConceptEncoding:
-        """The encoding that follows from the announced statistics."""
+        """Return the encoding that follows from the announced statistics."""
         return cls(
             names=names,
             mapped=mapped,
@@ -60,7 +60,7 @@ class ConceptEncoding(Document):
 
     @classmethod
     def declared(cls, columns: Sequence[ConceptColumn], mapped: tuple[MappedNumber | MappedCode | None, ...]) -> Self:
-        """The encoding by the typical values and spreads that the plan declares; it follows from no patient."""
+        """Return the encoding by the plan's declared typical values and spreads. No patient influences it."""
         standards = [declared_standard(column) for column in columns]
         return cls(
             names=tuple(column.name for column in columns),
@@ -71,7 +71,7 @@ class ConceptEncoding(Document):
         )
 
     def encode(self, table: Table, rows: Rows | None = None) -> npt.NDArray[np.float32]:
-        """Standardised columns, float32 of shape (rows, columns).
+        """Return standardised columns, float32 of shape (rows, columns).
 
         Args:
             table: read under the contract of the mapping.

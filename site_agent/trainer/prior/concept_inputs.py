@@ -1,4 +1,4 @@
-"""What a network on concepts reads of a site's table.
+"""The inputs from a site's table for a network on concepts.
 
 A plan that lists concepts and no columns gives every site the same shared columns: those of the concepts. The rules:
 
@@ -70,20 +70,20 @@ def concept_inputs(plan: Plan, site: str, table: Table, rows: SplitRows, own: Da
 
 
 def read_places(plan: Plan, contract: Contract) -> tuple[int, ...]:
-    """Which columns the network reads, among the site's own encoded columns followed by those of the concepts."""
+    """Return which columns the network reads: places in the site's encoded columns, then the concepts' columns."""
     first = len(contract.encoded_columns)
     shared = range(first, first + len(plan.shared_columns))
     return (*shared, *_own_places(plan, contract))
 
 
 def read_columns(plan: Plan, contract: Contract) -> tuple[str, ...]:
-    """The names of the columns that the network reads."""
+    """Return the names of the columns that the network reads."""
     own: Sequence[str] = contract.encoded_columns
     return (*plan.shared_columns, *(own[place] for place in _own_places(plan, contract)))
 
 
 def shared_count(plan: Plan) -> int | None:
-    """How many of these columns all sites share; None where the network has no columns of a site's own."""
+    """Return how many of these columns all sites share; None if the network has no columns of a site's own."""
     has_own = isinstance(plan.architecture, ParallelNetwork | ColumnsNetwork)
     return len(plan.shared_columns) if has_own else None
 

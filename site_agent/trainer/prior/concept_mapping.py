@@ -1,4 +1,4 @@
-"""Which of a site's own columns record a plan's concepts, and their values in the concepts' own terms.
+"""Maps a site's own columns to a plan's concepts, with values in the concepts' units and codes.
 
 A contract names the concept of a column. The rules:
 
@@ -39,7 +39,7 @@ class MappedNumber(Document):
     high: float
 
     def values(self, own: Float64) -> Float64:
-        """Values in 0..1, NaN where missing; `own` has shape (rows,)."""
+        """Return values in 0..1, NaN if missing. `own` has shape (rows,)."""
         converted = self.factor * own + self.offset
         return np.asarray(np.clip((converted - self.low) / (self.high - self.low), 0.0, 1.0))
 
@@ -58,7 +58,7 @@ class MappedCode(Document):
     known: tuple[int, ...]
 
     def values(self, own: Float64) -> Float64:
-        """0 or 1, NaN where missing; `own` has positions of codes, shape (rows,)."""
+        """Return 0 or 1, NaN if missing. `own` has positions of codes, shape (rows,)."""
         return np.where(np.isin(own, self.known), np.isin(own, self.ones).astype(np.float64), np.nan)
 
 
@@ -66,7 +66,7 @@ Mapped: TypeAlias = MappedNumber | MappedCode | None  # None where the site does
 
 
 def mapped_columns(concepts: Sequence[Concept], contract: Contract, site: str | None) -> tuple[Mapped, ...]:
-    """For each common column the site's own column.
+    """Return the site's own column for each common column.
 
     Args:
         concepts: those that the plan uses, in its order.
@@ -136,7 +136,7 @@ def _mapped_codes(concept: CodedConcept, feature: Feature) -> list[Mapped]:
 def without_rare(
     mapped: Sequence[Mapped], features: Mapping[str, Float64], fewest: int = FEWEST_ROWS
 ) -> tuple[Mapped, ...]:
-    """The columns that may take part at this site.
+    """Return the columns that may take part at this site.
 
     Args:
         mapped: as the contract says.
@@ -181,7 +181,7 @@ def _common(columns: Mapping[int, MappedCode], own: Float64, fewest: int) -> tup
 
 
 def values_of(mapped: Sequence[Mapped], features: Mapping[str, Float64], rows: int) -> Float64:
-    """Values in 0..1 of each column of the regression, float64 of shape (rows, columns), NaN where missing.
+    """Return values in 0..1 of each column of the regression, float64 (rows, columns), NaN if missing.
 
     Args:
         mapped: of each column.

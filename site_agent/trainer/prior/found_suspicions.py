@@ -1,4 +1,4 @@
-"""What the comparison with the other sites found in the newest run, kept for `review`; it never leaves this site.
+"""Findings of the newest comparison with other sites, stored for `review`. They never leave this site.
 
 Sentences with names of columns, as the report has them. They stand in the trainer's folder, beside the counts of rows.
 """
@@ -17,12 +17,12 @@ _LARGEST_BYTES: Final = 1 << 16
 
 
 def keep_suspicions(state: Path, run: str, sentences: Sequence[str]) -> None:
-    """Write what was found in a run, in place of what an earlier run found."""
+    """Write the findings of a run, and replace those of an earlier run."""
     write_whole(state / _FILE, json.dumps({"run": run, "sentences": list(sentences)}).encode())
 
 
 def find_suspicions(state: Path) -> tuple[str, ...]:
-    """What was found in the newest run that found anything; nothing where this user may not read it."""
+    """Return the newest findings; empty if this user may not read them."""
     try:
         with (state / _FILE).open("rb") as file:
             found = json.loads(file.read(_LARGEST_BYTES))

@@ -1,4 +1,4 @@
-"""Three models of one site joined: its own regression, its own forest, and what other hospitals know.
+"""Joins three models of one site: its own regression, its own forest, and the other hospitals' score.
 
 All three speak on the scale of logits (of several classes logarithms of probabilities; a regression's numbers as they
 are). The joined model is their mean with convex weights, which the site's own rows decide. It is numbers only, so it
@@ -34,7 +34,7 @@ class Lines:
     starts: Float64
 
     def of(self, columns: npt.NDArray[np.generic]) -> Float64:
-        """Their values, float64 of shape (rows, outputs)."""
+        """Return their values, float64 of shape (rows, outputs)."""
         wide = columns.astype(np.float64)
         # Row by row and not as a matrix product, whose last bits depend on how many rows there are.
         both = zip(self.slopes, self.starts, strict=True)
@@ -67,7 +67,7 @@ class JoinedModel:
             raise ValueError("models with different outputs")
 
     def outputs(self, own: Float32, concepts: Float32) -> Float64:
-        """What the joined model says of rows.
+        """Return the joined model's outputs for rows.
 
         Args:
             own: float32 of shape (rows, own columns), as the preprocessing encodes them.
@@ -84,14 +84,14 @@ class JoinedModel:
         return np.asarray(sum(weight * one for weight, one in zip(self.weights, said, strict=True)))
 
     def arrays(self) -> dict[str, npt.NDArray[np.generic]]:
-        """All that `joined_model_of` needs but the task."""
+        """Return everything that `joined_model_of` needs, except for the task."""
         lines = (self.own.slopes, self.own.starts, self.others.slopes, self.others.starts, self.weights)
         trees = {name: np.asarray(getattr(self.forest, name)) for name in _TREES}
         return {**dict(zip(_LINES, lines, strict=True)), **trees}
 
 
 def joined_model_of(task: Task, arrays: Arrays) -> JoinedModel:
-    """The model whose `arrays` these are.
+    """Return the model from its `arrays`.
 
     Raises:
         ValueError: they are those of no joined model.
@@ -111,7 +111,7 @@ def joined_model_of(task: Task, arrays: Arrays) -> JoinedModel:
 
 
 def on_scale(task: Task, lines: Float64) -> Float64:
-    """Lines of shape (rows, outputs) as logits, logarithms of softmax, or numbers."""
+    """Return lines of shape (rows, outputs) as logits, logarithms of softmax, or numbers."""
     if task != "multi-class":
         return lines
     raised = lines - lines.max(axis=1, keepdims=True)
@@ -119,7 +119,7 @@ def on_scale(task: Task, lines: Float64) -> Float64:
 
 
 def grown(task: Task, answers: Float64) -> Float64:
-    """A forest's shares of shape (rows, outputs) as bounded logits or logarithms; numbers as they are."""
+    """Return a forest's shares (rows, outputs) as bounded logits or logarithms. Numbers are unchanged."""
     match task:
         case "binary":
             return np.asarray(np.log((answers + _DISTANCE) / (1.0 - answers + _DISTANCE)))
@@ -132,7 +132,7 @@ def grown(task: Task, answers: Float64) -> Float64:
 
 
 def of_others(task: Task, lines: Float64) -> Float64:
-    """Lines of regressions one against the rest, (rows, classes), as logarithms of shares; others as they are."""
+    """Convert one-against-rest scores (rows, classes) to logarithms of shares. Others are unchanged."""
     if task != "multi-class":
         return lines
     shares = 1.0 / (1.0 + np.exp(-np.clip(lines, -30.0, 30.0)))
@@ -140,5 +140,5 @@ def of_others(task: Task, lines: Float64) -> Float64:
 
 
 def weighted(models: Sequence[Float64], weights: Float64) -> Float64:
-    """The models' outputs, each (rows, outputs), at their weights."""
+    """Return the weighted sum of the models' outputs, each (rows, outputs)."""
     return np.asarray(sum(weight * one for weight, one in zip(weights, models, strict=True)))

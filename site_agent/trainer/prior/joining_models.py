@@ -1,4 +1,4 @@
-"""How much a site trusts its own regression, its own forest and the others' score: decided by its own rows.
+"""Decides from a site's own rows how much to trust its regression, its forest and the others' score.
 
 The rules:
 
@@ -108,7 +108,7 @@ def join_models(
 
 
 def join_weights(task: Task, models: Sequence[Float64], targets: npt.NDArray[np.generic]) -> Float64:
-    """Convex weights that minimise the summed loss of the mean + 5 * squared distance from equal weights.
+    """Return convex weights that minimise the summed loss of the mean + 5 * squared distance from equal weights.
 
     Args:
         task: what is predicted.

@@ -1,4 +1,4 @@
-"""The end of a study with federated-prior at this site: the joined model on disk, and what the others brought.
+"""The end of a study with federated-prior at this site: save the joined model, and report the others' benefit.
 
 As run_report.py, with the same keys, so that every page that reads a report reads this one. What there is the network
 trained alone is here the same join without the others' score. The report states the three weights in one line.
@@ -28,7 +28,7 @@ _WORDS = {"own regression": "your regression", "own forest": "your forest", "oth
 
 
 def make_prior_report(hospital: Hospital, study: PriorStudy, preprocessing: Preprocessing, run: str) -> Report:
-    """Join the models, save the result, compare it, write and log the site's report.
+    """Join the models, save the result, compare it, then write and log the site's report.
 
     Raises:
         OperatorError: the rows are too few for folds, or the disk does not take what is saved.
@@ -90,7 +90,7 @@ def joined_with(study: PriorStudy, known: KnownByOthers, preprocessing: Preproce
 
 
 def prior_facts(study: PriorStudy, known: KnownByOthers, join: FittedJoin) -> dict[str, Json]:
-    """What the report says of the others: weights, guard, coefficients with standard errors."""
+    """Return the report's facts about the others: weights, guard, coefficients with standard errors."""
     weights = dict(zip(MODELS, join.model.weights.tolist(), strict=True))
     shares = ", ".join(f"{_WORDS[name]} {100 * weight:.0f}%" for name, weight in weights.items())
     used = known.standard.is_used

@@ -1,4 +1,4 @@
-"""A plan with federated-prior at one site: its sums in each round, and in the end what the others know.
+"""A plan with federated-prior at one site: its sums in each round, and the others' score at the end.
 
 Everything here stays at the site except the scalars that `train` returns. Coefficients are computed here from the
 announced sums, and nobody sends any. The rules:
@@ -89,7 +89,7 @@ class KnownByOthers:
     rounds: int
 
     def design(self, features: Mapping[str, Float64], rows: int) -> Float64:
-        """Standardised columns of any rows, float64 of shape (rows, columns)."""
+        """Return standardised columns of any rows, float64 of shape (rows, columns)."""
         return self.standard.applied(values_of(self.mapped, features, rows))
 
 
@@ -134,11 +134,11 @@ class PriorStudy:
         self._final: tuple[AnnouncedSums, int] | None = None
 
     def part(self, name: str) -> dict[str, Float64]:
-        """The site's own columns of one part of the rows, by name: training, validation or test."""
+        """Return the site's own columns of one part of the rows by name: training, validation or test."""
         return {column: values[self._rows_of[name]] for column, values in self._table.features.items()}
 
     def exchange(self, asked: Asked) -> Exchange:
-        """What travels in a round.
+        """Return what sites send and receive in a round.
 
         Raises:
             MalformedMessage: the plan allows no such round.
@@ -146,7 +146,7 @@ class PriorStudy:
         return self._exchanges.of(asked.round, asked.stage, asked.layers)
 
     def train(self, asked: Asked, received: Float32) -> Answer:
-        """This site's numbers for a round.
+        """Return this site's numbers for a round.
 
         Raises:
             MalformedMessage: announced sums that are none, or that an honest federation cannot have.
@@ -168,7 +168,7 @@ class PriorStudy:
             raise MalformedMessage(str(refused)) from refused
 
     def close(self, asked: Asked, received: Float32) -> None:
-        """Take in the last sums; `asked.round` counts the rounds made.
+        """Store the last sums. `asked.round` is the number of finished rounds.
 
         Raises:
             MalformedMessage: these are no sums.
@@ -176,7 +176,7 @@ class PriorStudy:
         self._final = self._heard(asked.round, received), asked.round - 2
 
     def known_by_others(self) -> KnownByOthers:
-        """What follows from the sums of all rounds.
+        """Return what follows from the sums of all rounds.
 
         Raises:
             MalformedMessage: sums that an honest federation cannot have.
@@ -201,11 +201,11 @@ class PriorStudy:
             raise MalformedMessage(str(refused)) from refused
 
     def saved(self) -> SavedStudy:
-        """Everything that the next round depends on: what was announced."""
+        """Return everything that the next round depends on: the announced sums."""
         return SavedStudy(tensors={_SUMS: torch.from_numpy(self._announced.copy())}, facts={})
 
     def restore(self, saved: SavedStudy) -> None:
-        """Go back to what `saved` gave, perhaps in another process."""
+        """Restore what `saved` returned, perhaps in another process."""
         self._announced = saved.tensors[_SUMS].numpy().copy()
 
     def _heard(self, round_number: int, received: Float32) -> AnnouncedSums:
@@ -323,7 +323,7 @@ class PriorStudy:
 
 
 def outcomes_of(prior: Prior, contract: Contract, target: Float64) -> Float64:
-    """Outcomes in the plan's terms, float64 of shape (rows, outputs): 0 and 1, or a number in 0..1.
+    """Return outcomes in the plan's terms, float64 (rows, outputs): 0 and 1, or a number in 0..1.
 
     Args:
         prior: the plan's.
@@ -365,7 +365,7 @@ def _loss(line: Float64, targets: Float64, is_number: bool) -> float:
 
 def _other_outcome(what: str) -> ConfigurationError:
     return ConfigurationError(
-        what=f"This site predicts another outcome than the plan: {what}.",
+        what=f"This site predicts another outcome than the plan requires: {what}.",
         consequence="Nothing was trained and nothing left this site.",
         remedy="Correct the target in the contract, or ask for a new version of the plan.",
     )

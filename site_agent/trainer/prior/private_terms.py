@@ -1,4 +1,4 @@
-"""One site's sums of clipped terms, one term for each patient; what noise is later added to by the gate.
+"""One site's sums of clipped terms, one term for each patient. The gate adds noise later.
 
 The mechanism and its bounds are in protos/plan/private_prior.py. The rules:
 

@@ -1,4 +1,4 @@
-"""One site's part of a regression that all sites fit together: H, g and what these may reveal.
+"""One site's part of a regression that all sites fit together: H, g, and limits on what they may reveal.
 
 The site's own intercept never leaves: it is solved at the site for every coefficients that come down, and H and g are
 those of the likelihood with this intercept profiled out (Murphy, van der Vaart 2000). Of several classes each one
@@ -47,12 +47,12 @@ class Rows:
 
     @property
     def largest_weight(self) -> float:
-        """Of one row in H."""
+        """The largest weight of one row in H."""
         return 1.0 if self.is_number else 0.25
 
 
 def own_sums(rows: Rows, coefficients: Float64) -> NewtonSums:
-    """H and g of a site's rows, its intercepts profiled out.
+    """Return H and g of a site's rows, with the intercepts profiled out.
 
     Args:
         rows: of this site.
@@ -77,7 +77,7 @@ def own_sums(rows: Rows, coefficients: Float64) -> NewtonSums:
 
 
 def require_spread(weights: Float64) -> None:
-    """Refuse weights with which few rows decide.
+    """Refuse weights with which a few rows decide the result.
 
     Args:
         weights: float64 of shape (rows,), of each row in H.
@@ -95,7 +95,7 @@ def require_spread(weights: Float64) -> None:
 
 
 def profiled_intercept(line: Float64, targets: Float64, *, is_number: bool) -> float:
-    """The intercept with the largest likelihood, given everything else.
+    """Return the intercept with the largest likelihood, given everything else.
 
     Args:
         line: float64 of shape (rows,), the linear part without an intercept.
@@ -121,7 +121,7 @@ def profiled_intercept(line: Float64, targets: Float64, *, is_number: bool) -> f
 
 
 def logistic(logits: Float64) -> Float64:
-    """Probabilities of logits, stable for any size."""
+    """Return probabilities of logits, stable for any size."""
     small = np.exp(-np.abs(logits))  # the exponent is never positive, so nothing overflows
     return np.asarray(np.where(logits >= 0, 1.0, small) / (1.0 + small))
 

@@ -1,4 +1,4 @@
-"""A site that only receives: the other hospitals' model, for a hospital that has no outcomes of its own.
+"""A site that only receives: it has no outcomes and uses the other hospitals' model.
 
 Such a site sends no number. Its table has no outcome, or its outcome is not read. The rules:
 
@@ -67,12 +67,12 @@ class _Received:
 
     @property
     def is_useful(self) -> bool:
-        """Whether the score helps the sites that contributed, as far as anybody measured it."""
+        """Whether the score helps the contributing sites, as far as it was measured."""
         return self.guard is None or self.guard > 0
 
 
 def read_without_outcomes(hospital: Hospital) -> Table:
-    """The hospital's table without its outcome; every row has to fit the contract.
+    """Read the hospital's table without its outcome. Every row must satisfy the contract.
 
     Raises:
         OperatorError: it cannot be read, does not fit, or has too few rows.
@@ -86,7 +86,7 @@ def read_without_outcomes(hospital: Hospital) -> Table:
 
 
 def require_receivable(hospital: Hospital, plan: Plan) -> tuple[Mapped, ...]:
-    """Check before a run that this site can use its result; the site's own columns of the regression.
+    """Check before a run that this site can use its result. Return the site's own columns of the regression.
 
     Raises:
         OperatorError: table, contract and plan do not fit.
@@ -107,7 +107,7 @@ def require_receivable(hospital: Hospital, plan: Plan) -> tuple[Mapped, ...]:
 
 
 def receive(hospital: Hospital, plan: Plan, run: str, rounds: int, vector: Float32) -> None:
-    """Make the others' model usable here: save it with its preprocessing, write the report.
+    """Save the others' model with this site's preprocessing, and write the report.
 
     Args:
         hospital: this site.
@@ -274,4 +274,6 @@ def _prior(plan: Plan) -> Prior:
 
 
 def _unusable(what: str, remedy: str) -> OperatorError:
-    return ConfigurationError(what=what, consequence="Nothing left this site, and it receives no model.", remedy=remedy)
+    return ConfigurationError(
+        what=what, consequence="Nothing was sent, and this site receives no model.", remedy=remedy
+    )

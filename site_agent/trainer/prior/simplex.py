@@ -1,4 +1,4 @@
-"""The smallest value of a convex function over shares: weights that are not negative and add up to 1."""
+"""Minimises a convex function over weights that are not negative and that add up to 1."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _STILL: Final = 1e-7
 
 
 def smallest_on_simplex(value: Callable[[Float64], float], start: Float64) -> Float64:
-    """The shares with the smallest value, found by moving weight between two at a time.
+    """Return the weights with the smallest value, found by moving weight between two at a time.
 
     For a smooth convex function a point that no pair improves is the minimum (Beck 2014, "The 2-coordinate descent
     method"). Deterministic, and without any other library.

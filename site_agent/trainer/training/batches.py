@@ -1,4 +1,4 @@
-"""Which rows each step is trained on: an epoch is a permutation, cut into equal batches.
+"""Which rows each step trains on: an epoch is a permutation, cut into equal batches.
 
 Every site makes the same number of steps whatever its size; the rows left over in one epoch come again in
 another. Copies of a network in one stack each have a generator, so that each is trained as it would be alone.
@@ -33,7 +33,7 @@ class Rows:
         return self.features.shape[-2]
 
     def select(self, rows: Tensor) -> Rows:
-        """The rows with these numbers, int64 of shape (batch,), or (copies, batch)."""
+        """Return the rows with these numbers, int64 of shape (batch,), or (copies, batch)."""
         if rows.dim() == 1:
             return Rows(self.features[rows], self.targets[rows])
         copies = torch.arange(len(rows)).unsqueeze(1)
@@ -51,9 +51,9 @@ def check_batches(schedule: Schedule, rows: int) -> None:
         return
     key = "batch_rows" if isinstance(schedule, StepSchedule) else "batches_per_epoch"
     raise DataError(
-        what=f"The plan asks for {asked}, and this site has {rows} training rows.",
+        what=f"The plan requires {asked}, but this site has {rows} training rows.",
         consequence="Nothing was trained and nothing left this site.",
-        remedy=f"Agree on {key} of at most {rows} in the plan, or bring more rows.",
+        remedy=f"Agree on {key} of at most {rows} in the plan, or add rows.",
     )
 
 
@@ -85,7 +85,7 @@ class Batches:
         self._drawn = 0
 
     def draw(self) -> Tensor:
-        """The rows of the next batch: int64 of shape (batch,), or (copies, batch)."""
+        """Draw the rows of the next batch: int64 of shape (batch,), or (copies, batch)."""
         place = self._drawn % self.batches_per_epoch
         if place == 0:
             self._permutation = self._permute()
@@ -93,19 +93,19 @@ class Batches:
         return self._permutation[..., place * self.rows_in_each : (place + 1) * self.rows_in_each]
 
     def resample(self, seed: int) -> None:
-        """From here on draw by another seed, what is left of this epoch included; not for stacks."""
+        """Draw with another seed from now on, including the rest of this epoch. Not for stacks."""
         if self._stacked:
             raise ValueError("each copy of a stack has draws of its own")
         self._orders = [np.random.default_rng(seed)]
         self._permutation = self._permute()
 
     def state(self) -> State:
-        """All that the next batch depends on."""
+        """Return everything that the next batch depends on."""
         orders = {f"order{number}": generator_state(order) for number, order in enumerate(self._orders)}
         return orders | {"permutation": self._permutation, "drawn": torch.tensor(self._drawn)}
 
     def restore(self, state: State) -> None:
-        """Go back to a state of these batches."""
+        """Restore a state of these batches."""
         for number, order in enumerate(self._orders):
             restore_generator(order, state[f"order{number}"])
         self._permutation, self._drawn = state["permutation"], int(state["drawn"])

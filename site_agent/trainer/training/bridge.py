@@ -1,4 +1,4 @@
-"""Torch and federated parameters: the only crossing.
+"""Converts between torch and shared parameters. No other file does.
 
 All parameters of a network are laid into two flat tensors: the federated ones, in the manifest's order,
 and the private ones. Each keeps its shape as a view. Taking in what was received, and the change that
@@ -52,7 +52,7 @@ class FlatNetwork:
 
     @property
     def stretches(self) -> list[nn.Parameter]:
-        """The tensors that hold numbers: one or both of `federated` and `private`."""
+        """The tensors that contain numbers: one or both of `federated` and `private`."""
         return [stretch for stretch in (self.federated, self.private) if stretch.numel()]
 
     def start(self, tensors: Iterable[TensorSpec], origin: int | bytes, copy: int | None = None) -> None:
@@ -70,24 +70,24 @@ class FlatNetwork:
                 (inner if copy is None else inner[copy]).copy_(torch.from_numpy(first))
 
     def zero_gradients(self) -> None:
-        """Forget the gradients of the step before."""
+        """Clear the gradients of the previous step."""
         for stretch in (self.federated, self.private):
             assert stretch.grad is not None
             stretch.grad.zero_()
 
     @property
     def federated_values(self) -> Tensor:
-        """The federated parameters in place, without their gradient."""
+        """The shared parameters in place, without their gradient."""
         return self.federated.data
 
     @property
     def federated_gradient(self) -> Tensor:
-        """Their gradient in place, of the same shape."""
+        """The gradient of the shared parameters in place, of the same shape."""
         assert self.federated.grad is not None
         return self.federated.grad
 
     def take_in(self, received: Tensor, rate: float, part: slice = slice(None)) -> None:
-        """Set each federated parameter to (1 - rate) * own + rate * received.
+        """Set each shared parameter to (1 - rate) * own + rate * received.
 
         Args:
             received: float32 of the shape of `federated`, or of the part of it.
@@ -103,17 +103,17 @@ class FlatNetwork:
             own.mul_(1.0 - rate).add_(received, alpha=rate)
 
     def change(self, received: Tensor) -> Tensor:
-        """The federated parameters minus what was received, float32 of the shape of `federated`."""
+        """Return the shared parameters minus the received ones, float32 of the shape of `federated`."""
         return self.federated_values - received
 
     def state(self) -> State:
-        """A copy of all numbers, private ones and buffers included."""
+        """Return a copy of all numbers, including private ones and buffers."""
         buffers = {name: buffer.clone() for name, buffer in self.network.named_buffers()}
         numbers = {"federated": self.federated.data.clone(), "private": self.private.data.clone()}
         return numbers | prefixed("buffer", buffers)
 
     def restore(self, state: State) -> None:
-        """Set all numbers to those of a state of a network of this layout."""
+        """Set all numbers to those of a state with this layout."""
         self.federated.data.copy_(state["federated"])
         self.private.data.copy_(state["private"])
         kept = part_of(state, "buffer")
@@ -121,20 +121,20 @@ class FlatNetwork:
             buffer.copy_(kept[name])
 
     def adopt(self, other: FlatNetwork) -> None:
-        """Set all numbers to those of another network of this layout."""
+        """Set all numbers to those of another network with this layout."""
         self.federated.data.copy_(other.federated.data)
         self.private.data.copy_(other.private.data)
         for own, theirs in zip(self.network.buffers(), other.network.buffers(), strict=True):
             own.copy_(theirs)
 
     def values(self, copy: int | None = None) -> dict[str, npt.NDArray[np.generic]]:
-        """A copy of every parameter and buffer by name, private ones included; it stays at the site."""
+        """Return a copy of every parameter and buffer by name, including private ones. It stays at the site."""
         inner = {name: value.detach() for name, value in self.network.named_parameters()}
         inner |= dict(self.network.named_buffers())
         return {name: (value if copy is None else value[copy]).numpy().copy() for name, value in inner.items()}
 
     def load(self, values: Mapping[str, npt.NDArray[np.generic]]) -> None:
-        """Set every parameter and buffer to what `values` returned, perhaps in another process.
+        """Set every parameter and buffer to the result of `values`, perhaps from another process.
 
         Raises:
             ValueError: names, shapes or types are not this network's.

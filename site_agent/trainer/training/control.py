@@ -1,4 +1,4 @@
-"""SCAFFOLD: every gradient g of the federated parameters becomes g + c - c_i.
+"""SCAFFOLD: every gradient g of the shared parameters becomes g + c - c_i.
 
 Source: Karimireddy et al. 2020, algorithm 1, option II. c_i starts at 0 and becomes
 c_i - c + (received - own) / (steps * learning rate) after each round; it stays at the site. What the

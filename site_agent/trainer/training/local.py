@@ -1,4 +1,4 @@
-"""The ordinary loop over batches: what a method's procedure is driven by.
+"""The ordinary loop over batches, which runs a method's procedure.
 
 An epoch is a number of equal batches that the plan fixes, whatever a site's size. What trains keeps its state
 across rounds and is not reset when shared values are taken in (docs/design/methods.md, "Global Layers").
@@ -54,7 +54,7 @@ class LocalTraining:
         self.steps_made = 0
 
     def train_round(self, steps: int, received: Tensor, controls: Tensor | None = None) -> None:
-        """Make a round of so many steps, from where the last one ended, across the borders of epochs.
+        """Train a round of this many steps from the end of the previous one, across epochs.
 
         Args:
             steps: batches.
@@ -68,7 +68,7 @@ class LocalTraining:
         self._procedure.end_round(steps)
 
     def fine_tune(self, flat: FlatNetwork, epochs: int, recipe: Recipe) -> None:
-        """Train every number of a network with a fresh optimiser, for whole epochs, at the plan's first rate."""
+        """Train all parameters of a network with a new optimiser, for whole epochs, at the plan's first rate."""
         model = Model(flat, recipe)
         flat.network.train()
         with self._own_dropout():
@@ -78,16 +78,16 @@ class LocalTraining:
                 PULSE.beat()
 
     def evaluated(self) -> FlatNetwork:
-        """The network that the site itself would use now."""
+        """Return the network that the site itself would use now."""
         return self._procedure.evaluated()
 
     def resample(self, seed: int) -> None:
-        """From here on draw batches and dropout by another seed, what is left of this epoch included."""
+        """Draw batches and dropout with another seed from now on, including the rest of this epoch."""
         self._batches.resample(seed)
         self._dropout = torch.Generator().manual_seed(seed).get_state()
 
     def state(self) -> State:
-        """A copy of everything that the next step depends on; it stays at the site."""
+        """Return a copy of everything that the next step depends on. It stays at the site."""
         return {
             **prefixed("procedure", self._procedure.state()),
             **prefixed("batches", self._batches.state()),
@@ -96,7 +96,7 @@ class LocalTraining:
         }
 
     def restore(self, state: State) -> None:
-        """Go back to a state of this training; the next steps are then those that followed it."""
+        """Restore a state of this training. The next steps are then the same as before."""
         self._procedure.restore(part_of(state, "procedure"))
         self._batches.restore(part_of(state, "batches"))
         self._dropout = state["dropout"]
@@ -122,7 +122,7 @@ class LocalTraining:
 
 
 def rows_at_once(flat: FlatNetwork, features: Tensor) -> int:
-    """How many rows of (rows, columns), or (copies, rows, columns), may go through a network in one piece."""
+    """Return how many rows of (rows, columns), or (copies, rows, columns), a network computes at once."""
     network = flat.network
     if isinstance(network, Convolutional | ParallelConvolutional):
         most = _EVALUATION_NUMBERS // network.numbers_per_row
@@ -132,7 +132,7 @@ def rows_at_once(flat: FlatNetwork, features: Tensor) -> int:
 
 
 def predict(flat: FlatNetwork, features: Tensor) -> npt.NDArray[np.float32]:
-    """The network's outputs, float32 (rows, outputs), for at least one row; of a stack (copies, rows, outputs).
+    """Return the network's outputs, float32 (rows, outputs), for at least one row; of a stack (copies, rows, outputs).
 
     Rows go through in blocks, whose size depends on the numbers of columns and copies alone.
     """
@@ -144,5 +144,5 @@ def predict(flat: FlatNetwork, features: Tensor) -> npt.NDArray[np.float32]:
 
 
 def validation_loss(flat: FlatNetwork, rows: Rows, loss: LossFunction) -> Tensor:
-    """The mean task loss over the rows, without penalty terms; of a stack one for each copy."""
+    """Return the mean task loss over the rows, without penalty terms; of a stack one for each copy."""
     return loss.per_copy(torch.from_numpy(predict(flat, rows.features)), rows.targets)

@@ -1,4 +1,4 @@
-"""pFedMe: each batch solves an inner problem for the personal model, and the shared one follows it.
+"""pFedMe: each batch solves an inner problem for the personal model, and the shared model follows it.
 
 Source: Dinh et al. 2020, algorithm 1 (as remembered). For every batch, `steps` steps of the plan's
 optimiser take t towards argmin of the loss + strength / 2 * ||t - w||^2; then

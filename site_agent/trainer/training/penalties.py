@@ -32,19 +32,19 @@ class Penalties:
         self._has_left = False
 
     def begin_round(self, received: Tensor) -> None:
-        """The model has just taken in `received`, of the shape of the federated numbers."""
+        """Handle the start of a round: the model has loaded `received`, of the shape of the shared numbers."""
         self._received = received
         if self._as_received is not None:
             self._as_received.adopt(self._flat)
 
     def end_round(self) -> None:
-        """The model is as it leaves the round."""
+        """Handle the end of a round: the model has its final values."""
         if self._as_left is not None:
             self._as_left.adopt(self._flat)
             self._has_left = True
 
     def term(self, batch: Rows) -> Term | None:
-        """What is added to the loss of a batch; None in a first round and without contrasts."""
+        """Return the addition to the loss of a batch; None in a first round and without contrasts."""
         if self._as_received is None or self._as_left is None or not self._has_left:
             return None
         with torch.no_grad():
@@ -53,7 +53,7 @@ class Penalties:
         return lambda own: torch.stack([_contrast(p, own, received, left) for p in self._penalties]).sum()
 
     def add_gradients(self) -> None:
-        """Add the proximal gradient to the model's, in place."""
+        """Add the proximal gradient to the model's gradient, in place."""
         for penalty in self._penalties:
             if isinstance(penalty, Proximal):
                 # The gradient of strength / 2 * ||own - received||^2; private parameters have none.
@@ -61,11 +61,11 @@ class Penalties:
                 self._flat.federated_gradient.add_(difference, alpha=penalty.strength)
 
     def state(self) -> State:
-        """What the next round depends on."""
+        """Return what the next round depends on."""
         return prefixed("left", self._as_left.state()) if self._as_left is not None and self._has_left else {}
 
     def restore(self, state: State) -> None:
-        """Go back to a state of these penalties; `begin_round` has been called again by then."""
+        """Restore a state of these penalties, after `begin_round` was called again."""
         kept = part_of(state, "left")
         self._has_left = bool(kept)
         if kept and self._as_left is not None:
@@ -73,7 +73,7 @@ class Penalties:
 
 
 def contrast(own: Tensor, alike: Tensor, other: Tensor, temperature: float) -> Tensor:
-    """con(z; a; b): the mean cross-entropy of [cos(z, a), cos(z, b)] / temperature with label 0.
+    """Compute con(z; a; b): the mean cross-entropy of [cos(z, a), cos(z, b)] / temperature with label 0.
 
     Li et al. 2021 (MOON), eq. 3.
 

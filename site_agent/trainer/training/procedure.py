@@ -1,4 +1,4 @@
-"""How a site trains in one round: what every procedure offers.
+"""Procedures: how a site trains in one round.
 
 A procedure owns the networks of its method and moves them batch by batch. The flat network that it is given
 is the one whose change is handed out; what the site itself uses may be another (`evaluated`). The rules:
@@ -35,7 +35,7 @@ class Procedure(Protocol):
     """One site's training under one method."""
 
     def begin_round(self, received: Tensor, controls: Tensor | None, /) -> None:
-        """The shared network has taken in what was received.
+        """Handle the start of a round: the shared network has loaded the received parameters.
 
         Args:
             received: float32 of the shape of the federated numbers.
@@ -43,16 +43,16 @@ class Procedure(Protocol):
         """
 
     def phases(self, steps: int, batches_per_epoch: int, /) -> list[Phase]:
-        """What a round of so many steps consists of, in order."""
+        """Return the phases of a round with this many steps, in order."""
 
     def end_round(self, steps: int, /) -> None:
-        """The round's steps are made."""
+        """Handle the end of the round's steps."""
 
     def evaluated(self) -> FlatNetwork:
-        """The network that the site itself would use now."""
+        """Return the network that the site itself would use now."""
 
     def state(self) -> State:
-        """A copy of everything that the next step depends on, batches and dropout apart."""
+        """Return a copy of everything that the next step depends on, except for batches and dropout."""
 
     def restore(self, state: State, /) -> None:
-        """Go back to a state of this procedure."""
+        """Restore a state of this procedure."""

@@ -1,4 +1,4 @@
-"""From a method's ingredients to the procedure that trains by them."""
+"""Builds the training procedure from a method's ingredients."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from site_agent.trainer.training.training_model import Recipe
 
 
 def build_procedure(method: Method, flat: FlatNetwork, recipe: Recipe) -> Procedure:
-    """The procedure of a method; the change of `flat` is what a round hands out.
+    """Return the procedure of a method. A round sends the update of `flat`.
 
     Args:
         method: the plan's, already found possible with its network.

@@ -1,4 +1,4 @@
-"""PLayer-FL's measurement: how sensitive the loss is to each layer.
+"""PLayer-FL's measurement of how sensitive the loss is to each layer.
 
 Source: Elhussein and Gürsoy 2025: F_l = sum over layers k <= l of the mean over the
 layer's parameters of (value * gradient)^2, after the first local epoch. The gradient is that of the mean
@@ -21,7 +21,7 @@ from site_agent.trainer.training.torch_losses import LossFunction
 
 
 def sensitivities(flat: FlatNetwork, rows: Rows, loss: LossFunction, tensors: Sequence[TensorSpec]) -> Tensor:
-    """F of every layer, in the network's order.
+    """Return F of every layer, in the network's order.
 
     Args:
         flat: the network after its first local epoch.

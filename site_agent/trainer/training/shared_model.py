@@ -1,4 +1,4 @@
-"""Procedures with one model: all parameters together, private ones first, or federated ones only."""
+"""Procedures with one model: train all parameters together, private ones first, or shared ones only."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class TogetherTraining:
         return [Phase(self.step, steps)]
 
     def step(self, batch: Rows, factor: float) -> None:
-        """One step along the loss and the penalties."""
+        """Make one step along the loss and the penalties."""
         self._model.gradient(batch, self._penalties.term(batch))
         self._penalties.add_gradients()
         self._model.step(factor)

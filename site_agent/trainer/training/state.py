@@ -1,4 +1,4 @@
-"""What training depends on, as named tensors: saved, restored and compared without a library's own format.
+"""The training state as named tensors: saved, restored and compared without a library's own format.
 
 Counters are int64 of shape (), a generator's state is its JSON as bytes. A part's names stand behind its
 prefix, so that whoever owns parts joins their states and takes them apart again.
@@ -17,21 +17,21 @@ State: TypeAlias = dict[str, Tensor]
 
 
 def prefixed(prefix: str, state: State) -> State:
-    """The same tensors with the prefix and a slash before their names."""
+    """Return the same tensors with the prefix and a slash before their names."""
     return {f"{prefix}/{name}": tensor for name, tensor in state.items()}
 
 
 def part_of(state: State, prefix: str) -> State:
-    """The tensors that `prefixed` gave this prefix, under their own names."""
+    """Return the tensors that `prefixed` gave this prefix, under their own names."""
     start = prefix + "/"
     return {name.removeprefix(start): tensor for name, tensor in state.items() if name.startswith(start)}
 
 
 def generator_state(generator: np.random.Generator) -> Tensor:
-    """A generator's state: uint8 of shape (bytes,)."""
+    """Return a generator's state: uint8 of shape (bytes,)."""
     return torch.tensor(list(json.dumps(generator.bit_generator.state, sort_keys=True).encode()), dtype=torch.uint8)
 
 
 def restore_generator(generator: np.random.Generator, state: Tensor) -> None:
-    """Go back to what `generator_state` returned."""
+    """Restore what `generator_state` returned."""
     generator.bit_generator.state = json.loads(bytes(state.tolist()))

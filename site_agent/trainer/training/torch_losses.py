@@ -1,4 +1,4 @@
-"""The loss of a batch: cross-entropy, binary cross-entropy, focal, squared error; with class weights.
+"""The loss of a batch: cross-entropy, binary cross-entropy, focal or squared error, with class weights.
 
 One callable serves training, validation and distillation. The rules:
 
@@ -48,7 +48,7 @@ class LossFunction:
         return means.sum() if means.dim() else means
 
     def per_copy(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """The mean loss of each copy, shape (S,); shape () where outputs are no stack."""
+        """Return the mean loss of each copy, shape (S,), or shape () for outputs that are no stack."""
         if self.task == "regression":
             values = outputs.squeeze(-1)
             return (values - targets.expand_as(values)).square().mean(-1)
@@ -104,7 +104,7 @@ class LossFunction:
 
 
 def build_loss(loss: Loss, task: Task, outputs: int, training_targets: Tensor) -> LossFunction:
-    """The loss that a plan names, for this site's target and training rows.
+    """Return the loss that a plan names, for this site's target and training rows.
 
     Args:
         loss: the plan's.

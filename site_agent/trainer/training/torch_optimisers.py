@@ -1,4 +1,4 @@
-"""A plan's optimiser as torch has it, and its state as named tensors.
+"""A plan's optimiser in torch, and its state as named tensors.
 
 The optimiser's state stays at the site and is kept across rounds. It is saved and read back as plain
 tensors, to the bit: nothing is pickled. The learning rate is no part of it, because it follows from
@@ -30,7 +30,7 @@ from protos.plan.optimisers import (
 
 
 def build_optimiser(optimiser: Optimiser, parameters: Sequence[nn.Parameter]) -> torch.optim.Optimizer:
-    """Torch's optimiser with a plan's settings.
+    """Return torch's optimiser with a plan's settings.
 
     Args:
         optimiser: the plan's.
@@ -92,13 +92,13 @@ def _build_variant(optimiser: NesterovAdam | RectifiedAdam, parameters: list[nn.
 
 
 def set_learning_rate(optimiser: torch.optim.Optimizer, rate: float) -> None:
-    """What the next steps are made with, at least 0."""
+    """Set the learning rate of the next steps, at least 0."""
     for group in optimiser.param_groups:
         group["lr"] = rate
 
 
 def optimiser_tensors(optimiser: torch.optim.Optimizer) -> dict[str, Tensor]:
-    """A copy of all that the next step depends on, parameters, gradients and learning rate apart.
+    """Return a copy of all that the next step depends on, except for parameters, gradients and learning rate.
 
     Returns:
         by "0.exp_avg" and the like, the number being the parameter's: tensors of the parameter's shape
@@ -113,7 +113,7 @@ def optimiser_tensors(optimiser: torch.optim.Optimizer) -> dict[str, Tensor]:
 
 
 def load_optimiser_tensors(optimiser: torch.optim.Optimizer, tensors: Mapping[str, Tensor]) -> None:
-    """Go to the state that `optimiser_tensors` returned, perhaps in another process; to the bit.
+    """Restore the state that `optimiser_tensors` returned exactly, perhaps in another process.
 
     Torch's own load_state_dict is not used: it casts counters to the type of the parameters.
 

@@ -32,14 +32,14 @@ class Represents(Protocol):
     """A network whose logits are `decide(represent(rows))`; a hospital's own module need not be one."""
 
     def represent(self, rows: Tensor) -> tuple[Tensor, ...]:
-        """What the network makes of encoded rows, (B, d) or (S, B, d), before it decides.
+        """Return the network's representation of encoded rows, (B, d) or (S, B, d), before the decision.
 
         A network with a common and a unique extractor returns both results, in this order.
         """
         ...
 
     def decide(self, representations: tuple[Tensor, ...]) -> Tensor:
-        """Logits (B, C) or (S, B, C) of what `represent` returned."""
+        """Return logits (B, C) or (S, B, C) of the result of `represent`."""
         ...
 
 
@@ -63,7 +63,7 @@ class Recipe:
 
 
 def as_representing(network: nn.Module) -> Represents:
-    """The network as one that says what it decides on; plans let no other one meet a contrast."""
+    """Return the network as one with `represent` and `decide`. Plans with a contrast require such a network."""
     if not isinstance(network, Represents):
         raise TypeError("a contrast needs a network that says what it decides on")
     return network
@@ -101,19 +101,19 @@ class Model:
         self._optimiser.step()
 
     def state(self) -> State:
-        """A copy of the numbers and the optimiser's memory."""
+        """Return a copy of the numbers and the optimiser's memory."""
         return self.flat.state() | self.optimiser_state()
 
     def optimiser_state(self) -> State:
-        """A copy of the optimiser's memory alone."""
+        """Return a copy of the optimiser's memory alone."""
         return {} if self._optimiser is None else prefixed("optimiser", optimiser_tensors(self._optimiser))
 
     def restore(self, state: State) -> None:
-        """Go back to a state of this model."""
+        """Restore a state of this model."""
         self.flat.restore(state)
         self.restore_optimiser(state)
 
     def restore_optimiser(self, state: State) -> None:
-        """Go back to what `optimiser_state` returned."""
+        """Restore what `optimiser_state` returned."""
         if self._optimiser is not None:
             load_optimiser_tensors(self._optimiser, part_of(state, "optimiser"))

@@ -218,9 +218,9 @@ def test_the_audit_log_has_every_decision_before_it_counts(folder: Path, site_ag
         ),
         (("Logistic regression!", "--by", "A"), "has no model Logistic regression!. It has federated", 2),
         (("Logistic regression!", "--by", "A", "--run", "law-9"), "no model of a run law-9 here", 2),
-        (("--run", "../models/law-1"), "The name of a run has letters", 2),
-        (("--run", "/etc"), "The name of a run has letters", 2),
-        (("federated", "--by", "A", "--run", "../law-1"), "The name of a run has letters", 2),
+        (("--run", "../models/law-1"), "A run's name has only letters", 2),
+        (("--run", "/etc"), "A run's name has only letters", 2),
+        (("federated", "--by", "A", "--run", "../law-1"), "A run's name has only letters", 2),
     ],
 )
 def test_what_cannot_be_adopted_is_refused(
@@ -247,7 +247,7 @@ def test_a_run_is_a_name_and_no_path(folder: Path, site_agent: Command, run: str
         ("recalibrate", "--kind", "none"),
     ):
         status, said = site_agent(*words, "--run", run)
-        assert (status, "The name of a run has letters" in said) == (2, True), (words, said)
+        assert (status, "A run's name has only letters" in said) == (2, True), (words, said)
 
 
 def test_without_a_model_there_is_nothing_to_adopt(folder: Path, site_agent: Command) -> None:

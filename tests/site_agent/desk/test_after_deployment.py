@@ -176,9 +176,11 @@ def test_a_network_is_recalibrated_by_later_patients_only(hospital: Hospital, tm
     rows = outcomes_of_new_rows(used, later)
     assert rows is not None
 
-    with pytest.raises(UsageError, match="chose this model's checkpoint"):
+    with pytest.raises(UsageError, match="used to choose this model's checkpoint"):
         list(recalibrate_run(hospital, None, "platt"))
-    with pytest.raises(UsageError, match=f"{len(rows_of_run)} of the {len(rows_of_run)} rows are in the table that"):
+    with pytest.raises(
+        UsageError, match=f"{len(rows_of_run)} of the {len(rows_of_run)} rows were already used to train or test"
+    ):
         list(recalibrate_run(hospital, None, "platt", Path(hospital.data.table)))
     assert recalibration_of(hospital.state_path, RUN, FEDERATED) is None
     said = list(recalibrate_run(hospital, None, "platt", new))

@@ -178,7 +178,7 @@ def test_a_log_that_was_changed_is_not_opened(path: Path, tamper: Callable[[list
     path.write_bytes(b"".join(tamper(lines(path))))
     before = path.read_bytes()
 
-    with pytest.raises(AuditError, match="Nothing more leaves"):
+    with pytest.raises(AuditError, match="Nothing more is sent"):
         opened(path)
 
     assert path.read_bytes() == before

@@ -97,11 +97,11 @@ def test_a_run_in_the_middle_is_told_and_left_as_it_is(tmp_path: Path) -> None:
     state = old_state(tmp_path / "state", "run_joined")
     before = contents(state)
 
-    with pytest.raises(ConfigurationError, match=r"began with an earlier version") as told:
+    with pytest.raises(ConfigurationError, match=r"was started by an earlier version") as told:
         move_old_state(state, "a")
 
     assert contents(state) == before
-    assert "Finish it with that version" in told.value.remedy
+    assert "Finish the run with that version" in told.value.remedy
     assert move_old_state(state, "a", gives_up_by="A. Jones")
     last = json.loads(audit_log_path(state).read_text().splitlines()[-1])["facts"]
     assert (last["event"], last["run"]) == ("participation_ended", "run-1")

@@ -70,7 +70,7 @@ def test_every_flipped_bit_is_noticed(tmp_path: Path) -> None:
             damaged = bytearray(whole)
             damaged[place] ^= 1 << bit
             path.write_bytes(damaged)
-            with pytest.raises(ConfigurationError, match="damaged or of another version"):
+            with pytest.raises(ConfigurationError, match="damaged or from another version"):
                 load(tmp_path, "local")
 
 
@@ -81,7 +81,7 @@ def test_every_cut_is_noticed(tmp_path: Path) -> None:
 
     for content in (*(whole[:length] for length in range(len(whole))), whole + b"\0"):
         path.write_bytes(content)
-        with pytest.raises(ConfigurationError, match="damaged or of another version"):
+        with pytest.raises(ConfigurationError, match="damaged or from another version"):
             load(tmp_path, "local")
 
 

@@ -104,7 +104,7 @@ def test_one_network_for_different_outcomes_is_refused(tmp_path: Path) -> None:
     config = make_site(tmp_path, table="wine")
     columns = read_contract(Path(read_hospital(config).data.contract)).encoded_columns
 
-    with pytest.raises(ConfigurationError, match="1 outputs, this site's outcome needs 3"):
+    with pytest.raises(ConfigurationError, match="1 outputs, but this site's outcome needs 3"):
         make_study(config, make_plan(method={"name": "fedavg"}, columns=list(columns), outputs=1))
 
 
@@ -120,7 +120,7 @@ def test_all_that_does_not_fit_a_table_is_told_at_once(tmp_path: Path) -> None:
 
     for reason in ("1 outputs", f"{columns[0]} (did you mean {misspelt[0]}?)", "1000 batches an epoch"):
         assert reason in refusal.value.what
-    for remedy in ("agree on one outcome", "Have the list extended", "bring more rows"):
+    for remedy in ("agree on one outcome", "Ask the federation to extend the list", "add rows"):
         assert remedy in refusal.value.remedy
 
 

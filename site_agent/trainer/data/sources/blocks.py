@@ -1,4 +1,4 @@
-"""Rows of a source as columns of text, some thousands of rows at a time: what is parsed at once."""
+"""Rows of a source as blocks of text columns, some thousands of rows at a time."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Block:
     ragged: Sequence[int] = ()
 
     def texts_at(self, place: int) -> list[str]:
-        """The cells of a column as texts.
+        """Return the cells of a column as texts.
 
         Raises:
             DataError: a value cannot be written as text.
@@ -59,13 +59,13 @@ class Opened:
 
 
 def opened_records(records: Iterator[Record]) -> Opened:
-    """A table whose source gives it row by row."""
+    """Open a table whose source returns single rows."""
     first = next(records, None)
     return Opened(first=first, rest=lambda width, places: blocks_of(records, width, places))
 
 
 def blocks_of(records: Iterator[Record], width: int, places: Sequence[int]) -> Iterator[Block]:
-    """Rows of texts as blocks.
+    """Group rows of texts into blocks.
 
     Raises:
         DataError: a cell is no text: it has half of a character, as a damaged workbook or database may.
@@ -80,7 +80,7 @@ def blocks_of(records: Iterator[Record], width: int, places: Sequence[int]) -> I
 
 
 def texts_of(cells: arrow.Array) -> arrow.StringArray | None:
-    """Cells of a block, of whatever type, as texts without nulls; None where a value cannot be text.
+    """Return cells of a block, of any type, as texts without nulls; None if a value cannot be text.
 
     Equal values become text once, so what costs time is how many different ones there are.
     """

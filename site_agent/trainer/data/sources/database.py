@@ -1,4 +1,4 @@
-"""Rows of one declared query, read in a transaction that the database itself keeps from writing.
+"""Rows of one declared query, read in a read-only transaction of the database.
 
 The trainer has no network, and a database is no reason to give it one. So the database is a file (SQLite), or a
 server behind a Unix socket on this machine (PostgreSQL); one on another machine is brought here as a socket by
@@ -32,7 +32,7 @@ _LARGEST_URL_BYTES: Final = 4096
 
 
 def query_records(path: Path, form: SqlFormat) -> Generator[Record, None, None]:
-    """The names of the query's columns as row 1, then its rows, counted from 2.
+    """Yield the names of the query's columns as row 1, then its rows, counted from 2.
 
     Raises:
         DataError: the query fails, or gives something that is no cell.
@@ -51,9 +51,9 @@ def query_records(path: Path, form: SqlFormat) -> Generator[Record, None, None]:
     finally:
         engine.dispose()
     raise DataError(
-        what="The database cannot be reached, or does not run the contract's query.",
+        what="The database cannot be reached, or it rejects the contract's query.",
         consequence="Nothing was read or changed and nothing left this site.",
-        remedy="Test the query by hand. The server must listen on a Unix socket of this computer.",
+        remedy="Run the query by hand to test it. The server must listen on a Unix socket of this computer.",
     )
 
 
@@ -85,7 +85,7 @@ def _engine(path: Path) -> Engine:
     except (ArgumentError, UnicodeDecodeError):
         pass
     raise ConfigurationError(
-        what="The contract declares a query, and the table names neither an SQLite file nor the URL of a PostgreSQL.",
+        what="The contract declares a query, but the table is neither an SQLite file nor the URL of a PostgreSQL.",
         consequence="Nothing was read and nothing left this site.",
         remedy="Write one line such as postgresql:///hospital?host=/run/postgresql into a file, and name it as table.",
     )

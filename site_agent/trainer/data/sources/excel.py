@@ -1,4 +1,4 @@
-"""Rows of a sheet of an Excel workbook, read row by row.
+"""Rows of a sheet in an Excel workbook, read one by one.
 
 Of a formula the value that Excel saved is read; nothing is computed here and no macro runs.
 """
@@ -30,7 +30,7 @@ _DAMAGED: Final = (
 
 
 def excel_records(path: Path, form: ExcelFormat) -> Generator[Record, None, None]:
-    """The rows that are not blank, each with its number, the header among them.
+    """Yield the rows that are not blank, each with its number, including the header.
 
     Raises:
         DataError: the file is no workbook, or the sheet is not there.

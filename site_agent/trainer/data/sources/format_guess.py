@@ -1,4 +1,4 @@
-"""How a text file seems to be written: encoding, delimiter, decimal comma, a first row of names."""
+"""Guesses the format of a text file: encoding, delimiter, decimal comma, and header row."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _NUMBER: Final = re.compile(r"[+-]?(\d+([.,]\d*)?|[.,]\d+)([eE][+-]?\d+)?")
 
 
 def guess_format(path: Path, *, sheet: str | None, query: str | None) -> Format:
-    """The format of a table, from its file's name and its first quarter of a megabyte.
+    """Guess the format of a table from its file's name and its first 256 KiB.
 
     Raises:
         OSError: the file cannot be read.
@@ -36,7 +36,7 @@ def guess_format(path: Path, *, sheet: str | None, query: str | None) -> Format:
 
 
 def format_hint(path: Path, declared: Format, *, is_new: bool = False) -> str | None:
-    """The key of the contract that makes a text file readable, where another one is declared; None where none is.
+    """Return the key of the contract to change so that a text file is readable, or None.
 
     Args:
         path: a table in which mistakes were found.
@@ -74,7 +74,7 @@ def format_hint(path: Path, declared: Format, *, is_new: bool = False) -> str | 
 
 
 def guess_text(start: bytes) -> TableFormat:
-    """The way a text file is written, from its first bytes; a person then looks at it."""
+    """Guess the format of a text file from its first bytes. A person then checks it."""
     encoding = _encoding(start)
     text = start.decode(encoding, errors="replace").removeprefix("\ufeff")
     lines = [line for line in text.replace("\r\n", "\n").replace("\r", "\n").split("\n") if line.strip()]

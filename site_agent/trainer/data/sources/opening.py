@@ -1,4 +1,4 @@
-"""One way in for every form of table: a path and a format become rows of text, or blocks of columns of text."""
+"""Opens every kind of table: a path and a format become rows of text, or blocks of text columns."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from site_agent.trainer.data.sources.records import Record
 
 @contextmanager
 def open_records(path: Path, form: Format) -> Iterator[Iterator[Record]]:
-    """Rows with their numbers, counted as a spreadsheet does: from 1, a row of names included.
+    """Yield rows with their numbers, counted from 1 as in a spreadsheet, including a header row.
 
     Raises:
         DataError: the source cannot be read or is damaged.
@@ -27,7 +27,7 @@ def open_records(path: Path, form: Format) -> Iterator[Iterator[Record]]:
 
 @contextmanager
 def open_blocks(path: Path, form: Format) -> Iterator[Opened]:
-    """The same rows as the first of them, and blocks of columns behind it; what takes the time of large tables.
+    """Open a table as its first row and blocks of columns. This is the fast way for large tables.
 
     Raises:
         DataError, ConfigurationError: as `open_records`.

@@ -22,7 +22,7 @@ _BATCH_CELLS: Final = 1 << 19
 
 
 def parquet_records(path: Path) -> Generator[Record, None, None]:
-    """The names of the columns as row 1, then the rows, counted from 2.
+    """Yield the names of the columns as row 1, then the rows, counted from 2.
 
     Raises:
         DataError: the file is damaged, or a column holds lists, bytes or other things that are no cell.
@@ -41,7 +41,7 @@ def parquet_records(path: Path) -> Generator[Record, None, None]:
 
 
 def opened_parquet(handle: BinaryIO) -> Opened:
-    """The same as blocks of columns; those that nobody asks for are not unpacked.
+    """Open the file as blocks of columns. Columns that are not requested are not unpacked.
 
     Raises:
         DataError, OSError: as `parquet_records`.

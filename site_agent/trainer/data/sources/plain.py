@@ -1,4 +1,4 @@
-"""Whole lines of a text file to columns at once, where nothing in them could be read in two ways.
+"""Splits complete lines of a text file into columns at once, if they are unambiguous.
 
 pyarrow's reader is fast, and Python's is the one whose reading counts. They agree on what passes here: no NUL, no
 lone carriage return, no blank line, nothing undecodable, as many cells in each row as the table has columns, none of
@@ -39,7 +39,7 @@ class PlainColumns:
 
 
 def plain_columns(raw: bytes, shape: Shape) -> PlainColumns | None:
-    """Columns of whole lines, None where Python's reader has to look.
+    """Return the columns of complete lines, or None if Python's reader must read them.
 
     Args:
         raw: lines in UTF-8, the last one with or without its end.

@@ -1,4 +1,4 @@
-"""What every source gives: rows of text with their numbers, and a value of another program as text."""
+"""The records that every source returns: rows of text with their numbers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Record: TypeAlias = tuple[int, list[str]]
 
 
 def text_of(value: object) -> str | None:
-    """A value as it would stand in a text file; None where it cannot: bytes, lists and the like.
+    """Return a value as text, as in a text file; None for bytes, lists and the like.
 
     Missing values are empty; floats have all their digits; dates are written 2020-01-31, with the time only where
     there is one.

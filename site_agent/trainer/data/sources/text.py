@@ -1,4 +1,4 @@
-"""Rows of a delimited text file, in bounded memory whatever the file holds.
+"""Rows of a delimited text file, with bounded memory.
 
 The file is read some megabytes at a time. A piece without anything unusual becomes columns at once (plain.py); any
 other goes line by line through Python's own reader, to the same result. Undecodable bytes come through as marked
@@ -32,7 +32,7 @@ _UNDECODED: Final = re.compile("[\ud800-\udfff]")
 
 
 def text_records(path: Path, form: TableFormat) -> Generator[Record, None, None]:
-    """The rows that are not blank, each with its number, the header among them.
+    """Yield the rows that are not blank, each with its number, including the header.
 
     Raises:
         DataError: a line is damaged, in another encoding, or far too long; told by its number.
@@ -44,7 +44,7 @@ def text_records(path: Path, form: TableFormat) -> Generator[Record, None, None]
 
 
 def opened_text(file: BinaryIO, form: TableFormat) -> Opened:
-    """The same rows as blocks of columns.
+    """Open the same rows as blocks of columns.
 
     Args:
         file: open at its beginning, in bytes.
@@ -65,7 +65,7 @@ class _Narrowed:
         self._decoder = codecs.getincrementaldecoder("utf-16")("surrogatepass")
 
     def read(self, size: int) -> bytes:
-        """What so many bytes of the file come to, or some more; nothing at its end."""
+        """Return the text of about this many bytes of the file; empty at its end."""
         while not self._has_ended:
             raw = self._file.read(size)
             self._has_ended = not raw
@@ -94,13 +94,13 @@ class _Pieces:
         self.row = self.line = 0
 
     def first(self) -> Record | None:
-        """The first row that is not blank."""
+        """Return the first row that is not blank."""
         for record in self._records():
             return record
         return None
 
     def rest(self, width: int, places: Sequence[int]) -> Iterator[Block]:
-        """All rows that were not read yet."""
+        """Yield all rows that were not read yet."""
         while (piece := self._next_piece()) is not None:
             raw = piece if self._encoding == "utf-8" or piece.isascii() else self._recoded(piece)
             is_short = raw is not None and len(raw) <= LONGEST_LINE

@@ -149,5 +149,5 @@ def test_what_is_not_there_is_told(hospital: Hospital, tmp_path: Path) -> None:
     """A group that is no feature; a run that kept no scores."""
     with pytest.raises(UsageError, match="no feature height"):
         site_facts(hospital, None, ["height"])
-    with pytest.raises(ConfigurationError, match="were not kept"):
+    with pytest.raises(ConfigurationError, match="were not stored"):
         scored_rows(tmp_path, RUN)

@@ -213,5 +213,5 @@ def _interval(column: DateFeature, days: dict[str, float | str]) -> float | str:
 
 
 def _told(line: str) -> DataError:
-    words = f"The table does not meet its contract:\n    {line}"
+    words = f"The table does not satisfy its contract:\n    {line}"
     return DataError(what=words, consequence="Nothing left.", remedy="Correct it.")

@@ -113,7 +113,7 @@ def test_no_patient_is_in_two_parts(small_contract: Contract, seed: int) -> None
 )
 def test_an_empty_part_is_refused(small_contract: Contract, rows: int, split: Split) -> None:
     """Too few rows, or shares that leave none."""
-    with pytest.raises(DataError, match="too few to be split"):
+    with pytest.raises(DataError, match="too few for training, validation and test"):
         split_rows(_table(small_contract, rows), split)
 
 

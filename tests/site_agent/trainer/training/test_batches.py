@@ -93,9 +93,9 @@ def test_too_few_rows_are_told() -> None:
     """With both numbers and the key to change, whichever way the plan cuts an epoch."""
     check_batches(EpochSchedule(aggregate="every-batch", epochs=1, batches_per_epoch=3), 3)
 
-    with pytest.raises(DataError, match="asks for 4 batches an epoch, and this site has 3 training rows") as told:
+    with pytest.raises(DataError, match="requires 4 batches an epoch, but this site has 3 training rows") as told:
         check_batches(EpochSchedule(aggregate="every-batch", epochs=1, batches_per_epoch=4), 3)
-    with pytest.raises(DataError, match="asks for batches of 4 rows, and this site has 3"):
+    with pytest.raises(DataError, match="requires batches of 4 rows, but this site has 3"):
         check_batches(StepSchedule(aggregate="every-steps", rounds=1, steps_per_round=1, batch_rows=4), 3)
 
     assert "batches_per_epoch of at most 3" in told.value.remedy
