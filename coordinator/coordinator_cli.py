@@ -69,7 +69,7 @@ def start(path: Path) -> None:
 @cli.command()
 @config_option
 def check(path: Path) -> None:
-    """Check the configuration and every plan, and show their digests. This starts nothing.
+    """Check the configuration and every plan, and show their digests. This command starts nothing.
 
     Example: coordinator check --config coordinator.yaml
     """

@@ -20,7 +20,7 @@ AILMENTS: Final = (
     Entry(
         "D402",
         "state directory",
-        "Keys, logs and models are in this directory. It must belong to the program's user and be writable.",
+        "Keys, logs and models are in this directory. The directory must belong to the program's user and be writable.",
         "Use `chown` to set the program's user. After that, run `chmod go-w`.",
     ),
     Entry(
@@ -69,7 +69,12 @@ AILMENTS: Final = (
         "The coordinator accepts this site's certificate.",
         "Ask the federation office to run `pki list`.",
     ),
-    Entry("D412", "table", "The table matches its contract.", "Run `site-agent check`. It lists every finding."),
+    Entry(
+        "D412",
+        "table",
+        "The table matches its contract.",
+        "Run `site-agent check`. `site-agent check` lists every finding.",
+    ),
     Entry(
         "D413",
         "threads",
@@ -240,9 +245,9 @@ def judge_clock(is_synchronised: bool | None, seconds_apart: float | None = None
     """Judge this computer's clock: whether a time server keeps it, and how far it is from the coordinator's."""
     remedy = "Run `timedatectl set-ntp true`, or ask who runs the network's time server."
     if seconds_apart is not None and abs(seconds_apart) > WIDEST_CLOCK_DIFFERENCE_SECONDS:
-        return failure("D406", f"This computer's clock is {clocks_apart(seconds_apart)}.", remedy)
+        return failure("D406", f"This computer's clock differs: it is {clocks_apart(seconds_apart)}.", remedy)
     if seconds_apart is not None:
-        return fine("D406", f"This clock and the coordinator's are {abs(seconds_apart):.1f} s apart.")
+        return fine("D406", f"This computer's clock and the coordinator's clock differ by {abs(seconds_apart):.1f} s.")
     if is_synchronised is False:
         return warning("D406", "No time server keeps this clock.", remedy)
     return fine("D406", "The clock is kept by a time server." if is_synchronised else "The kernel does not report it.")

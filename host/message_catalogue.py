@@ -147,8 +147,8 @@ ERRORS: Final = (
         "E021",
         "certificate not accepted",
         "The coordinator does not accept this certificate. "
-        "It was revoked or replaced, or belongs to another federation.",
-        "Ask the federation office. They can check with `pki list`.",
+        "The certificate was revoked or replaced, or belongs to another federation.",
+        "Ask the federation office. The office can check with `pki list`.",
     ),
     Entry(
         "E022",
@@ -184,7 +184,7 @@ ERRORS: Final = (
         "E027",
         "trainer not listening",
         "The trainer's service does not answer on its socket. Nothing was sent from this site.",
-        "Run `systemctl status site-trainer`. Its journal has the reason.",
+        "Run `systemctl status site-trainer`. The service's journal has the reason.",
     ),
     Entry(
         "E028",

@@ -123,6 +123,6 @@ def _check_authority(certificate: x509.Certificate, *, path_length: int) -> None
 def _refused(reason: str) -> RefusedError:
     return RefusedError(
         what=f"A certificate chain was refused: {reason}.",
-        consequence="It was not stored, and the keys and certificates on this computer are unchanged.",
+        consequence="The chain was not stored, and the keys and certificates on this computer are unchanged.",
         remedy=f"{COMPARE_CLOCK} If it is right, ask the federation office which authority is correct.",
     )

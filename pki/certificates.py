@@ -281,6 +281,6 @@ def _refused(reason: str) -> RefusedError:
 def _no_key() -> ConfigurationError:
     return ConfigurationError(
         what="A file that should contain a P-256 private key in PEM contains something else.",
-        consequence="It was not used, and nothing was sent.",
+        consequence="The file was not used, and nothing was sent.",
         remedy="Restore the key file from its backup, or enrol again with a new invitation.",
     )

@@ -155,6 +155,6 @@ class Invitation:
 def _wrong(reason: str) -> ConfigurationError:
     return ConfigurationError(
         what=f"This is not a usable invitation: {reason}.",
-        consequence="It was not used, and nothing was written or sent.",
+        consequence="The invitation was not used, and nothing was written or sent.",
         remedy="Ask the federation office to send the invitation again, unchanged and complete.",
     )

@@ -144,7 +144,7 @@ def _requested(place: Path) -> Path:
 def _refused(reason: str) -> RefusedError:
     return RefusedError(
         what=f"The certificate was not accepted: {reason}.",
-        consequence="It was not stored. The current key and certificate are unchanged.",
+        consequence="The certificate was not stored. The current key and certificate are unchanged.",
         remedy="Ask for a certificate from the request of `site-agent request-certificate`, and install the whole "
         "chain.",
     )

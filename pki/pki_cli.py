@@ -293,7 +293,7 @@ def rotate_status(directory: Path) -> None:
 @_directory
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def doctor(directory: Path, as_json: bool) -> None:
-    """Check the authority, its keys and the remaining days of every certificate. This changes nothing.
+    """Check the authority, its keys and the remaining days of every certificate. The command changes nothing.
 
     The exit status is 0 without findings, 3 with warnings, and 1 with a failure.
     """

@@ -384,7 +384,7 @@ def _nothing_to_approve(site: SiteRecord) -> RefusedError:
         SiteState.REVOKED: f"Run `pki invite {site.name}` if it may take part again.",
     }
     return RefusedError(
-        what=f"Site {site.name} is not waiting for an approval. Its state is {site.state}.",
+        what=f"Site {site.name} is not waiting for an approval. The state of the site is {site.state}.",
         consequence="Nothing was changed. No certificate was issued and no data was sent.",
         remedy=remedies.get(site.state, "Ask the site to run `site-agent join` again."),
     )

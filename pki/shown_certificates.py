@@ -114,6 +114,6 @@ def sha256_of_chain(chain_pem: bytes) -> str:
 def _refused(reason: str) -> RefusedError:
     return RefusedError(
         what=f"A certificate was refused: {reason}.",
-        consequence="It was not stored, and the keys on this computer are unchanged.",
+        consequence="The certificate was not stored, and the keys on this computer are unchanged.",
         remedy="Ask the federation office for a new invitation, and mention this message.",
     )

@@ -46,7 +46,7 @@ class SiteKeys:
         if cls.exists(directory):
             raise ConfigurationError(
                 what=f"{directory} already has the keys of a site.",
-                consequence="They are unchanged, and nothing was sent.",
+                consequence="The keys are unchanged, and nothing was sent.",
                 remedy="Use these keys, or choose an empty directory for a new site.",
             )
         pem = certificates.key_to_pem(certificates.new_tls_key())

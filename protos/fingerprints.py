@@ -34,5 +34,5 @@ def grouped(digest: bytes) -> str:
 
 
 def regrouped(text: str) -> str:
-    """Characters in groups of four with hyphens between them."""
+    """Return characters in groups of four with hyphens between them."""
     return "-".join(text[start : start + _GROUP] for start in range(0, len(text), _GROUP))

@@ -85,7 +85,8 @@ def join(path: Path) -> None:
 def identity(path: Path) -> None:
     """Show the fingerprint of this site's identity key. If there is no key, create it.
 
-    Read the fingerprint to the federation office over the telephone. They add it to the plan. Run this as the gate's
+    Read the fingerprint to the federation office over the telephone. The office adds it to the plan.
+    Run this as the gate's
     user or as root.
 
     Example: site-agent identity --config hospital.yaml
@@ -102,7 +103,7 @@ def identity(path: Path) -> None:
 @cli.command()
 @config_option
 def check(path: Path) -> None:
-    """Check the configuration, and check the table against its contract. This sends nothing.
+    """Check the configuration, and check the table against its contract. This command sends nothing.
 
     Example: site-agent check --config hospital.yaml
     """

@@ -62,13 +62,13 @@ EVENTS: Final = (
     Entry(
         "W252",
         "coordinator_unavailable",
-        "The site cannot reach the coordinator. It retries by itself and nothing is lost.",
+        "The site cannot reach the coordinator. The site retries by itself and nothing is lost.",
         "If this continues, run `site-agent doctor`.",
     ),
     Entry(
         "W253",
         "enrolment_unavailable",
-        "The site cannot reach the enrolment port. It retries by itself.",
+        "The site cannot reach the enrolment port. The site retries by itself.",
         "If this continues, run `site-agent doctor`. Ask the office whether enrolment is open.",
     ),
     Entry(
@@ -116,7 +116,12 @@ EVENTS: Final = (
         _NOTHING,
     ),
     Entry("I307", "model_awaited", "This site only receives. It waits for the result of the other sites.", _NOTHING),
-    Entry("I308", "model_received", "This site received the other hospitals' model. It had sent no number.", _NOTHING),
+    Entry(
+        "I308",
+        "model_received",
+        "This site received the other hospitals' model. This site has sent no number.",
+        _NOTHING,
+    ),
     Entry(
         "W353",
         "column_differs",

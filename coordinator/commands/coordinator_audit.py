@@ -85,7 +85,7 @@ def show(
 @click.option("--study", help="Include only the runs of this study.")
 @_since
 @_until
-@click.option("--output", type=_PATH, required=True, help="Output file. Its name ends with .csv or .html.")
+@click.option("--output", type=_PATH, required=True, help="Output file. The file name ends with .csv or .html.")
 def export(
     path: Path | None, log_path: Path | None, study: str | None, since: str | None, until: str | None, output: Path
 ) -> None:
@@ -153,7 +153,7 @@ def _desk(path: Path | None, log_path: Path | None) -> Desk:
 
 def _unclear() -> UsageError:
     return UsageError(
-        what="It is not clear which log is meant.",
+        what="The options do not show which log to use.",
         consequence="Nothing was read or written.",
         remedy="Give either --config coordinator.yaml, or --log with a copy of the log.",
     )

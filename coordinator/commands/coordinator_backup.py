@@ -73,7 +73,7 @@ def backup_key(path: Path) -> None:
 )
 @click.option("--unauthenticated", is_flag=True, help="Restore a backup without proof of who made it.")
 def restore(file: Path, path: Path, key_file: Path | None, unauthenticated: bool) -> None:
-    """Check a backup and restore it. It never replaces newer state or an existing authority.
+    """Check a backup and restore it. The command never replaces newer state or an existing authority.
 
     Example: coordinator restore /mnt/safe/coordinator.backup --config coordinator.yaml
     """

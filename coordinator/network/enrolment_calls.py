@@ -103,7 +103,7 @@ class Membership:
         }
 
     def identity_of(self, site: str) -> str | None:
-        """The fingerprint of a site's registered identity key."""
+        """Return the fingerprint of a site's registered identity key."""
         if not is_name(site):
             return None
         try:
@@ -112,7 +112,7 @@ class Membership:
             return None
 
     def identity_key_of(self, site: str) -> bytes | None:
-        """A member's registered identity key, raw, 32 bytes."""
+        """Return a member's registered identity key, raw, 32 bytes."""
         if not is_name(site):
             return None
         try:

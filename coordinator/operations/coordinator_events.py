@@ -21,9 +21,11 @@ EVENTS: Final = (
     ),
     Entry("I101", "run_announced", "A run starts. Each site of its plan is informed when it connects.", _NOTHING),
     Entry("I102", "run_taken_up", "An interrupted run continues from its journal and snapshots.", _NOTHING),
-    Entry("I103", "run_is_over_already", "A plan of the configuration already ran. It does not run again.", _NOTHING),
+    Entry(
+        "I103", "run_is_over_already", "A plan of the configuration already ran. The plan does not run again.", _NOTHING
+    ),
     Entry("I104", "site_connected", "A site connected, and its certificate was accepted.", _NOTHING),
-    Entry("I105", "site_disconnected", "A site disconnected. It reconnects by itself.", _NOTHING),
+    Entry("I105", "site_disconnected", "A site disconnected. The site reconnects by itself.", _NOTHING),
     Entry(
         "I106", "site_joined", "A site takes part in a run. A person at that site approved exactly this plan.", _NOTHING
     ),
@@ -86,13 +88,13 @@ EVENTS: Final = (
     Entry(
         "W150",
         "site_not_listed",
-        "A site that is not in the plan connected. It was disconnected.",
+        "A site that is not in the plan connected. The site was disconnected.",
         "If it belongs to the study, make a new version of the plan that lists it.",
     ),
     Entry(
         "W151",
         "site_not_admitted",
-        "A site was not admitted to the run. Its plan digest, identity or state is not the required one.",
+        "A site was not admitted to the run. The site's plan digest, identity or state is not the required one.",
         "Read `reason`. Usually the site has another version or another identity key.",
     ),
     Entry(
@@ -104,14 +106,14 @@ EVENTS: Final = (
     Entry(
         "W153",
         "site_revoked",
-        "A site was revoked. Its stream was closed at once.",
+        "A site was revoked. The site's stream was closed at once.",
         "If this was a mistake, invite the site again.",
     ),
     Entry(
         "W154",
         "round_void",
         "Sites were missing at the deadline of a round. The attempt is void and is repeated.",
-        "Call the missing sites. They can run `site-agent status` and `site-agent doctor`.",
+        "Call the missing sites. The sites can run `site-agent status` and `site-agent doctor`.",
     ),
     Entry(
         "W155",
@@ -148,7 +150,7 @@ EVENTS: Final = (
         "renewal_refused",
         "A site's request for a new certificate was refused. The line has the reason. "
         "The old certificate is still valid.",
-        "If the site is a member, check it with `pki list`. Its operator can run `site-agent doctor`.",
+        "If the site is a member, check it with `pki list`. The site's operator can run `site-agent doctor`.",
     ),
     Entry(
         "W161",
@@ -159,8 +161,9 @@ EVENTS: Final = (
     Entry(
         "W162",
         "site_taken_out",
-        "The federation office revoked a site of this run. The others continue without it or wait, as the plan sets.",
-        "Run `coordinator status`. It names the site and what you can do.",
+        "The federation office revoked a site of this run. The other sites continue without it or wait, as the plan "
+        "sets.",
+        "Run `coordinator status`. The output names the site and what you can do.",
     ),
     Entry(
         "W164",
@@ -171,13 +174,13 @@ EVENTS: Final = (
     Entry(
         "W163",
         "site_given_up",
-        "A site was missing in three attempts in a row. The others continue without it.",
+        "A site was missing in three attempts in a row. The other sites continue without it.",
         "Call the site. After that, restart the coordinator, and the site can take part again.",
     ),
     Entry(
         "E180",
         "site_state_lost",
-        "A site returned without its state of a run. It cannot continue.",
+        "A site returned without its state of a run. The site cannot continue.",
         "Ask the site to restore its state folder from a backup before `return_seconds` end.",
     ),
     Entry(
@@ -233,7 +236,8 @@ EVENTS: Final = (
     Entry(
         "E189",
         "certificate_unreadable",
-        "The coordinator could not read its certificate or key for a connection. It used the previous one.",
+        "The coordinator could not read its certificate or key for a connection. The coordinator used the previous "
+        "certificate or key.",
         "Run `pki doctor`.",
     ),
 )

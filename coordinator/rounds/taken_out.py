@@ -58,7 +58,7 @@ def is_too_late(attempt: Attempt, site: str) -> bool:
 
 
 def without_late(attempt: Attempt) -> Attempt:
-    """Return the attempt without the entering sites that are no longer waited for."""
+    """Return the attempt without the joining sites that the others no longer wait for."""
     return replace(attempt, entering=frozenset(site for site in attempt.entering if not is_too_late(attempt, site)))
 
 

@@ -181,8 +181,8 @@ class Kept:
         if number and snapshot is None:
             raise UnavailableError(
                 what=f"The snapshot before round {number + 1} cannot be read.",
-                consequence="The coordinator stopped. It sent nothing to any site.",
-                remedy="Start it again. It continues from the previous snapshot.",
+                consequence="The coordinator stopped. The coordinator sent nothing to any site.",
+                remedy="Start it again. The coordinator then continues from the previous snapshot.",
             )
         self._run.go_back(snapshot)
         self.note("back", round=number, before=self.history.rounds_made)

@@ -77,7 +77,7 @@ def _write_record(directory: Path, run: Run, over: Over, happened: Mapping[str, 
 
 
 def sha256_of(parameters: npt.NDArray[np.float32]) -> str:
-    """SHA-256 of the vector's little-endian bytes in hexadecimal, as reports state it.
+    """Return the SHA-256 of the vector's little-endian bytes in hexadecimal, as in reports.
 
     Args:
         parameters: float32 of shape (numbers,), what sites were sent as the last aggregate.

@@ -179,7 +179,7 @@ def check_roster(terms: KeySessionTerms, adverts: Sequence[KeyAdvert], own_adver
 
 
 def transcript(terms: KeySessionTerms, adverts: Sequence[KeyAdvert]) -> bytes:
-    """T: SHA-256 over the key session's terms and every byte of every advert, 32 bytes."""
+    """Return T, 32 bytes: the SHA-256 of the key session's terms and every byte of every advert."""
     candidates = pack("masking candidates", *terms.candidates)
     entries = (
         pack(

@@ -35,11 +35,11 @@ class Layout:
 
     @property
     def total_bytes(self) -> int:
-        """Bytes of the whole vector."""
+        """The size of the whole vector in bytes."""
         return 4 * self.parameters + _WORD * (self.scalars + self.chunks)
 
     def chunk_bytes(self, index: int) -> int:
-        """Bytes of one chunk."""
+        """Return the size of one chunk in bytes."""
         return _WORD * self.words_in(index) + 4 * self._changes(index)
 
     def start(self, index: int) -> int:

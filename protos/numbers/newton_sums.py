@@ -112,7 +112,7 @@ class NewtonSums:
         return np.asarray(np.linalg.solve(self._penalised(ridge), right[..., None])[..., 0])
 
     def standard_errors(self, ridge: float) -> Float64:
-        """Square roots of the diagonal of the inverse of H + ridge I, float64 of shape (outputs, columns).
+        """Return the square roots of the diagonal of the inverse of H + ridge I, float64 (outputs, columns).
 
         With the penalty read as a normal prior these are posterior standard deviations. Their intervals include
         the bias of the penalty (Wood 2017, section 6.10).

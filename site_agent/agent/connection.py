@@ -1,4 +1,4 @@
-"""gRPC and TLS: the only file of a site that opens a network connection.
+"""gRPC and TLS. No other file of a site opens a network connection.
 
 A site opens one stream outwards and listens on no port. The coordinator has to show a certificate of
 this federation's authority in the coordinator's name; the site shows its own. Messages are bytes here: the gate

@@ -87,7 +87,7 @@ def backup_key(path: Path) -> None:
 )
 @click.option("--unauthenticated", is_flag=True, help="Restore a backup whose maker cannot be checked.")
 def restore(file: Path, path: Path, key_file: Path | None, unauthenticated: bool) -> None:
-    """Check a backup and restore it. It never replaces newer state.
+    """Check a backup and restore it. The command never replaces newer state.
 
     Example: site-agent restore /mnt/safe/st-mary.backup --config hospital.yaml
     """

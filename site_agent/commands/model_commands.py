@@ -218,7 +218,7 @@ def _refused(what: str, remedy: str) -> UsageError:
 @click.command()
 @config_option
 @click.option("--output", required=True, type=click.Path(path_type=Path), help="New folder for the output.")
-@click.option("--onnx", "has_onnx", is_flag=True, help="Also write model.onnx. This needs the extra `onnx`.")
+@click.option("--onnx", "has_onnx", is_flag=True, help="Also write model.onnx. This option needs the extra `onnx`.")
 @click.option("--run", "run_name", help="Run of the model. An adopted model must be of this run.")
 def export(path: Path, output: Path, has_onnx: bool, run_name: str | None) -> None:
     """Write the model in use with a loader that needs only PyTorch.

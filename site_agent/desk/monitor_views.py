@@ -24,8 +24,9 @@ _READING: Final = (
     "future, or text instead of a number. Such a value is in no other count.",
 )
 _INTERVALS: Final = (
-    "Intervals are 95% intervals over whole patients. With several metrics, chance excludes zero for one of them in "
-    "more than 5 of 100 tables. The verdict 'worse' is therefore stricter than its interval. Without any change it "
+    "Intervals are 95% intervals over whole patients. With several metrics, more than 5 of 100 tables have an "
+    "interval without zero by chance alone. The verdict 'worse' is therefore stricter than its interval. Without "
+    "any change it "
     "appears in about 1 of 100 tables, in any metric."
 )
 _HELP: Final = {
@@ -38,7 +39,7 @@ _HELP: Final = {
     "missing_share_in_training": "Share of training rows in which a column has no value.",
     "outside_training_share": "Share of rows beyond the limits of the training rows.",
     "outside_contract_share": "Share of rows with a value that the contract does not allow.",
-    "metric": "A metric of the model on the monitored rows, where the outcome is known.",
+    "metric": "A metric of the model on the monitored rows with a known outcome.",
     "metric_at_the_test": "The same metric on the test rows of the run.",
     "metric_is_worse": "1 where the metric is worse than at the test by more than chance.",
     "expected_mean": "Mean of the predictions, by outcome.",
@@ -118,7 +119,9 @@ def monitor_page(facts: Facts) -> str:
     inputs = [
         figures(
             figure(
-                f"Bars: the part that chance alone explains. Dotted line: {MUCH}", _indices(label, rows), is_wide=True
+                f"Bars: differences that chance alone explains. Dotted line: {MUCH}",
+                _indices(label, rows),
+                is_wide=True,
             )
         ),
         table("Inputs", [*head, "not allowed by the contract"], lines),

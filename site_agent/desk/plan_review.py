@@ -89,7 +89,7 @@ def review_sections(plan: Plan, manifest: Manifest) -> Iterator[Section]:
 
 
 def counted(number: int, word: str) -> str:
-    """A number with its word: 1 round, 2 rounds."""
+    """Return a number with its noun: 1 round, 2 rounds."""
     return f"{number} {word}{'' if number == 1 else 's'}"
 
 
@@ -220,7 +220,7 @@ def _numbers(plan: Plan, manifest: Manifest) -> Section:
 
 
 def largest(scalar: Scalar) -> str:
-    """The largest value in digits that a person can read aloud: no powers of ten."""
+    """Return the largest value in digits that a person can read aloud, without powers of ten."""
     value = scalar.bound / scalar.scale
     return f"{value:,.0f}" if value >= _LARGE else f"{value:g}"
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 @click.command()
 @click.option("--config", "path", required=True, type=click.Path(path_type=Path), help="The file hospital.yaml.")
 def main(path: Path) -> None:
-    """Check the table and this computer's processors. This trains and writes nothing.
+    """Check the table and this computer's processors. The command trains and writes nothing.
 
     Example: python -m site_agent.desk.trainer_doctor --config hospital.yaml
     """

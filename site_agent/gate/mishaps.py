@@ -115,7 +115,7 @@ def is_over(farewell: Farewell, audit: AuditLog) -> bool:
     if (run := unfinished_run(audit)) is not None:
         raise RefusedError(
             what=f"All studies of the coordinator are over, and {run} has ended without this site.",
-            consequence="Nothing more leaves this site. It has no model and no report of that study.",
+            consequence="Nothing more leaves this site. This site has no model and no report of that study.",
             remedy="Ask the federation office for the result. Another version of the plan is a new study.",
             code="E026",
         )

@@ -95,7 +95,7 @@ def _listen(hospital: Hospital, idle: Callable[[], None]) -> socket.socket:
     elif place.exists():
         raise ConfigurationError(
             what=f"trainer_socket names {place.name}, which exists but is not a socket.",
-            consequence="It is unchanged. The trainer did not start and nothing left this site.",
+            consequence="The existing file is unchanged. The trainer did not start and nothing left this site.",
             remedy="Set trainer_socket in hospital.yaml to a path that does not exist yet.",
         )
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:

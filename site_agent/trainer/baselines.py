@@ -259,7 +259,7 @@ def _probability_of_less(differences: Numbers, patients: npt.NDArray[np.int64]) 
 
 def _too_few(what: str) -> DataError:
     return DataError(
-        what=f"This site's own baseline cannot be fitted. {what}. It needs more rows for {FOLDS} folds.",
+        what=f"This site's own baseline cannot be fitted. {what}. The baseline needs more rows for {FOLDS} folds.",
         consequence="Nothing was trained and nothing left this site.",
         remedy="Add rows, or agree on a plan without the key expert.",
     )

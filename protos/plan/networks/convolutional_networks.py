@@ -1,4 +1,4 @@
-"""Networks of images: blocks of convolutions, then linear layers; and two such extractors under one head.
+"""Networks of images: blocks of convolutions, then linear layers, and two such extractors under one head.
 
 Source: Elhussein and Gürsoy 2025, "PLayer-FL", table A.2: three convolutions and two linear layers for FashionMNIST
 and EMNIST. Each block is a convolution of 3 by 3 pixels with a border of zeros, a normalisation if the plan has it,
@@ -90,7 +90,7 @@ def convolutional_tensors(network: ConvolutionalNetwork, outputs: int) -> Iterat
 
 
 def convolutional_body(network: ConvolutionalNetwork) -> Iterator[TensorSpec]:
-    """The blocks after the first and the hidden linear layers, which do not depend on the outputs."""
+    """Yield the blocks after the first, and the hidden linear layers. They do not depend on the outputs."""
     for number, (inner, outer) in enumerate(pairwise(network.blocks), start=2):
         yield from _block(f"body.block{number}", inner, outer, network.normalisation)
     widths = (flat_width(network.image, network.blocks), *network.hidden)
@@ -108,7 +108,7 @@ def parallel_convolutional_tensors(network: ParallelConvolutionalNetwork, output
 
 
 def sides_after(image: ImageSize, blocks: int) -> tuple[int, int]:
-    """Height and width of what so many blocks make of an image."""
+    """Return the height and the width of an image after this number of blocks."""
     height, width = image.height, image.width
     for _ in range(blocks):
         if is_halved(height, width):
@@ -117,12 +117,12 @@ def sides_after(image: ImageSize, blocks: int) -> tuple[int, int]:
 
 
 def is_halved(height: int, width: int) -> bool:
-    """Whether a block takes the largest of each 2 by 2 pixels of a result of this size."""
+    """Return whether a block keeps the largest of each 2 by 2 pixels of a result of this size."""
     return min(height, width) > 1
 
 
 def flat_width(image: ImageSize, blocks: Sequence[int]) -> int:
-    """How many numbers the last of these blocks makes of an image."""
+    """Return how many numbers the last of these blocks computes from an image."""
     height, width = sides_after(image, len(blocks))
     return blocks[-1] * height * width
 

@@ -1,4 +1,4 @@
-"""How certain the two distances of calibration are: 95% intervals of the expected error and of the integrated index.
+"""The uncertainty of two calibration measures: 95% intervals of the expected error and of the integrated index.
 
 Both distances are means of absolute values. So they lie above their true value by chance alone, and a resample of the
 rows lies above them once more. The plain percentile interval therefore never includes 0, not even for perfect
@@ -42,7 +42,7 @@ Float64 = npt.NDArray[np.float64]
 
 
 def distance_spans(happened: Happened, scores: Scores, patients: Patients, seed: int) -> dict[str, Json]:
-    """The intervals by the measures' names; None for rows of one class.
+    """Return the intervals by the measures' names; None for rows of one class.
 
     Args:
         happened: 0 and 1, or false and true, shape (rows,).

@@ -53,13 +53,14 @@ _METRICS: Final = {
 }
 _READING: Final = (
     "Intervals are 95% bootstrap intervals over the test patients. Differences are paired: both models use the same "
-    "resamples. We write better or worse only if the interval of the difference excludes zero. With many figures, one"
-    " in 20 such intervals excludes zero by chance.",
+    "resamples. We write better or worse only if the interval of the difference excludes zero. Without any real "
+    "difference, one in 20 such intervals excludes zero by chance.",
     "Sensitivity: the share of patients with the outcome who are treated. Specificity: the share of patients "
     "without the outcome who are not treated. Predictive values: the share with the outcome among treated patients, "
     "and the share without it among untreated patients. They depend on how common the outcome is.",
-    "AUROC: the share of pairs (one row with the outcome, one without) that the model ranks correctly. Brier score "
-    "and log loss: the distance between probabilities and observed outcomes. Lower is better.",
+    "AUROC: the share of pairs that the model ranks correctly, where a pair is one row with the outcome and one "
+    "without it. Brier score "
+    "and log loss: the distance between probabilities and observed outcomes. A lower value is better.",
     "Calibration: of rows with a predicted probability of 20%, 20 in 100 should have the outcome. The integrated "
     "calibration index is the mean distance between the probabilities and a smooth curve of the observed outcomes.",
     "Decision curve: the net benefit of treating every patient at or above the threshold, in true positives per "

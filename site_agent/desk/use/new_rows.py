@@ -109,7 +109,7 @@ class NewRows:
 
 
 def missing_columns(new: NewRows) -> tuple[str, ...]:
-    """A sentence for each column that the model requires and the table does not have.
+    """Return a sentence for each column that the model requires and the table does not have.
 
     Without it the model abstains from every row.
     """
@@ -133,7 +133,7 @@ def require_columns(new: NewRows) -> None:
 
 
 def read_new_rows(path: Path, contract: Contract, profile: Profile | None, *, has_outcome: bool = False) -> NewRows:
-    """Read new patients under the contract that the model was trained with.
+    """Read new patients under the contract of the trained model.
 
     Args:
         path: a file as the contract's format says; by its name it may also be Parquet (.parquet) or text (.csv).

@@ -148,7 +148,7 @@ def smoothed(happened: npt.NDArray[np.generic], scores: Scores) -> Scores | None
 
 
 def spline_columns(logit: Scores) -> Scores | None:
-    """The columns of the smooth curve without a constant, shape (rows, 3); None where all logits are equal."""
+    """Return the columns of the smooth curve without a constant, shape (rows, 3); None if all logits are equal."""
     knots = np.unique(np.quantile(logit, _KNOTS))
     if len(knots) < 2:
         return None

@@ -213,7 +213,7 @@ class Contract(Document):
 
     @property
     def target(self) -> Target:
-        """The one target."""
+        """The target, of which there is one."""
         return next(
             column for column in self.columns if isinstance(column, BinaryTarget | MultiClassTarget | RegressionTarget)
         )

@@ -42,7 +42,8 @@ class Convolution(nn.Module):
         self.bias = parameter(outer)
 
     def forward(self, images: Tensor) -> Tensor:
-        """(B, inner, height, width) to (B, outer, height, width); a stack's copies lie side by side in the channels."""
+        """Map (B, inner, height, width) to (B, outer, height, width). The copies of a stack are side by side in "
+        "the channels."""
         copies = self.bias.shape[0] if self.bias.dim() == 2 else 1
         weight = self.weight.reshape(-1, *self.weight.shape[-3:])
         return functional.conv2d(images, weight, self.bias.reshape(-1), padding=KERNEL // 2, groups=copies)
@@ -58,7 +59,7 @@ class Block(nn.Module):
         self.normalisation = Normalisation(outer) if has_normalisation else None
 
     def forward(self, images: Tensor) -> Tensor:
-        """(B, inner, height, width) to (B, outer, ...); a stack as in `Convolution`."""
+        """Map (B, inner, height, width) to (B, outer, ...). Stacks as in `Convolution`."""
         images = self.convolution(images)
         if self.normalisation is not None:
             weight, bias = self.normalisation.weight, self.normalisation.bias
@@ -77,7 +78,7 @@ class Blocks(nn.Module):
             self.add_module(f"block{number}", Block(inner, outer, activation, has_normalisation=has_normalisation))
 
     def forward(self, images: Tensor) -> Tensor:
-        """(B, first channels, height, width) to (B, last channels, ...)."""
+        """Map Map (B, first channels, height, width) to (B, last channels, ...)."""
         for block in self.children():
             images = block(images)
         return images
@@ -100,7 +101,7 @@ class Body(nn.Module):
         self._blocks = len(blocks) - 1
 
     def forward(self, images: Tensor, copies: int | None) -> Tensor:
-        """What the first block returned to (B, last width), or to (copies, B, last width)."""
+        """Map the first block's result to (B, last width), or to (copies, B, last width)."""
         layers = list(self.children())
         for block in layers[: self._blocks]:
             images = block(images)
@@ -124,7 +125,7 @@ class Convolutional(nn.Module):
         self.head = nn.ModuleDict({"output": Linear(last, outputs, bias=True)})
 
     def represent(self, rows: Tensor) -> tuple[Tensor]:
-        """(B, pixels) to (B, last hidden width), before dropout."""
+        """Map Map (B, pixels) to (B, last hidden width), before dropout."""
         images, copies = _as_images(rows, self._image)
         return (self.body(self.input(images), copies),)
 
@@ -135,7 +136,7 @@ class Convolutional(nn.Module):
         return logits
 
     def forward(self, rows: Tensor) -> Tensor:
-        """Logits (B, C) of images laid out flat, (B, pixels)."""
+        """Return logits (B, C) of flat images (B, pixels)."""
         return self.decide(self.represent(rows))
 
 
@@ -153,7 +154,7 @@ class ParallelConvolutional(nn.Module):
         self.head = nn.ModuleDict({"output": Linear(width, outputs, bias=True)})
 
     def represent(self, rows: Tensor) -> tuple[Tensor, Tensor]:
-        """(B, pixels) to the common and the unique extractor's results, (B, width of each)."""
+        """Map (B, pixels) to the results of the common and the unique extractor, (B, width of each)."""
         images, copies = _as_images(rows, self._image)
         return _as_rows(self.common(images), copies), _as_rows(self.unique(images), copies)
 
@@ -164,7 +165,7 @@ class ParallelConvolutional(nn.Module):
         return logits
 
     def forward(self, rows: Tensor) -> Tensor:
-        """Logits (B, C) of images laid out flat, (B, pixels)."""
+        """Return logits (B, C) of flat images (B, pixels)."""
         return self.decide(self.represent(rows))
 
 

@@ -85,7 +85,7 @@ def fit_own_models(dataset: Dataset, seed: int) -> OwnModels:
 def join_models(
     dataset: Dataset, own: OwnModels, concepts: Float64, others: Float64, *, has_others: bool = True
 ) -> FittedJoin:
-    """Join the site's own models with what the others know.
+    """Join the site's own models with the others' score.
 
     Args:
         dataset: only its training rows are read.

@@ -71,7 +71,7 @@ def make_prior_report(hospital: Hospital, study: PriorStudy, preprocessing: Prep
 
 
 def joined_with(study: PriorStudy, known: KnownByOthers, preprocessing: Preprocessing, own: OwnModels) -> FittedJoin:
-    """The site's own models joined with what the others know; without it where the guard found no use of it."""
+    """Join the site's own models with the others' score, or without it if the guard found no benefit."""
     others, classes = known.others, study.own.classes
     outcome = study.prior.method.outcome
     if outcome.task == "regression":
