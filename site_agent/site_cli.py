@@ -86,8 +86,7 @@ def identity(path: Path) -> None:
     """Show the fingerprint of this site's identity key. If there is no key, create it.
 
     Read the fingerprint to the federation office over the telephone. The office adds it to the plan.
-    Run this as the gate's
-    user or as root.
+    Run this as the gate's user or as root.
 
     Example: site-agent identity --config hospital.yaml
     """

@@ -123,4 +123,4 @@ def test_a_missing_log_and_wrong_words_are_told_in_three_sentences(tmp_path: Pat
     unclear = finished("site-agent", "audit", "verify")
 
     assert (missing.returncode, "There is no audit log at" in missing.stderr) == (78, True)
-    assert (unclear.returncode, "It is not clear which log is meant" in unclear.stderr) == (2, True)
+    assert (unclear.returncode, "The options do not show which log to use" in unclear.stderr) == (2, True)
