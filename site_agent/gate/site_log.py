@@ -21,7 +21,7 @@ from protos.wire.log_chain import LogPosition
 from protos.wire.log_checkpoints import LogCheckpoint, owner_of_site, sign_checkpoint
 
 CONSEQUENCES: Final = Consequences(
-    of_damage="Nothing more leaves this site until this is understood.", of_no_room="Nothing left this site."
+    of_damage="Nothing more is sent until the cause is known.", of_no_room="Nothing left this site."
 )
 
 

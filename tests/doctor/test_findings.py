@@ -65,7 +65,7 @@ def office(tmp_path_factory: pytest.TempPathFactory) -> Office:
         (lambda: judge_clock(True), FINE, "kept"),
         (lambda: judge_clock(False), WARNING, "timedatectl"),
         (lambda: judge_clock(None), FINE, "does not report it"),
-        (lambda: judge_clock(False, 1.5), FINE, "1.5 s apart"),
+        (lambda: judge_clock(False, 1.5), FINE, "differ by 1.5 s"),
         (lambda: judge_clock(True, 300.0), FAILURE, "5 minutes ahead of the coordinator's clock."),
         (lambda: judge_clock(True, 10 * 86400.0), FAILURE, "10 days ahead of"),
         (lambda: judge_clock(True, -300.0), FAILURE, "5 minutes behind the coordinator's clock."),
