@@ -72,7 +72,7 @@ def _require_free(configuration: CoordinatorConfiguration) -> None:
             raise ConfigurationError(
                 what=f"Another program listens on {listen} already, at {' and '.join(taken)}.",
                 consequence="The coordinator did not start. No site was contacted.",
-                remedy="Find it with `ss -ltnp` and end it, or choose another address in coordinator.yaml.",
+                remedy="Find that program with `ss -ltnp` and stop it, or choose another address in coordinator.yaml.",
                 code="E028",
             )
 

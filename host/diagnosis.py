@@ -112,7 +112,7 @@ AILMENTS: Final = (
         "The trainer's service listens on this socket.",
         "Run `systemctl start site-trainer`.",
     ),
-    Entry("D420", "authority", "The command `pki init` made this directory.", "Restore it from its backup."),
+    Entry("D420", "authority", "The command `pki init` made this directory.", "Restore the directory from its backup."),
     Entry(
         "D421",
         "plans",

@@ -173,6 +173,7 @@ def _step(step: str, here: int) -> int:
 def _anothers_link(folder: Path, step: str) -> ConfigurationError:
     return ConfigurationError(
         what=f"On the path to {folder}, {step} is a symbolic link that a service's user may have created.",
-        consequence="Root does not follow such links. Nothing was written behind it, and no file changed its owner.",
-        remedy="Find out who made it. Replace it with a real folder, or run the command as that user.",
+        consequence="Root does not follow such links. Nothing was written behind the link, and no file changed its "
+        "owner.",
+        remedy="Find out who created the link. Replace the link with a real folder, or run the command as that user.",
     )

@@ -73,8 +73,8 @@ ERRORS: Final = (
     Entry(
         "E008",
         "defect",
-        "The program has a defect. It stopped, and nothing more left this computer.",
-        "Report the line with file names and line numbers. It contains no patient data.",
+        "The program has a defect. The program stopped, and nothing more left this computer.",
+        "Report the line with file names and line numbers. The line contains no patient data.",
     ),
     Entry(
         "E009",
@@ -85,7 +85,7 @@ ERRORS: Final = (
     Entry(
         "E010",
         "mistakes in a file",
-        "A YAML file has mistakes. The message lists each with its line and column. "
+        "A YAML file has mistakes. The message lists each mistake with its line and column. "
         "A running program keeps its old settings.",
         "Correct the lines and try again. docs/configuration.md lists every key.",
     ),
@@ -105,13 +105,14 @@ ERRORS: Final = (
         "E013",
         "trainer stopped",
         "The trainer stopped and printed the reason. Nothing of this round left this site.",
-        "Read its last message with `journalctl -u site-trainer`.",
+        "Read the trainer's last message with `journalctl -u site-trainer`.",
     ),
     Entry(
         "E014",
         "audit log",
         "The audit log cannot be written, or somebody changed it. Nothing is sent until this is corrected.",
-        "Free space on its disk. If the log was changed, do not touch it and call the security officer.",
+        "Free space on the disk of the audit log. If the log was changed, do not touch the file and call the "
+        "security officer.",
     ),
     Entry(
         "E015",
@@ -171,7 +172,7 @@ ERRORS: Final = (
     Entry(
         "E025",
         "policy refuses",
-        "The policy of this hospital does not allow the study. Nothing more is sent for it.",
+        "The policy of this hospital does not allow the study. Nothing more is sent for this study.",
         "Agree with the researcher on another plan, or ask the policy's owner to change it.",
     ),
     Entry(
@@ -208,7 +209,7 @@ ERRORS: Final = (
     Entry(
         "E031",
         "directory in use",
-        "Another program uses the state directory. Two programs would damage it.",
+        "Another program uses the state directory. Two programs would damage the directory.",
         "Stop the other program first, or use another directory.",
     ),
     Entry(

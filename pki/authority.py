@@ -171,7 +171,7 @@ class Authority:
             raise ConfigurationError(
                 what=f"{self.identity_key_path} does not contain an Ed25519 key in PEM.",
                 consequence="Nothing was signed and nothing was sent.",
-                remedy="Restore it from its backup. Sites refuse a coordinator that signs with another key.",
+                remedy="Restore the key from its backup. Sites refuse a coordinator that signs with another key.",
             )
         return key
 
@@ -237,7 +237,7 @@ class Authority:
         return certificates_in(store.read_public(self.coordinator_certificate_path))[0]
 
     def renew_coordinator(self, now: datetime, record: Callable[[datetime], None] = lambda _: None) -> None:
-        """Issue the coordinator's next certificate for its existing key. Read it again to use it.
+        """Issue the coordinator's next certificate for its existing key. To use it, read the file again.
 
         `record` is given its end, an aware time, before it is written; where that raises, the one before stays.
         """

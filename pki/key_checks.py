@@ -23,7 +23,7 @@ def judge_directory(place: Path) -> Finding:
     try:
         state = place.stat()
     except FileNotFoundError:
-        return warning("D402", f"{place} does not exist yet.", "The first start creates it.")
+        return warning("D402", f"{place} does not exist yet.", "The first start creates the directory.")
     except PermissionError:
         return failure("D402", f"This user cannot open {place}.", "Run this command with the program's user.")
     if not stat.S_ISDIR(state.st_mode):
@@ -89,7 +89,7 @@ def judge_authority(directory: Path, now: datetime) -> list[Finding]:
     found = [fine("D420", f"The authority of {authority.federation} lists {len(sites)} sites.")]
     if authority.sealed_root_key_path.exists():
         says = f"The sealed root key still lies at {authority.sealed_root_key_path}."
-        found.append(warning("D420", says, "Move it to a place outside this computer."))
+        found.append(warning("D420", says, "Move the file to a place outside this computer."))
     found += judge_secrets((authority.issuing_key_path, authority.coordinator_key_path, authority.identity_key_path))
     for place, owner, renewal in (
         (authority.coordinator_certificate_path, "The coordinator's certificate", "Run `pki renew`."),

@@ -66,7 +66,7 @@ def remove(site: str, directory: Path, fingerprint: str | None) -> None:
     """Stop trusting a site's own authority. A running coordinator applies this within a second.
 
     Its certificates are no longer accepted, and streams with these certificates are closed. The site
-    stays a member. With `site-agent renew` it receives a certificate of the federation.
+    stays a member. With `site-agent renew` the site receives a certificate of the federation.
     """
     with Register(Authority.load(directory).register_path) as register:
         gone = OwnAuthorities(register).remove(site_name(site), fingerprint)

@@ -112,7 +112,7 @@ def invite(site: str, directory: Path, output: Path, valid_hours: float, pre_app
     if output.exists():
         raise ConfigurationError(
             what=f"{output} exists already.",
-            consequence="It is unchanged, and no invitation was made.",
+            consequence="The existing file is unchanged, and no invitation was made.",
             remedy="Choose another path for --output.",
         )
     authority = Authority.load(directory)
@@ -246,7 +246,7 @@ def rotate() -> None:
 @_passphrase_file
 @click.option("--next-passphrase-file", type=_PATH, help="File (mode 0600) with the next root key's passphrase.")
 def rotate_begin(directory: Path, passphrase_file: Path | None, next_passphrase_file: Path | None) -> None:
-    """Create the next root and sign it with the current one. Sites receive it when they connect."""
+    """Create the next root and sign it with the current one. Sites receive the next root when they connect."""
     authority = Authority.load(directory)
     following = "" if next_passphrase_file is None else _passphrase_in(next_passphrase_file)
     made = "" if following else sealed_key.new_passphrase()

@@ -53,7 +53,7 @@ class ShownCertificates:
         return sha256_of_chain(self.previous)
 
     def expiry(self) -> datetime:
-        """Return when the current certificate ends, with its zone."""
+        """Return the end of the current certificate, with a time zone."""
         return self.leaf().not_valid_after_utc
 
     def federation(self) -> str:

@@ -262,7 +262,7 @@ class SiteKeys:
         if identity.name != site or not _is_for(leaf, key):
             raise RefusedError(
                 what="The received certificate is for another key or another site.",
-                consequence="It was not stored, and the keys on this computer are unchanged.",
+                consequence="The certificate was not stored, and the keys on this computer are unchanged.",
                 remedy="Ask the federation office for a new invitation, and mention this message.",
             )
         return leaf

@@ -123,7 +123,7 @@ def explained(path: Path, verb: str) -> Iterator[None]:
     except FileExistsError as cause:
         raise ConfigurationError(
             what=f"{path} exists already.",
-            consequence="It is unchanged.",
+            consequence="The existing file is unchanged.",
             remedy="Choose another path, or move the existing file away if it is not needed.",
         ) from cause
     except (FileNotFoundError, NotADirectoryError, IsADirectoryError, PermissionError) as cause:
@@ -174,5 +174,5 @@ def _at_most(data: bytes, path: Path) -> bytes:
 
 def _unsafe(path: Path, reason: str, remedy: str) -> ConfigurationError:
     return ConfigurationError(
-        what=f"{path} {reason}.", consequence="It was not used, and nothing was sent.", remedy=remedy, code="E032"
+        what=f"{path} {reason}.", consequence="The file was not used, and nothing was sent.", remedy=remedy, code="E032"
     )

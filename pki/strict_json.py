@@ -75,6 +75,6 @@ def _of_kind(value: object, kind: Kind, key: str, subject: str) -> str | int | b
 def _wrong(subject: str, reason: str) -> ConfigurationError:
     return ConfigurationError(
         what=f"This is not a usable {subject}: {reason}.",
-        consequence="It was not used, and nothing was written or sent.",
+        consequence="The file was not used, and nothing was written or sent.",
         remedy=f"Ask for the original {subject} again, unchanged and complete.",
     )

@@ -105,5 +105,5 @@ def explained(error: Exception) -> OperatorError:
             return DefectError(
                 what=f"The program has a defect: {type(error).__name__} at {places}.",
                 consequence="It stopped. Nothing more left this computer.",
-                remedy="Report this line to the project. It contains no patient data.",
+                remedy="Report this line to the project. The line contains no patient data.",
             )

@@ -11,7 +11,12 @@ _NOTHING: Final = "Nothing."
 EVENTS: Final = (
     Entry("I200", "enrolled", "This site received its certificate.", _NOTHING),
     Entry("I201", "run_joined", "This site takes part in a run that was approved here.", _NOTHING),
-    Entry("I202", "contribution_released", "A contribution left this site. The audit log has its hash.", _NOTHING),
+    Entry(
+        "I202",
+        "contribution_released",
+        "A contribution left this site. The audit log has the hash of the contribution.",
+        _NOTHING,
+    ),
     Entry("I203", "run_finished", "A run ended. Model and report are in the state folder.", _NOTHING),
     Entry("I204", "coordinator_parted", "The coordinator closed the stream. The line has the reason.", _NOTHING),
     Entry(
@@ -38,7 +43,7 @@ EVENTS: Final = (
         "W256",
         "agent_may_read_patients",
         "Agent and trainer run as one user. "
-        "The program itself prevents access to the table. The kernel does not prevent it.",
+        "The program itself prevents access to the table. The kernel does not prevent this access.",
         "Run the trainer as its own user, as the packages do. See docs/operator.md.",
     ),
     Entry(
@@ -51,7 +56,7 @@ EVENTS: Final = (
         "W250",
         "enrolment_awaits_approval",
         "The federation office has not approved this site yet. Nothing trains.",
-        "Read the fingerprint to the office. `site-agent identity` shows it.",
+        "Read the fingerprint to the office. `site-agent identity` shows the fingerprint.",
     ),
     Entry(
         "W251",
@@ -75,7 +80,7 @@ EVENTS: Final = (
         "W254",
         "trainer_gone",
         "The trainer ended while it was needed. A new trainer starts and continues from the disk.",
-        "If it happens again, check with `journalctl -u site-trainer` whether memory was too small.",
+        "If this happens again, check with `journalctl -u site-trainer` whether memory was too small.",
     ),
     Entry(
         "W255",
@@ -88,7 +93,7 @@ EVENTS: Final = (
         "W258",
         "run_rolled_back",
         "Too few sites accepted the shared parameters. The run returned to the last accepted parameters.",
-        "If it happens again, compare labels, units and software with the other hospitals.",
+        "If this happens again, compare labels, units and software with the other hospitals.",
     ),
     Entry(
         "W257",
@@ -115,7 +120,9 @@ EVENTS: Final = (
         "The weight of the other hospitals' score in this site's model was computed.",
         _NOTHING,
     ),
-    Entry("I307", "model_awaited", "This site only receives. It waits for the result of the other sites.", _NOTHING),
+    Entry(
+        "I307", "model_awaited", "This site only receives. This site waits for the result of the other sites.", _NOTHING
+    ),
     Entry(
         "I308",
         "model_received",
@@ -152,7 +159,7 @@ EVENTS: Final = (
     Entry(
         "E281",
         "renewal_refused",
-        "The coordinator does not renew this site's certificate. The old one is valid until it expires.",
+        "The coordinator does not renew this site's certificate. The old certificate is valid until it expires.",
         "Ask the federation office to check with `pki list` whether this site is still a member.",
     ),
 )

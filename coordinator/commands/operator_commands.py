@@ -31,7 +31,7 @@ from protos.errors import OperatorError
 @config_option
 @report_options
 def doctor(path: Path, as_json: bool, place: Path | None) -> None:
-    """Check everything that the coordinator needs. This is safe at any time: it changes and sends nothing.
+    """Check everything that the coordinator needs. You can run this at any time: it changes and sends nothing.
 
     The exit status is 0 without findings, 3 with warnings, and 1 with a failure.
 
@@ -86,7 +86,9 @@ def examine(configuration: CoordinatorConfiguration, environment: Mapping[str, s
     found.append(judge_address_rules(computer_checks.enforces_address_rules()))
     is_running = control_path(state).is_socket()
     if not is_running:
-        found.append(warning("D418", "No coordinator is running here.", "Start it: `systemctl start coordinator`."))
+        found.append(
+            warning("D418", "No coordinator is running here.", "Start the coordinator: `systemctl start coordinator`.")
+        )
         return found
     found.append(fine("D418", "The coordinator is running."))
     return found + _seen_from_outside(authority, environment)

@@ -90,7 +90,7 @@ async def tell(state: Path, word: Word) -> str:
         raise UnavailableError(
             what="No coordinator is running under this configuration.",
             consequence="Nothing was changed.",
-            remedy="Start it with `coordinator start`, or name the configuration of the one that runs.",
+            remedy="Start the coordinator with `coordinator start`, or name the configuration of a running one.",
             code="E030",
         ) from cause
     if not answer["changed"]:

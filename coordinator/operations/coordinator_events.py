@@ -49,7 +49,7 @@ EVENTS: Final = (
     Entry(
         "I114",
         "enrolment_awaits_approval",
-        "A site requested its certificate. A person must approve it.",
+        "A site requested its certificate. A person must approve the request.",
         "Compare the fingerprint by telephone. After that, run `pki approve`.",
     ),
     Entry(
@@ -62,7 +62,7 @@ EVENTS: Final = (
         "I117",
         "maintenance_announced",
         "A site announced when it may be absent, or that it will not be absent. "
-        "During that time it is not treated as lost.",
+        "During that time the site is not treated as lost.",
         _NOTHING,
     ),
     Entry(
@@ -81,8 +81,9 @@ EVENTS: Final = (
         "I120",
         "end_to_be_told",
         "All studies ended, but these sites do not yet have the result. "
-        "The coordinator waits for them, at most `stay_seconds`.",
-        "Nothing. You may stop it if these sites will not connect again. After a restart it waits for them again.",
+        "The coordinator waits for these sites, at most `stay_seconds`.",
+        "Nothing. You may stop the coordinator if these sites will not connect again. After a restart the "
+        "coordinator waits for these sites again.",
     ),
     Entry("I118", "certificate_renewed", "A site received its next certificate, with a new key.", _NOTHING),
     Entry(
@@ -136,14 +137,14 @@ EVENTS: Final = (
     Entry(
         "W158",
         "message_refused",
-        "A site sent a message that violates the protocol of this version. Its stream was closed.",
-        "Compare the versions of both programs. If it happens again, call the site's security officer.",
+        "A site sent a message that violates the protocol of this version. The site's stream was closed.",
+        "Compare the versions of both programs. If this happens again, call the site's security officer.",
     ),
     Entry(
         "W159",
         "enrolment_refused",
         "A certificate request was refused. The line has the reason.",
-        "If a site sent it, make a new invitation with `pki invite`.",
+        "If a site sent the request, make a new invitation with `pki invite`.",
     ),
     Entry(
         "W160",
@@ -155,7 +156,7 @@ EVENTS: Final = (
     Entry(
         "W161",
         "site_does_not_read",
-        "A site did not read what was sent to it. Its stream was closed. A site without a defect reconnects by itself.",
+        "A site did not read its messages. The site's stream was closed. A site without a defect reconnects by itself.",
         "If it happens again, check the connection to that site, and ask which program it runs.",
     ),
     Entry(
@@ -188,7 +189,8 @@ EVENTS: Final = (
         "coordinator_state_older",
         "A site has newer rounds than this coordinator and was disconnected. "
         "The state directory here is an older copy.",
-        "Restore the newest state. Use `coordinator restore` if it is a backup. No site masks for an older state.",
+        "Restore the newest state. Use `coordinator restore` if the newest state is a backup. No site masks for an "
+        "older state.",
     ),
     Entry(
         "E181",
@@ -206,19 +208,19 @@ EVENTS: Final = (
     Entry(
         "E182",
         "stream_failed",
-        "A stream failed because of this program or its connection.",
+        "A stream failed because of a fault in this program or in its connection.",
         "Run `coordinator doctor`.",
     ),
     Entry(
         "E183",
         "configuration_kept",
         "coordinator.yaml was read again and has mistakes. The old settings stay in use.",
-        "Run `coordinator check`, which lists every mistake. Correct them and reload.",
+        "Run `coordinator check`, which lists every mistake. Correct the mistakes and reload.",
     ),
     Entry(
         "E187",
         "site_log_refused",
-        "A site's audit log does not continue from its last cosigned record. Its stream was closed.",
+        "A site's audit log does not continue from its last cosigned record. The stream was closed.",
         "Call the site's security officer. After a loss, a person there runs `site-agent audit begin-anew`.",
     ),
     Entry(

@@ -182,7 +182,7 @@ class Kept:
             raise UnavailableError(
                 what=f"The snapshot before round {number + 1} cannot be read.",
                 consequence="The coordinator stopped. The coordinator sent nothing to any site.",
-                remedy="Start it again. The coordinator then continues from the previous snapshot.",
+                remedy="Start the coordinator again. The coordinator then continues from the previous snapshot.",
             )
         self._run.go_back(snapshot)
         self.note("back", round=number, before=self.history.rounds_made)

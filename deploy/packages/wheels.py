@@ -33,7 +33,7 @@ ROOMS: Final = ("protos", "host", "audit", "pki", "coordinator", "site_agent")
 
 @contextmanager
 def opened_store(tree: Path, cache: Path) -> Iterator[Path]:
-    """Yield the folder in `cache` with third-party wheels for this tree's pins. Older ones are removed.
+    """Yield the folder in `cache` with third-party wheels of the pinned versions. Older folders are removed.
 
     One build at a time has it; another one waits. What is unfinished is in its folder `work` alone, so that a build
     which was ended leaves nothing that looks whole.

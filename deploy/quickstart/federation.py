@@ -38,7 +38,7 @@ class Rehearsal:
 
     @cached_property
     def studies(self) -> tuple[Study, ...]:
-        """The methods as studies.
+        """The chosen methods, each as a study with its own plan.
 
         Raises:
             ConfigurationError: there is no such method, or several cannot be composed.

@@ -69,7 +69,7 @@ def _enrolment(hospital: Hospital, environment: Mapping[str, str], now: datetime
     """A site without a certificate: its invitation, and the port where it asks."""
     if hospital.invitation is None:
         says = "This site has no certificate, and hospital.yaml names no invitation."
-        return [failure("D417", says, "Ask the federation office for one and name its file as `invitation`.")]
+        return [failure("D417", says, "Ask the federation office for an invitation and name its file as `invitation`.")]
     place = Path(hospital.invitation)
     found = [key_checks.judge_invitation(place, hospital.site, now)]
     if not found[0].severity:
@@ -151,4 +151,9 @@ async def _membership(address: str, credentials: Credentials, leaf: x509.Certifi
             return _closed_at_once(leaf, datetime.now(UTC)), None
         case _:
             says = "The coordinator did not report whether it accepts this site."
-            return warning("D411", says, "It may have an earlier version. Check whether the agent joins."), None
+            return warning(
+                "D411",
+                says,
+                "The coordinator may have an earlier version. Check whether the agent "
+                "joins. Check whether the agent joins.",
+            ), None

@@ -93,12 +93,13 @@ def review(path: Path, plan_path: Path | None, page: Path | None, dry_run: bool)
 @click.option("--yes", is_flag=True, help="Approve without asking at a terminal. Scripts need this option.")
 @click.option(
     "--until",
-    help="Last day of this approval, or the time at which it ends. The time is in UTC if it has no time zone.",
+    help="Last day of this approval, or the time of its end. The time is in UTC if it has no time zone.",
 )
 def approve(path: Path, plan_path: Path | None, by: str, until: str | None, yes: bool) -> None:
     """Record that a person approves a plan. No training starts without an approval.
 
-    At a terminal this command first shows the plan in short and asks y or n. Without a terminal it requires --yes.
+    At a terminal this command first shows the plan in short and asks y or n. Without a terminal the command
+    requires --yes.
 
     Example: site-agent approve --config hospital.yaml --plan plan.yaml --by "A. Jones" --until 2027-06-30
     """
@@ -212,7 +213,7 @@ def refuse(path: Path, plan_path: Path | None, by: str, because: str) -> None:
         raise UsageError(
             what=f"{approval.names} approved {plan.study} version {plan.version} here.",
             consequence="Nothing was changed. The approval is still valid.",
-            remedy="End it with `site-agent withdraw`.",
+            remedy="To end the approval, use `site-agent withdraw`.",
         )
     audit_log_of(hospital).write("plan_declined", reason=reason, **_facts(plan, by))
     record_refusal(hospital.state_path, plan, by=by, at=datetime.now(UTC), because=reason)

@@ -101,7 +101,7 @@ def show(
 @click.option("--study", help="Include only the runs and plans of this study.")
 @_since
 @_until
-@click.option("--output", type=_PATH, required=True, help="Output file. Its name ends with .csv or .html.")
+@click.option("--output", type=_PATH, required=True, help="Output file. The file name ends with .csv or .html.")
 def export(
     path: Path | None,
     log_path: Path | None,
@@ -203,7 +203,7 @@ def _desk(path: Path | None, log_path: Path | None, site: str | None) -> Desk:
 
     if (path is None) == (log_path is None) or (log_path is None) != (site is None):
         raise UsageError(
-            what="It is not clear which log is meant.",
+            what="The options do not show which log to use.",
             consequence="Nothing was read or written.",
             remedy="Give either --config hospital.yaml, or --log with --site.",
         )

@@ -40,7 +40,7 @@ def request_certificate(path: Path, output: Path, has_new_key: bool) -> None:
     if output.is_symlink() or output.exists():  # asked before a key is made or, with --new-key, removed
         raise UsageError(
             what=f"{output} exists already.",
-            consequence="It is unchanged, and no request was made.",
+            consequence="The existing file is unchanged, and no request was made.",
             remedy="Choose another name for --output, or move the existing file away.",
         )
 
@@ -98,7 +98,8 @@ def _keys_of(hospital: Hospital) -> SiteKeys:
 @click.command()
 @config_option
 def renew(path: Path) -> None:
-    """Replace this site's TLS key and certificate now. Stop its gate first. Certificates also renew by themselves.
+    """Replace this site's TLS key and certificate now. Stop the gate of the site first. Certificates also renew by "
+    "themselves.
 
     The request goes to the coordinator's enrolment port. The identity key does not change. If the programs run as
     services, run this as root.

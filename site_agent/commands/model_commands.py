@@ -28,7 +28,7 @@ _MOST_RUNS: Final = 5  # in one sentence
 @config_option
 @click.option("--input", "table", required=True, type=click.Path(path_type=Path), help="Table with the new rows.")
 @click.option("--output", required=True, type=click.Path(path_type=Path), help="Output file for the predictions.")
-@click.option("--run", "run_name", help="Run of the model. An adopted model must be of this run.")
+@click.option("--run", "run_name", help="Name of the run whose model is used. An adopted model must be of this run.")
 def predict(path: Path, table: Path, output: Path, run_name: str | None) -> None:
     """Apply the model in use to new rows. Nothing leaves this computer.
 
@@ -73,7 +73,7 @@ def predict(path: Path, table: Path, output: Path, run_name: str | None) -> None
     help="Kind of correction: `platt` or `isotonic`. `none` removes a saved correction.",
 )
 @click.option("--table", type=click.Path(path_type=Path), help="Later patients with known outcomes.")
-@click.option("--run", "run_name", help="Run of the model. An adopted model must be of this run.")
+@click.option("--run", "run_name", help="Name of the run whose model is used. An adopted model must be of this run.")
 def recalibrate(path: Path, kind: str, table: Path | None, run_name: str | None) -> None:
     """Fit the model's probabilities to this site's patients. The model itself does not change.
 
@@ -95,12 +95,12 @@ def recalibrate(path: Path, kind: str, table: Path | None, run_name: str | None)
 @config_option
 @click.argument("model", required=False)
 @click.option("--by", help="Name of the person who decides, for the audit log.")
-@click.option("--run", "run_name", help="Run of the model. Without this option, use the latest run.")
+@click.option("--run", "run_name", help="Name of the run whose model is used. Without this option, use the latest run.")
 @click.option("--json", "as_json", is_flag=True, help="List the models as JSON. With MODEL, this option has no effect.")
 def adopt(path: Path, model: str | None, by: str | None, run_name: str | None, as_json: bool) -> None:
     """Put MODEL in use for predict, export and monitor. Without MODEL, list the models and the one in use.
 
-    A model stays in use until a person adopts another. A new run does not change it.
+    A model stays in use until a person adopts another. A new run does not change the model in use.
 
     Example: site-agent adopt logistic_regression --config hospital.yaml --by "A. Jones"
     """
@@ -219,7 +219,7 @@ def _refused(what: str, remedy: str) -> UsageError:
 @config_option
 @click.option("--output", required=True, type=click.Path(path_type=Path), help="New folder for the output.")
 @click.option("--onnx", "has_onnx", is_flag=True, help="Also write model.onnx. This option needs the extra `onnx`.")
-@click.option("--run", "run_name", help="Run of the model. An adopted model must be of this run.")
+@click.option("--run", "run_name", help="Name of the run whose model is used. An adopted model must be of this run.")
 def export(path: Path, output: Path, has_onnx: bool, run_name: str | None) -> None:
     """Write the model in use with a loader that needs only PyTorch.
 
@@ -247,7 +247,7 @@ def export(path: Path, output: Path, has_onnx: bool, run_name: str | None) -> No
 
 @click.command()
 @config_option
-@click.option("--run", "run_name", help="Run of the model. An adopted model must be of this run.")
+@click.option("--run", "run_name", help="Name of the run whose model is used. An adopted model must be of this run.")
 @click.option("--markdown", type=click.Path(path_type=Path), help="Output file for the card as text.")
 @click.option("--json", "json_path", type=click.Path(path_type=Path), help="Output file for the card as JSON.")
 def card(path: Path, run_name: str | None, markdown: Path | None, json_path: Path | None) -> None:
@@ -278,7 +278,7 @@ def card(path: Path, run_name: str | None, markdown: Path | None, json_path: Pat
 @click.command()
 @config_option
 @click.argument("table", type=click.Path(path_type=Path))
-@click.option("--run", "run_name", help="Run of the model. An adopted model must be of this run.")
+@click.option("--run", "run_name", help="Name of the run whose model is used. An adopted model must be of this run.")
 @click.option("--html", type=click.Path(path_type=Path), help="Output file for the page.")
 @click.option("--json", "json_path", type=click.Path(path_type=Path), help="Output file for all figures, as JSON.")
 @click.option("--metrics", type=click.Path(path_type=Path), help="Output file for Prometheus, such as drift.prom.")

@@ -120,6 +120,6 @@ def _line(text: str, option: str) -> str:
         raise UsageError(
             what=f"{option} must be one line of 1 to 200 printable characters.",
             consequence="Nothing was recorded. Nothing left this site.",
-            remedy="Shorten it to one line.",
+            remedy="Shorten the text to one line.",
         )
     return words

@@ -41,7 +41,7 @@ def status(path: Path, as_json: bool) -> None:
         raise UnavailableError(
             what="No site agent is running with this configuration, or this user may not connect to it.",
             consequence="Nothing was changed.",
-            remedy="Start it with `site-agent join`, or use the account of the agent.",
+            remedy="Start the agent with `site-agent join`, or use the account of the agent.",
             code="E030",
         )
     facts: dict[str, Any] = json.loads(answer)
@@ -99,7 +99,7 @@ def _ago(at: str | None) -> str:
 @click.option("--until", "ends", help="End of the absence.")
 @click.option("--cancel", is_flag=True, help="Cancel the announced absence.")
 def maintenance(path: Path, begins: str | None, ends: str | None, cancel: bool) -> None:
-    """Announce a time in which this site may be absent. The coordinator waits and does not treat it as lost.
+    """Announce a time in which this site may be absent. The coordinator waits and does not treat the site as lost.
 
     Example: site-agent maintenance --config hospital.yaml --from 2026-05-01T22:00 --until 2026-05-02T06:00
     """
@@ -139,7 +139,7 @@ def move_state(path: Path, gives_up: bool, by: str | None) -> None:
     """Divide a state of an earlier version into one folder for each of the three programs.
 
     At a terminal, `site-agent join` does this by itself. If the programs run as services, stop the earlier services
-    and install the packages first. Then run this as root.
+    and install the packages first. Then run this command as root.
 
     Example: site-agent move-state --config hospital.yaml
     """

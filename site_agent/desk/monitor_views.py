@@ -25,9 +25,8 @@ _READING: Final = (
 )
 _INTERVALS: Final = (
     "Intervals are 95% intervals over whole patients. With several metrics, more than 5 of 100 tables have an "
-    "interval without zero by chance alone. The verdict 'worse' is therefore stricter than its interval. Without "
-    "any change it "
-    "appears in about 1 of 100 tables, in any metric."
+    "interval without zero by chance alone. The verdict 'worse' therefore needs stronger evidence than an interval "
+    "without zero. Without any change the verdict appears in about 1 of 100 tables, in any metric."
 )
 _HELP: Final = {
     "rows": "Rows of the table that was monitored.",
@@ -105,7 +104,8 @@ def monitor_page(facts: Facts) -> str:
         *([] if facts["warnings"] else [paragraph(_calm(facts), "lead")]),
         paragraph(
             f"{facts['rows']} new rows are compared with {facts['training_rows']} training rows. The model does not "
-            f"predict for {facts['abstained']} of them. Everything on this page was computed at this site and stays "
+            f"predict for {facts['abstained']} of these rows. Everything on this page was computed at this site and "
+            "stays "
             "here.",
             "soft",
         ),

@@ -263,7 +263,8 @@ def ending(address: str, status: str) -> OperatorError:
     if status in REFUSALS:
         return RefusedError(
             what=f"The coordinator{at} does not accept this site's certificate.",
-            consequence="Nothing left this site. It was revoked, replaced, or belongs to another federation.",
+            consequence="Nothing left this site. The certificate was revoked or replaced, or belongs to another "
+            "federation.",
             remedy="Ask the federation office whether this site still belongs to the federation.",
             code="E021",
         )
@@ -280,7 +281,7 @@ def _gone() -> AgentGone:
     return AgentGone(
         what="The agent of this site, the process with the network, has ended.",
         consequence="Nothing is lost. The round continues when the agent runs again.",
-        remedy="Read its last message. A service restarts automatically: `systemctl status site-agent`.",
+        remedy="Read the agent's last message. A service restarts automatically: `systemctl status site-agent`.",
     )
 
 
@@ -288,5 +289,6 @@ def _misbehaved(malformed: MalformedMessage) -> ProtocolError:
     return ProtocolError(
         what=f"The agent of this site, the process with the network, sent {malformed}.",
         consequence="This site has stopped. No answer was sent.",
-        remedy="Install the same version of all three programs. If they are, tell the security officer.",
+        remedy="Install the same version of all three programs. If the versions are equal, inform the security "
+        "officer.",
     )

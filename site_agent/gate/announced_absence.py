@@ -103,7 +103,7 @@ async def watch_window(state: Path, told: tuple[int, int]) -> None:
         await asyncio.sleep(_POLL_SECONDS)
     raise UnavailableError(
         what="A person here has announced or cancelled a maintenance window.",
-        consequence="Nothing is lost. This site reconnects and reports it.",
+        consequence="Nothing is lost. This site reconnects and reports the window.",
         remedy="You need not do anything.",
     )
 

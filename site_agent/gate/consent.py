@@ -23,7 +23,7 @@ class ConsentEnded(RefusedError):
     def __init__(self, study: str, because: str) -> None:
         super().__init__(
             what=f"This site takes no further part in the study {study}: {because}.",
-            consequence="Nothing more is sent for it. The audit log lists what was sent before.",
+            consequence="Nothing more is sent for this study. The audit log lists what was sent before.",
             remedy="Restart the site agent for other studies. To return to this one, run `site-agent approve`.",
         )
         self.because = because

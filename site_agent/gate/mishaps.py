@@ -23,7 +23,7 @@ class TrainerFailed(OperatorError):
 
     def __init__(self, failed: Failed) -> None:
         super().__init__(
-            what="The trainer of this site stopped. Its own message explains the reason.",
+            what="The trainer of this site stopped. The trainer's own message explains the reason.",
             consequence="Nothing of this round left this site.",
             remedy="Follow the trainer's message, then start the site agent again.",
         )

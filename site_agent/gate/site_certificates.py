@@ -81,7 +81,8 @@ class SiteCertificates:
         other = f"the federation {federation}" if shown.name != known.name else "another authority of that name"
         raise ConfigurationError(
             what=f"This site belongs to the federation {known.name}, but received the name {other}.",
-            consequence="Nothing was sent or signed for it. The keys and certificates of this site are unchanged.",
+            consequence="Nothing was sent or signed for the other federation. The keys and certificates of this "
+            "site are unchanged.",
             remedy=f"Ask the federation office of {known.name} for an invitation, or install a second site with a "
             "`state` folder of its own for the other federation.",
         )
@@ -196,7 +197,8 @@ def _failed(answer: Answer) -> OperatorError:
 def _unreached(address: str, status: str) -> UnavailableError:
     return UnavailableError(
         what=f"The enrolment port {address} cannot be reached ({status}).",
-        consequence="Nothing but a connection attempt left this site. Its invitation or certificate is still valid.",
+        consequence="Nothing but a connection attempt left this site. The site's invitation or certificate is still "
+        "valid.",
         remedy="`site-agent doctor` finds the cause. A running `site-agent join` retries by itself.",
         code="E022",
     )

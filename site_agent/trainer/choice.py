@@ -95,7 +95,7 @@ class Choice:
         return kept | {"curve": curve} | places
 
     def restore(self, state: State) -> None:
-        """Restore a state of this choice."""
+        """Restore a state that `state` returned."""
         self.curve = [Measured(int(number), loss) for number, loss in state["curve"].tolist()]
         chosen, waits = int(state["chosen"]), int(state["waits"])
         self.chosen = self.curve[chosen] if chosen >= 0 else None

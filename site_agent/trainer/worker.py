@@ -495,7 +495,7 @@ def _refused(malformed: MalformedMessage) -> ProtocolError:
     return ProtocolError(
         what=f"The agent of this site sent {malformed}.",
         consequence="Nothing was trained or sent.",
-        remedy="Start the site agent again. If it happens again, tell the federation office.",
+        remedy="Start the site agent again. If this happens again, inform the federation office.",
     )
 
 

@@ -82,7 +82,7 @@ def test_a_renewal_that_is_refused_leaves_the_certificate_as_it_is(tmp_path: Pat
     async def scene() -> None:
         with pytest.raises(UnavailableError, match="cannot be reached") as unreached:
             await renew_now(hospital, tmp_path / "hospital.yaml")
-        assert "Its invitation or certificate is still valid." in unreached.value.consequence
+        assert "The site's invitation or certificate is still valid." in unreached.value.consequence
         async with enrolling(office) as address:
             tell_port(tmp_path, address)
             office.revoke("a")

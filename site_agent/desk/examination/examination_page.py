@@ -31,7 +31,7 @@ def examination_page(examination: Examination, *, site: str, accepted_by: str | 
         [
             paragraph(verdict(examination, accepted_by, warnings_stop=warnings_stop), "lead"),
             *(paragraph(hint) for hint in examination.hints),
-            paragraph("This page has row numbers and counts of patients. It stays at this site.", "soft"),
+            paragraph("This page has row numbers and counts of patients. The page stays at this site.", "soft"),
         ],
         [
             _findings("Errors", [finding for finding in examination.findings if finding.level == "error"]),

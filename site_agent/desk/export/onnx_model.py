@@ -182,7 +182,7 @@ def _whole(one: Operation, key: str) -> list[int]:
 def _missing(package: str, cause: ImportError) -> ConfigurationError:
     """What to raise where a site did not install what only ONNX needs."""
     return ConfigurationError(
-        what=f"The package {package} is not installed. ONNX requires it ({type(cause).__name__}).",
+        what=f"The package {package} is not installed. ONNX requires the package ({type(cause).__name__}).",
         consequence="No ONNX model was written, and nothing left this site.",
         remedy='Install the extra: pip install "global-layers[onnx]", or export without --onnx.',
     )

@@ -57,7 +57,7 @@ _READING: Final = (
     "difference, one in 20 such intervals excludes zero by chance.",
     "Sensitivity: the share of patients with the outcome who are treated. Specificity: the share of patients "
     "without the outcome who are not treated. Predictive values: the share with the outcome among treated patients, "
-    "and the share without it among untreated patients. They depend on how common the outcome is.",
+    "and the share without it among untreated patients. Predictive values depend on how common the outcome is.",
     "AUROC: the share of pairs that the model ranks correctly, where a pair is one row with the outcome and one "
     "without it. Brier score "
     "and log loss: the distance between probabilities and observed outcomes. A lower value is better.",
@@ -65,9 +65,9 @@ _READING: Final = (
     "calibration index is the mean distance between the probabilities and a smooth curve of the observed outcomes.",
     "Decision curve: the net benefit of treating every patient at or above the threshold, in true positives per "
     "row. A model is useful at a threshold if its line is above those of treating all and treating nobody."
-    " The curve has no intervals in this figure. The table below it shows the intervals.",
-    "Importance: how much worse the headline metric gets when one feature is shuffled. It shows which features the "
-    "model uses, not which features cause the outcome.",
+    " The curve has no intervals in this figure. The table below the curve shows the intervals.",
+    "Importance: how much worse the headline metric gets when one feature is shuffled. Importance shows which "
+    "features the model uses, not which features cause the outcome.",
 )
 
 

@@ -54,7 +54,7 @@ class LocalTraining:
         self.steps_made = 0
 
     def train_round(self, steps: int, received: Tensor, controls: Tensor | None = None) -> None:
-        """Train a round of this many steps from the end of the previous one, across epochs.
+        """Train for this many steps, starting where the previous round ended. A round may cross epochs.
 
         Args:
             steps: batches.

@@ -1,4 +1,4 @@
-"""Builds the training procedure from a method's ingredients."""
+"""Builds a method's training procedure from the ingredients of the method."""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ def test_a_damaged_line_is_told(state: Path) -> None:
 
     html = asyncio.run(SitePage("st-mary", state).main())
 
-    assert "1 lines of it cannot be read" in html
+    assert "1 lines of the audit log cannot be read" in html
     assert "heart-v1-01" in html
 
 
