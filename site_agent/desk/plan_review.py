@@ -84,7 +84,10 @@ def review_sections(plan: Plan, manifest: Manifest) -> Iterator[Section]:
     each, total = Layout(manifest.parameters, 0).total_bytes, most_bytes(plan, manifest)
     yield Section(
         "In all",
-        (f"Changes: {each} bytes in each round of training. Everything together: at most {total} bytes.",),
+        (
+            f"Changes: {each} bytes in each round of training. Everything together: at most {total} bytes.",
+            "Nothing else leaves.",
+        ),
     )
 
 

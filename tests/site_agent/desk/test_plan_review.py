@@ -132,7 +132,8 @@ What else the plan decides
   Training ends early when the validation loss over all sites has not fallen for 3 measurements.
   The sites' gains from joining are summed over all of them. This site's own report stays here.
 In all
-  Changes: 64 bytes in each round of training. Everything together: at most {most_bytes(plan, manifest)} bytes."""
+  Changes: 64 bytes in each round of training. Everything together: at most {most_bytes(plan, manifest)} bytes.
+  Nothing else leaves."""
     )
     assert f"{Occasion.MEASURED} (2 times)" in text
 
