@@ -79,7 +79,16 @@ def render_join(rows: list[Row], path: Path) -> None:
     cells = _cells(rows)
     figures = list(figures_of(cells))
     lines = begin_page("Should I join?", "join", path)
-    lines += [*_ABOUT.strip().splitlines(), "", "## Does it hold?", "", *bar_lines(figures), _guard_line(cells), ""]
+    lines += [
+        *_ABOUT.strip().splitlines(),
+        "",
+        "## Does it hold?",
+        "",
+        *bar_lines(figures),
+        _guard_line(cells),
+        _gaps(figures),
+        "",
+    ]
     for table in dict.fromkeys(figure.table for figure in figures):
         lines += [f"## {table[0].upper()}{table[1:]}", "", *_table([one for one in figures if one.table == table])]
     lines += ["## Methods with networks, the same splits", "", *_networks(cells), *_MISSING.strip().splitlines()]
@@ -131,6 +140,20 @@ def _guard_line(cells: Mapping[str, Cells]) -> str:
     return (
         f"* The guard let the others' score through in {true} of {len(found)} runs, and in {shuffled} with shuffled "
         "outcomes."
+    )
+
+
+def _gaps(figures: Sequence[Figure]) -> str:
+    """Which numbers of training rows have no figure."""
+    there = {(figure.table, figure.rows) for figure in figures}
+    parts = []
+    for table, setting in join.SETTINGS.items():
+        absent = [str(rows) if rows else "all" for rows in setting.levels if (table, rows) not in there]
+        parts += [f"{table} at {', '.join(absent)}"] if absent else []
+    return (
+        f"* Without a figure, because no site has so many training rows or they were not computed: {'; '.join(parts)}."
+        if parts
+        else "* Every number of training rows has its figure."
     )
 
 
@@ -249,7 +272,7 @@ def _plot(figures: Sequence[Figure], path: Path) -> None:
         panels[f"training rows, {table}"] = [
             Curve(
                 name=site,
-                points=[(one.used, one.less[against]) for one in own if one.site == site],
+                points=[(float(f"{one.used:.2g}"), one.less[against]) for one in own if one.site == site],
                 is_dashed=against != _LOCAL,
             )
             for site in shown
