@@ -107,11 +107,11 @@ def test_a_site_that_does_not_wait_is_not_approved(pki: Terminal, directory: Pat
     assert pki("invite", "st-mary", "--directory", directory, "--output", tmp_path / "st-mary.invitation") == 0
 
     assert pki(*words) == 77
-    assert "Site st-mary is not waiting for an approval. Its state is invited." in pki.err
+    assert "Site st-mary is not waiting for an approval. The state of the site is invited." in pki.err
     assert "Ask st-mary to run `site-agent join`, which sends its request." in pki.err
     assert pki("revoke", "st-mary", "--directory", directory) == 0
     assert pki(*words) == 77
-    assert "Its state is revoked." in pki.err
+    assert "The state of the site is revoked." in pki.err
     assert "Run `pki invite st-mary` if it may take part again." in pki.err
 
 

@@ -57,7 +57,7 @@ def test_an_authority_changes_in_three_steps_and_status_names_the_next(
     """Begin, complete, end: each says what it did, and the old root goes only when no site needs it."""
     where, before = ("--directory", directory), Authority.load(directory).root_pem()
     assert pki("rotate", "status", *where) == 0
-    assert "No change of the authority has begun." in pki.out
+    assert "No change of the authority is under way." in pki.out
 
     assert pki("rotate", "begin", *where, "--passphrase-file", passphrase) == 0
     assert "Passphrase of the next root key, shown this once: " in pki.out

@@ -23,7 +23,7 @@ EVERYBODY = frozenset(Role)
         ("`site-agent reports` is none.", "`site-agent reports` is none."),
         ("Run `site-agent join --by x` first.", "Run `site-agent join --by x` first."),
         ("a--by --byte stays", "a--by --byte stays"),
-        ("To end the approval, use `site-agent withdraw`.", "End it with “Withdraw”."),
+        ("To end the approval, use `site-agent withdraw`.", "To end the approval, use “Withdraw”."),
     ],
 )
 def test_a_command_becomes_its_button(text: str, words: str) -> None:

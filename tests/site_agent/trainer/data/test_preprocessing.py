@@ -196,7 +196,7 @@ def test_a_value_float32_cannot_hold_is_refused() -> None:
     plain[15] = 1e60
     table = replace(table, features=MappingProxyType({**table.features, "plain": plain}))
 
-    with pytest.raises(DataError, match="too far from those of the training rows in: plain"):
+    with pytest.raises(DataError, match="too far from the training rows: plain"):
         fit(contract, table, np.arange(10)).encode(table)
 
 
