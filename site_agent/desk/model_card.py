@@ -14,6 +14,7 @@ import numpy as np
 from audit.log_files import BrokenFile, all_files, position_after
 from protos.errors import ConfigurationError
 from protos.plan.methods import described
+from protos.plan.patient_privacy import price_in_words
 from protos.wire.log_chain import LogPosition
 from site_agent.desk.findings.facts import saved_facts
 from site_agent.desk.findings.received_report import RECEIVING
@@ -70,6 +71,7 @@ def card_facts(hospital: Hospital, used: ModelInUse) -> dict[str, Json]:
         "question": None if plan.question is None else plan.question.model_dump(mode="json"),
         "architecture": _built_of(used),
         "rounds": plan.rounds,
+        "privacy": None if plan.privacy is None else price_in_words(plan.privacy, plan.private_sums),
         "sites": len(names),
         "this_site": names.index(hospital.site) + 1 if hospital.site in names else None,
         "task": contract.target.task,
@@ -161,6 +163,7 @@ def card_markdown(facts: Mapping[str, Any]) -> str:
                 "adopted by": facts["adopted_by"] or "nobody",
                 "network": facts["architecture"],
                 "rounds": _rounds(facts),
+                "differential privacy of what left the sites": facts["privacy"] or "none",
                 "sites": f"{facts['sites']}; this is site {facts['this_site'] or 'not in the plan'}",
                 "baseline of the site": "yes" if facts["has_baseline"] else "no",
                 "recalibrated here": facts["recalibration"] or "no",
