@@ -34,7 +34,7 @@ from scipy.stats import beta
 from sklearn.metrics import roc_auc_score
 
 from benchmarks.prior.prior_gain import CONCEPTS, plan_of_tables, split_of, uci_tables
-from benchmarks.private_networks import network_step_ratio, print_networks, trainer_step_ratio
+from benchmarks.private_networks import declared, network_step_ratio, print_networks, trainer_step_ratio
 from global_layers.one_process import Collection, Part
 from protos.plan.plan import Plan
 from protos.plan.prior_method import FederatedPrior
@@ -57,14 +57,6 @@ EPSILONS: Final = (0.5, 1.0, 2.0, 4.0, 8.0)
 CLAIM: Final = 1.0
 DELTA: Final = 1e-5
 RIDGE: Final = 2.0
-# Usual values of adults, as a cardiologist would declare them; nothing here was computed from the tables.
-TYPICAL: Final[Mapping[str, tuple[float, float]]] = {
-    "age": (54.0, 9.0),
-    "resting-blood-pressure": (130.0, 18.0),
-    "total-cholesterol": (220.0, 45.0),
-    "highest-heart-rate": (140.0, 25.0),
-    "st-depression": (0.8, 1.1),
-}
 _ALPHA: Final = 0.01  # how often the audit's test should name a patient who is not there
 _CONFIDENCE: Final = 0.95
 
@@ -85,9 +77,7 @@ class Split:
 def private_plan(tables: Mapping[str, Table], epsilon: float) -> Plan:
     """A plan on the concepts of these tables that promises `epsilon`."""
     content: dict[str, Any] = json.loads(plan_of_tables(tables, 3).canonical)
-    for concept in content["concepts"]:
-        if concept["name"] in TYPICAL:
-            concept["typical"], concept["spread"] = TYPICAL[concept["name"]]
+    content["concepts"] = declared(content["concepts"])
     plain = Plan.model_validate_json(json.dumps(content))
     assert plain.prior is not None
     clip = sqrt(len(plain.prior.columns) + 1) / 2
