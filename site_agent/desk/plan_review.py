@@ -153,7 +153,7 @@ def _rounds(plan: Plan) -> Iterator[str]:
         yield f"A cell with fewer than {plan.statistics.smallest_cell} rows of this site is left out."
         return
     if plan.private_training is not None:
-        yield f"{plan.schedule.rounds} of training: noisy sums of clipped gradients leave, and no other number"
+        yield f"{plan.schedule.rounds} of training: noisy sums of clipped gradients leave, and no other number."
         return
     if plan.privacy is not None:
         yield "1 of statistics: sums of a regression on the common columns leave, with noise. There is no other round."

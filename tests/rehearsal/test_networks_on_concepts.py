@@ -31,7 +31,7 @@ def _on_concepts(rehearsal: Rehearsal) -> None:
         config.write_text(yaml.safe_dump(yaml.safe_load(config.read_text()) | training))
         reviewed = command("site-agent", "review", "--config", config, "--plan", plan)
         assert "The network reads" in reviewed
-        command("site-agent", "approve", "--config", config, "--plan", plan, "--by", "A. Jones")
+        command("site-agent", "approve", "--config", config, "--plan", plan, "--by", "A. Jones", "--yes")
 
 
 def _run(folder: Path, *, is_masked: bool) -> tuple[dict[str, Any], dict[str, Any]]:
