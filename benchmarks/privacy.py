@@ -9,8 +9,8 @@ many times. It tests for the patient by the best test there is, at a threshold f
 of the error rates give a lower bound of epsilon that assumes nothing about the noise (95%). With half the noise the
 bound has to exceed the claim.
 
-Networks are in private_networks.py. `network_step_ratio` is the seconds of a private round of all clinics over those of
-a plain full-batch round, in one process. `trainer_step_ratio` is that of the trainer's own step alone.
+Networks are in private_networks.py. `network_step_ratio` is the processor seconds of a private round of all clinics
+over those of a plain full-batch round, in one process. `trainer_step_ratio` is that of the trainer's own step alone.
 
 `step_ratio` is the seconds of a private round over those of a plain Newton round, both at all clinics with the gates'
 builders and the coordinator's sum, without network. Run:
