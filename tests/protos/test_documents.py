@@ -256,7 +256,7 @@ def test_a_file_that_cannot_be_read_is_told(tmp_path: Path) -> None:
             read_document(path, Household, consequence="Nobody moved in.")
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 @given(raw=st.binary(max_size=200))
 @example(raw=b"number: 0x" + b"f" * 5000)
 @example(raw=b'street: "\\ud800"')
@@ -278,7 +278,7 @@ _WORDS = st.sampled_from(
 )
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(words=st.lists(_WORDS, max_size=40))
 def test_almost_yaml_is_a_plan_or_a_configuration_error(words: list[str]) -> None:
     """Files that are nearly right make the reader of plans fail in no other way than by its own error."""

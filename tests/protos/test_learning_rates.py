@@ -25,7 +25,7 @@ ANY = st.one_of(
 )
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(schedule=ANY, epochs=st.integers(1, 9), batches=st.integers(1, 5))
 def test_the_rate_rises_in_the_warm_up_and_never_again(schedule: RateSchedule, epochs: int, batches: int) -> None:
     """Equal rises up to 1 at the warm-up's last step, 1 after it, then no rise and nothing outside 0 to 1."""
@@ -40,7 +40,7 @@ def test_the_rate_rises_in_the_warm_up_and_never_again(schedule: RateSchedule, e
     assert all(0 <= factor <= 1 for factor in factors)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(schedule=ANY, epochs=st.integers(1, 9), batches=st.integers(1, 5), later=st.integers(0, 100))
 def test_after_the_run_the_rate_stays(schedule: RateSchedule, epochs: int, batches: int, later: int) -> None:
     """Steps made after the last one, as for fine-tuning, all have one rate, and no higher one than 1."""
@@ -52,7 +52,7 @@ def test_after_the_run_the_rate_stays(schedule: RateSchedule, epochs: int, batch
     assert 0 <= factor <= 1
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(schedule=ANY, warm_up=WARM_UPS, batches=st.integers(1, 5))
 def test_a_warm_up_only_shifts_what_follows(schedule: RateSchedule, warm_up: int, batches: int) -> None:
     """After n epochs of warm-up the rates are those of a run n epochs shorter without it."""

@@ -57,7 +57,7 @@ def test_a_record_is_readable_without_this_program() -> None:
     assert all(line.count(b"\n") == 1 and line.endswith(b"\n") for line in LINES)
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=500)
 @given(line=st.integers(0, RECORDS - 1), data=st.data())
 def test_a_flipped_bit_is_found_in_its_line(line: int, data: st.DataObject) -> None:
     """Any single flipped bit, in any line, is found in that line."""
@@ -175,7 +175,7 @@ def test_the_salt_keeps_a_hash_from_confirming_a_guess() -> None:
     assert append(LogPosition(), facts, b"a" * 16)[0] != append(LogPosition(), facts, b"b" * 16)[0]
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(raw=st.binary(max_size=200))
 def test_arbitrary_lines_are_a_finding(raw: bytes) -> None:
     """No bytes make verification fail in any other way than by its own finding."""

@@ -303,7 +303,7 @@ def test_only_the_canonical_bytes_are_a_plan(raw: bytes) -> None:
         plan_from_wire(raw)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(data=st.data())
 def test_a_changed_byte_is_another_plan_or_none(data: st.DataObject) -> None:
     """Whatever is done to an announced plan, it is refused or has another digest."""
@@ -319,7 +319,7 @@ def test_a_changed_byte_is_another_plan_or_none(data: st.DataObject) -> None:
     assert plan.digest != plan_with().digest
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(raw=st.binary(max_size=300))
 def test_garbage_is_a_protocol_error(raw: bytes) -> None:
     """No bytes make the reading of a plan fail in any other way."""

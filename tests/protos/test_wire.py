@@ -170,7 +170,7 @@ def test_numbers_and_names_of_the_wire_meet_the_records_limits(inner: Any) -> No
         codec.decode_site_message(inner.SerializeToString())
 
 
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=600)
 @given(data=st.data())
 def test_a_mutated_message_is_a_message_or_malformed(data: st.DataObject) -> None:
     """Flipped, cut, repeated and inserted bytes raise MalformedMessage or give a message that re-encodes."""
@@ -196,7 +196,7 @@ def test_a_mutated_message_is_a_message_or_malformed(data: st.DataObject) -> Non
     assert decode(encode(decoded)) == decoded
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 @given(raw=st.binary(max_size=400), decode=st.sampled_from(DECODERS))
 def test_random_bytes_are_a_message_or_malformed(raw: bytes, decode: Decode) -> None:
     """No bytes make decoding fail in any other way than by MalformedMessage."""

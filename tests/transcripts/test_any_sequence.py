@@ -234,7 +234,7 @@ def check_history(walk: Walk) -> None:
                 pass
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(rules=RULES, data=st.data())
 def test_no_sequence_of_events_breaks_a_run(rules: Terms, data: st.DataObject) -> None:
     """Whatever happens: rounds only rise, contributors never follow arrival, a run ends once, strangers get nothing."""
@@ -249,7 +249,7 @@ def test_no_sequence_of_events_breaks_a_run(rules: Terms, data: st.DataObject) -
     check_history(walk)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(rules=RULES, site=st.sampled_from(SITES), data=st.data())
 def test_a_revoked_site_is_one_that_was_withdrawn(rules: Terms, site: str, data: st.DataObject) -> None:
     """Once a run has begun it makes no difference whether the office takes a site out or its own people do."""
@@ -262,7 +262,7 @@ def test_a_revoked_site_is_one_that_was_withdrawn(rules: Terms, site: str, data:
     assert isinstance(walk.state, Gathering) or revoked == withdrawn
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(rules=RULES, data=st.data())
 def test_a_run_that_becomes_shorter_ends_after_the_round_that_was_offered(rules: Terms, data: st.DataObject) -> None:
     """Whenever a closing decides how many rounds there are, so many are made: at least the one already offered."""
@@ -282,7 +282,7 @@ def test_a_run_that_becomes_shorter_ends_after_the_round_that_was_offered(rules:
     check_history(walk)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(rules=RULES, events=st.lists(st.tuples(ANY_EVENT, SECONDS), max_size=40))
 def test_a_stranger_changes_nothing(rules: Terms, events: list[tuple[Event, float]]) -> None:
     """A run with a stranger's words and the same run without them come to the same."""
@@ -297,7 +297,7 @@ def test_a_stranger_changes_nothing(rules: Terms, events: list[tuple[Event, floa
     assert walk.effects == quiet.effects
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(rules=RULES, data=st.data())
 def test_every_run_ends_when_nobody_speaks_any_more(rules: Terms, data: st.DataObject) -> None:
     """From wherever a run stands, once all sites have left the clock alone brings it to its end."""
@@ -314,7 +314,7 @@ def test_every_run_ends_when_nobody_speaks_any_more(rules: Terms, data: st.DataO
     check_history(walk)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(rules=RULES, order=st.permutations(SITES), data=st.data())
 def test_the_order_of_answers_leaves_the_run_the_same(rules: Terms, order: list[str], data: st.DataObject) -> None:
     """Sites that answer in another order make the same rounds of the same contributors."""

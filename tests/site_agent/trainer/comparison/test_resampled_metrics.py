@@ -63,7 +63,7 @@ def test_a_resample_is_measured_as_its_rows_are(task: Task, decimals: int, seed:
         max_size=30,
     )
 )
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_ranking_metrics_take_any_counts(drawn: list[tuple[bool, float, int]]) -> None:
     """AUROC and average precision under counts are scikit-learn's under equal sample weights."""
     labels = np.array([True, False, *(label for label, _, _ in drawn)])

@@ -130,7 +130,7 @@ def test_gradients_are_the_slopes(gamma: float, kind: str, weighted: bool, shape
     assert torch.autograd.gradcheck(lambda moved: loss(moved, targets), [outputs.requires_grad_()])
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(seed=st.integers(0, 1000), gamma=st.sampled_from(GAMMAS), weighted=st.booleans(), hard=st.booleans())
 def test_binary_is_the_case_of_two_classes(seed: int, gamma: float, weighted: bool, hard: bool) -> None:
     """One logit z and the two logits 0 and z are the same loss, with any weights and targets."""
@@ -229,7 +229,7 @@ def test_targets_of_another_shape_are_no_targets(kind: str, wrong: tuple[int, ..
         LossFunction(task=_task(kind))(outputs, torch.zeros(wrong))
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(counts=st.lists(st.integers(0, 9), min_size=2, max_size=6).filter(any))
 def test_balanced_weights_give_each_class_the_same_say(counts: list[int]) -> None:
     """rows / (classes * rows of the class); 0, and no error, for a class that no training row has."""

@@ -200,7 +200,7 @@ EXTREMES: st.SearchStrategy[Optimiser] = st.one_of(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(record=EXTREMES)
 def test_no_accepted_setting_divides_by_nothing(record: Optimiser) -> None:
     """Where the gradient is always 0, or always the same, a number stays a number."""
