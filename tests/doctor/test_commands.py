@@ -55,7 +55,7 @@ def test_a_site_is_examined_while_the_coordinator_runs(scene: Scene) -> None:
         refused = examined(scene)
 
     assert taken["D411"] == ("FINE", "fine    D411 membership: The coordinator accepts this site's certificate.")
-    assert "s apart" in taken["D406"][1]
+    assert "differ by" in taken["D406"][1]
     assert taken["D416"][0] == "WARNING"  # the policy of this scene lets plans be without masks
     assert "pki list" in refused["D411"][1]
     assert "message_refused" not in scene.place.log.read_text()

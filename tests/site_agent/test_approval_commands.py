@@ -124,7 +124,7 @@ def test_review_tells_a_table_too_small_for_the_plan(site: Site, rows: int | Non
         write_result(counted_rows_path(site.folder / "state"), counted.content)
 
     assert site("review") == status
-    batches = f"the plan requires 3 batches an epoch, but this site has {rows} training rows"
+    batches = f"the plan asks for 3 batches an epoch, and this site has {rows} training rows"
     policy = f"this site has {rows} training rows, and its policy wants 5"
     assert ("enough rows for this plan" in site.out) == (rows == 9)
     assert ("did not check whether the table has enough rows" in site.out) == (rows is None)
