@@ -52,7 +52,7 @@ def run(folder: Path, *words: str, status: int = 0) -> str:
 
 def connect(folder: Path) -> dict[str, str]:
     """Type the data manager's page; the contract that the page shows is what the person makes of the draft."""
-    contract = fenced(BEFORE, "yaml")[0]
+    contract = next(iter(fenced(BEFORE, "yaml")))
     digest, said = DIGEST, dict[str, str]()
     for words in typed(BEFORE):
         if "--concepts" in words:  # another draft of the same table, for a plan that has concepts
@@ -117,7 +117,7 @@ def test_the_report_fits_on_paper(tmp_path: Path) -> None:
     """A browser that may reach nothing prints the page to PDF, A4, with its plots."""
     write_patients(tmp_path)
     config = write_hospital(tmp_path, unaccepted_warnings="tell")
-    contract = fenced(BEFORE, "yaml")[0]
+    contract = next(iter(fenced(BEFORE, "yaml")))
     (tmp_path / "contract.yaml").write_text(contract)
     take_part(config)
     run(tmp_path, "report", "--config", config.name, "--html", "report.html")

@@ -64,7 +64,7 @@ def test_a_third_party_verifies_a_run_and_finds_a_cut_and_a_forged_log(federatio
     released = [number for number, line in enumerate(content) if b'"contribution_handed_over"' in line]
 
     whole = finished(*words)
-    covered = int(whole.stdout.partition("up to record ")[2].partition(";")[0])
+    covered = int(whole.stdout.partition("up to record ")[2].partition(".")[0])
     (tmp_path / "audit.log").write_bytes(b"".join(content[: covered - 1]))
     cut = finished(*words)
     changed = content[released[0]].replace(b'"bytes":', b'"bytes":1')
