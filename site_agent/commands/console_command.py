@@ -33,7 +33,6 @@ _ROLES = ("data-manager", "officer", "clinician")
 @click.option(
     "--by", help="Name of the person, for the audit log. Without this option, people type their name on the page."
 )
-@click.option("--by", help="Name of the person, for the audit log. Without this option, people type it on the page.")
 @listen_option(8483, has_socket=False)
 @click.option(
     "--idle-minutes",

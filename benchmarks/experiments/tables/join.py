@@ -232,7 +232,7 @@ def _without_outcomes(sites: NaturalSites, members: Members, site: str, seed: in
     if _guard(known) <= 0:
         return {}
     assert plan.prior is not None
-    mapped = mapped_columns(plan.prior, own.table.contract, None)
+    mapped = mapped_columns(plan.prior.concepts, own.table.contract, None)
     features = {name: values[own.split.test] for name, values in own.table.features.items()}
     lines = known.standard.applied(values_of(mapped, features, len(own.split.test))) @ known.joint.T
     if sites.classes:
@@ -281,7 +281,7 @@ def _together(sites: NaturalSites, members: Members, site: str, seed: int) -> Me
 
 def _concepts(plan: Plan, member: Member, name: str, rows: npt.NDArray[np.int64]) -> Numbers:
     assert plan.prior is not None
-    mapped = mapped_columns(plan.prior, member.table.contract, name)
+    mapped = mapped_columns(plan.prior.concepts, member.table.contract, name)
     return values_of(mapped, {key: values[rows] for key, values in member.table.features.items()}, len(rows))
 
 

@@ -244,7 +244,7 @@ def test_a_table_is_never_overwritten(tmp_path: Path, victim: str) -> None:
     (tmp_path / "hard.csv").hardlink_to(new)
     before = (tmp_path / victim).read_bytes()
 
-    with pytest.raises(UsageError, match="Nothing was predicted or overwritten"):
+    with pytest.raises(UsageError, match="Nothing was computed or overwritten"):
         predict_table(trained.hospital, new, tmp_path / victim, None)
 
     assert (tmp_path / victim).read_bytes() == before

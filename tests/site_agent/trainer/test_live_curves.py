@@ -99,7 +99,7 @@ def test_drawing_takes_a_twentieth_of_the_time_and_ends_no_study(tmp_path: Path)
     assert [number for number, _ in facts_of(hospital)["validation"]] == [1, 2, 3, 4, 5, 6]
     text = LivePage("st-mary", hospital.state_path).main()
     assert "measured after 6 rounds" in text
-    assert "skipped after 4 of them" in text
+    assert "The other 4 figures were skipped" in text
 
     (tmp_path / "file").write_text("")
     nowhere = LiveCurves(tmp_path / "file", PLAN.run_name, study.own, preprocessing, Clock())
@@ -114,7 +114,7 @@ def test_the_page_shows_the_newest_run_and_asks_nobody(tmp_path: Path) -> None:
 
     text = asked(page).decode()
     assert text.count("<polyline") == 3
-    assert "under way" in text.lower()
+    assert "still running" in text.lower()
     assert "&lt;b&gt;st-mary&lt;/b&gt;" in text
     assert not re.search(r"(https?:)?//[a-z]|url\(|@import|<link rel=.stylesheet|<img|src=", text.replace("data:,", ""))
     report = hospital.state_path / "reports" / f"{PLAN.run_name}.json"

@@ -153,7 +153,7 @@ def test_a_column_is_released_again_only_if_enough_rows_differ(tmp_path: Path, s
     if changed >= smallest_cell:
         assert own_numbers(again, plan, tmp_path)[0] == 12
     else:
-        with pytest.raises(ReleasedBefore, match=f"at least {smallest_cell} rows"):
+        with pytest.raises(ReleasedBefore, match=f"at least {smallest_cell} new rows"):
             own_numbers(again, plan, tmp_path)
 
 

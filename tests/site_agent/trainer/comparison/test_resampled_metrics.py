@@ -110,8 +110,8 @@ def test_a_resample_without_spread_has_no_r2() -> None:
 
 
 def test_all_resamples_are_measured_in_blocks() -> None:
-    """2,000 resamples of 150 rows have every metric, and come in blocks, so that memory stays small."""
-    rows, scores = made_up("binary", 150, np.random.default_rng(0), 12)
+    """2,000 resamples of 3,000 rows have every metric, and come in blocks, so that memory stays small."""
+    rows, scores = made_up("binary", 3_000, np.random.default_rng(0), 12)
     prepared = resampled_metrics(rows, scores)
 
     found = [prepared(counts) for counts in resampling_of(rows, 0).blocks()]

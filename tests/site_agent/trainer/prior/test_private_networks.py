@@ -85,18 +85,20 @@ def test_without_noise_a_private_round_is_a_step_along_the_clipped_gradient() ->
     wide = Plan.model_validate_json(json.dumps(content))
     private = network_studies(wide, uci_tables(CONCEPTS.parent), seed=1)
     plain_plan = Plan.model_validate_json(
-        json.dumps(content | {"privacy": None, "secure_aggregation": "off", "weighting": {"name": "equal"}})
+        json.dumps(
+            content
+            | {"privacy": None, "secure_aggregation": "off", "weighting": {"name": "rows", "largest_rows": 1024}}
+        )
     )
     plain = network_studies(plain_plan, uci_tables(CONCEPTS.parent), seed=1)
     collection = Collection(wide)
     collection.noise = list
 
     exact = _played(collection, private).parameters
-    run_rounds(plain_plan, plain)
+    other = run_rounds(plain_plan, plain).run.parameters
 
-    # Sites weigh by patients in one and equally in the other, so the two agree in direction only.
-    other = np.concatenate([values.ravel() for values in plain["va"].conclude().values.values()])
-    assert np.corrcoef(exact, other)[0, 1] > 0.8
+    # Row counts are rounded to two significant bits in the plain run, so the two do not agree to the last digit.
+    assert np.corrcoef(exact, other)[0, 1] > 0.99
 
 
 def test_a_private_round_is_never_drawn_again() -> None:
