@@ -154,6 +154,5 @@ async def _membership(address: str, credentials: Credentials, leaf: x509.Certifi
             return warning(
                 "D411",
                 says,
-                "The coordinator may have an earlier version. Check whether the agent "
-                "joins. Check whether the agent joins.",
+                "The coordinator may have an earlier version. Check whether the agent joins.",
             ), None
