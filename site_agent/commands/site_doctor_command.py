@@ -47,7 +47,7 @@ def _examine(path: Path, side: Side) -> list[Finding]:
         hospital = read_hospital(path)
     except OperatorError as wrong:
         return [failure("D401", wrong.what, wrong.remedy)]
-    found = [fine("D401", f"{path.name} is in order.")]
+    found = [fine("D401", f"{path.name} is correct.")]
     if side in ("all", "gate"):
         found += _gate(hospital)
     if side in ("all", "agent"):
