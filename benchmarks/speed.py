@@ -18,10 +18,9 @@ from statistics import median
 from typing import Final
 
 import click
-import matplotlib
-
-matplotlib.use("Agg")
 from matplotlib import pyplot as plt
+
+from benchmarks.experiments.plots import STYLE, save
 
 ROOT: Final = Path(__file__).parents[1]
 USUAL: Final = 5  # so many earlier ratios say what is usual, by their median
@@ -106,7 +105,7 @@ def verdict(new: Measured, history: list[Measured]) -> str:
 
 def draw(path: Path, history: list[Measured]) -> None:
     """One panel for each ratio, one dot for each measurement, by commit."""
-    with plt.rc_context({"svg.hashsalt": "global-layers", "font.size": 9, "axes.grid": True, "grid.color": "#e6e6e6"}):
+    with plt.rc_context(STYLE):
         figure, places = plt.subplots(len(MEASURED), 1, figsize=(8, 6.5), squeeze=False, layout="constrained")
         for place, what in zip(places[:, 0], MEASURED, strict=True):
             rows = [one for one in history if one.what == what]
@@ -115,8 +114,7 @@ def draw(path: Path, history: list[Measured]) -> None:
             place.set_ylim(bottom=0)
             place.set_title(what, fontsize=10)
             place.set_ylabel("times the floor")
-        figure.savefig(path, format="svg", metadata={"Date": None})
-        plt.close(figure)
+        save(figure, path)
 
 
 def commit() -> str:

@@ -27,7 +27,7 @@ _COLOURS: Final = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4
 _MARKS: Final = ("o", "s", "^", "D", "v", "P", "X", "*")
 _ROUND: Final = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)
 _MOST_TICKS: Final = 6
-_STYLE: Final[dict[Any, Any]] = {  # Any: matplotlib has a type for each of its settings
+STYLE: Final[dict[Any, Any]] = {  # Any: matplotlib has a type for each of its settings
     "svg.hashsalt": "global-layers",
     "font.size": 9,
     "axes.spines.top": False,
@@ -83,7 +83,7 @@ def plot_dots(
         reference: what a guess would reach, for example.
     """
     names = [dot.name for dot in next(iter(panels.values()))]
-    with plt.rc_context(_STYLE):
+    with plt.rc_context(STYLE):
         figure, axes = plt.subplots(
             1,
             len(panels),
@@ -103,7 +103,7 @@ def plot_dots(
         handles = _legend(has_published=has_published, reference=reference)
         figure.legend(handles=handles, loc="outside lower center", ncols=len(handles), frameon=False)
         figure.suptitle(title)
-        _save(figure, path)
+        save(figure, path)
 
 
 def plot_curves(path: Path, panels: Mapping[str, Sequence[Curve]], *, title: str, axis: str) -> None:
@@ -117,7 +117,7 @@ def plot_curves(path: Path, panels: Mapping[str, Sequence[Curve]], *, title: str
     """
     columns = min(3, len(panels))
     rows = math.ceil(len(panels) / columns)
-    with plt.rc_context(_STYLE):
+    with plt.rc_context(STYLE):
         figure, axes = plt.subplots(
             rows, columns, figsize=(4.0 * columns, 3.1 * rows), squeeze=False, layout="constrained"
         )
@@ -128,7 +128,7 @@ def plot_curves(path: Path, panels: Mapping[str, Sequence[Curve]], *, title: str
         for place in list(axes.flat)[len(panels) :]:
             place.set_visible(False)
         figure.suptitle(title)
-        _save(figure, path)
+        save(figure, path)
 
 
 def _legend(*, has_published: bool, reference: Reference | None) -> list[Line2D]:
@@ -183,6 +183,7 @@ def _curves(place: Axes, curves: Sequence[Curve]) -> None:
     place.legend(fontsize=8, frameon=False, loc="lower left", bbox_to_anchor=(0, 1), ncols=len(names))
 
 
-def _save(figure: Figure, path: Path) -> None:
+def save(figure: Figure, path: Path) -> None:
+    """Write a figure without its date, so that the same figure has the same bytes."""
     figure.savefig(path, format="svg", metadata={"Date": None})
     plt.close(figure)

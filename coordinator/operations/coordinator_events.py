@@ -221,7 +221,7 @@ EVENTS: Final = (
         "E187",
         "site_log_refused",
         "A site's audit log does not continue from its last cosigned record. The stream was closed.",
-        "Call the site's security officer. After a loss, a person there runs `site-agent audit begin-anew`.",
+        "Call the site's security officer. After a loss, a person there runs `site-agent audit restart`.",
     ),
     Entry(
         "E188",

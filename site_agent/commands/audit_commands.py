@@ -1,6 +1,6 @@
 """`site-agent audit`: check, read and export the audit log, and restart it after its loss.
 
-All but `begin-anew` change nothing. With --log instead of --config somebody outside the hospital checks a
+All but `restart` change nothing. With --log instead of --config somebody outside the hospital checks a
 copy of the log, and needs public keys only.
 """
 
@@ -141,14 +141,14 @@ def checkpoints(path: Path | None, output: Path) -> None:
     click.echo(f"Written to {output}.")
 
 
-@audit.command(name="begin-anew")
+@audit.command(name="restart")
 @config_option
 @click.option("--by", required=True, help="Name of the person who decided this.")
 @click.option("--because", required=True, help="Reason in a few words, for the audit log.")
 def restart_log(path: Path, by: str, because: str) -> None:
     """Rename a lost or damaged log and start a new one. The coordinator and every reader can see this.
 
-    Example: site-agent audit begin-anew --config hospital.yaml --by "A. Jones" --because "disk failed"
+    Example: site-agent audit restart --config hospital.yaml --by "A. Jones" --because "disk failed"
     """
     if not all(text.strip() and text.isprintable() for text in (by, because)):
         raise UsageError(

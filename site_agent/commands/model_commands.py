@@ -165,7 +165,7 @@ def _names_of(state: Path, run: str) -> tuple[str, ...]:
         f"The latest runs with a model are {', '.join(known[:_MOST_RUNS])}{more}" if known else "No run left a model"
     )
     raise _refused(
-        f"There is no model of a run {run} here. {listed}.", "Give --run one of these names, or leave it out."
+        f"There is no model of the run {run} here. {listed}.", "Give --run one of these names, or leave it out."
     )
 
 

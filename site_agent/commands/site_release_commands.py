@@ -88,7 +88,7 @@ def withdraw_data(path: Path, run: str, by: str, reason: str) -> None:
     sent = {facts["round"]: facts for facts in log.records("contribution_released") if facts["run"] == run}
     if not sent:
         raise UsageError(
-            what=f"This site sent nothing in a run {run}.",
+            what=f"This site sent nothing in the run {run}.",
             consequence="Nothing was recorded. Nothing needs to be undone.",
             remedy="List the runs of this site with `site-agent audit show --event run_joined`.",
         )

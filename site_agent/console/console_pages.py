@@ -101,7 +101,7 @@ class Desk:
         if status == 77 or plan.is_damaged:
             sections.append(Section(heading="2. Decide", parts=[standing]))
         else:
-            until = '<label>Last day of the approval, or empty for no end <input type="date" name="until"></label>'
+            until = '<label>Last day of the approval (empty: no end) <input type="date" name="until"></label>'
             parts = [standing, self._form("approve", hidden=known, fields=name + until)]
             if plan.is_approved:
                 words = "A second person can approve it too. The same person can change the last day."
@@ -109,7 +109,7 @@ class Desk:
             heading = "2. Approve the plan again" if plan.is_approved else "2. Approve the plan"
             sections.append(Section(heading=heading, parts=parts))
         if plan.is_approved:
-            words = "This site stops at once, also during a training. The numbers that have left stay in the sums."
+            words = "This site stops at once, even during training. Numbers that were already sent stay in the sums."
             parts = [paragraph(words), self._form("withdraw", hidden=known, fields=name)]
             sections.append(Section(heading="Or end the approval", parts=parts))
         elif not plan.is_damaged:

@@ -105,7 +105,7 @@ def read_form(body: bytes) -> dict[str, str]:
         raise RefusedRequest(400, "A field of the form has a control character.")
     found = dict(pairs)
     if found.get("run") and not is_run_name(found["run"]):
-        raise RefusedRequest(400, "This is no name of a run. Choose a run from the list.")
+        raise RefusedRequest(400, "This is not the name of a run. Choose a run from the list.")
     return found
 
 

@@ -191,7 +191,7 @@ def _changes(plan: Plan, manifest: Manifest) -> Section:
     sentences = (
         f"Each round of training sends the change of {counted(len(manifest.tensors), 'tensor')}{which}.",
         f"Each value is limited to -{encoding.clipping_range:g} to {encoding.clipping_range:g}. If more than "
-        f"{encoding.largest_clipped_share:.2%} of the values are beyond, nothing is sent.",
+        f"{encoding.largest_clipped_share:.2%} of the values are outside these limits, nothing is sent.",
     )
     rows = tuple(
         (tensor.name, "x".join(map(str, tensor.shape)), "32-bit integers", str(4 * tensor.number_count), _masked(plan))

@@ -52,7 +52,7 @@ GONE: Final = re.compile(
 )
 UNREAD: Final = {Path(__file__).name, "walkthrough.md"}  # a person's console is quoted there
 # Names that old logs and scripts of operators have.
-KEPT: Final = re.compile(r"begin-anew|log_began_anew|--anew|step_drawn_afresh")
+KEPT: Final = re.compile(r"log_began_anew|--anew|step_drawn_afresh")
 # A clause as the subject makes a reader look twice for the verb.
 CLAUSE_FIRST: Final = re.compile(r"(What|Whoever|Whether|Where|Who) (?!.*\?$)")
 

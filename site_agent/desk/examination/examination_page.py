@@ -108,7 +108,7 @@ def _columns(examination: Examination) -> Section:
                 column.note or "",
             )
         )
-    words = "Alone: how well one column predicts the outcome, on the rows outside the test. 0.5 is chance."
+    words = "Alone: how well this one column predicts the outcome, without the test rows. 0.5 is no better than chance."
     head = ("column", "declared as", "missing", "alone", "note")
     return Section(heading="Columns", parts=[paragraph(words, "soft"), table("Columns", head, lines)])
 

@@ -213,11 +213,11 @@ def test_the_audit_log_has_every_decision_before_it_counts(folder: Path, site_ag
         (("federated", "--by", " "), "--by is empty", 2),
         (
             ("federated", "--by", "A", "--run", "law-9"),
-            "no model of a run law-9 here. The latest runs with a model are",
+            "no model of the run law-9 here. The latest runs with a model are",
             2,
         ),
         (("Logistic regression!", "--by", "A"), "has no model Logistic regression!. It has federated", 2),
-        (("Logistic regression!", "--by", "A", "--run", "law-9"), "no model of a run law-9 here", 2),
+        (("Logistic regression!", "--by", "A", "--run", "law-9"), "no model of the run law-9 here", 2),
         (("--run", "../models/law-1"), "A run's name has only letters", 2),
         (("--run", "/etc"), "A run's name has only letters", 2),
         (("federated", "--by", "A", "--run", "../law-1"), "A run's name has only letters", 2),

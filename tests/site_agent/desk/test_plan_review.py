@@ -113,7 +113,7 @@ When something leaves
   1 report: every site tests its chosen model. Only the numbers below leave.
 Changes of parameters
   Each round of training sends the change of 4 tensors, or of the first layers only, as the probe decides.
-  Each value is limited to -8 to 8. If more than 0.10% of the values are beyond, nothing is sent.
+  Each value is limited to -8 to 8. If more than 0.10% of the values are outside these limits, nothing is sent.
     tensor               shape  type             bytes a round  masked
     input.layer1.weight  2x3    32-bit integers  24             yes
     input.layer1.bias    2      32-bit integers  8              yes
