@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 Pixels: TypeAlias = npt.NDArray[np.float32]
 
 LARGEST_FILE_BYTES: Final = 64 << 20
-LARGEST_FILE_PIXELS: Final = 1 << 25  # of a file that is stretched; 100 MB in memory with three channels
+LARGEST_FILE_PIXELS: Final = 1 << 25  # of a file that is stretched; some 0.8 GB for a moment with three channels
 LARGEST_TABLE_NUMBERS: Final = 1 << 28  # 1 GiB of float32 for all images of a table
 
 OUTSIDE: Final = Flaw("a path that leaves the images' folder or follows a link")
