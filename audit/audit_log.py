@@ -38,8 +38,7 @@ from audit.log_files import (
     position_after,
     start_of_file,
 )
-from host.disk_space import RECORDS_RESERVE_BYTES, require_room
-from host.durable import give_to_owner, make_folder, opened_folder
+from host.durable import RECORDS_RESERVE_BYTES, give_to_owner, make_folder, opened_folder, require_room
 from protos.errors import OperatorError
 from protos.plan.documents import Document
 from protos.wire.log_chain import BrokenChain, LogPosition, Record, append, checked, start_of

@@ -39,8 +39,8 @@ from global_layers.one_process import Collection, Part
 from protos.plan.plan import Plan
 from protos.plan.prior_method import FederatedPrior
 from protos.plan.private_prior import PrivateSums
+from protos.privacy.accounting import PRIVATE_SCALE
 from protos.privacy.discrete_gaussian import discrete_gaussian
-from protos.privacy.noise_shares import PRIVATE_SCALE
 from protos.wire.messages import Stage
 from site_agent.gate.privacy_ledger import with_noise
 from site_agent.trainer.data.dataset import prepare_rows

@@ -30,8 +30,8 @@ from protos.plan.exchange import Exchanges
 from protos.plan.manifest import manifest_of
 from protos.plan.plan import Plan
 from protos.plan.server_rules import apply_rule
+from protos.privacy.accounting import share_variance
 from protos.privacy.discrete_gaussian import discrete_gaussian
-from protos.privacy.noise_shares import share_variance
 from protos.wire.messages import Stage
 from site_agent.gate.privacy_ledger import with_noise
 from site_agent.trainer.data.dataset import Dataset, prepare_rows

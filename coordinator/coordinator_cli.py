@@ -22,14 +22,13 @@ from rich.table import Column, Table
 
 from coordinator.commands.coordinator_audit import audit
 from coordinator.commands.coordinator_backup import backup, backup_key, restore
-from coordinator.commands.coordinator_options import config_option
-from coordinator.commands.operator_commands import doctor, page
+from coordinator.commands.operator_commands import config_option, doctor, page
 from coordinator.commands.release_commands import release
 from coordinator.configuration import read_configuration, read_plans
 from coordinator.network.control_socket import tell
 from coordinator.operations.coordinator_events import EVENTS
 from coordinator.operations.status_lines import print_status, print_wide
-from coordinator.storage.known_runs import known_runs
+from coordinator.storage.history import known_runs
 from host.command_line import Following, explain_command, finish
 from host.diagnosis import AILMENTS
 from host.heap import set_up_heap

@@ -42,8 +42,8 @@ from host.local_server import serving_pages
 from host.restoring import refuse_unfinished
 from host.state_format import settle_format
 from pki.authority import Authority
-from pki.expiries import certificate_ends
 from pki.register import Register
+from pki.register_tables import certificate_ends
 from pki.store import hold_directory
 from protos.errors import ConfigurationError, OperatorError, UnavailableError
 from protos.plan.plan import Plan

@@ -27,8 +27,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO, Final
 
 from host.backup_key import NAME as KEY_NAME
-from host.disk_space import MODELS_RESERVE_BYTES, require_room
-from host.durable import by_descriptor, opened_folder, sync_folder
+from host.durable import MODELS_RESERVE_BYTES, by_descriptor, opened_folder, require_room, sync_folder
 from host.state_format import STATE_FORMAT, check_number
 from protos.errors import ConfigurationError, UnavailableError
 

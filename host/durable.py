@@ -3,10 +3,15 @@
 A command that root runs in a service's own folder follows no symbolic link there: with one, the service's user could
 have any file of this computer written, or given to it. So folders are opened step by step, and what is made, renamed
 and given away is named relative to the open folder (`opened_folder`).
+
+The free space of the disk is read before something is written (`require_room`), so that a full disk leaves everything
+as it was. Two reserves keep the order of stopping: what is large stops first, so that the small records which say why
+still find room. A disk that fills in between, or a quota that this cannot see, is met by whoever writes.
 """
 
 from __future__ import annotations
 
+import errno
 import os
 import secrets
 import stat
@@ -177,3 +182,20 @@ def _anothers_link(folder: Path, step: str) -> ConfigurationError:
         "owner.",
         remedy="Find out who created the link. Replace the link with a real folder, or run the command as that user.",
     )
+
+
+RECORDS_RESERVE_BYTES: Final = 1 << 20  # kept free by journal, audit log and ledger
+MODELS_RESERVE_BYTES: Final = 8 << 20  # kept free by snapshots, saved states and models
+
+
+def require_room(folder: Path, wanted_bytes: int, reserve_bytes: int) -> None:
+    """Check that the disk of an existing folder has space for this many bytes and for the reserve.
+
+    Raises:
+        OSError: ENOSPC, its `strerror` with the figures; or what the operating system says of the folder.
+    """
+    disk = os.statvfs(folder)
+    free = disk.f_bavail * disk.f_frsize
+    if free < wanted_bytes + reserve_bytes:
+        needed = f"{(wanted_bytes + reserve_bytes) / 1e6:.1f} MB are needed there"
+        raise OSError(errno.ENOSPC, f"its disk has {free / 1e6:.1f} MB free, and {needed}")

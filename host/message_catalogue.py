@@ -1,8 +1,8 @@
-"""Identifiers of errors and events for operators, each with its help. Each program adds its own events.
+"""Exit statuses, and identifiers of errors and events for operators, each with its help.
 
 E is a failure, W something to look at, I a fact, D a finding of `doctor`. An identifier is never given a second
 meaning. Numbers below 100 are errors of every program, 100 to 199 the coordinator's, 200 to 399 a site's, 400 and
-above findings of both doctors.
+above findings of both doctors. Each program adds its own events. Services are never restarted after 77 and 78.
 """
 
 from __future__ import annotations
@@ -13,6 +13,37 @@ from typing import Any, Final
 
 from protos.errors import UsageError
 from protos.plan.nearest import nearest_name
+
+
+@dataclass(frozen=True)
+class ExitCode:
+    """One status.
+
+    Attributes:
+        number: what the shell and the service manager see.
+        meaning: in one sentence.
+        who: can correct it.
+        is_restarted: whether a service is started again after it.
+    """
+
+    number: int
+    meaning: str
+    who: str
+    is_restarted: bool
+
+
+EXIT_CODES: Final = (
+    ExitCode(0, "Done, or asked to stop.", "", False),
+    ExitCode(
+        1, "A failure that trying again, or an operator, can correct: network, disk, another process.", "operator", True
+    ),
+    ExitCode(2, "Wrong words on the command line; nothing was done.", "whoever typed them", False),
+    ExitCode(3, "Of doctor alone: all works, and there are warnings.", "operator", False),
+    ExitCode(70, "A defect of the program; its line says where.", "the project", True),
+    ExitCode(77, "Refused: by the policy, the register, the plan or the coordinator.", "people on both sides", False),
+    ExitCode(78, "Configuration, contract or table is wrong.", "operator, data manager", False),
+    ExitCode(130, "Interrupted at the keyboard.", "", False),
+)
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from typing import Final
 
 PACKAGES: Final = ("protos", "audit", "pki")
 _MARK: Final = "global-layers"  # in the first line of each package's __init__.py
-_WRONG_CONFIGURATION: Final = 78  # see host.exit_codes
+_WRONG_CONFIGURATION: Final = 78  # see host.message_catalogue
 
 
 def require_own_packages(names: Sequence[str] = PACKAGES) -> None:

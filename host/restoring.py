@@ -21,8 +21,7 @@ from pathlib import Path
 from typing import Final
 
 from host.backup_archive import Catalogue, digest_of_beginning, extract, give_back
-from host.disk_space import MODELS_RESERVE_BYTES, require_room
-from host.durable import by_descriptor, make_folder, opened_folder
+from host.durable import MODELS_RESERVE_BYTES, by_descriptor, make_folder, opened_folder, require_room
 from protos.errors import ConfigurationError, UnavailableError
 
 # What only grows, by its path in a backup.

@@ -9,10 +9,10 @@ from cryptography import x509
 from host.diagnosis import RENEWAL_IS_LATE_DAYS, Finding, judge_validity, warning
 from pki import own_keys
 from pki.authority import Authority
-from pki.expiries import newest_certificates
 from pki.own_authority import AUTHORITY_WARNING_DAYS, WARNING_DAYS
 from pki.own_register import OwnAuthorities
 from pki.register import Register
+from pki.register_tables import newest_certificates
 from pki.site_keys import SiteKeys
 
 _RENEWAL = (

@@ -16,7 +16,7 @@ from typing import Final
 
 import click
 
-from coordinator.commands.coordinator_options import config_option
+from coordinator.commands.operator_commands import config_option
 from coordinator.configuration import CoordinatorConfiguration, read_configuration
 from protos.errors import ConfigurationError
 

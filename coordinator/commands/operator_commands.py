@@ -15,7 +15,6 @@ from typing import Final
 
 import click
 
-from coordinator.commands.coordinator_options import config_option
 from coordinator.configuration import CoordinatorConfiguration, read_configuration, read_plans
 from coordinator.network.control_socket import control_path
 from host import address_checks, computer_checks
@@ -25,6 +24,10 @@ from host.support_bundle import report_findings, report_options
 from pki import key_checks, store
 from pki.authority import Authority, FederationRecord
 from protos.errors import OperatorError
+
+config_option = click.option(
+    "--config", "path", required=True, type=click.Path(path_type=Path), help="The file coordinator.yaml."
+)
 
 
 @click.command()

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from coordinator.commands.coordinator_options import config_option
+from coordinator.commands.operator_commands import config_option
 from protos.errors import ConfigurationError, UsageError
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ import grpc
 import grpc.aio
 
 from protos.errors import ConfigurationError
-from protos.wire.calls import HEALTH
+from protos.wire.messages import HEALTH
 
 _SERVING: Final = b"\x08\x01"  # grpc.health.v1.HealthCheckResponse with status SERVING
 _LARGEST_REQUEST_BYTES: Final = 4096

@@ -34,10 +34,19 @@ from coordinator.network.pace import STREAMS_OF_A_SITE, WITHOUT_LIMIT, Pace, Rat
 from coordinator.network.turns import Turns
 from coordinator.rounds.engine import Engine
 from protos.errors import ConfigurationError, OperatorError, RefusedError, explained
-from protos.wire.calls import COORDINATOR_TIME, ENROL, PARTICIPATE, RENEW
 from protos.wire.codec import decode_site_message
 from protos.wire.log_checkpoints import CheckpointRefused
-from protos.wire.messages import LARGEST_MESSAGE_BYTES, CoordinatorReason, Hello, MalformedMessage, SiteMessage
+from protos.wire.messages import (
+    COORDINATOR_TIME,
+    ENROL,
+    LARGEST_MESSAGE_BYTES,
+    PARTICIPATE,
+    RENEW,
+    CoordinatorReason,
+    Hello,
+    MalformedMessage,
+    SiteMessage,
+)
 from protos.wire.upkeep_messages import Upkeep
 
 GREETING_SECONDS: Final = 10.0

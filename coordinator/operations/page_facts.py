@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from coordinator.rounds.round_times import JournalTimes
-from coordinator.storage.known_runs import KnownRun
+from coordinator.storage.history import KnownRun
 
 _MOST_ROUNDS: Final = 12
 

@@ -18,12 +18,12 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from coordinator.configuration import CoordinatorConfiguration
 from coordinator.operations.page_facts import JournalView, PageFacts, checkpoints_in, site_rows
 from coordinator.serve import read_status
-from coordinator.storage.known_runs import KnownRun, known_runs
+from coordinator.storage.history import KnownRun, known_runs
 from host.http_answers import Page, answer, is_asked_here, text
 from host.local_page import curve, document
 from pki.authority import Authority
-from pki.expiries import certificate_ends
 from pki.register import Register
+from pki.register_tables import certificate_ends
 from protos.errors import UnavailableError
 
 _HTML: Final = "text/html; charset=utf-8"

@@ -1,17 +1,18 @@
 """The content of a run's journal as values: the current round, its contributors, and the events of each site.
 
 Each entry that is written is taken in at once, and a program that starts again takes in all of them; so both
-know the same.
+know the same. `known_runs` reads the journals of all runs in a state directory and changes nothing.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Final
 
 from coordinator.rounds.phases import Past
-from coordinator.storage.journal import Entry
+from coordinator.storage.journal import Entry, read_journal
 
 # What an operator asks about afterwards; the rest of a journal is the ordinary course of a run.
 _TOLD: Final = (
@@ -155,3 +156,53 @@ class History:
             "restored_from_a_backup": self.counts["restored"],
             "happenings": self.told,
         }
+
+
+@dataclass(frozen=True, kw_only=True)
+class KnownRun:
+    """One run: its name, how it stands, and what was counted in its journal.
+
+    `began` is UTC, as the journal has it.
+    """
+
+    name: str
+    standing: str
+    began: str
+    rounds_made: int
+    void_attempts: int
+    returns: int
+    restarts: int
+
+
+def known_runs(state: Path) -> list[KnownRun]:
+    """Return the runs in a state directory, the oldest first.
+
+    Raises:
+        JournalDamaged: a journal is not what was written.
+    """
+    runs = [_known(journal) for journal in (state / "runs").glob("*/journal.jsonl")]
+    return sorted(runs, key=lambda run: run.began)
+
+
+def _known(journal: Path) -> KnownRun:
+    history, began = History(), ""
+    for entry in read_journal(journal):
+        began = began or str(entry["time"])
+        history.take(entry)
+    return KnownRun(
+        name=journal.parent.name,
+        standing=_standing(history),
+        began=began,
+        rounds_made=history.rounds_made,
+        void_attempts=history.counts["void"],
+        returns=history.counts["back"],
+        restarts=history.counts["started"],
+    )
+
+
+def _standing(history: History) -> str:
+    if history.over is not None:
+        return "complete" if history.over["complete"] else f"ended: {history.reason}"
+    if history.is_paused:
+        return "paused"
+    return "under way" if history.has_begun else "gathering"

@@ -22,8 +22,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
-from host.disk_space import RECORDS_RESERVE_BYTES, require_room
-from host.durable import sync_folder
+from host.durable import RECORDS_RESERVE_BYTES, require_room, sync_folder
 from protos.errors import OperatorError, UnavailableError
 
 Entry: TypeAlias = dict[str, Any]  # Any: whatever JSON holds

@@ -20,7 +20,7 @@ from safetensors.numpy import save_file
 
 from coordinator.rounds.phases import Over
 from coordinator.rounds.run import Run
-from host.disk_space import MODELS_RESERVE_BYTES, require_room
+from host.durable import MODELS_RESERVE_BYTES, require_room
 from protos.errors import UnavailableError
 
 

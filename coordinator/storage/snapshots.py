@@ -23,8 +23,7 @@ from safetensors.numpy import load, save_file
 from coordinator.rounds.course import Course
 from coordinator.rounds.phases import Sites
 from coordinator.rounds.rollbacks import Accepted
-from host.disk_space import MODELS_RESERVE_BYTES, require_room
-from host.durable import sync_folder
+from host.durable import MODELS_RESERVE_BYTES, require_room, sync_folder
 from protos.errors import UnavailableError
 from protos.wire.positions import arrays_digest
 

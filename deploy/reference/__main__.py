@@ -20,8 +20,7 @@ from coordinator.configuration import CoordinatorConfiguration
 from coordinator.coordinator_cli import cli as coordinator
 from coordinator.operations.coordinator_events import EVENTS as COORDINATOR_EVENTS
 from host.diagnosis import AILMENTS
-from host.exit_codes import EXIT_CODES
-from host.message_catalogue import ERRORS, Entry
+from host.message_catalogue import ERRORS, EXIT_CODES, Entry
 from pki.pki_cli import commands as pki
 from reference.configuration import keys_of, table_of
 from reference.manual import SHELLS, completion_of, pages_of

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import click
 from click.shell_completion import get_completion_class
 
-from host.exit_codes import EXIT_CODES
+from host.message_catalogue import EXIT_CODES
 
 SHELLS = ("bash", "fish", "zsh")
 

@@ -21,7 +21,7 @@ from typing import Annotated, assert_never
 from pydantic import Field
 
 from protos.errors import ConfigurationError
-from protos.plan.networks.column_networks import ColumnsNetwork, columns_tensors
+from protos.plan.networks.column_networks import ColumnsNetwork, ParallelNetwork, columns_tensors, parallel_tensors
 from protos.plan.networks.convolutional_networks import (
     ConvolutionalNetwork,
     ParallelConvolutionalNetwork,
@@ -31,9 +31,18 @@ from protos.plan.networks.convolutional_networks import (
 )
 from protos.plan.networks.dense_networks import DenseNetwork, dense_body, dense_tensors
 from protos.plan.networks.global_layers_networks import GlobalLayersNetwork, global_layers_body, global_layers_tensors
-from protos.plan.networks.named_tensors import TENSOR_NAME, NamedTensor, NamedTensors, listed_tensors
-from protos.plan.networks.network_tensors import LARGEST_DIMENSION, Constant, Initial, Part, TensorSpec, Uniform
-from protos.plan.networks.parallel_networks import ParallelNetwork, parallel_tensors
+from protos.plan.networks.network_tensors import (
+    LARGEST_DIMENSION,
+    TENSOR_NAME,
+    Constant,
+    Initial,
+    NamedTensor,
+    NamedTensors,
+    Part,
+    TensorSpec,
+    Uniform,
+    listed_tensors,
+)
 from protos.plan.networks.transformer_networks import FeatureTokensNetwork, feature_tokens_body, feature_tokens_tensors
 
 __all__ = [

@@ -39,7 +39,7 @@ from protos.plan.methods import described
 from protos.plan.plan import EqualWeights, Plan, RowWeights
 from protos.plan.prior_sums import GUARD, GUARD_SCALE, LARGEST_ROW_LOSS, PRIOR_MOMENT_SCALE, Prior
 from protos.plan.private_training import PrivateTraining
-from protos.privacy.noise_shares import LARGEST_NOISE, PRIVATE_SCALE
+from protos.privacy.accounting import LARGEST_NOISE, PRIVATE_SCALE
 
 Float32 = npt.NDArray[np.float32]
 

@@ -29,7 +29,7 @@ from protos.plan.networks.network_tensors import Constant, Part, TensorSpec
 from protos.plan.patient_privacy import Privacy
 from protos.plan.prior_method import FederatedPrior, Number, OneOfClasses, YesOrNo
 from protos.plan.private_prior import PrivateSums
-from protos.privacy.noise_shares import PRIVATE_SCALE
+from protos.privacy.accounting import PRIVATE_SCALE
 
 PRIOR_MOMENT_SCALE: Final = 1 << 30
 GUARD_SCALE: Final = 1 << 20

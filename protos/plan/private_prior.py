@@ -25,7 +25,7 @@ import numpy.typing as npt
 
 from protos.plan.concepts import ConceptColumn, declared_standard
 from protos.plan.patient_privacy import Privacy
-from protos.privacy.noise_shares import PRIVATE_SCALE, share_variance
+from protos.privacy.accounting import PRIVATE_SCALE, share_variance
 
 Float64: TypeAlias = npt.NDArray[np.float64]
 

@@ -24,8 +24,8 @@ import numpy.typing as npt
 from protos.plan.architecture import Architecture, DenseNetwork, TensorSpec, network_tensors
 from protos.plan.patient_privacy import Privacy
 from protos.plan.schedules import EpochSchedule, StepSchedule
+from protos.privacy.accounting import PRIVATE_SCALE, share_variance
 from protos.privacy.discrete_gaussian import LARGEST_VARIANCE
-from protos.privacy.noise_shares import PRIVATE_SCALE, share_variance
 
 Float64: TypeAlias = npt.NDArray[np.float64]
 

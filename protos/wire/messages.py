@@ -2,6 +2,8 @@
 
 Whatever arrives from a peer becomes one of these or a ProtocolError; the inside of both programs
 never checks again. A text that a person will read is limited to one printable line.
+
+The four calls below are all that there are; a port answers any other name with "unimplemented".
 """
 
 from __future__ import annotations
@@ -9,6 +11,15 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Final, TypeAlias
+
+PARTICIPATE: Final = "/global_layers.v1.Federation/Participate"  # stream of messages both ways
+ENROL: Final = "/global_layers.v1.Enrolment/Enrol"  # one request, one reply
+RENEW: Final = "/global_layers.v1.Enrolment/Renew"  # likewise, for a site whose certificate has expired
+HEALTH: Final = "/grpc.health.v1.Health/Check"  # the usual health service, on loopback only
+
+# Metadata by which the coordinator answers a stream that it has taken: its time, in seconds since 1970 in UTC.
+COORDINATOR_TIME: Final = "coordinator-time"
+
 
 PROTOCOL_VERSION: Final = 2
 LARGEST_MESSAGE_BYTES: Final = 2 << 20

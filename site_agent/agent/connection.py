@@ -29,8 +29,7 @@ os.environ |= {
 import grpc
 import grpc.aio
 
-from protos.wire.calls import COORDINATOR_TIME, ENROL, PARTICIPATE, RENEW
-from protos.wire.messages import LARGEST_MESSAGE_BYTES
+from protos.wire.messages import COORDINATOR_TIME, ENROL, LARGEST_MESSAGE_BYTES, PARTICIPATE, RENEW
 
 CONNECT_SECONDS: Final = 20.0
 PARTING_SECONDS: Final = 3.0

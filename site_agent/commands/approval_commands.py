@@ -37,8 +37,7 @@ from site_agent.approvals import withdraw as record_withdrawal
 from site_agent.commands.site_options import config_option, plan_option
 from site_agent.desk.counted_rows import find_counted_rows, lacking_rows
 from site_agent.desk.plan_in_words import in_words
-from site_agent.desk.plan_review import Section, Table, as_lines, review_sections
-from site_agent.desk.review_page import review_page
+from site_agent.desk.plan_review import Section, Table, as_lines, review_page, review_sections
 from site_agent.desk.sets_of_plans import compared_with_others, plan_differences
 from site_agent.hospital import Hospital, read_hospital
 from site_agent.state_folders import audit_log_path, gate_folder

@@ -2,7 +2,8 @@
 
 A person approves a plan by this page, so it names everything that may leave, when, how large it may
 be and what it means; what it does not name cannot leave (boundary/gate.py). The page is a few sections; the
-terminal and the printed page (review_page.py) show the same ones.
+terminal and the printed page show the same ones. The printed page has no script and no link, and loads nothing: every
+word of a plan is text there, which `host.printed_page` escapes.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final, assert_never
 
+from host.printed_page import Section as Part
+from host.printed_page import page, paragraph, table
 from protos.numbers.chunk_layout import Layout
 from protos.plan.ingredients import LayerIntervals, SensitivePrefix
 from protos.plan.manifest import Manifest, Occasion, Scalar
@@ -360,3 +363,26 @@ def _choices(plan: Plan) -> Iterator[str]:
         yield "The sites' gains from joining are summed over all of them. This site's own report stays here."
     if plan.expert is not None:
         yield "Every site fits a baseline to its own training rows. Nothing of it leaves the site."
+
+
+def review_page(title: str, sections: Iterable[Section], *, signatures: int) -> str:
+    """Return a complete document.
+
+    Args:
+        title: shown at the top.
+        sections: as the terminal shows them.
+        signatures: how many lines to sign on.
+    """
+    lines = tuple((f"{number}.", "", "", "") for number in range(1, signatures + 1))
+    signed = table("Signatures", ("line", "name", "date", "signature"), lines, style="sign")
+    parts = [Part(heading=section.heading, parts=_parts(section)) for section in sections]
+    return page(title, (), [*parts, Part(heading="Signatures", parts=[signed])])
+
+
+def _parts(section: Section) -> list[str]:
+    drawn = [paragraph(sentence) for sentence in section.sentences]
+    return [*drawn, *([] if section.table is None else [_table(section.heading, section.table)])]
+
+
+def _table(heading: str, found: Table) -> str:
+    return table(heading, found.head, found.rows)

@@ -25,8 +25,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from host.disk_space import RECORDS_RESERVE_BYTES, require_room
-from host.durable import make_folder, replace_file, sync_folder
+from host.durable import RECORDS_RESERVE_BYTES, make_folder, replace_file, require_room, sync_folder
 from protos.errors import RefusedError
 from protos.plan.documents import Document
 from protos.plan.patient_privacy import Privacy

@@ -21,8 +21,7 @@ from pathlib import Path
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
-from host.disk_space import RECORDS_RESERVE_BYTES, require_room
-from host.durable import make_folder, replace_file
+from host.durable import RECORDS_RESERVE_BYTES, make_folder, replace_file, require_room
 from protos.errors import OperatorError
 from protos.masking.answered_sets import listing_of
 from protos.masking.key_session import (

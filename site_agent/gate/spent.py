@@ -11,8 +11,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from host.disk_space import RECORDS_RESERVE_BYTES, require_room
-from host.durable import make_folder, replace_file, sync_folder
+from host.durable import RECORDS_RESERVE_BYTES, make_folder, replace_file, require_room, sync_folder
 from protos.errors import RefusedError
 from protos.plan.documents import Document
 from site_agent.gate.site_log import AuditError

@@ -26,8 +26,7 @@ from protos.plan.federated_statistics import CodedColumn, NumericColumn
 from protos.plan.plan import Plan
 from site_agent.trainer.data.contract_columns import CategoricalFeature, NumericFeature
 from site_agent.trainer.data.tables import Table
-from site_agent.trainer.site_secret import site_secret
-from site_agent.trainer.trainer_files import write_whole
+from site_agent.trainer.trainer_files import site_secret, write_whole
 
 FILE: Final = "released_columns.json"
 _OLDER_FILE: Final = "statistics.json"

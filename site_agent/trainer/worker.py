@@ -37,7 +37,7 @@ from site_agent.trainer.answered_rounds import AnsweredRounds
 from site_agent.trainer.arithmetic import prepare_arithmetic
 from site_agent.trainer.failures import ModuleDiffers, NetworkDiffers, StateLost, TooFewRows, TrainingDiverged
 from site_agent.trainer.pulse import PULSE
-from site_agent.trainer.site_secret import site_secret
+from site_agent.trainer.trainer_files import site_secret
 from site_agent.trainer_socket import (
     Agreed,
     Check,
@@ -137,7 +137,7 @@ class Worker:
             return _tell_defect(error)
 
     def _prepare(self, run: str, plan: Plan) -> Prepared:
-        from site_agent.trainer.question_check import require_answer
+        from site_agent.trainer.data.contract import require_answer
         from site_agent.trainer.saves import Saves
 
         if not is_run_name(run):

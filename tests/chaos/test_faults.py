@@ -20,7 +20,7 @@ from coordinator.rounds.course import Course
 from coordinator.storage.journal import Journal
 from coordinator.storage.snapshots import Snapshot, read_snapshot, rounds_in, write_snapshot
 from deploy.quickstart.ports import free_port
-from host.disk_space import MODELS_RESERVE_BYTES, RECORDS_RESERVE_BYTES
+from host.durable import MODELS_RESERVE_BYTES, RECORDS_RESERVE_BYTES
 from protos.errors import OperatorError
 from site_agent.gate.site_log import AuditLog
 from site_agent.gate.site_masking import _append_synced, _write_synced

@@ -14,8 +14,8 @@ import pytest
 from coordinator.network import service as service_module
 from protos.plan.manifest import manifest_of
 from protos.plan.plan import Plan
-from protos.wire.calls import PARTICIPATE
 from protos.wire.messages import (
+    PARTICIPATE,
     PROTOCOL_VERSION,
     Announcement,
     Bind,

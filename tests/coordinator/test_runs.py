@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from coordinator.network.control_socket import control_server, tell
+from coordinator.storage.history import known_runs
 from coordinator.storage.journal import JournalDamaged
-from coordinator.storage.known_runs import known_runs
 from protos.errors import UnavailableError, UsageError
 from tests.coordinator.in_memory import IDENTITIES, BehavingSite, Stage
 from tests.rehearsal.made_up_time import play

@@ -16,7 +16,7 @@ from click.testing import CliRunner
 from coordinator.configuration import AUTHORITY_VARIABLE, CoordinatorConfiguration, read_configuration
 from coordinator.coordinator_cli import cli as coordinator
 from host.command_line import finish
-from host.exit_codes import EXIT_CODES
+from host.message_catalogue import EXIT_CODES
 from pki.pki_cli import commands as pki
 from protos.errors import OperatorError
 from site_agent.hospital import INVITATION_VARIABLE, Hospital, read_hospital

@@ -26,7 +26,7 @@ from coordinator.coordinator_cli import cli as coordinator
 from host.clock_words import at
 from pki.names import SiteName
 from pki.site_keys import SiteKeys
-from protos.wire.calls import HEALTH
+from protos.wire.messages import HEALTH
 from site_agent.agent.agent_doctor import examine
 from site_agent.gate import gate_doctor
 from site_agent.hospital import read_hospital

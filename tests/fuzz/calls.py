@@ -31,9 +31,8 @@ from benchmarks.soak import light_command
 from deploy.quickstart.ports import free_port
 from protos.plan.manifest import manifest_of
 from protos.plan.plan import Plan
-from protos.wire.calls import ENROL, PARTICIPATE
 from protos.wire.codec import encode_enrolment_request, encode_site_message
-from protos.wire.messages import PROTOCOL_VERSION, Hello, Join, Ready
+from protos.wire.messages import ENROL, PARTICIPATE, PROTOCOL_VERSION, Hello, Join, Ready
 from site_agent.hospital import read_hospital
 from tests.chaos.network.federation import Federation
 from tests.fuzz.mutator import mutated

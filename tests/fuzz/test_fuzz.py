@@ -17,7 +17,7 @@ import grpc
 import grpc.aio
 import pytest
 
-from protos.wire.calls import PARTICIPATE
+from protos.wire.messages import PARTICIPATE
 from tests.fuzz.calls import AT_ONCE, Attacker, Connections, Told, besiege
 from tests.fuzz.feeding import bounded_memory, feed
 from tests.fuzz.mutator import LARGEST_BYTES, mutated

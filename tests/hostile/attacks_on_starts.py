@@ -21,8 +21,8 @@ from protos.plan.plan import Plan
 from protos.wire.messages import Chunk
 from site_agent.gate.itinerary import Itinerary
 from site_agent.trainer.site_network import Seeds
-from site_agent.trainer.site_secret import site_secret
 from site_agent.trainer.study import Asked, Study
+from site_agent.trainer.trainer_files import site_secret
 from tests.hostile.attack import Attack, in_copy, played, scratch
 from tests.hostile.attacks_on_rounds import asked, joined
 from tests.hostile.masking_federation import masked_plan, of_kind

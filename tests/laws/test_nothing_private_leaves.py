@@ -28,9 +28,8 @@ from protos.wire.messages import Bind, SiteReason
 from site_agent.approvals import approve
 from site_agent.gate.site_log import AuditLog
 from site_agent.hospital import Hospital, read_hospital
-from site_agent.trainer.site_secret import SECRET_BYTES
 from site_agent.trainer.study import Study
-from site_agent.trainer.trainer_files import write_whole
+from site_agent.trainer.trainer_files import SECRET_BYTES, write_whole
 from site_agent.trainer.worker import Worker, begin_study
 from site_agent.trainer_socket import Check, Conclude, Failed, Message, Prepare, Trained, _frame
 from tests.laws.catalogue import NAMES, catalogue_plan

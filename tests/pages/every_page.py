@@ -28,8 +28,7 @@ from site_agent.desk.fingerprint_sheet import sheet_sections
 from site_agent.desk.monitor_views import monitor_page
 from site_agent.desk.monitoring import monitor_table
 from site_agent.desk.plan_in_words import in_words
-from site_agent.desk.plan_review import review_sections
-from site_agent.desk.review_page import review_page
+from site_agent.desk.plan_review import review_page, review_sections
 from site_agent.gate.site_log import AuditLog
 from site_agent.gate.site_page import SitePage
 from site_agent.gate.status_socket import STATUS_SOCKET

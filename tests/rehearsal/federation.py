@@ -28,9 +28,8 @@ from pki.enrolment_decisions import Issued, enrolment_request, handle_request, i
 from pki.names import Address, FederationName, SiteName
 from pki.register import Register
 from protos.plan.plan import Plan
-from protos.wire.calls import PARTICIPATE
 from protos.wire.codec import decode_coordinator_message, encode_site_message
-from protos.wire.messages import PROTOCOL_VERSION, CoordinatorMessage, Hello, SiteMessage
+from protos.wire.messages import PARTICIPATE, PROTOCOL_VERSION, CoordinatorMessage, Hello, SiteMessage
 from site_agent.agent.connection import Credentials
 from tests.pki.whole_site import SiteKeys
 from tests.rehearsal.relayed_stream import Connection

@@ -22,9 +22,8 @@ from protos.errors import OperatorError
 from protos.plan.exchange import Exchanges
 from protos.plan.manifest import manifest_of
 from protos.plan.plan import Plan, plan_from_wire
-from protos.wire.calls import PARTICIPATE
 from protos.wire.codec import decode_site_message, encode_coordinator_message
-from protos.wire.messages import Announcement, Chunk, CoordinatorMessage, Join, Ready, SiteMessage, Stage
+from protos.wire.messages import PARTICIPATE, Announcement, Chunk, CoordinatorMessage, Join, Ready, SiteMessage, Stage
 from site_agent.approvals import approve
 from site_agent.gate.loop import SiteGate
 from site_agent.gate.site_log import AuditLog

@@ -1,8 +1,12 @@
-"""Networks with two columns of layers, connected by lateral matrices, as in CHFL.
+"""Networks of two parts that see different columns: parallel extractors (FENDA-FL, PerFCL) and two columns (CHFL).
 
-Source: Mori et al. 2022, "Continual Horizontal Federated Learning for Heterogeneous Data". The common
-column is an MLP over the columns that the plan lists for all sites; the unique column is one over the
-remaining columns of its site and hears the common one:
+Two parallel feature extractors share one head. Source: Tavakoli et al. 2024, "FENDA-FL", section 3: the extractors
+may differ in depth and width. The common one sees the columns that the plan lists for all sites, the unique one all
+columns of its site; the head is a linear map of both results.
+
+Two columns of layers are connected by lateral matrices. Source: Mori et al. 2022, "Continual Horizontal Federated
+Learning for Heterogeneous Data". The common column is an MLP over the columns that the plan lists for all sites; the
+unique column is one over the remaining columns of its site and hears the common one:
 
     z_u(i+1) = a(W z_u(i) + b + mu U z_c(i)),    logits = z_c(L) + z_u(L)
 
@@ -14,14 +18,37 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import pairwise
-from typing import Annotated, Literal
+from typing import Annotated, Literal, TypeAlias
 
 from pydantic import Field
 
 from protos.plan.documents import Document
 from protos.plan.networks.dense_networks import ActivationName
-from protos.plan.networks.network_tensors import TensorSpec, linear
-from protos.plan.networks.parallel_networks import ExtractorWidths
+from protos.plan.networks.network_tensors import Rate, TensorSpec, Width, linear
+
+ExtractorWidths: TypeAlias = Annotated[tuple[Width, ...], Field(min_length=1, max_length=64)]
+
+
+class ParallelNetwork(Document):
+    """Hidden widths of the common and of the unique extractor; dropout is before the head."""
+
+    name: Literal["parallel"]
+    common: ExtractorWidths
+    unique: ExtractorWidths
+    activation: ActivationName = "relu"
+    dropout: Rate = 0.0
+
+
+def parallel_tensors(network: ParallelNetwork, columns: int, outputs: int, common: int) -> Iterator[TensorSpec]:
+    """Yield every tensor in the order of the network's parameters."""
+    yield from _extractor("common", (common, *network.common))
+    yield from _extractor("unique", (columns, *network.unique))
+    yield from linear("head.output", network.common[-1] + network.unique[-1], outputs, bias=True)
+
+
+def _extractor(part: str, widths: tuple[int, ...]) -> Iterator[TensorSpec]:
+    for number, (inner, outer) in enumerate(pairwise(widths), start=1):
+        yield from linear(f"{part}.layer{number}", inner, outer, bias=True)
 
 
 class ColumnsNetwork(Document):

@@ -1,11 +1,12 @@
-"""A site's report as one page: what was compared, how good it is, for whom, and how reliable.
+"""A site's report as one page and as lines for a terminal: what was compared, how good each model is,
+for whom, and how reliable.
 
 Drawn from the facts of `facts.py` alone, so that page and JSON cannot say different things.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, TypeAlias
 
 from host.printed_page import Section, figure, figures, page, paragraph, table
@@ -226,3 +227,25 @@ def _row(label: str, value: float | None, interval: Sequence[float] | None) -> R
     if interval is None:
         return Row(label=label, value=value)
     return Row(label=label, value=value, low=interval[0], high=interval[1])
+
+
+def report_lines(facts: Facts) -> Iterator[str]:
+    """Yield run, conclusion, warnings, each model's figure, recommendation, model in use and checkpoint."""
+    metric = headline_metric(facts["task"])
+    yield f"{facts['site']}: run {facts['run']}, method {facts['method']}, {facts['rows']['test']} test rows"
+    yield facts["gain"]["sentence"]
+    for warning in facts["warnings"]:
+        yield f"Warning: {warning}"
+    yield f"{metric} on the test rows, with 95% intervals:"
+    for name, one in models_of(facts).items():
+        yield f"  {NAMES.get(name, name):<34}{_figure(one['metrics'][metric], one['intervals'][metric])}"
+    if facts.get("recommendation"):
+        yield facts["recommendation"]["sentence"]
+    yield facts["in_use"]
+    yield checkpoint_sentence(facts[FEDERATED]["checkpoint"], facts["rows"]["validation"])
+
+
+def _figure(value: Any, interval: Sequence[float] | None) -> str:
+    if value is None:
+        return "not defined"
+    return f"{value:.3f}" if interval is None else f"{value:.3f}  ({interval[0]:.3f} to {interval[1]:.3f})"

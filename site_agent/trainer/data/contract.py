@@ -4,6 +4,9 @@ A data manager writes the contract as YAML; `read_contract` turns it into a froz
 every mistake at once. The contract knows names, units, ranges and codes. It never holds a
 patient's value, and nothing in it is guessed from the table: a column has the type it is declared
 to have, whatever its cells look like.
+
+A plan with a question lists for each site whether its outcome is the same, a related or another one, and a contract
+says it of its own target. The two agree before round 0, or the site takes no part.
 """
 
 from __future__ import annotations
@@ -15,7 +18,9 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
+from protos.errors import ConfigurationError
 from protos.plan.documents import Document, read_document
+from protos.plan.plan import Plan
 from protos.plan.question import Answers
 from site_agent.trainer.data.codes import (
     UNKNOWN,
@@ -264,3 +269,27 @@ def read_contract(path: Path) -> Contract:
         ConfigurationError: the file cannot be read or is wrong; every mistake with line and column.
     """
     return read_document(path, Contract, consequence="The table was not read and nothing left this site.")
+
+
+def other_answer(plan: Plan, contract: Contract, site: str) -> str | None:
+    """Return how contract and plan differ about this site's outcome, in one clause; None if they agree."""
+    said = {one.name: one.answers for one in plan.sites}.get(site)
+    own = contract.target.answers
+    if plan.question is None or said is None or said == own:
+        return None
+    return f"the plan says that this site predicts the {said} outcome, and the contract says: {own}"
+
+
+def require_answer(plan: Plan, contract: Contract, site: str) -> None:
+    """Refuse a plan that describes this site's outcome differently from its contract.
+
+    Raises:
+        ConfigurationError: they differ.
+    """
+    reason = other_answer(plan, contract, site)
+    if reason is not None:
+        raise ConfigurationError(
+            what=f"This site's outcome does not match the plan's question: {reason}.",
+            consequence="Nothing was trained and nothing left this site.",
+            remedy="Correct `answers` of the target in the contract, or ask for a new version of the plan.",
+        )

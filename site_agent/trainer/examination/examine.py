@@ -26,7 +26,6 @@ from site_agent.trainer.examination.examined_columns import (
     column_findings,
     outcome_and_group_findings,
 )
-from site_agent.trainer.examination.examined_images import image_findings
 from site_agent.trainer.examination.examined_outcome import (
     Part,
     alone,
@@ -36,7 +35,7 @@ from site_agent.trainer.examination.examined_outcome import (
     part_findings,
     parts_of,
 )
-from site_agent.trainer.examination.examined_rows import patient_numbers, row_findings
+from site_agent.trainer.examination.examined_rows import image_findings, patient_numbers, row_findings
 from site_agent.trainer.examination.finding import Finding
 from site_agent.trainer.examination.table_one import Line, table_one
 

@@ -1,4 +1,4 @@
-"""Findings about rows: duplicate rows, conflicting facts of a patient, and patients in two parts of the split."""
+"""Findings about rows and images: duplicates, conflicting facts of a patient, patients in two parts of the split."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy.typing as npt
 from site_agent.trainer.data.splits import SplitRows
 from site_agent.trainer.data.tables import Table
 from site_agent.trainer.examination.examined_columns import rows_of
-from site_agent.trainer.examination.finding import Finding
+from site_agent.trainer.examination.finding import Finding, counted
 
 Places = npt.NDArray[np.int64]
 
@@ -94,3 +94,25 @@ def _two_people(table: Table, patients: Places) -> Iterator[Finding]:
                 rows=rows_of(table, wrong),
                 count=len(wrong),
             )
+
+
+def image_findings(table: Table) -> Iterator[Finding]:
+    """Findings of a table with images; nothing of any other table."""
+    if table.images is None or table.contract.image is None:
+        return
+    name = table.contract.image.name
+    there = ~np.isnan(table.images[:, 0])
+    blank = np.flatnonzero(there & (table.images.min(axis=1) == table.images.max(axis=1)))
+    if len(blank):
+        words = f"column {name}: {counted(len(blank), 'image')} {'has' if len(blank) == 1 else 'have'} one intensity"
+        words += f" in all pixels; {'is it' if len(blank) == 1 else 'are they'} empty?"
+        yield Finding(level="warning", key="blank-images", words=words, rows=rows_of(table, blank), count=len(blank))
+    patients = patient_numbers(table)
+    whose = "row" if patients is None else "patient"
+    patients = np.arange(table.rows) if patients is None else patients
+    _, same = np.unique(table.image_marks[0], return_inverse=True)
+    pairs = np.unique(np.stack([same, patients]), axis=1)[0]  # an image counts once for each of its patients
+    shared = np.flatnonzero(there & (np.bincount(pairs)[same] > 1))
+    if len(shared):
+        words = f"column {name}: {len(shared)} images are equal to that of another {whose}"
+        yield Finding(level="warning", key="shared-images", words=words, rows=rows_of(table, shared), count=len(shared))

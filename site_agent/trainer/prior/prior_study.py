@@ -39,7 +39,7 @@ from protos.plan.prior_sums import (
     Standard,
 )
 from protos.plan.private_prior import PrivateSums
-from protos.privacy.noise_shares import PRIVATE_SCALE
+from protos.privacy.accounting import PRIVATE_SCALE
 from protos.wire.messages import MalformedMessage, Stage
 from site_agent.trainer.data.contract import Contract
 from site_agent.trainer.data.contract_columns import CategoricalFeature

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from protos.plan.private_prior import PrivateSums
-from protos.privacy.noise_shares import PRIVATE_SCALE
+from protos.privacy.accounting import PRIVATE_SCALE
 
 Float64: TypeAlias = npt.NDArray[np.float64]
 Integers: TypeAlias = npt.NDArray[np.int64]

@@ -93,7 +93,7 @@ def require_receivable(hospital: Hospital, plan: Plan) -> tuple[Mapped, ...]:
     """
     prior = _prior(plan)
     contract = read_without_outcomes(hospital).contract
-    from site_agent.trainer.question_check import require_answer
+    from site_agent.trainer.data.contract import require_answer
 
     require_answer(plan, contract, hospital.site)
     outcomes_of(prior, contract, np.empty(0))

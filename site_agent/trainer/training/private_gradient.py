@@ -21,7 +21,7 @@ from typing import Final, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from protos.privacy.noise_shares import PRIVATE_SCALE
+from protos.privacy.accounting import PRIVATE_SCALE
 from site_agent.trainer.prior.private_terms import summed_terms
 
 Float64: TypeAlias = npt.NDArray[np.float64]

@@ -12,8 +12,7 @@ from protos.plan.exchange import stage_at
 from protos.plan.manifest import manifest_of
 from protos.plan.methods import METHOD_NAMES, MethodChoice
 from protos.plan.patient_privacy import why_not_private
-from protos.privacy.accounting import delta_of
-from protos.privacy.noise_shares import LARGEST_NOISE, PRIVATE_SCALE
+from protos.privacy.accounting import LARGEST_NOISE, PRIVATE_SCALE, delta_of
 from protos.wire.messages import Stage
 from tests.protos.examples import listed
 from tests.protos.examples import plan_with as network_plan

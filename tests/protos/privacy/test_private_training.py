@@ -17,8 +17,7 @@ from protos.plan.plan import Plan, plan_from_wire
 from protos.plan.private_training import LARGEST_PATIENTS, PrivateTraining
 from protos.plan.server_rules import apply_rule
 from protos.plan.volume import most_bytes
-from protos.privacy.accounting import delta_of, together
-from protos.privacy.noise_shares import PRIVATE_SCALE
+from protos.privacy.accounting import PRIVATE_SCALE, delta_of, together
 from protos.wire.messages import Stage
 from tests.protos.privacy.private_plans import PROMISE, private_network_plan, private_plan
 

@@ -11,8 +11,7 @@ from protos.errors import ConfigurationError
 from protos.plan.plan import Plan
 from site_agent.desk.mapped_concepts import concept_sections
 from site_agent.desk.plan_review import as_lines
-from site_agent.trainer.data.contract import Contract
-from site_agent.trainer.question_check import require_answer
+from site_agent.trainer.data.contract import Contract, require_answer
 from tests.site_agent.trainer.prior.prior_federation import SITES, prior_plan
 
 OTHERS = ["berlin", "cluj", "delft"]

@@ -15,8 +15,7 @@ from protos.plan.manifest import Occasion, manifest_of
 from protos.plan.plan import Plan
 from protos.plan.volume import most_bytes
 from site_agent.desk.plan_in_words import in_words
-from site_agent.desk.plan_review import Section, Table, as_lines, review_sections
-from site_agent.desk.review_page import review_page
+from site_agent.desk.plan_review import Section, Table, as_lines, review_page, review_sections
 from site_agent.desk.sets_of_plans import plan_differences
 from tests.protos.examples import METHODS, plan_of_method
 

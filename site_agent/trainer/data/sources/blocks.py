@@ -1,18 +1,51 @@
-"""Rows of a source as blocks of text columns, some thousands of rows at a time."""
+"""Rows of a source, with their numbers, as blocks of text columns, some thousands of rows at a time."""
 
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from datetime import date, datetime, time
+from decimal import Decimal
+from typing import Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as arrow
 
 from site_agent.trainer.data.mistakes import refuse
-from site_agent.trainer.data.sources.records import Record, text_of
+
+Record: TypeAlias = tuple[int, list[str]]
+
+
+def text_of(value: object) -> str | None:
+    """Return a value as text, as in a text file; None for bytes, lists and the like.
+
+    Missing values are empty; floats have all their digits; dates are written 2020-01-31, with the time only where
+    there is one.
+    """
+    match value:
+        case None:
+            return ""
+        case bool():
+            return "true" if value else "false"
+        case str():
+            return value
+        case float():
+            return "" if math.isnan(value) else repr(value)
+        case int():
+            return str(value)
+        case Decimal():
+            return "" if value.is_nan() else f"{value:f}"
+        case datetime():
+            plain = value.replace(tzinfo=None)
+            return plain.date().isoformat() if plain.time() == time() else plain.isoformat(sep=" ", timespec="seconds")
+        case date():
+            return value.isoformat()
+        case _:
+            return None
+
 
 _BLOCK_CELLS: Final = 1 << 18  # whose text still fits into a processor's cache when it is parsed column by column
 

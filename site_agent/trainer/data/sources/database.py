@@ -24,7 +24,7 @@ from sqlalchemy.pool import NullPool
 from protos.errors import ConfigurationError, DataError
 from site_agent.trainer.data.formats import SqlFormat
 from site_agent.trainer.data.mistakes import refuse
-from site_agent.trainer.data.sources.records import Record, text_of
+from site_agent.trainer.data.sources.blocks import Record, text_of
 
 _SQLITE: Final = b"SQLite format 3\0"
 _ROWS_AT_ONCE: Final = 5000

@@ -19,7 +19,7 @@ from openpyxl.utils.exceptions import InvalidFileException
 
 from site_agent.trainer.data.formats import ExcelFormat
 from site_agent.trainer.data.mistakes import refuse
-from site_agent.trainer.data.sources.records import Record, text_of
+from site_agent.trainer.data.sources.blocks import Record, text_of
 
 # A workbook is a packed archive. A small one can be made that unpacks to more than any memory.
 _LARGEST_UNPACKED_BYTES: Final = 1 << 32

@@ -9,8 +9,7 @@ from typing import assert_never
 
 from protos.errors import DataError
 from site_agent.trainer.data.formats import ExcelFormat, Format, ParquetFormat, SqlFormat, TableFormat
-from site_agent.trainer.data.sources.blocks import Opened, opened_records
-from site_agent.trainer.data.sources.records import Record
+from site_agent.trainer.data.sources.blocks import Opened, Record, opened_records
 
 
 @contextmanager

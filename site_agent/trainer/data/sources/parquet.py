@@ -15,8 +15,7 @@ import pyarrow as arrow
 import pyarrow.parquet as parquet
 
 from site_agent.trainer.data.mistakes import refuse
-from site_agent.trainer.data.sources.blocks import Block, Opened, texts_of
-from site_agent.trainer.data.sources.records import Record
+from site_agent.trainer.data.sources.blocks import Block, Opened, Record, texts_of
 
 _BATCH_CELLS: Final = 1 << 19
 

@@ -20,9 +20,8 @@ import numpy as np
 
 from site_agent.trainer.data.formats import TableFormat
 from site_agent.trainer.data.mistakes import refuse
-from site_agent.trainer.data.sources.blocks import Block, Opened, blocks_of
+from site_agent.trainer.data.sources.blocks import Block, Opened, Record, blocks_of
 from site_agent.trainer.data.sources.plain import Shape, plain_columns
-from site_agent.trainer.data.sources.records import Record
 
 LONGEST_LINE: Final = 1 << 24
 _PIECE_BYTES: Final = 1 << 21

@@ -20,7 +20,7 @@ from openpyxl import Workbook
 
 from protos.errors import ConfigurationError, DataError, OperatorError
 from site_agent.trainer.data.contract import Contract, read_contract
-from site_agent.trainer.data.sources.records import text_of
+from site_agent.trainer.data.sources.blocks import text_of
 from site_agent.trainer.data.tables import Table, read_table, survey_table
 
 from .conftest import REPOSITORY, SMALL, SMALL_HEADER, SMALL_ROWS, contract_from, needs_postgres

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from protos.plan.private_prior import PrivateSums
-from protos.privacy.noise_shares import PRIVATE_SCALE
+from protos.privacy.accounting import PRIVATE_SCALE
 from protos.wire.messages import Stage
 from site_agent.hospital import Split, read_hospital
 from site_agent.trainer.data.contract import read_contract

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from protos.privacy.noise_shares import PRIVATE_SCALE
+from protos.privacy.accounting import PRIVATE_SCALE
 from site_agent.trainer.training.private_gradient import Layer, clipped_gradients
 
 WIDTHS = ((3, 1), (7, 5, 1), (17, 32, 1), (4, 9, 6, 1), (40, 3, 1))
