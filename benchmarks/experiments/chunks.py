@@ -1,0 +1,66 @@
+"""A chunk of seeds of one variant: the unit of work that a process, another core or another machine computes.
+
+It stands in a module of its own, so that a worker on another machine imports it by name. The libraries are those of
+the process that computed the chunk, not of the one that asked for it.
+"""
+
+from __future__ import annotations
+
+import platform
+import time
+import warnings
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+
+from benchmarks.experiments.tables.catalogue import table_named
+from benchmarks.experiments.variants import Row
+from protos.errors import OperatorError
+from site_agent.trainer.arithmetic import prepare_arithmetic
+
+
+@dataclass(frozen=True, kw_only=True)
+class Chunk:
+    """Some seeds of one variant of a table, and the folder with the public tables as the computing machine sees it."""
+
+    table: str
+    variant: str
+    folder: Path
+    seeds: tuple[int, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Computed:
+    """A chunk's rows, the processor seconds that they took, and the libraries that computed them."""
+
+    chunk: Chunk
+    rows: tuple[Row, ...]
+    processor_seconds: float
+    libraries: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Refused:
+    """The words of an error that a person can correct. An exception with named arguments does not survive a pickle."""
+
+    words: str
+
+
+def run_chunk(chunk: Chunk) -> Computed | Refused:
+    """Compute a chunk in this process, on one thread."""
+    prepare_arithmetic(1)
+    # The gradients of a stack's copies lie side by side on purpose.
+    warnings.filterwarnings("ignore", message="grad and param do not obey the gradient layout contract")
+    began = time.process_time()
+    definition = next(each for each in table_named(chunk.table).variants() if each.name == chunk.variant)
+    try:
+        rows = tuple(definition.run(chunk.folder, list(chunk.seeds)))
+    except OperatorError as refusal:
+        return Refused(words=str(refusal))
+    seconds = time.process_time() - began
+    return Computed(chunk=chunk, rows=rows, processor_seconds=seconds, libraries=_libraries())
+
+
+def _libraries() -> str:
+    versions = ", ".join(f"{name} {version(name)}" for name in ("torch", "numpy", "scikit-learn"))
+    return f"Python {platform.python_version()}, {versions}, {platform.machine()}"
