@@ -10,15 +10,17 @@ the same answer whatever version of scikit-learn is installed then. The rules:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Final, TypeAlias, assert_never
+from typing import Any, Final, TypeAlias, assert_never
 
 import numpy as np
 import numpy.typing as npt
 from sklearn.ensemble import (
     GradientBoostingClassifier,
     GradientBoostingRegressor,
+    HistGradientBoostingClassifier,
+    HistGradientBoostingRegressor,
     RandomForestClassifier,
     RandomForestRegressor,
 )
@@ -31,6 +33,12 @@ from site_agent.trainer.prior.joined_model import Lines
 
 Float64: TypeAlias = npt.NDArray[np.float64]
 Arrays: TypeAlias = Mapping[str, npt.NDArray[np.generic]]
+_Boosting: TypeAlias = (
+    GradientBoostingClassifier
+    | GradientBoostingRegressor
+    | HistGradientBoostingClassifier
+    | HistGradientBoostingRegressor
+)
 _TREES: Final = {"roots": "<i4", "columns": "<i4", "children": "<i4", "thresholds": "<f8", "values": "<f8"}
 _LINE: Final = {"slopes": "<f8", "starts": "<f8"}
 _BOOSTED: Final = {**_TREES, "starts": "<f8"}
@@ -93,7 +101,7 @@ def kept_model(fitted: object, task: Task, outputs: int) -> OwnModel | None:
         outputs: one, or one per class where there are several.
 
     Returns:
-        None for a kind that is not kept: the guesses, and boosting that counts values in bins.
+        None for a kind that is not kept: the guesses.
     """
     match fitted:
         case Ridge():
@@ -109,9 +117,9 @@ def kept_model(fitted: object, task: Task, outputs: int) -> OwnModel | None:
             forest = forest_of(fitted.estimators_)
             places = np.eye(max(2, outputs))[fitted.classes_][:, -outputs:]
             return VotingForest(forest=replace(forest, values=forest.values @ places))
-        case GradientBoostingRegressor():
+        case GradientBoostingRegressor() | HistGradientBoostingRegressor():
             return _boosted(fitted, fitted.predict, np.zeros(1, dtype=np.int64), np.zeros(1))
-        case GradientBoostingClassifier():
+        case GradientBoostingClassifier() | HistGradientBoostingClassifier():
             known = np.zeros(1, dtype=np.int64) if task == "binary" else fitted.classes_
             starts = np.full(outputs, -np.inf)
             starts[known] = 0.0
@@ -169,22 +177,42 @@ def _lines_of_classes(slopes: Float64, starts: Float64, known: npt.NDArray[np.in
 
 
 def _boosted(
-    fitted: GradientBoostingClassifier | GradientBoostingRegressor,
+    fitted: _Boosting,
     answer: Callable[[Float64], npt.NDArray[np.generic]],
     known: npt.NDArray[np.int64],
     starts: Float64,
 ) -> BoostedTrees:
     """The trees with their step, each at its output; the starts are what the trees leave of an answer."""
-    steps, answers = fitted.estimators_.shape
-    forest = forest_of([tree for step in fitted.estimators_ for tree in step])
+    if isinstance(fitted, HistGradientBoostingClassifier | HistGradientBoostingRegressor):
+        trees, answers, rate = [tree for step in fitted._predictors for tree in step], len(fitted._predictors[0]), 1.0
+        forest = _binned(trees)  # whose leaves hold the learning rate already
+    else:
+        answers, rate = fitted.estimators_.shape[1], fitted.learning_rate
+        forest = forest_of([tree for step in fitted.estimators_ for tree in step])
     sizes = np.diff([*forest.roots, len(forest.columns)])
-    output = np.repeat(np.tile(known, steps), sizes)
+    output = np.repeat(np.tile(known, len(forest.roots) // answers), sizes)
     values = np.zeros((len(forest.columns), len(starts)))
     # A forest answers with the mean over its trees, and boosting with the sum.
-    values[np.arange(len(values)), output] = forest.values[:, 0] * fitted.learning_rate * steps * answers
+    values[np.arange(len(values)), output] = forest.values[:, 0] * rate * len(forest.roots)
     whole = replace(forest, values=values)
     anything = np.zeros((1, fitted.n_features_in_), dtype=np.float32)
     rest = np.atleast_2d(answer(anything.astype(np.float64)).astype(np.float64)) - whole.answers(anything)[:, known]
     starts = starts.copy()
     starts[known] += rest[0]
     return BoostedTrees(forest=whole, starts=starts)
+
+
+def _binned(trees: Sequence[Any]) -> Forest:  # Any: scikit-learn has no public type for them
+    """The trees of boosting that counted values in bins; their thresholds are values, not numbers of bins."""
+    nodes = [tree.nodes for tree in trees]
+    roots = np.cumsum([0, *(len(each) for each in nodes)])[:-1]
+    whole, first = np.concatenate(nodes), np.repeat(roots, [len(each) for each in nodes])
+    is_leaf = whole["is_leaf"].astype(bool)
+    children = np.stack((whole["left"], whole["right"]), axis=1).astype(np.int64) + first[:, None]
+    return Forest(
+        roots=roots.astype(np.int32),
+        columns=np.where(is_leaf, 0, whole["feature_idx"]).astype(np.int32),
+        thresholds=np.where(is_leaf, np.inf, whole["num_threshold"]),
+        children=np.where(is_leaf[:, None], np.arange(len(whole))[:, None], children).astype(np.int32),
+        values=whole["value"][:, None].astype(np.float64),
+    )

@@ -86,7 +86,7 @@ class SimpleFit:
     Attributes:
         test: scores of the test rows as `evaluate` takes them.
         validation: the same of the validation rows.
-        kept: what a saved model holds; None for the guess, and for boosting that counts values in bins.
+        kept: what a saved model holds; None for the guess.
     """
 
     test: Scores

@@ -115,10 +115,15 @@ def test_a_class_that_training_lacks_has_no_probability(tmp_path: Path) -> None:
         np.testing.assert_allclose(scores.sum(axis=1), 1.0)
 
 
+@pytest.mark.parametrize("most_rows", [10_000, 50])
 @pytest.mark.parametrize("lacking", [None, 0, 1, 2])
 @pytest.mark.parametrize("table", ["breast-cancer", "wine", "diabetes"])
-def test_what_is_kept_answers_as_scikit_learn_does(tmp_path: Path, table: Table, lacking: int | None) -> None:
-    """The arrays of a line, a forest and boosted trees give the tested scores to 1e-9, also where a class is absent."""
+def test_what_is_kept_answers_as_scikit_learn_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, table: Table, lacking: int | None, most_rows: int
+) -> None:
+    """The arrays of every simple model give the tested scores to 1e-9: with a class absent, and with the recipes
+    of many rows, where boosting counts values in bins."""
+    monkeypatch.setattr(simple_models, "MOST_ROWS", most_rows)
     dataset, preprocessing = site(tmp_path, table)
     if lacking is not None:
         if table != "wine":
