@@ -83,6 +83,21 @@ def replace_in(folder: int, name: str, content: bytes, *, partial: str, mode: in
     os.fsync(folder)
 
 
+def append_synced(path: Path, content: bytes) -> None:
+    """Append to an existing file and sync it. A failure can leave a part of the content at its end.
+
+    Raises:
+        OSError: there is no such file, it is a symbolic link, or the disk does not take it.
+    """
+    file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        if os.write(file, content) != len(content):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        os.fdatasync(file)
+    finally:
+        os.close(file)
+
+
 def make_folder(folder: Path, *, mode: int = 0o700) -> None:
     """Create a folder with its parents and sync their names. A folder from root belongs to the owner of its parent.
 

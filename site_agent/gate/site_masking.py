@@ -11,8 +11,6 @@ rule stands here beside the ledger's own:
 
 from __future__ import annotations
 
-import errno
-import os
 import secrets
 from collections.abc import Iterator
 from dataclasses import replace
@@ -21,7 +19,7 @@ from pathlib import Path
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
-from host.durable import RECORDS_RESERVE_BYTES, make_folder, replace_file, require_room
+from host.durable import RECORDS_RESERVE_BYTES, append_synced, make_folder, replace_file, require_room
 from protos.errors import OperatorError
 from protos.masking.answered_sets import listing_of
 from protos.masking.key_session import (
@@ -213,7 +211,9 @@ class SiteMasking:
             if step is not None and self._check:
                 line, check = ledger.line_after(self._check, step)
                 self._check = ""  # should the line come to lie there in part, the next writing replaces it
-                _append_synced(self._path, line.encode())
+                content = line.encode()
+                require_room(self._path.parent, len(content), RECORDS_RESERVE_BYTES)
+                append_synced(self._path, content)
             else:
                 text = ledger.to_text()
                 _write_synced(self._path, text.encode())
@@ -272,17 +272,6 @@ def _releases(audit: AuditLog, run: str) -> Iterator[Mark]:
     """Every place in a run at which the audit log says that something masked has left."""
     released = audit.records("contribution_released")
     return (Mark(facts["round"], facts["attempt"]) for facts in released if facts["run"] == run and facts["masked"])
-
-
-def _append_synced(path: Path, content: bytes) -> None:
-    require_room(path.parent, len(content), RECORDS_RESERVE_BYTES)
-    file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
-    try:
-        if os.write(file, content) != len(content):
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        os.fdatasync(file)
-    finally:
-        os.close(file)
 
 
 def _write_synced(path: Path, content: bytes) -> None:

@@ -1,7 +1,9 @@
 """A record, outside the audit log, of what each run has sent. Limits remain when log files are deleted.
 
 A file of the log is deleted after its time, and a log can be restarted. A run's limits, its end and its totals stay
-valid all the same. One small file per run, replaced whole and synced before what it announces happens.
+valid all the same. One small file per run, synced before what it announces happens. Its first line has everything
+until this process started, and each further line one contribution. A last line that is cut off announced nothing that
+happened.
 """
 
 from __future__ import annotations
@@ -11,7 +13,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from host.durable import RECORDS_RESERVE_BYTES, make_folder, replace_file, require_room, sync_folder
+from host.durable import RECORDS_RESERVE_BYTES, append_synced, make_folder, replace_file, require_room, sync_folder
 from protos.errors import RefusedError
 from protos.plan.documents import Document
 from site_agent.gate.site_log import AuditError
@@ -35,6 +37,11 @@ class _Kept(Document):
     newest: Release | None = None  # a file of an earlier version does not say
 
 
+class _Sent(Document):
+    bytes: int
+    release: Release
+
+
 class Spent:
     """One run's file."""
 
@@ -45,19 +52,20 @@ class Spent:
             RefusedError: there is a file in its place that is none.
         """
         self._path = gate_folder(state) / "spent" / f"{run}.json"
+        self._bytes: dict[int, int] = {}
+        self._finished: datetime | None = None
+        self._newest: Release | None = None
         try:
-            self._kept = _Kept.model_validate_json(self._path.read_bytes())
-            self._bytes = {int(number): count for number, count in self._kept.rounds.items()}
-            self._finished = None if self._kept.finished is None else datetime.fromisoformat(self._kept.finished)
+            self._read(self._path.read_bytes())
         except FileNotFoundError:
-            self._kept, self._bytes, self._finished = _Kept(rounds={}), {}, None
+            pass
         except (OSError, ValueError) as cause:
             raise RefusedError(
                 what=f"The file {self._path} with the volume sent in a run cannot be read.",
                 consequence="Nothing of this run is sent.",
                 remedy="Restore the state from a backup, and inform the data protection officer.",
             ) from cause
-        self._newest = self._kept.newest
+        self._takes_lines = False  # only a file that this process has written whole
         self._is_folder_synced = False
 
     @property
@@ -90,9 +98,9 @@ class Spent:
         is_counted = self._bytes.get(release.round, -1) >= count
         if is_counted and self._newest == release:
             return
-        self._bytes[release.round] = max(count, self._bytes.get(release.round, 0))
-        self._newest = release
-        self._write()
+        sent = _Sent(bytes=count, release=release)
+        self._count(sent)
+        self._write(sent)
 
     def finish(self, at: datetime) -> None:
         """Record the end of the run, at a time with its zone.
@@ -103,12 +111,32 @@ class Spent:
         self._finished = at
         self._write()
 
-    def _write(self) -> None:
-        rounds = {str(number): count for number, count in sorted(self._bytes.items())}
-        finished = self._finished.isoformat() if self._finished else None
-        content = _Kept(rounds=rounds, finished=finished, newest=self._newest)
+    def _read(self, content: bytes) -> None:
+        first, *lines = content.split(b"\n")
+        kept = _Kept.model_validate_json(first)
+        self._bytes = {int(number): count for number, count in kept.rounds.items()}
+        self._finished = None if kept.finished is None else datetime.fromisoformat(kept.finished)
+        self._newest = kept.newest
+        for line in lines[:-1]:
+            self._count(_Sent.model_validate_json(line))
+
+    def _count(self, sent: _Sent) -> None:
+        self._bytes[sent.release.round] = max(sent.bytes, self._bytes.get(sent.release.round, 0))
+        self._newest = sent.release
+
+    def _write(self, sent: _Sent | None = None) -> None:
+        """Append one contribution if the file takes lines, else replace the file. Its size would slow each round."""
+        takes_lines, self._takes_lines = self._takes_lines, False  # a line that fails midway is replaced next time
         try:
-            self._replace(content.model_dump_json().encode())
+            if takes_lines and sent is not None:
+                content = _line(sent)
+                require_room(self._path.parent, len(content), RECORDS_RESERVE_BYTES)
+                append_synced(self._path, content)
+            else:
+                rounds = {str(number): count for number, count in sorted(self._bytes.items())}
+                finished = self._finished.isoformat() if self._finished else None
+                self._replace(_line(_Kept(rounds=rounds, finished=finished, newest=self._newest)))
+            self._takes_lines = True
         except OSError as cause:
             raise AuditError(
                 what=f"The volume sent in a run cannot be recorded: {cause.strerror}.",
@@ -124,3 +152,7 @@ class Spent:
         if not self._is_folder_synced:  # it may be new
             sync_folder(folder.parent)
             self._is_folder_synced = True
+
+
+def _line(content: Document) -> bytes:
+    return content.model_dump_json().encode() + b"\n"

@@ -178,3 +178,49 @@ def test_what_the_log_knows_better_is_taken_from_the_log(tmp_path: Path) -> None
     assert spent.beyond([{"round": 5, "attempt": 1}]) == []
     assert spent.beyond([{"round": 6, "attempt": 0}]) == []
     assert spent.beyond([{"round": 5, "attempt": 0}]) == [LAST.model_dump()]
+
+
+def test_each_contribution_adds_a_line_and_a_line_that_a_crash_cut_off_announced_nothing(tmp_path: Path) -> None:
+    """The next process counts every whole line, drops the rest of a cut one, and refuses a damaged whole line."""
+    spent, path = Spent(tmp_path, "run"), tmp_path / "gate" / "spent" / "run.json"
+    releases = [LAST.model_copy(update={"round": number}) for number in range(6)]
+    for release in releases:
+        spent.take(48 + release.round, release)
+    content = path.read_bytes()
+    lines = content.splitlines(keepends=True)
+    assert len(lines) == len(releases)
+
+    for cut in range(len(lines[0]), len(content) + 1):
+        path.write_bytes(content[:cut])
+        whole = content[:cut].count(b"\n")
+        found = Spent(tmp_path, "run")
+        assert found.newest == releases[whole - 1]
+        assert found.bytes_by_round == {number: 48 + number for number in range(whole)}
+
+    path.write_bytes(content[: len(lines[0]) + 5])
+    Spent(tmp_path, "run").take(99, LAST)  # after a cut line
+    assert Spent(tmp_path, "run").bytes_by_round == {0: 48, 5: 99}
+    path.write_bytes(content.replace(b'"bytes":51', b'"bytes":5l'))
+    with pytest.raises(RefusedError, match="cannot be read"):
+        Spent(tmp_path, "run")
+
+
+def test_a_line_that_the_disk_took_in_part_is_replaced_with_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a full disk the file is written whole, so that no line follows on half of one."""
+    spent, path = Spent(tmp_path, "run"), tmp_path / "gate" / "spent" / "run.json"
+    spent.take(48, LAST)
+
+    def half(file: Path, content: bytes) -> None:
+        file.write_bytes(file.read_bytes() + content[:9])
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("site_agent.gate.spent.append_synced", half)
+    with pytest.raises(AuditError):
+        spent.take(48, LAST.model_copy(update={"round": 6}))
+    monkeypatch.undo()
+    spent.take(48, LAST.model_copy(update={"round": 7}))
+
+    assert path.read_bytes().count(b"\n") == 1
+    assert Spent(tmp_path, "run").bytes_by_round == {5: 48, 6: 48, 7: 48}
