@@ -187,7 +187,7 @@ def why_not(approval: Approval | None, *, approvers: int, now: datetime) -> str 
     if approval is None:
         return "nobody here has approved exactly this plan"
     if approval.withdrawn is not None:
-        return f"{approval.withdrawn.by} withdrew this site at {approval.withdrawn.at}"
+        return f"{approval.withdrawn.by} withdrew this site from the plan at {approval.withdrawn.at}"
     standing = [signature for signature in approval.signatures if not _has_ended(signature, now)]
     if len(standing) >= approvers:
         return None

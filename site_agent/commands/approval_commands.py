@@ -252,18 +252,18 @@ def _here(hospital: Hospital, plan: Plan, refused: tuple[str, ...]) -> list[Sect
 
 
 def _said(hospital: Hospital, plan: Plan, approval: Approval | None, *, is_refused: bool) -> Iterator[str]:
-    """What people here decided about the plan, and whether it may train."""
+    """What people here decided about the plan, and whether it permits training."""
     if (refusal := find_refusal(hospital.state_path, plan)) is not None:
         yield f"Refused by {refusal.by} at {refusal.at}. The reason: {refusal.because}"
     for given in approval.signatures if approval else ():
         yield f"Approved by {given.by} at {given.at}{f', until {given.until}' if given.until else ''}."
     missing = why_not(approval, approvers=hospital.policy.approvers, now=datetime.now(UTC))
     if missing is not None:
-        yield f"This plan may not train here: {missing}."
+        yield f"Training with this plan is not permitted here: {missing}."
     elif is_refused:
-        yield "This plan may not train here in spite of the approval, because this hospital's own policy refuses it."
+        yield "The plan is approved, but this hospital's own policy refuses it. Training is not permitted here."
     else:
-        yield "This plan may train here."
+        yield "Training with this plan is permitted here."
 
 
 def _since(plan: Plan, earlier: tuple[Plan, object]) -> Section:

@@ -126,7 +126,7 @@ def restore(file: Path, path: Path, key_file: Path | None, unauthenticated: bool
     for place in before:
         click.echo(f"The earlier files are in {place}. Remove them when nobody needs them.")
     click.echo(
-        "The audit log has nothing that this site did since then. If the site was in a run since, inform the office."
+        "The restored audit log ends at that time. If this site took part in a run later, inform the federation office."
     )
 
 

@@ -98,7 +98,10 @@ def check(path: Path, html: Path | None, json_path: Path | None) -> None:
     click.echo(f"The page is in {place}. The digest of this examination is {examination.digest[:16]}.")
     stop_as_listed(hospital, examination, path)
     if not is_accepted(hospital, examination):
-        click.echo(f"{path.name} has `unaccepted_warnings: tell`, so the table is used although nobody has accepted.")
+        click.echo(
+            "Nobody has accepted these warnings. The table is used anyway, because "
+            f"{path.name} has `unaccepted_warnings: tell`."
+        )
 
 
 @data.command()

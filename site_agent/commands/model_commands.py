@@ -161,9 +161,9 @@ def _names_of(state: Path, run: str) -> tuple[str, ...]:
         return names
     known = saved_runs(state)
     more = f" and {len(known) - _MOST_RUNS} older ones" if len(known) > _MOST_RUNS else ""
-    listed = (
-        f"The latest runs with a model are {', '.join(known[:_MOST_RUNS])}{more}" if known else "No run left a model"
-    )
+    if not known:
+        raise _refused(f"There is no model of the run {run} here, nor of another run.", "Repeat this after a run.")
+    listed = f"The latest runs with a model are {', '.join(known[:_MOST_RUNS])}{more}"
     raise _refused(
         f"There is no model of the run {run} here. {listed}.", "Give --run one of these names, or leave it out."
     )

@@ -38,8 +38,8 @@ def page(path: Path, listen: str) -> None:
 def curves(path: Path, listen: str) -> None:
     """Serve a live page with this site's losses and metric in each round, until you stop the command.
 
-    Run this command as the trainer's user. Nothing leaves this computer. Every user of this computer can open a
-    port. Only permitted users can open a Unix socket.
+    Run this command as the trainer's user. Nothing leaves this computer. Every user of this computer can open the
+    page at a port. With a Unix socket only users with permission for its file can open the page.
 
     Example: site-agent curves --config hospital.yaml --listen 127.0.0.1:8482
     """

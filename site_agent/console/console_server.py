@@ -167,7 +167,7 @@ class Console:
             raise RefusedRequest(403, "This form was not sent by a page of this session. Nothing was done.")
         if form.get("action") == "leave":
             self._links.end(session)
-            self._ended = "Everybody left it."
+            self._ended = "All users left it."
             return answer(200, "You left the console. Its link is not valid any more.\n")
         act = ACTS.get(form.get("action", ""))
         if act is None:
@@ -231,7 +231,7 @@ class Console:
                 return plan
         if act is APPROVE:
             raise RefusedRequest(409, "Nothing was approved. Read the review of this plan first.")
-        raise RefusedRequest(404, "This plan is not at this site any more. Nothing was done.")
+        raise RefusedRequest(404, "This site no longer has this plan. Nothing was done.")
 
     def _shelf(self, session: Session) -> Shelf:
         """What the first page of a session lists; a role sees what is its own."""
@@ -271,9 +271,10 @@ class Console:
         said = list(_decisions(approval, find_refusal(hospital.state_path, plan)))
         is_approved = approval is not None and approval.withdrawn is None
         if missing is not None:
-            said.append(f"It may not train: {missing}." if is_approved or not said else "It may not train.")
-        said += [f"It may not train: this hospital's policy refuses it, because {reason}." for reason in broken]
-        said += [] if missing is not None or broken else ["It may train."]
+            forbidden = "Training with this plan is not permitted"
+            said.append(f"{forbidden}: {missing}." if is_approved or not said else f"{forbidden}.")
+        said += [f"This hospital's policy refuses this plan, because {reason}." for reason in broken]
+        said += [] if missing is not None or broken else ["Training with this plan is permitted."]
         return KnownPlan(title=title, digest=digest, standing=" ".join(said), is_approved=is_approved)
 
     def _desk(self, session: Session) -> Desk:
@@ -292,7 +293,7 @@ def _decisions(approval: Approval | None, refusal: Refusal | None) -> Iterator[s
     if approval is not None:
         yield f"Approved by {approval.names}."
         if approval.withdrawn is not None:
-            yield f"{approval.withdrawn.by} withdrew this site on {_day(approval.withdrawn.at)}."
+            yield f"{approval.withdrawn.by} withdrew this site from the plan on {_day(approval.withdrawn.at)}."
     if refusal is not None and (approval is None or _is_before(approval.signatures[-1].at, refusal.at)):
         yield f"{refusal.by} refused it on {_day(refusal.at)}. The reason: {refusal.because.rstrip('.')}."
 

@@ -38,9 +38,9 @@ def _question(plan: Plan, contract: Contract | None, site: str) -> Section:
     assert asked is not None
     sentences = [
         f"Predicted: {asked.outcome}",
-        f"In whom: {asked.population}",
-        f"At what time: {asked.time}",
-        f"For what use: {asked.use}",
+        f"Patients: {asked.population}",
+        f"Time: {asked.time}",
+        f"Use: {asked.use}",
         f"Responsible: {asked.responsible}. Approval number: {asked.approval_number}",
     ]
     others = [f"{one.name} ({one.answers} outcome)" for one in plan.sites if one.answers != "same"]

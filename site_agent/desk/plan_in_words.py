@@ -31,29 +31,29 @@ def in_words(plan: Plan, manifest: Manifest, rows: int | None) -> Section:
 def _asked(plan: Plan) -> Iterator[str]:
     names = ", ".join(plan.site_names)
     if plan.question is not None:
-        yield f"Asked: hospitals want to predict this together: {_ended(plan.question.outcome)}"
-        yield f"For what use: {_ended(plan.question.use)}"
+        yield f"Question: hospitals want to predict this together: {_ended(plan.question.outcome)}"
+        yield f"Use: {_ended(plan.question.use)}"
     elif plan.statistics is None:
-        yield "Asked: the plan has no words for what is predicted. Each hospital's contract names its outcome."
+        yield "Question: the plan does not describe it. Each hospital's data contract names its outcome."
     if plan.receiving_sites:
         yield (
             f"These hospitals only receive: {', '.join(sorted(plan.receiving_sites))}. They send no number. They "
             "receive the same sums as every contributing hospital, and use them as a model."
         )
     if plan.statistics is not None:
-        yield f"Asked: {len(plan.site_names)} hospitals ({names}) count their patients once. Nothing is trained."
+        yield f"Task: {len(plan.site_names)} hospitals ({names}) count their patients once. Nothing is trained."
         return
     yield (
-        f"Asked: {len(plan.site_names)} hospitals ({names}) compute together, in at most "
+        f"Task: {len(plan.site_names)} hospitals ({names}) train together, in at most "
         f"{counted(plan.rounds, 'round')}. Each hospital computes on its own patients, on its own computer."
     )
 
 
 def _patients(plan: Plan, rows: int | None) -> Iterator[str]:
     if plan.question is not None:
-        yield f"In whom: {_ended(plan.question.population)}"
+        yield f"Patients: {_ended(plan.question.population)}"
     counted = "" if rows is None else f" {rows} rows are used for training. Other rows are kept for tests."
-    yield f"In whom here: the patients in the table that hospital.yaml names, as its contract describes them.{counted}"
+    yield f"Patients of this hospital: all in the table that hospital.yaml names.{counted}"
 
 
 def _ended(text: str) -> str:
@@ -64,8 +64,9 @@ def _leaves(plan: Plan, manifest: Manifest) -> Iterator[str]:
     yield "What stays: every row, every name, every date and every identifier of a patient."
     if plan.private_training is not None:
         yield (
-            f"What leaves: in each round of training, a noisy sum of {manifest.parameters} numbers. It has one bounded "
-            "part for each patient, which says in which direction this patient's rows would change the shared model."
+            f"What leaves: in each round of training, {manifest.parameters} sums over this hospital's patients. They "
+            "show how these patients would change the shared model. The share of each patient in a sum is limited, and "
+            "noise is added."
         )
     elif manifest.parameters:
         yield (
@@ -125,8 +126,8 @@ def _worst(plan: Plan) -> Iterator[str]:
         )
         return
     yield (
-        "At worst: a person who already has a patient's values could test with the result whether this patient is "
-        "probably in one of the tables. This person could not find out in which hospital."
+        "At worst: a person who already has a patient's values could use the result to estimate whether this patient "
+        "is in one of the tables. The result does not show at which hospital."
     )
     yield "At worst: hospitals that work together against the agreement could compute this hospital's numbers."
     if plan.on_lost_site == "continue":

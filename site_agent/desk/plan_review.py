@@ -44,11 +44,11 @@ _MEANING: Final = {
     "squares": "the sum of the squares of these values",
     "sites": "1 if it records this column (or both of two) with enough different values, else 0",
     "outcomes": "its training rows",
-    "private hessian": "how certain a regression is about these two: one bounded term for each patient, and noise",
-    "private gradient": "in which direction patients move a coefficient: one bounded term for each, and noise",
-    "hessian": "how certain a regression on common columns is about these two, on this site's rows",
-    "gradient": "in which direction this site's rows move the regression's coefficient",
-    "guard": "by how much the others' score lowers the loss on its training rows (negative: it raises it)",
+    "private hessian": "how the values of these two columns vary together, with a limit for each patient, plus noise",
+    "private gradient": "how its patients would change this number of the model, with a limit for each, plus noise",
+    "hessian": "the sum of the products of these two columns over its training rows, with a weight for each row",
+    "gradient": "the sum over its training rows of this column's value times the error of the prediction",
+    "guard": "how much the score of the other sites lowers the loss on its training rows (below 0: it raises the loss)",
 }
 
 
@@ -130,18 +130,19 @@ def _who(plan: Plan) -> Section:
     if plan.receiving_sites:
         sentences.append(
             f"{len(plan.receiving_sites)} of the listed sites only receive. They send no number, so no sum includes "
-            "them. They see the sums that every contributing site sees. If such a site contributes to a later plan, "
-            "the difference of the two sums is its own part. So the other sites refuse it."
+            "them. They see the sums that every contributing site sees. If such a site contributed to a later plan, "
+            "the others could subtract the two sums and see its part. So they refuse such a plan."
         )
     if plan.on_lost_site == "wait":
         sentences.append(
-            "The same sites contribute from the first round to the last. If a site is lost, the others wait for it."
+            "The same sites take part in every round. If the connection to a site is lost, the others wait for it."
         )
     else:
         sentences.append(
-            "If a site is lost, the others continue without it. If it returns, they continue with it. A round in which "
-            "few sites differ from an earlier round costs one unit of this site's lost_site_budget. A coordinator that "
-            "lies about lost sites could compute the change of those few sites, once for each unit."
+            "If the connection to a site is lost, the others continue without it. A site that returns takes part "
+            "again. A round in which few sites differ from an earlier round costs one unit of this site's "
+            "lost_site_budget. A coordinator that lies about lost sites could compute the change of those few sites, "
+            "once for each unit."
         )
     rows = tuple((site.name, site.identity, plan.tier_of(site.name)) for site in plan.sites)
     return Section(
@@ -185,14 +186,16 @@ def _changes(plan: Plan, manifest: Manifest) -> Section:
         return Section(heading, ("No change of a parameter leaves. The site sends noisy sums of gradients.",))
     which = ""
     if isinstance(method.federated, SensitivePrefix):
-        which = ", or of the first layers only, as the probe decides"
+        which = " The result of the probe may limit this to the first layers."
     elif isinstance(method.server_rule, LayerIntervals):
         which = (
-            f". Layers that stay similar at all sites send theirs only every {method.server_rule.slow_factor} rounds"
+            " If a layer stays similar at all sites, its change is sent only every "
+            f"{method.server_rule.slow_factor} rounds."
         )
     encoding = plan.encoding
     sentences = (
-        f"Each round of training sends the change of {counted(len(manifest.tensors), 'tensor')}{which}.",
+        "In each round of training this site sends how much the values of "
+        f"{counted(len(manifest.tensors), 'tensor')} changed.{which}",
         f"Each value is limited to -{encoding.clipping_range:g} to {encoding.clipping_range:g}. If more than "
         f"{encoding.largest_clipped_share:.2%} of the values are outside these limits, nothing is sent.",
     )
@@ -272,11 +275,13 @@ def _of_three(plan: Plan, prior: Prior) -> Iterator[str]:
         return
     sets = prior.recorders(frozenset(plan.site_names))
     names = [concept for (concept, *more), sites in sets.items() if len(sites) == 3 and not more]
-    shown = f"{', '.join(names)}. Three sites record them" if names else "any concept with three sites"
-    yield f"Sums of three hospitals: {shown}. The plan allows this with fewest_sites: 3. The default is four."
+    which = (
+        f"Only three hospitals record {', '.join(names)}" if names else "Some concepts may have only three hospitals"
+    )
+    yield f"{which}. The plan allows this with fewest_sites: 3. The default is 4."
     yield (
-        "Each of the three can subtract its own part and then has the sum of the two others. This sum shows their "
-        "means, their spreads, and how columns depend on each other and on the outcome."
+        "Each of the three can subtract its own part from the sum. The rest is the sum of the two others. It shows "
+        "their means, their spreads, and how columns depend on each other and on the outcome."
     )
     yield (
         "If one of the other two shows its own part to the third, the third can compute this hospital's part. Approve "
@@ -288,8 +293,8 @@ def _of_three(plan: Plan, prior: Prior) -> Iterator[str]:
 def _of_prior(plan: Plan, prior: Prior) -> Iterator[str]:
     method = prior.method
     columns, concepts = len(prior.columns), len(prior.concepts)
-    yield f"Every site learns the sums over all sites, on {columns} columns of {concepts} concepts."
-    yield "The same sites take part in every round. If a site is lost, the others wait for it."
+    yield f"Every site receives the sums over all sites, for {columns} columns of {concepts} concepts."
+    yield "The same sites take part in every round. If the connection to a site is lost, the others wait for it."
     if prior.private is not None:
         yield (
             f"Each site adds noise. The noise is too small if more than {prior.private.colluders} of the sites work "
@@ -300,7 +305,7 @@ def _of_prior(plan: Plan, prior: Prior) -> Iterator[str]:
     yield from _of_three(plan, prior)
     yield (
         f"A site uses a column only if at least {FEWEST_ROWS} of its values differ from the most frequent value. "
-        f"The column counts only if at least {max(FEWEST_THERE, method.fewest_sites - 1)} sites use it."
+        f"If fewer than {max(FEWEST_THERE, method.fewest_sites - 1)} sites use a column, all sites leave it out."
     )
     yield "Each site computes the coefficients from the sums. The site's report has them with standard errors."
 
@@ -342,7 +347,7 @@ def _choices(plan: Plan) -> Iterator[str]:
         case "local":
             yield "Checkpoint local: every site keeps the model that is best on its own validation rows."
         case "global":
-            yield "Checkpoint global: every site keeps the model of the round with the lowest summed validation loss."
+            yield "Checkpoint global: every site keeps the model with the lowest validation loss, summed over sites."
         case _:
             assert_never(plan.checkpoint)
     stopping = plan.early_stopping
@@ -358,9 +363,10 @@ def _choices(plan: Plan) -> Iterator[str]:
             " returns in a row."
         )
     if plan.gain == "private":
-        yield "This site's gain from joining stays in its own report."
+        yield "The report shows how much this site gained by joining. The report stays here."
     else:
-        yield "The sites' gains from joining are summed over all of them. This site's own report stays here."
+        yield "Each site sends how much it gained by joining. These numbers are added over all sites."
+        yield "This site's own report stays here."
     if plan.expert is not None:
         yield "Every site fits a baseline to its own training rows. Nothing of it leaves the site."
 

@@ -147,7 +147,7 @@ def test_a_withdrawal_stops_a_running_agent_within_its_upload(tmp_path: Path, of
     assert evidence.received[-1] == Refusal(plan.run_name, SiteReason.WITHDRAWN, "")
     (ended,) = evidence.events("participation_ended")
     assert ended["reason"] == "withdrawn"
-    assert ended["because"].startswith("A. Jones withdrew this site at")
+    assert ended["because"].startswith("A. Jones withdrew this site from the plan at")
 
 
 def test_a_withdrawal_stops_an_agent_that_only_waits(tmp_path: Path, office: Office) -> None:

@@ -106,7 +106,12 @@ def _examination() -> str:
 def _console() -> Iterator[tuple[str, str]]:
     """The console's own pages, in a session that has every role."""
     desk = Desk(session=Session(roles=frozenset(Role), by="A. Jones"), account="root", fixed_name="")
-    plan = KnownPlan(title="heart, version 2", digest="ab" * 32, standing="It may not train.", is_approved=False)
+    plan = KnownPlan(
+        title="heart, version 2",
+        digest="ab" * 32,
+        standing="Training with this plan is not permitted.",
+        is_approved=False,
+    )
     plans = [plan, replace(plan, digest="cd" * 32, is_approved=True), replace(plan, is_damaged=True)]
     yield "console", desk.home(Shelf(site="st-mary", plans=plans, runs=[_LONG_RUN, "law-1"]))
     yield "console-plan", desk.plan(plan, 0, 1)

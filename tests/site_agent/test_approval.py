@@ -101,7 +101,7 @@ def test_a_withdrawal_ends_every_yes_until_somebody_agrees_again(tmp_path: Path)
         approve(tmp_path, PLAN, by=name, at=AT)
 
     assert withdraw(tmp_path, PLAN, by="C. Brown", at=AT) is not None
-    clause = f"C. Brown withdrew this site at {AT.isoformat()}"
+    clause = f"C. Brown withdrew this site from the plan at {AT.isoformat()}"
     assert why_not(find_approval(tmp_path, PLAN), approvers=1, now=AT) == clause
     assert withdraw(tmp_path, PLAN, by="C. Brown", at=AT) is None  # there is nothing left to withdraw
 

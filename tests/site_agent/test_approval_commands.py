@@ -151,7 +151,7 @@ def test_a_terminal_is_asked_before_a_plan_is_approved(site: Site, monkeypatch: 
     monkeypatch.setattr(sys, "stdin", terminal)
 
     assert site("approve", "--by", "A. Jones") == 2
-    for words in ("In short", "Asked: 3 hospitals (a, b, c)", "An example", "At worst", "approve study version 1?"):
+    for words in ("In short", "Task: 3 hospitals (a, b, c)", "An example", "At worst", "approve study version 1?"):
         assert words in site.out
     assert "Nothing was approved" in site.err
     assert find_approval(site.folder / "state", plan) is None
@@ -274,7 +274,7 @@ def test_withdrawing_is_on_record_and_stays(site: Site) -> None:
     assert in_words(site.events()[-1]) == f"B. Smith withdrew this site from {plan.study} version {plan.version}."
     assert site.why_not(plan) is not None
     assert site("review") == 0
-    assert "This plan may not train here: B. Smith withdrew this site at" in site.out
+    assert "Training with this plan is not permitted here: B. Smith withdrew this site from the plan at" in site.out
     assert site("withdraw", "--by", "B. Smith") == 2
     assert site("approve", "--by", "A. Jones", "--yes") == 0
     assert site.why_not(plan) is None

@@ -123,10 +123,10 @@ class ImageFolder:
         if self._numbers > LARGEST_TABLE_NUMBERS:
             most = LARGEST_TABLE_NUMBERS // self._column.image.numbers
             raise DataError(
-                what=f"The table has {self._numbers // self._column.image.numbers} images or more. "
-                f"This program reads {most} of {self._column.image}.",
+                what=f"The table has at least {self._numbers // self._column.image.numbers} images. "
+                f"This program reads at most {most} images of the size {self._column.image}.",
                 consequence="The table was not used and nothing left this site.",
-                remedy="Declare smaller images with resize: stretch in the contract, or give a table with fewer rows.",
+                remedy="Declare a smaller image size with `resize: stretch` in the contract, or use fewer rows.",
             )
 
     def _image(self, path: str) -> Pixels | Flaw:

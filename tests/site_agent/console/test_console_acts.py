@@ -62,7 +62,7 @@ def test_a_plan_is_read_approved_withdrawn_and_refused(tmp_path: Path) -> None:
         approved = officer.act("approve", plan=digest, by="A. Jones", until="2099-01-31")
         assert "A. Jones approved study version 1" in approved.body
         assert may_train(tmp_path, plan)
-        assert "Approved by A. Jones. It may train." in officer.get().body
+        assert "Approved by A. Jones. Training with this plan is permitted." in officer.get().body
         again = officer.act("refuse", plan=digest, by="B. Lee", because="late")
         assert "exit status 2" in again.body
         withdrawn = officer.act("withdraw", plan=digest, by="B. Lee")
@@ -180,12 +180,12 @@ def test_a_changed_policy_is_shown_at_once(tmp_path: Path) -> None:
         config.write_text(allowed)
         after = officer.get().body
 
-    assert "Approved by A. Jones. It may train." in before
-    assert "policy refuses it, because the plan has 3 rounds, and the policy allows 2." in refused
-    assert "It may not train: 1 of 2 persons have approved it." in waiting
-    assert "It may train." not in refused + waiting
+    assert "Approved by A. Jones. Training with this plan is permitted." in before
+    assert "policy refuses this plan, because the plan has 3 rounds, and the policy allows 2." in refused
+    assert "Training with this plan is not permitted: 1 of 2 persons have approved it." in waiting
+    assert "Training with this plan is permitted." not in refused + waiting
     assert (broken.status, "hospital.yaml" in broken.body) == (409, True)
-    assert "Approved by A. Jones. It may train." in after
+    assert "Approved by A. Jones. Training with this plan is permitted." in after
 
 
 DAMAGE = {
@@ -254,10 +254,12 @@ def test_a_refusal_is_shown_to_the_next_reader(tmp_path: Path) -> None:
         after = officer.get().body
 
     assert re.search(
-        r"A\. Jones refused it on 20\d\d-\d\d-\d\d\. The reason: too many rounds\. It may not train\.", home
+        r"A\. Jones refused it on 20\d\d-\d\d-\d\d\. The reason: too many rounds\. "
+        r"Training with this plan is not permitted\.",
+        home,
     )
     assert "The reason: too many rounds" in review
-    assert "Approved by B. Lee. It may train." in after
+    assert "Approved by B. Lee. Training with this plan is permitted." in after
     assert "refused it" not in after
 
 
@@ -273,10 +275,10 @@ def test_an_approved_plan_that_the_policy_refuses_may_not_train(tmp_path: Path) 
         config.write_text(config.read_text().replace("largest_rounds: 10", "largest_rounds: 2"))
         refused = officer.read_plan(plan).body
 
-    assert "This plan may train here." in allowed
+    assert "Training with this plan is permitted here." in allowed
     assert "The policy refuses this plan: the plan has 3 rounds" in refused
-    assert "This plan may not train here in spite of the approval" in refused
-    assert "This plan may train here." not in refused
+    assert "own policy refuses it. Training is not permitted here." in refused
+    assert "Training with this plan is permitted here." not in refused
 
 
 def test_before_the_first_plan_the_page_explains_itself(tmp_path: Path) -> None:

@@ -136,7 +136,7 @@ def test_three_people_do_their_work(folder: Path, browser: Browser) -> None:
         seen(officer, "policy allows the plan")
         clear_name(officer, "approve")
         submit(officer, "approve", "A. Jones approved law version 2", by="A. Jones")
-        follow(officer, "Back to the console", "Approved by A. Jones. It may train.")
+        follow(officer, "Back to the console", "Approved by A. Jones. Training with this plan is permitted.")
         log = submit(officer, "log", "What happened".lower())
         assert "D. Okoro accepted 4 warnings" in log
         assert "A. Jones approved law version 2" in log

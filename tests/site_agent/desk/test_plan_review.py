@@ -96,9 +96,9 @@ Study heart, version 1
 Who takes part, and who sees what
   The coordinator sees sums over at least 3 sites. This protection fails if more than 1 of the sites work together \
 with it.
-  If a site is lost, the others continue without it. If it returns, they continue with it. A round in which few sites \
-differ from an earlier round costs one unit of this site's lost_site_budget. A coordinator that lies about lost sites \
-could compute the change of those few sites, once for each unit.
+  If the connection to a site is lost, the others continue without it. A site that returns takes part again. A round \
+in which few sites differ from an earlier round costs one unit of this site's lost_site_budget. A coordinator that \
+lies about lost sites could compute the change of those few sites, once for each unit.
 """
     )
     assert f"takes part in\n{sites}\nWhen something leaves" in text
@@ -111,7 +111,8 @@ When something leaves
   1 of validation: the last shared model is measured. Only the numbers below leave.
   1 report: every site tests its chosen model. Only the numbers below leave.
 Changes of parameters
-  Each round of training sends the change of 4 tensors, or of the first layers only, as the probe decides.
+  In each round of training this site sends how much the values of 4 tensors changed. The result of the probe may \
+limit this to the first layers.
   Each value is limited to -8 to 8. If more than 0.10% of the values are outside these limits, nothing is sent.
     tensor               shape  type             bytes a round  masked
     input.layer1.weight  2x3    32-bit integers  24             yes
@@ -127,9 +128,10 @@ Other numbers
         f"""\
 What else the plan decides
   Every site sees the names of all encoded columns: age, chol, cp.
-  Checkpoint global: every site keeps the model of the round with the lowest summed validation loss.
+  Checkpoint global: every site keeps the model with the lowest validation loss, summed over sites.
   Training ends early when the validation loss over all sites has not fallen for 3 measurements.
-  The sites' gains from joining are summed over all of them. This site's own report stays here.
+  Each site sends how much it gained by joining. These numbers are added over all sites.
+  This site's own report stays here.
 In all
   Changes: 64 bytes in each round of training. Everything together: at most {most_bytes(plan, manifest)} bytes.
   Nothing else leaves."""
@@ -142,11 +144,11 @@ In all
     [
         ({"secure_aggregation": "off"}, "Without masking the coordinator sees what each site sends, not only sums."),
         ({"gain": "sums"}, "The coordinator and the other sites see them only as sums over the sites."),
-        ({}, "The same sites contribute from the first round to the last. If a site is lost, the others wait"),
+        ({}, "The same sites take part in every round. If the connection to a site is lost, the others wait"),
         ({"checkpoint": "latest"}, "Checkpoint latest: every site keeps the model of the last round."),
         ({}, "Checkpoint local: every site keeps the model that is best on its own validation rows."),
         ({"early_stopping": {"signal": "local", "patience": 2}}, "when no site's own validation loss has fallen for 2"),
-        ({}, "This site's gain from joining stays in its own report."),
+        ({}, "The report shows how much this site gained by joining. The report stays here."),
         ({}, "No other number leaves."),
         ({"encoding": {"clipping_range": 0.5}}, "Each value is limited to -0.5 to 0.5."),
     ],
@@ -270,7 +272,14 @@ def test_the_short_words_answer_what_a_lawyer_asks(method: dict[str, Any], maski
     """Whatever the plan: what is asked, in whom, what stays and leaves, masking, privacy, and the worst case."""
     text = _short(widest(method, secure_aggregation=masking))
 
-    for words in ("Asked: ", "In whom here: ", "What stays: ", "What leaves: ", "Differential privacy", "At worst: "):
+    for words in (
+        "Task: ",
+        "Patients of this hospital: ",
+        "What stays: ",
+        "What leaves: ",
+        "Differential privacy",
+        "At worst: ",
+    ):
         assert words in text
     assert ("Masking is off" in text) is (masking == "off")
     assert ("Masking does not protect the sum itself" in text) is (masking == "required")
@@ -302,8 +311,8 @@ def test_the_short_words_have_the_plans_question() -> None:
     sentences = in_words(plan, manifest_of(plan), None).sentences
 
     assert sentences[0].endswith("to predict this together: death within a year.")
-    assert sentences[1] == "For what use: to plan visits."
-    assert "In whom: adults after a stroke." in sentences
+    assert sentences[1] == "Use: to plan visits."
+    assert "Patients: adults after a stroke." in sentences
     assert "lies about lost hospitals" in _short(widest({"name": "fedavg"}, on_lost_site="continue"))
     assert "lies about lost hospitals" not in _short(widest({"name": "fedavg"}, on_lost_site="wait"))
 
@@ -314,7 +323,7 @@ def test_sums_of_three_hospitals_are_explained_in_plain_words() -> None:
 
     told = page(plan)
 
-    assert "Sums of three hospitals: total-cholesterol. Three sites record them." in told
+    assert "Only three hospitals record total-cholesterol." in told
     assert "Each of the three can subtract its own part and then has the sum of the two others" in told
     assert "ask for a plan with four sites for each concept" in told
 
@@ -343,4 +352,4 @@ def test_receivers_are_named_and_not_counted() -> None:
     assert "1 of the listed sites only receive. They send no number" in told
     assert "westbrook" in told
     assert "These hospitals only receive: westbrook." in words
-    assert "Asked: 4 hospitals (cleveland, hungarian, switzerland, va)" in words
+    assert "Task: 4 hospitals (cleveland, hungarian, switzerland, va)" in words
