@@ -324,7 +324,7 @@ def test_sums_of_three_hospitals_are_explained_in_plain_words() -> None:
     told = page(plan)
 
     assert "Only three hospitals record total-cholesterol." in told
-    assert "Each of the three can subtract its own part and then has the sum of the two others" in told
+    assert "Each of the three can subtract its own part from the sum. The rest is the sum of the two others." in told
     assert "ask for a plan with four sites for each concept" in told
 
 
