@@ -14,7 +14,7 @@ from pathlib import Path
 
 import click
 
-from audit.log_keys import keys_text
+from audit.reading.log_keys import keys_text
 from host.command_line import finish
 from host.diagnosis import exit_status
 from pki import inspection, key_checks, rotation, sealed_key, store

@@ -65,8 +65,8 @@ def join(path: Path) -> None:
     from rich.console import Console
 
     from site_agent.agent_progress import drawn_on
-    from site_agent.gate.joining import join as run_gate
     from site_agent.gate.mishaps import TrainerFailed
+    from site_agent.service.joining import join as run_gate
 
     try:
         asyncio.run(run_gate(hospital, path.resolve(), drawn_on(Console(stderr=True))))
@@ -93,7 +93,7 @@ def identity(path: Path) -> None:
     hospital = read_hospital(path)
 
     from pki.identity_key import identity_fingerprint
-    from site_agent.gate.enrolling import site_identity_key
+    from site_agent.service.enrolling import site_identity_key
     from site_agent.state_folders import gate_folder
 
     click.echo(identity_fingerprint(site_identity_key(gate_folder(hospital.state_path))))

@@ -14,7 +14,7 @@ import click
 from protos.errors import UsageError
 
 if TYPE_CHECKING:
-    from audit.log_commands import Desk
+    from audit.reading.log_commands import Desk
 
 _PATH = click.Path(path_type=Path)
 _config = click.option("--config", "path", type=_PATH, help="The file coordinator.yaml.")
@@ -44,7 +44,7 @@ def verify(path: Path | None, log_path: Path | None, keys: Path | None, checkpoi
 
     Example: coordinator audit verify --config coordinator.yaml
     """
-    from audit.log_commands import lines
+    from audit.reading.log_commands import lines
 
     for line in lines(_desk(path, log_path).given(keys, checkpoints).verification()):
         click.echo(line)
@@ -71,8 +71,8 @@ def show(
 
     Example: coordinator audit show --config coordinator.yaml --event peer_refused
     """
-    from audit.log_commands import time_given
-    from audit.log_report import Choice, line
+    from audit.reading.log_commands import time_given
+    from audit.reading.log_report import Choice, line
 
     choice = Choice(event=event, run=run, since=time_given(since, "--since"), until=time_given(until, "--until"))
     for number, facts in _desk(path, log_path).shown(choice):
@@ -93,8 +93,8 @@ def export(
 
     Example: coordinator audit export --config coordinator.yaml --study heart --output heart.html
     """
-    from audit.log_commands import time_given
-    from audit.log_report import Choice
+    from audit.reading.log_commands import time_given
+    from audit.reading.log_report import Choice
 
     choice = Choice(study=study, since=time_given(since, "--since"), until=time_given(until, "--until"))
     count = _desk(path, log_path).export(output, choice, "Audit log of the coordinator")
@@ -110,7 +110,7 @@ def checkpoints(path: Path | None, output: Path) -> None:
     Example: coordinator audit checkpoints --config coordinator.yaml --output checkpoints.json
     """
     from audit.checkpoint_memory import kept_checkpoints
-    from audit.log_keys import checkpoints_text
+    from audit.reading.log_keys import checkpoints_text
     from pki.store import write_public
 
     if path is None:
@@ -125,8 +125,8 @@ def checkpoints(path: Path | None, output: Path) -> None:
 
 def _desk(path: Path | None, log_path: Path | None) -> Desk:
     """The log of a configuration, or a copy of one."""
-    from audit.log_commands import Desk
-    from audit.log_verification import KnownKeys
+    from audit.reading.log_commands import Desk
+    from audit.reading.log_verification import KnownKeys
     from protos.wire.log_checkpoints import COORDINATOR, owner_of_site
 
     if (path is None) == (log_path is None):

@@ -18,7 +18,7 @@ from site_agent.commands.site_options import config_option
 from site_agent.state_folders import audit_log_path, gate_folder
 
 if TYPE_CHECKING:
-    from audit.log_commands import Desk
+    from audit.reading.log_commands import Desk
 
 _PATH = click.Path(path_type=Path)
 _config = click.option("--config", "path", type=_PATH, help="The file hospital.yaml.")
@@ -57,7 +57,7 @@ def verify(
 
     Example: site-agent audit verify --config hospital.yaml
     """
-    from audit.log_commands import lines
+    from audit.reading.log_commands import lines
 
     for line in lines(_desk(path, log_path, site).given(keys, checkpoints).verification()):
         click.echo(line)
@@ -86,8 +86,8 @@ def show(
 
     Example: site-agent audit show --config hospital.yaml --since 2026-03-01
     """
-    from audit.log_commands import time_given
-    from audit.log_report import Choice, line
+    from audit.reading.log_commands import time_given
+    from audit.reading.log_report import Choice, line
 
     choice = Choice(event=event, run=run, since=time_given(since, "--since"), until=time_given(until, "--until"))
     for number, facts in _desk(path, log_path, site).shown(choice):
@@ -115,8 +115,8 @@ def export(
 
     Example: site-agent audit export --config hospital.yaml --study heart --output heart.html
     """
-    from audit.log_commands import time_given
-    from audit.log_report import Choice
+    from audit.reading.log_commands import time_given
+    from audit.reading.log_report import Choice
 
     desk = _desk(path, log_path, site)
     choice = Choice(study=study, since=time_given(since, "--since"), until=time_given(until, "--until"))
@@ -133,7 +133,7 @@ def checkpoints(path: Path | None, output: Path) -> None:
     Example: site-agent audit checkpoints --config hospital.yaml --output checkpoints.json
     """
     from audit.checkpoint_memory import kept_checkpoints
-    from audit.log_keys import checkpoints_text
+    from audit.reading.log_keys import checkpoints_text
     from pki.store import write_public
 
     state = _state(path)
@@ -197,8 +197,8 @@ def _state(path: Path | None) -> Path:
 def _desk(path: Path | None, log_path: Path | None, site: str | None) -> Desk:
     """The log of a configuration, or a copy of one."""
     from audit.checkpoint_memory import own_checkpoint, peer_key
-    from audit.log_commands import Desk
-    from audit.log_verification import KnownKeys
+    from audit.reading.log_commands import Desk
+    from audit.reading.log_verification import KnownKeys
     from protos.wire.log_checkpoints import COORDINATOR, owner_of_site
 
     if (path is None) == (log_path is None) or (log_path is None) != (site is None):

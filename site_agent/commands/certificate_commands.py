@@ -108,7 +108,7 @@ def renew(path: Path) -> None:
     """
     hospital = read_hospital(path)
 
-    from site_agent.gate.joining import renew_now
+    from site_agent.service.joining import renew_now
 
     ends = asyncio.run(renew_now(hospital, path.resolve())).expiry()
     click.echo(f"The certificate of {hospital.site} is renewed, with a new key, until {ends:%Y-%m-%d %H:%M} UTC.")

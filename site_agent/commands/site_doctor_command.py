@@ -58,7 +58,7 @@ def _examine(path: Path, side: Side) -> list[Finding]:
 
 
 def _gate(hospital: Hospital) -> list[Finding]:
-    from site_agent.gate.gate_doctor import examine
+    from site_agent.service.gate_doctor import examine
 
     return asyncio.run(examine(hospital))
 

@@ -27,7 +27,7 @@ def page(path: Path, listen: str) -> None:
     hospital = read_hospital(path)
     check_local(listen, "Nothing was started, and nothing left this site.")
 
-    from site_agent.gate.site_page import SitePage
+    from site_agent.service.site_page import SitePage
 
     asyncio.run(_serve(listen, SitePage(hospital.site, hospital.state_path).respond, "agent"))
 

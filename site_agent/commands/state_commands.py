@@ -34,7 +34,7 @@ def status(path: Path, as_json: bool) -> None:
     """
     hospital = read_hospital(path)
 
-    from site_agent.gate.status_socket import read_status
+    from site_agent.service.status_socket import read_status
 
     answer = asyncio.run(read_status(hospital.state_path))
     if answer is None:
@@ -144,7 +144,7 @@ def move_state(path: Path, gives_up: bool, by: str | None) -> None:
     Example: site-agent move-state --config hospital.yaml
     """
     from protos.errors import UsageError
-    from site_agent.gate.state_moves import move_old_state
+    from site_agent.service.state_moves import move_old_state
 
     hospital = read_hospital(path)
     if gives_up != bool(by and by.strip() and by.isprintable()):

@@ -9,8 +9,8 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from audit.audit_log import Consequences, Limits, LogFile
 from audit.cosigning import LogParty, LogSession
-from audit.log_commands import Desk
-from audit.log_verification import KnownKeys
+from audit.reading.log_commands import Desk
+from audit.reading.log_verification import KnownKeys
 from protos.wire.log_checkpoints import COORDINATOR, sign_checkpoint
 from protos.wire.upkeep_messages import LogMessage
 

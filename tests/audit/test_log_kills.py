@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from audit.audit_log import Consequences, LogFile
-from audit.log_commands import Desk
 from audit.log_files import all_files
-from audit.log_verification import KnownKeys, verify_log
+from audit.reading.log_commands import Desk
+from audit.reading.log_verification import KnownKeys, verify_log
 from protos.wire.log_chain import LogPosition, append
 from tests.audit import audit_writer
 

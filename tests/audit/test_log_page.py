@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from audit.log_page import as_html
-from audit.log_report import _WORDS, as_csv, in_words
+from audit.reading.log_page import as_html
+from audit.reading.log_report import _WORDS, as_csv, in_words
 
 RUN = "heart-v1-0123456789ab"
 

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from audit.audit_log import AuditError, Limits
-from audit.log_commands import Desk
 from audit.log_files import full_files
-from audit.log_verification import KnownKeys
+from audit.reading.log_commands import Desk
+from audit.reading.log_verification import KnownKeys
 from protos.errors import ConfigurationError
 from tests.audit.audit_sides import PUBLIC, SITE, Side, desk
 

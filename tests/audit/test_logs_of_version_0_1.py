@@ -7,8 +7,8 @@ from pathlib import Path
 from shutil import copytree
 
 from audit.checkpoint_memory import kept_checkpoints
-from audit.log_commands import Desk
-from audit.log_verification import KnownKeys, facts_in
+from audit.reading.log_commands import Desk
+from audit.reading.log_verification import KnownKeys, facts_in
 
 # Written by version 0.1: four records, a checkpoint that its witness cosigned, two records, another such checkpoint.
 WRITTEN = Path(__file__).with_name("version-0.1")

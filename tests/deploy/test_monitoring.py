@@ -13,7 +13,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 
 from coordinator.operations.coordinator_metrics import CoordinatorCollector
 from host.http_answers import LONGEST_REQUEST_BYTES, Page, answer, text
-from site_agent.gate.site_metrics import SiteCollector
+from site_agent.service.site_metrics import SiteCollector
 from tests.rehearsal.federation import Office
 
 MONITORING = Path(__file__).parents[2] / "deploy/monitoring"

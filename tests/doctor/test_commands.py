@@ -28,8 +28,8 @@ from pki.names import SiteName
 from pki.site_keys import SiteKeys
 from protos.wire.messages import HEALTH
 from site_agent.agent.agent_doctor import examine
-from site_agent.gate import gate_doctor
 from site_agent.hospital import read_hospital
+from site_agent.service import gate_doctor
 from site_agent.site_cli import cli as site_agent
 from tests.coordinator.test_serve import started
 from tests.doctor.conftest import Scene

@@ -20,7 +20,7 @@ from host.backup_archive import Catalogue, read_catalogue, write_backup
 from host.restoring import refuse_unfinished, restore
 from host.state_format import FILE, STATE_FORMAT, format_of, settle_format
 from protos.errors import ConfigurationError, UnavailableError
-from site_agent.gate.joining import join
+from site_agent.service.joining import join
 from tests.rehearsal.lying import hospital_for
 
 

@@ -10,7 +10,7 @@ import pytest
 
 import coordinator.coordinator_cli
 import pki.pki_cli
-import site_agent.gate.joining
+import site_agent.service.joining
 import site_agent.trainer.failures
 from coordinator.operations.coordinator_events import EVENTS as COORDINATOR
 from host.message_catalogue import ERRORS, Entry, explained, identify
@@ -82,7 +82,7 @@ def test_no_entry_explains_an_event_that_is_gone(program: str) -> None:
 def test_every_error_has_an_identifier() -> None:
     """Each kind of operator error, and each identifier written at a place where one is raised, is explained."""
     known = {entry.identifier for entry in ERRORS}
-    loaded = (coordinator.coordinator_cli, pki.pki_cli, site_agent.gate.joining, site_agent.trainer.failures)
+    loaded = (coordinator.coordinator_cli, pki.pki_cli, site_agent.service.joining, site_agent.trainer.failures)
 
     kinds = {kind.code for kind in error_kinds(OperatorError)}
     written = {

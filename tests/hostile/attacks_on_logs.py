@@ -21,13 +21,13 @@ import pytest
 
 import audit.cosigning
 import audit.log_files
-import audit.log_verification
+import audit.reading.log_verification
 import protos.wire.log_chain
 from audit import checkpoint_memory
 from audit.audit_log import AuditError
 from audit.cosigning import LogSession
 from audit.log_files import BrokenFile
-from audit.log_verification import KnownKeys
+from audit.reading.log_verification import KnownKeys
 from protos.wire.log_chain import LogPosition, Record, append
 from protos.wire.log_checkpoints import COORDINATOR, CheckpointRefused
 from protos.wire.upkeep_messages import LogGrowth, LogStanding
@@ -71,7 +71,7 @@ def changed_log(weakened: bool, change: Callable[[Lines], Lines], without: Weake
         kept = checkpoint_memory.kept_checkpoints(coordinator.party.folder)
         site.path.write_bytes(b"".join(change(site.path.read_bytes().splitlines(keepends=True))))
         try:
-            audit.log_verification.verify_log(site.path, owner=SITE, keys=KnownKeys(PUBLIC), kept=kept)
+            audit.reading.log_verification.verify_log(site.path, owner=SITE, keys=KnownKeys(PUBLIC), kept=kept)
         except (BrokenFile, AuditError):
             return False
         return True
@@ -102,7 +102,7 @@ def without_the_chain() -> Iterator[None]:
 
 def without_kept_checkpoints() -> AbstractContextManager[None]:
     """Nobody has kept a checkpoint of the log."""
-    return patched(audit.log_verification, _check_kept=_nothing)
+    return patched(audit.reading.log_verification, _check_kept=_nothing)
 
 
 def forked_log(weakened: bool) -> bool:

@@ -23,14 +23,14 @@ from pydantic import BaseModel
 import host.backup_archive
 import pki.strict_json
 import protos.plan.documents
-import site_agent.gate.site_page
+import site_agent.service.site_page
 import site_agent.trainer.live_page
 from host.backup_archive import Catalogue, Entry, read_catalogue, write_backup
 from host.restoring import restore
 from pki.strict_json import decode
 from protos.errors import OperatorError
 from protos.plan.documents import parse_document
-from site_agent.gate.site_page import SitePage
+from site_agent.service.site_page import SitePage
 from site_agent.trainer.live_page import LivePage
 from tests.hostile.attack import Attack, in_copy, scratch
 
@@ -341,7 +341,7 @@ ATTACKS = tuple(
             "a web page elsewhere, whose name now points here, reads the page of the site",
             rebound_site_page,
             "the check of the host's name",
-            lambda: patched(site_agent.gate.site_page, is_asked_here=lambda request: True),
+            lambda: patched(site_agent.service.site_page, is_asked_here=lambda request: True),
         ),
         (
             "dns-rebinding-live-page",

@@ -10,7 +10,7 @@ import pytest
 
 from audit.audit_log import COSIGNED, DELETED, IDENTITY_REPLACED, WITNESSED
 from audit.log_files import CONTINUED
-from audit.log_report import _WORDS as WORDS
+from audit.reading.log_report import _WORDS as WORDS
 from coordinator.operations.coordinator_log import _EVENTS as JOURNALLED
 
 ROOT = Path(__file__).parents[2]

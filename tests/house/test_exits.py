@@ -6,10 +6,14 @@ import ast
 from collections.abc import Iterator
 
 from protos.wire.messages import SiteMessage
-from tests.house.imports import modules, reachable
+from tests.house.imports import HOUSE, modules, reachable
+from tests.house.sizes import AUDIT_ORDER, AUDITED, counted, is_in
 
 SITE = {name: path.read_text() for name, path in modules().items() if name.startswith("site_agent.")}
-BOUNDARY = {name: text for name, text in SITE.items() if name.startswith(("site_agent.gate.", "site_agent.agent."))}
+SERVICE = {name: text for name, text in SITE.items() if name.startswith("site_agent.service.")}
+BOUNDARY = {
+    name: text for name, text in SITE.items() if name.startswith(("site_agent.gate.", "site_agent.agent."))
+} | SERVICE
 
 
 def calls(text: str) -> Iterator[ast.Call]:
@@ -105,6 +109,38 @@ def test_a_site_has_no_other_message_that_could_hold_numbers() -> None:
     kinds = {kind.__name__: set(kind.__dataclass_fields__) for kind in SiteMessage.__args__}  # type: ignore[attr-defined]
 
     assert [name for name, fields in kinds.items() if "body" in fields or "payload" in fields] == ["Chunk"]
+
+
+def test_what_an_auditor_skips_sends_nothing_of_a_run() -> None:
+    """The service around the gate writes to no stream, and only the start of the gate asks the trainer."""
+    assert {name: found for name, text in SERVICE.items() if (found := arguments(text, "send"))} == {}
+    assert callers("post", SERVICE) | callers("stream", SERVICE) <= {"site_agent.service.joining"}
+    assert arguments(SERVICE["site_agent.service.joining"], "stream") == {"greeting.address", "greeting.accepted"}
+    assert {name: arguments(text, "ask") for name, text in SERVICE.items() if callers("ask", {name: text})} == {
+        "site_agent.service.joining": {"Check()"}
+    }
+
+
+def test_the_list_for_an_auditor_is_complete() -> None:
+    """Every file of the gate, the masks, the noise and the written log is in one part of the list, none in two."""
+    packages = ("site_agent.gate.", "protos.masking.", "protos.privacy.", "audit.")
+    wanted = {name for name in counted() if name.startswith(packages) and not name.startswith("audit.reading")}
+    listed = [name for name in counted() for prefix in AUDITED if is_in(name, prefix)]
+
+    assert sorted(listed) == sorted({*listed})
+    assert wanted - {*listed, "site_agent.gate"} == set()
+    log = {found for name in wanted for found in reachable(name, lazily=True) if found.startswith("audit.reading")}
+    assert log == set()
+
+
+def test_the_security_officer_reads_the_same_list() -> None:
+    """docs/security-officer.md describes each part of the list, in its order."""
+    page = (HOUSE / "docs" / "security-officer.md").read_text()
+    section = page.partition("## What an auditor reads")[2].partition("\n## ")[0]
+
+    parts = [line.split("|")[1].strip() for line in section.splitlines() if line.startswith("|")]
+
+    assert parts == ["part", "---", *AUDIT_ORDER]
 
 
 def test_the_gate_cannot_be_reached_from_where_the_patients_are() -> None:

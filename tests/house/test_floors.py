@@ -103,8 +103,14 @@ TABLE = (
     ),
     Room(
         "site_agent.gate",
-        frozenset({"numpy", "cryptography", "structlog", "blake3", "sdnotify", "prometheus_client", "jinja2"}),
+        frozenset({"numpy", "cryptography", "structlog", "blake3"}),
         ("site_agent.gate", "site_agent.gate_socket", *BOTH, "pki", "audit", "host", "protos"),
+    ),
+    # Starts the gate and shows how it stands. The gate imports nothing of it, and it handles no number of a model.
+    Room(
+        "site_agent.service",
+        frozenset({"cryptography", "structlog", "sdnotify", "prometheus_client", "jinja2"}),
+        ("site_agent.service", "site_agent.gate", "site_agent.gate_socket", *BOTH, "pki", "audit", "host", "protos"),
     ),
     Room("site_agent.trainer", PATIENTS, ("site_agent.trainer", "site_agent.log_lines", *BOTH, "host", "protos")),
     Room(
@@ -161,7 +167,7 @@ SOCKET_FILES = {
     "site_agent.trainer_socket",
     "site_agent.agent.__main__",
     "site_agent.gate.agent_link",
-    "site_agent.gate.neighbours",
+    "site_agent.service.neighbours",
     "site_agent.trainer.__main__",
     "site_agent.gate.dry_run",
     "host.address_checks",
@@ -208,6 +214,7 @@ def test_the_table_finds_a_breach() -> None:
         ("protos.plan.server_rules", "def f():\n    import torch"),
         ("site_agent.gate.door", "import site_agent.trainer.worker"),
         ("site_agent.gate.door", "import pandas"),
+        ("site_agent.gate.loop", "import site_agent.service.joining"),
         ("site_agent.trainer.worker", "from site_agent.gate import gate"),
         ("site_agent.trainer.worker", "import grpc.aio"),
         ("site_agent.trainer.worker", "from pki import store"),
@@ -279,7 +286,7 @@ def test_no_process_reaches_both_network_and_patients() -> None:
     assert [entry for entry, names in entries.items() if has_network(names) and has_patients(names)] == []
     # The search finds both sides, so the rule above is able to fail.
     assert has_network(entries["site_agent.agent.__main__"])
-    assert not has_network(entries["site_agent.gate.joining"])
+    assert not has_network(entries["site_agent.service.joining"])
     assert not has_network(entries["site_agent.site_cli:join"])
     assert has_network(entries["coordinator.serve"])
     assert has_patients(entries["site_agent.trainer.study"])
@@ -327,7 +334,7 @@ WITHOUT_PATIENTS = [
     "coordinator.serve",
     "pki.pki_cli",
     "site_agent.site_cli",
-    "site_agent.gate.joining",
+    "site_agent.service.joining",
     "site_agent.gate.loop",
 ]
 WITHOUT_NETWORK = [
@@ -336,7 +343,7 @@ WITHOUT_NETWORK = [
     "site_agent.trainer.run_report",
     "site_agent.desk.prediction",
     "site_agent.trainer.__main__",
-    "site_agent.gate.joining",
+    "site_agent.service.joining",
     "site_agent.site_cli",
 ]
 

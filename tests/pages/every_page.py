@@ -12,7 +12,7 @@ from types import MappingProxyType
 
 import numpy as np
 
-from audit.log_page import as_html
+from audit.reading.log_page import as_html
 from coordinator.configuration import CoordinatorConfiguration
 from coordinator.operations.status_page import StatusPage
 from host.local_page import document
@@ -30,9 +30,9 @@ from site_agent.desk.monitoring import monitor_table
 from site_agent.desk.plan_in_words import in_words
 from site_agent.desk.plan_review import review_page, review_sections
 from site_agent.gate.site_log import AuditLog
-from site_agent.gate.site_page import SitePage
-from site_agent.gate.status_socket import STATUS_SOCKET
 from site_agent.hospital import Split
+from site_agent.service.site_page import SitePage
+from site_agent.service.status_socket import STATUS_SOCKET
 from site_agent.state_folders import audit_log_path, gate_folder
 from site_agent.trainer.comparison.recommendation import MODEL_TITLES
 from site_agent.trainer.data.contract import Contract

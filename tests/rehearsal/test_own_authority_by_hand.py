@@ -20,9 +20,9 @@ from pki.own_authority import authority_fingerprint
 from pki.pki_cli import commands as pki
 from pki.register import Register
 from protos.errors import RefusedError, UsageError
-from site_agent.gate.joining import renew_now
 from site_agent.gate.site_upkeep import SiteUpkeep
 from site_agent.hospital import Hospital, read_hospital
+from site_agent.service.joining import renew_now
 from site_agent.site_cli import cli as site_agent
 from tests.pki.hospital import Leaf, Wanted, found, issued
 from tests.pki.whole_site import SiteKeys

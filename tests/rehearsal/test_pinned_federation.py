@@ -15,11 +15,11 @@ from pki.names import SiteName
 from pki.register import Register
 from protos.errors import ConfigurationError
 from site_agent.framed_messages import packed
-from site_agent.gate.enrolling import enrol_where_needed
-from site_agent.gate.joining import renew_now
 from site_agent.gate.site_certificates import SiteCertificates
 from site_agent.gate.site_log import AuditLog
 from site_agent.gate_socket import Answer, Order, Shown
+from site_agent.service.enrolling import enrol_where_needed
+from site_agent.service.joining import renew_now
 from tests.pki.whole_site import SiteKeys
 from tests.rehearsal.federation import Office, utc_now
 from tests.rehearsal.test_renewal_by_hand import events, hospital_of, tell_port

@@ -16,8 +16,8 @@ from pki import rotation
 from pki.shown_certificates import ShownCertificates
 from pki.store import hold_directory
 from protos.errors import ConfigurationError, RefusedError, UnavailableError
-from site_agent.gate.joining import renew_now
 from site_agent.hospital import Hospital, read_hospital
+from site_agent.service.joining import renew_now
 from tests.pki.whole_site import SiteKeys
 from tests.rehearsal.federation import Office, utc_now
 from tests.rehearsal.test_upkeep import enrolling

@@ -15,8 +15,8 @@ import grpc
 import pytest
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
-from audit.log_commands import Desk
-from audit.log_verification import KnownKeys
+from audit.reading.log_commands import Desk
+from audit.reading.log_verification import KnownKeys
 from coordinator.network.enrolment_calls import Membership
 from coordinator.network.service import enrolment_server
 from deploy.quickstart.ports import free_port

@@ -14,7 +14,7 @@ import pytest
 import structlog
 import yaml
 
-from audit.log_report import in_words
+from audit.reading.log_report import in_words
 from protos.plan.plan import Plan
 from site_agent.approvals import find_approval, why_not
 from site_agent.desk.counted_rows import CountedRows, counted_rows_path

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from audit.log_commands import Desk
-from audit.log_report import Choice
-from audit.log_verification import KnownKeys
+from audit.reading.log_commands import Desk
+from audit.reading.log_report import Choice
+from audit.reading.log_verification import KnownKeys
 from host.backup_archive import Catalogue, read_catalogue, write_backup
 from host.durable import by_descriptor, make_folder, opened_folder, replace_file
 from host.restoring import restore

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from audit.log_report import in_words
+from audit.reading.log_report import in_words
 from site_agent.desk.export.export_folder import export_model
 from site_agent.desk.prediction import predict_table
 from site_agent.desk.use.adoption import Adoption, find_adoption, keep_adoption

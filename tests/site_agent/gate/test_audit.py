@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from audit.log_commands import Desk
-from audit.log_verification import KnownKeys
+from audit.reading.log_commands import Desk
+from audit.reading.log_verification import KnownKeys
 from protos.errors import ConfigurationError
 from protos.wire.log_chain import LogPosition, append
 from site_agent.gate.site_log import AuditError, AuditLog

@@ -10,7 +10,7 @@ import pytest
 
 from pki.identity_key import identity_fingerprint, make_identity_key
 from protos.errors import ConfigurationError
-from site_agent.gate import enrolling
+from site_agent.service import enrolling
 
 
 def test_whoever_asks_at_the_same_moment_gets_the_same_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

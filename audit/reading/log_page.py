@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, TypeAlias
 
-from audit.log_report import figures, in_words
+from audit.reading.log_report import figures, in_words
 from host.printed_page import Cell, Folded, Section, page, pairs, paragraph, table
 
 Record: TypeAlias = tuple[int, Mapping[str, Any]]

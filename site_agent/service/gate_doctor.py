@@ -14,9 +14,9 @@ from host import computer_checks
 from host.diagnosis import Finding, failure, fine, judge_disk, warning
 from pki import key_checks
 from pki.identity_key import identity_key_path
-from site_agent.gate.released_volume import LeftCount
-from site_agent.gate.status_socket import read_status
 from site_agent.hospital import Hospital
+from site_agent.service.released_volume import LeftCount
+from site_agent.service.status_socket import read_status
 from site_agent.state_folders import audit_log_path, gate_folder
 
 _MANY_RECORDS: Final = 5000

@@ -17,9 +17,9 @@ from typing import Any, Final
 import sdnotify
 
 from protos.errors import ConfigurationError, OperatorError
-from site_agent.gate.released_volume import LeftCount
 from site_agent.gate.site_certificates import SiteCertificates
 from site_agent.gate.site_standing import Standing
+from site_agent.service.released_volume import LeftCount
 from site_agent.state_folders import audit_log_path, gate_folder
 
 STATUS_SOCKET: Final = "status.socket"

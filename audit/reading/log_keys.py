@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from audit.log_verification import KnownKeys
+from audit.reading.log_verification import KnownKeys
 from protos.errors import ConfigurationError
 from protos.wire.log_checkpoints import CheckpointRefused, LogCheckpoint, checkpoint_facts, checkpoint_from_facts
 

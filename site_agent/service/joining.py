@@ -30,19 +30,19 @@ from pki.identity_key import has_identity_key, read_identity_key
 from pki.shown_certificates import ShownCertificates
 from protos.errors import ConfigurationError, OperatorError, RefusedError, UnavailableError
 from site_agent.gate.agent_link import AgentLink
-from site_agent.gate.enrolling import enrol_where_needed, now, renew, site_identity_key
 from site_agent.gate.loop import SiteGate
 from site_agent.gate.mishaps import TrainerFailed
-from site_agent.gate.neighbours import Neighbours, neighbours_of
 from site_agent.gate.separation import tell_guard, tell_separation
 from site_agent.gate.site_certificates import SiteCertificates
 from site_agent.gate.site_log import AuditLog
-from site_agent.gate.site_metrics import pages_of
 from site_agent.gate.site_standing import Standing
 from site_agent.gate.site_upkeep import SiteUpkeep
-from site_agent.gate.state_moves import move_old_state
-from site_agent.gate.status_socket import Told, telling
 from site_agent.hospital import Hospital, read_hospital
+from site_agent.service.enrolling import enrol_where_needed, now, renew, site_identity_key
+from site_agent.service.neighbours import Neighbours, neighbours_of
+from site_agent.service.site_metrics import pages_of
+from site_agent.service.state_moves import move_old_state
+from site_agent.service.status_socket import Told, telling
 from site_agent.state_folders import audit_log_path, gate_folder
 from site_agent.trainer_socket import Check, Failed, GateEnd
 

@@ -18,7 +18,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from audit.log_files import all_files
 from host.http_answers import Page, answer, is_asked_here
 from host.local_page import document
-from site_agent.gate.status_socket import read_status
+from site_agent.service.status_socket import read_status
 from site_agent.state_folders import audit_log_path
 
 _HTML: Final = "text/html; charset=utf-8"

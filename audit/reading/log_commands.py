@@ -14,10 +14,10 @@ from typing import Final
 
 from audit.audit_log import Consequences, broken_log
 from audit.log_files import BrokenFile
-from audit.log_keys import read_checkpoints, read_keys
-from audit.log_page import as_html
-from audit.log_report import Choice, as_csv, chosen, moment
-from audit.log_verification import KnownKeys, Verification, facts_in, verify_log
+from audit.reading.log_keys import read_checkpoints, read_keys
+from audit.reading.log_page import as_html
+from audit.reading.log_report import Choice, as_csv, chosen, moment
+from audit.reading.log_verification import KnownKeys, Verification, facts_in, verify_log
 from host.durable import give_to_owner, opened_folder
 from protos.errors import UsageError
 from protos.wire.log_checkpoints import LogCheckpoint

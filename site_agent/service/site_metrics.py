@@ -17,7 +17,7 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from prometheus_client.registry import Collector
 
 from host.http_answers import Page, text
-from site_agent.gate.status_socket import Told
+from site_agent.service.status_socket import Told
 
 _PREFIX: Final = "global_layers_site"
 
