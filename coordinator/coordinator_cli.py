@@ -35,7 +35,7 @@ from host.heap import set_up_heap
 from host.message_catalogue import ERRORS, identify
 from protos.plan.manifest import manifest_of
 from protos.plan.methods import method_names
-from protos.plan.patient_privacy import price_in_words
+from protos.plan.patient_privacy import how_private, price_in_words
 
 
 @click.group()
@@ -81,6 +81,8 @@ def check(path: Path) -> None:
         click.echo(f"  plan      {plan.digest.hex()}")
         if plan.privacy is not None:
             click.echo(f"  privacy   {price_in_words(plan.privacy, plan.private_sums)}")
+            for sentence in how_private(plan.method):
+                click.echo(f"            {sentence}")
         click.echo(
             f"  manifest  {manifest.digest.hex()} ({len(manifest.tensors)} tensors, {manifest.parameters} numbers)"
         )

@@ -12,19 +12,39 @@ from typing import Final, Literal, Self, assert_never
 
 from pydantic import Field, StrictInt, model_validator
 
-from protos.plan.averaging_methods import FederatedAveraging, LocalOnly
+from protos.plan.averaging_methods import LocalOnly
 from protos.plan.documents import Document
 from protos.plan.ingredients import (
+    Adaptive,
     AllButNormalisation,
+    Blend,
+    ColumnByColumn,
+    Contrastive,
+    Controlled,
+    ControlVariates,
     Everything,
-    Federated,
+    ExtractorContrast,
+    FederatedOnly,
+    InnerProblem,
+    KeptLayersMean,
+    LayerIntervals,
     Layers,
+    Mean,
+    Method,
+    Mixture,
     Nothing,
     Parts,
+    Penalty,
+    PersonalCopy,
     Prefix,
+    PrivateFirst,
+    Procedure,
+    Proximal,
     SensitivePrefix,
+    ServerRule,
+    Together,
 )
-from protos.plan.methods import Composition, MethodChoice
+from protos.plan.methods import MethodChoice
 from protos.plan.prior_method import FederatedPrior, YesOrNo
 from protos.privacy.accounting import ratio_of
 
@@ -93,29 +113,83 @@ def _of_epsilon(epsilon: float) -> str:
 def why_not_private(method: MethodChoice) -> Iterator[str]:
     """Yield each reason why a method cannot keep the promise, one clause each; nothing if it can."""
     match method:
-        case FederatedPrior(outcome=YesOrNo()) | FederatedAveraging():
+        case FederatedPrior(outcome=YesOrNo()):
             return
         case FederatedPrior():
             yield "federated-prior keeps privacy for a binary outcome only: other gradients are not clipped yet"
         case LocalOnly():
             yield "local sends no sums of patients, so there is nothing to which noise could be added"
-        case Composition(of=parts):
-            yield "several methods together have no private form"
-            for part in parts:
-                yield from why_not_private(part)
         case _:
-            yield (
-                f"{method.name} sends the change of a network after steps of its own, which is no sum of one clipped "
-                "term for each patient"
-            )
-            yield from _of_private_parts(method.name, method.method().federated)
+            made = method.method()
+            yield from _of_federated(made)
+            yield from _of_procedure(made.procedure)
+            yield from _of_server_rule(made.server_rule)
+            for penalty in made.penalties:
+                yield from _of_penalty(penalty)
 
 
-def _of_private_parts(name: str, federated: Federated) -> Iterator[str]:
-    match federated:
+def how_private(method: MethodChoice) -> Iterator[str]:
+    """Yield what privacy changes in a method that keeps the promise, one sentence each."""
+    if isinstance(method, FederatedPrior):
+        yield "One noisy sum leaves, and each site computes the coefficients from it."
+        return
+    made = method.method()
+    yield "Each round sends one noisy sum of clipped gradients, and the shared model makes one step along it."
+    if isinstance(made.server_rule, Adaptive):
+        yield "The coordinator's rule reads the noisy sum alone, so it costs nothing more."
+    if made.penalties:
+        yield "The proximal term is 0 where a round starts, and a round has one step, so this term changes nothing."
+    if isinstance(made.procedure, FederatedOnly):
+        yield "The private layers keep their first values, so the noisy sum depends on no patient through them."
+    if isinstance(made.procedure, PersonalCopy | Mixture):
+        yield "The personal model reads patients without noise. It stays at the site and shapes no sum."
+    if made.fine_tuning_epochs:
+        yield "The fine-tuning after the last round is without noise. The fine-tuned model stays at the site."
+
+
+def _of_federated(method: Method) -> Iterator[str]:
+    match method.federated:
         case Everything() | Nothing():
             return
+        case Parts() if isinstance(method.procedure, FederatedOnly):
+            return  # private layers that keep their first values depend on no patient
         case Parts() | Layers() | AllButNormalisation() | SensitivePrefix() | Prefix():
-            yield f"{name} keeps private layers, which learn from patients and shape the next shared change"
+            yield "private layers learn from patients without noise, and they shape the next shared gradient"
         case _:
-            assert_never(federated)
+            assert_never(method.federated)
+
+
+def _of_procedure(procedure: Procedure) -> Iterator[str]:
+    match procedure:
+        case Together() | FederatedOnly() | PersonalCopy() | Mixture() | PrivateFirst():
+            return
+        case InnerProblem():
+            yield "the inner problem takes several steps on patients, which is no sum of one clipped term each"
+        case ControlVariates():
+            yield "a control variate keeps gradients of a site's patients without noise and shapes later changes"
+        case ColumnByColumn():
+            yield "the common column trains beside a unique one, and both have no clipped gradient here"
+        case _:
+            assert_never(procedure)
+
+
+def _of_server_rule(rule: ServerRule) -> Iterator[str]:
+    match rule:
+        case Mean() | Blend() | Adaptive() | Controlled():
+            return
+        case KeptLayersMean():
+            yield "a layer that is left out of a round would spend the budget of a sum that nobody receives"
+        case LayerIntervals():
+            yield "a layer that is not due takes steps without noise at a site, and nothing pays for layers' distances"
+        case _:
+            assert_never(rule)
+
+
+def _of_penalty(penalty: Penalty) -> Iterator[str]:
+    match penalty:
+        case Proximal():
+            return  # its gradient is 0 at the received values, from which the only step of a round starts
+        case Contrastive() | ExtractorContrast():
+            yield "the contrast reads the site's own earlier model, which follows from patients without noise"
+        case _:
+            assert_never(penalty)

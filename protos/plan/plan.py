@@ -16,7 +16,6 @@ from pydantic import Field, StringConstraints, ValidationError, model_validator
 from protos.errors import ProtocolError
 from protos.numbers.fixed_point import is_power_of_two, round_rows
 from protos.plan.architecture import Architecture, ColumnsNetwork, DenseNetwork
-from protos.plan.averaging_methods import FederatedAveraging
 from protos.plan.canonical import digest
 from protos.plan.compatibility import Conditions, agreed_sizes, missing_parts, why_impossible
 from protos.plan.concepts import Concept, columns_of
@@ -230,8 +229,8 @@ class Plan(Document):
         if self.privacy is None:
             return
         reasons = [*why_not_private(self.method)]
-        if isinstance(self.method, FederatedAveraging):
-            reasons += why_not_trained_privately(self._training_keys(self.privacy))
+        if not isinstance(self.method, FederatedPrior):
+            reasons += [] if reasons else why_not_trained_privately(self._training_keys(self.privacy))
         elif self.privacy.patients is not None:
             reasons.append("patients goes with the gradients of a network, so leave it out")
         if self.statistics is not None:
@@ -262,6 +261,7 @@ class Plan(Document):
         }
         return TrainingKeys(
             promise=promise,
+            honest=self.quorum - self.assumed_colluders,
             network=self.architecture,
             columns=len(self.shared_columns) if self.reads_concepts else None,
             outputs=self.outputs,
@@ -414,8 +414,8 @@ class Plan(Document):
         if promise is None or promise.patients is None or not isinstance(self.architecture, DenseNetwork):
             return None
         honest, rate = self.quorum - self.assumed_colluders, self.optimiser.learning_rate
-        columns, rounds = len(self.shared_columns), self.schedule.rounds
-        return private_training_of(self.architecture, columns, promise, promise.patients, rounds, honest, rate)
+        parts, columns, rounds = self.ingredients.federated_parts, len(self.shared_columns), self.schedule.rounds
+        return private_training_of(self.architecture, parts, columns, promise, promise.patients, rounds, honest, rate)
 
     @property
     def private_sums(self) -> int:

@@ -1,8 +1,8 @@
 """A network in private training: each round sums one clipped gradient for each patient, with noise.
 
 The sites send no change of parameters. Each adds up one term for each patient, the gradient of the patient's rows
-shortened to the norm `clip`. The gate adds its share of the noise. The coordinator makes one step along the noisy sum,
-and every site receives the same parameters. The rules:
+shortened to the norm `clip`. The gate adds its share of the noise. The method's server rule receives the step along the
+noisy sum as the mean change, and every site receives the same parameters. The rules:
 
 * a round has one sum of all training rows, so that all rounds of a run together are one Gaussian with a closed form;
 * the sum is divided by the number of patients that the plan declares, because a count would have to be paid for;
@@ -21,7 +21,7 @@ from typing import Final, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from protos.plan.architecture import Architecture, DenseNetwork, TensorSpec, network_tensors
+from protos.plan.architecture import Architecture, DenseNetwork, Part, TensorSpec, network_tensors
 from protos.plan.patient_privacy import Privacy
 from protos.plan.schedules import EpochSchedule, StepSchedule
 from protos.privacy.accounting import PRIVATE_SCALE, share_variance
@@ -41,7 +41,7 @@ class PrivateTraining:
     """What private training makes of a plan.
 
     Attributes:
-        tensors: of the shared network, in the manifest's order.
+        tensors: that are shared, in the manifest's order; the first layers of the network, or all.
         promise: the plan's key `privacy`.
         patients: by which sums are divided.
         rounds: sums of the whole run.
@@ -78,8 +78,8 @@ class PrivateTraining:
         """Standard deviation of the counted noise in one round's sum, where a patient's term has norm 1."""
         return sqrt(self.honest * self.share_variance) / PRIVATE_SCALE
 
-    def step(self, sums: Float64) -> Float64:
-        """By how much the parameters move, float64 of shape (numbers,).
+    def mean_change(self, sums: Float64) -> Float64:
+        """One plain step along the sums, float64 of shape (numbers,): what the method's server rule receives.
 
         Args:
             sums: integers over all sites, float64 of shape (numbers,).
@@ -89,10 +89,17 @@ class PrivateTraining:
 
 @lru_cache(maxsize=16)
 def private_training_of(
-    network: DenseNetwork, columns: int, promise: Privacy, patients: int, rounds: int, honest: int, learning_rate: float
+    network: DenseNetwork,
+    shared: tuple[Part, ...],
+    columns: int,
+    promise: Privacy,
+    patients: int,
+    rounds: int,
+    honest: int,
+    learning_rate: float,
 ) -> PrivateTraining:
     """What private training makes of a plan with these keys; see the attributes of `PrivateTraining`."""
-    tensors = network_tensors(network, columns=columns, outputs=1)
+    tensors = tuple(tensor for tensor in network_tensors(network, columns=columns, outputs=1) if tensor.part in shared)
     return PrivateTraining(tensors, promise, patients, rounds, honest, learning_rate)
 
 
@@ -113,19 +120,21 @@ UNPAID: Final[Mapping[str, str]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingKeys:
-    """What a plan with the method fedavg says about its training.
+    """What a plan that trains a network says about its training.
 
     Attributes:
         promise: its key `privacy`.
+        honest: sites whose shares of the noise are in every sum and are counted.
         network: its architecture.
         columns: of the concepts that the network reads; None if it does not read concepts.
-        outputs: as the plan lists them.
+        outputs: as the plan lists them; None if each site has its own, which its own table then has to be binary for.
         schedule: as in the plan.
         has_plain_steps: whether each step is a constant rate times the gradient.
         unpaid: keys of `UNPAID` whose values do not go with privacy.
     """
 
     promise: Privacy
+    honest: int
     network: Architecture
     columns: int | None
     outputs: int | None
@@ -163,7 +172,7 @@ def _of_network(keys: TrainingKeys) -> Iterator[str]:
         yield f"the widest layer has {max(widths)} inputs, and {WIDEST} is the most of private training"
     if numbers > MOST_PRIVATE_NUMBERS:
         yield f"the network has {numbers} numbers, and {MOST_PRIVATE_NUMBERS} is the most of private training"
-    if keys.outputs != 1:
+    if keys.outputs not in (None, 1):
         yield "private training is for a binary outcome, so outputs is 1"
 
 
@@ -172,7 +181,8 @@ def _of_steps(keys: TrainingKeys) -> Iterator[str]:
     if not isinstance(schedule, EpochSchedule) or (schedule.batches_per_epoch, schedule.steps_per_round) != (1, 1):
         yield (
             "each round sums one gradient of all rows; set schedule to "
-            "{aggregate: every-batch, epochs: ..., batches_per_epoch: 1}"
+            "{aggregate: every-batch, epochs: ..., batches_per_epoch: 1}. Several steps between two sums would need "
+            f"noise at every site that is {sqrt(max(1, keys.honest)):.3g} times as large as its share in each step"
         )
     if schedule.rounds > MOST_PRIVATE_ROUNDS:
         yield f"the plan has {schedule.rounds} rounds, and {MOST_PRIVATE_ROUNDS} is the most of private training"

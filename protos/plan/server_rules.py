@@ -75,15 +75,15 @@ def apply_rule(plan: Plan, manifest: Manifest, sums: Sums, parameters: Float32, 
         parameters: float32 of shape (manifest.parameters,), what this round was trained from.
         state: what `begin_rule` made.
     """
-    training = plan.private_training
-    if training is not None:
-        noisy = np.array([sums.scalars[name] for name in training.names], np.float64)
-        np.add(parameters, training.step(noisy), out=parameters, casting="same_kind")
-        return
-    rule = plan.ingredients.server_rule
-    fixed_point = FixedPoint(plan.encoding.clipping_range, len(plan.sites))
+    rule, training = plan.ingredients.server_rule, plan.private_training
     rates = plan.schedule.steps_per_round * plan.optimiser.learning_rate
     pace = _Pace(rates, sums.contributors / len(plan.sites))
+    if training is not None:
+        noisy = np.array([sums.scalars[name] for name in training.names], np.float64)
+        moved = _step(rule, training.mean_change(noisy), state, pace)
+        np.add(parameters, moved, out=parameters, casting="same_kind")
+        return
+    fixed_point = FixedPoint(plan.encoding.clipping_range, len(plan.sites))
     for stretch in _stretches(plan, manifest, sums):
         size = stretch.part.stop - stretch.part.start
         for start in range(0, size, BLOCK):

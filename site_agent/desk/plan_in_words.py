@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from math import exp
 
 from protos.plan.manifest import Manifest
-from protos.plan.patient_privacy import Privacy, price_in_words
+from protos.plan.patient_privacy import Privacy, how_private, price_in_words
 from protos.plan.plan import Plan
 from site_agent.desk.plan_review import Section, counted
 
@@ -116,6 +116,7 @@ def _masking(plan: Plan) -> Iterator[str]:
 def _worst(plan: Plan) -> Iterator[str]:
     if plan.privacy is not None:
         yield from _promise(plan.privacy, plan.private_sums)
+        yield from how_private(plan.method)
         return
     yield "Differential privacy is not used. No random noise is added to the numbers that leave."
     if plan.secure_aggregation == "off" or plan.two_sites is not None:

@@ -28,7 +28,7 @@ from torch import Tensor
 
 from protos.plan.architecture import TensorSpec
 from protos.plan.exchange import Exchange, Exchanges, is_measured
-from protos.plan.ingredients import KeptLayersMean, LayerIntervals, SensitivePrefix
+from protos.plan.ingredients import KeptLayersMean, LayerIntervals, Mixture, PersonalCopy, SensitivePrefix
 from protos.plan.manifest import manifest_of, slices_of
 from protos.plan.plan import Plan
 from protos.plan.private_training import PrivateTraining
@@ -282,7 +282,10 @@ class Study:
             local.resample(self.seeds.own(draw))
         self._due_before = (asked.round, asked.layers)
         if self.plan.private_training is not None:
-            return Answer(changes=np.empty(0, np.float32), scalars=self._private_gradients(self.plan.private_training))
+            sums = self._private_gradients(self.plan.private_training)
+            if isinstance(self.plan.ingredients.procedure, PersonalCopy | Mixture):
+                local.train_round(1, values, None)  # the personal model stays here, and the shared one is replaced
+            return Answer(changes=np.empty(0, np.float32), scalars=sums)
         if self._trains:  # otherwise the values stay as they were received, and their change is zeros
             local.train_round(self.plan.schedule.steps_per_round, values, controls if exchange.has_controls else None)
         return self._contribution(exchange, self._training.flat.change(values).numpy())
@@ -303,12 +306,12 @@ class Study:
 
     def _private_gradients(self, training: PrivateTraining) -> tuple[int, ...]:
         """The sum of this site's clipped gradients at the shared values; nothing else of a private round leaves."""
-        views = self.manifest.views(self._training.flat.federated_values.numpy())
-        arrays = [views[tensor.name].astype(np.float64) for tensor in training.tensors]
+        values = self._training.flat.values()
+        arrays = [values[tensor.name].astype(np.float64) for tensor in self.networks.tensors]
         layers = [Layer(weight, bias) for weight, bias in zip(arrays[::2], arrays[1::2], strict=True)]
-        rows = self.dataset.training
-        outcomes = np.asarray(rows.targets, np.float64)
-        return clipped_gradients(layers, training.promise.clip, rows.features, outcomes, self.own.training_patients)
+        rows, shared = self.dataset.training, len(training.tensors) // 2
+        outcomes, patients = np.asarray(rows.targets, np.float64), self.own.training_patients
+        return clipped_gradients(layers, training.promise.clip, rows.features, outcomes, patients, shared=shared)
 
     def _scalars(self, exchange: Exchange, own: dict[str, int]) -> tuple[int, ...]:
         measured = self._measures.validation(self.choice) if self.choice.curve else {}

@@ -17,6 +17,7 @@ import yaml
 
 from coordinator.coordinator_cli import main
 from protos.plan.manifest import manifest_of
+from tests.protos.privacy.private_plans import private_network_plan
 from tests.rehearsal.programs import finished
 from tests.rehearsal.study import made_up_identities, plan_document, plan_with
 
@@ -84,6 +85,29 @@ def test_check_shows_the_digests_of_every_plan(coordinator: Terminal, folder: Pa
     assert plan.digest.hex() in coordinator.out
     assert manifest_of(plan).digest.hex() in coordinator.out
     assert not (folder / "state").exists()
+
+
+def test_check_shows_the_price_of_a_private_plan_and_what_privacy_changes(coordinator: Terminal, folder: Path) -> None:
+    """Epsilon, delta and the noise of all rounds, and one sentence for each part of the method."""
+    plan = private_network_plan(method={"name": "composition", "of": [{"name": "fedprox"}, {"name": "ditto"}]})
+    write(folder, plan=json.loads(plan.canonical))
+
+    assert coordinator("check", "--config", folder / "coordinator.yaml") == 0
+    words = (
+        "epsilon 1, delta 1e-05 for each patient over all 10 rounds",
+        "the proximal term is 0",
+        "stays at the site",
+    )
+    assert all(word.lower() in coordinator.out.lower() for word in words)
+
+
+def test_check_names_why_a_plan_cannot_be_private(coordinator: Terminal, folder: Path) -> None:
+    """The reason stands in the refusal, and nothing is shown as if it were private."""
+    document = json.loads(private_network_plan().canonical)
+    write(folder, plan=document | {"method": {"name": "fedlama", "slow_factor": 2}})
+
+    assert coordinator("check", "--config", folder / "coordinator.yaml") == 78
+    assert "privacy is impossible here: a layer that is not due takes steps without noise" in coordinator.err
 
 
 @pytest.mark.parametrize(

@@ -62,15 +62,18 @@ def clipped_gradients(
     features: npt.NDArray[np.float32],
     outcomes: Float64,
     patients: Integers | None,
+    *,
+    shared: int | None = None,
 ) -> tuple[int, ...]:
     """Return the site's sum of terms as integers, in the order of the layers, each with its weight, then its bias.
 
     Args:
-        layers: of the shared network, at most 500 inputs each; the last one has one output.
+        layers: of the network, at most 500 inputs each; the last one has one output.
         clip: the largest norm of one patient's gradient.
         features: of shape (rows, inputs).
         outcomes: 0 or 1, float64 of shape (rows,).
         patients: int64 of shape (rows,), equal for rows of one patient; None where each row counts as a patient.
+        shared: so many layers from the input have a gradient, the others have to be fixed; None for all.
     """
     exact = [
         Layer(_on_grid(_finite(layer.weight), _WEIGHT), _on_grid(_finite(layer.bias), _WEIGHT)) for layer in layers
@@ -78,13 +81,13 @@ def clipped_gradients(
     inputs = _on_grid(_finite(np.asarray(features, np.float64)), _INPUT)
     is_single = _have_one_row(len(outcomes), patients)
     # Which way a patient's term is computed follows from this patient's number of rows alone.
-    total = _sum_of_single_rows(exact, clip, inputs[is_single], outcomes[is_single])
+    total = _sum_of_single_rows(exact, clip, inputs[is_single], outcomes[is_single], shared)
     if patients is None or is_single.all():
         return tuple(total.tolist())
     numbers, others = len(total), np.flatnonzero(~is_single)
 
     def terms_of(rows: Integers) -> Float64:
-        return _gradients(exact, inputs[others[rows]], outcomes[others[rows]], numbers)
+        return _gradients(_passes(exact, inputs[others[rows]], outcomes[others[rows]])[:shared], numbers)
 
     terms = summed_terms(terms_of, len(others), numbers, patients[others], unit=clip)
     return tuple(one + other for one, other in zip(total.tolist(), terms, strict=True))
@@ -97,17 +100,19 @@ def _have_one_row(rows: int, patients: Integers | None) -> npt.NDArray[np.bool_]
     return np.asarray(counts[places] == 1)
 
 
-def _sum_of_single_rows(layers: Sequence[Layer], clip: float, inputs: Float64, outcomes: Float64) -> Integers:
+def _sum_of_single_rows(
+    layers: Sequence[Layer], clip: float, inputs: Float64, outcomes: Float64, shared: int | None
+) -> Integers:
     """The sum of the terms of patients with one row each, int64 of shape (numbers,).
 
     A row's gradient of a layer is each derivative times each input. The derivatives are shortened and rounded to steps
     of 2**-18. Times inputs in steps of 2**-12 they are integers of scale 2**30. So the sum over rows is one product of
     matrices, and it is exact.
     """
-    total = np.zeros(sum(layer.number_count for layer in layers), np.int64)
+    total = np.zeros(sum(layer.number_count for layer in layers[:shared]), np.int64)
     for first in range(0, len(outcomes), _ROWS_AT_ONCE):
         block = slice(first, first + _ROWS_AT_ONCE)
-        passes = _passes(layers, inputs[block], outcomes[block])
+        passes = _passes(layers, inputs[block], outcomes[block])[:shared]
         factors = _shortened(passes, clip)[:, None] * _STEPS_OF_ROWS
         parts = []
         for moves, read in passes:
@@ -130,10 +135,10 @@ def _shortened(passes: Sequence[tuple[Float64, Float64]], clip: float) -> Float6
     return np.asarray(np.minimum(1.0, room / np.maximum(norms, room)) / clip)
 
 
-def _gradients(layers: Sequence[Layer], inputs: Float64, outcomes: Float64, numbers: int) -> Float64:
+def _gradients(passes: Sequence[tuple[Float64, Float64]], numbers: int) -> Float64:
     """The gradient of each row's cross-entropy, float64 of shape (rows, numbers)."""
-    found, start = np.empty((len(outcomes), numbers)), 0
-    for moves, read in _passes(layers, inputs, outcomes):
+    found, start = np.empty((len(passes[0][0]), numbers)), 0
+    for moves, read in passes:
         bias = start + moves.shape[1] * read.shape[1]
         found[:, start:bias] = (moves[:, :, None] * read[:, None, :]).reshape(len(read), -1)
         start = bias + moves.shape[1]

@@ -12,15 +12,18 @@ from pydantic import ValidationError
 
 from protos.numbers.round_sums import Sums
 from protos.plan.exchange import Exchanges, stage_at
+from protos.plan.ingredients import Adaptive
 from protos.plan.manifest import manifest_of
 from protos.plan.plan import Plan, plan_from_wire
 from protos.plan.private_training import LARGEST_PATIENTS, PrivateTraining
-from protos.plan.server_rules import apply_rule
+from protos.plan.server_rules import apply_rule, begin_rule
 from protos.plan.volume import most_bytes
 from protos.privacy.accounting import PRIVATE_SCALE, delta_of, together
 from protos.wire.messages import Stage
+from tests.protos.examples import listed
 from tests.protos.privacy.private_plans import PROMISE, private_network_plan, private_plan
 
+EVALUATING = [site | {"tier": "evaluation"} for site in listed(1)] + listed(4)[1:]
 CONCEPT = {"kind": "number", "name": "x", "definition": "X.", "low": 0.0, "high": 1.0}
 
 
@@ -67,8 +70,13 @@ def training_of(plan: Plan) -> PrivateTraining:
         ({"assumed_colluders": 0}, "assumed_colluders is 0"),
         ({"privacy": PROMISE}, "patients under privacy is required"),
         ({"privacy": PROMISE | {"patients": 0}}, "greater than or equal to 1"),
-        ({"method": {"name": "composition", "of": [{"name": "fedavg"}, {"name": "fedprox"}]}}, "several methods"),
-        ({"method": {"name": "fedprox"}}, "after steps of its own"),
+        ({"method": {"name": "composition", "of": [{"name": "fedprox"}, {"name": "fedlp"}]}}, "nobody receives"),
+        ({"method": {"name": "fedadam"}, "weighting": {"name": "rows", "largest_rows": 1024}}, "row weights are"),
+        ({"sites": EVALUATING}, "only evaluates has no share of the noise"),
+        (
+            {"schedule": {"aggregate": "every-round", "epochs": 4, "batches_per_epoch": 1, "epochs_per_round": 2}},
+            "noise at every site that is 1.73 times as large",
+        ),
     ],
     ids=str,
 )
@@ -152,6 +160,36 @@ def test_a_step_is_the_rate_times_the_clipped_sum_over_the_declared_patients(see
     apply_rule(plan, manifest, sums, parameters, {})
 
     np.testing.assert_allclose(parameters, before - 2.0 * 0.5 * numbers / (250 * PRIVATE_SCALE), rtol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["fedadam", "fedyogi", "fedadagrad"])
+def test_an_adaptive_rule_receives_the_step_and_nothing_else(name: str) -> None:
+    """Two rounds give what the formula of the rule gives from the two noisy sums."""
+    plan = private_network_plan(method={"name": name, "rate": 0.5, "offset": 0.1})
+    manifest, training = manifest_of(plan), training_of(plan)
+    rule = plan.ingredients.server_rule
+    assert isinstance(rule, Adaptive)
+    generator, exchange = np.random.default_rng(2), Exchanges(plan, manifest).of(0, Stage.TRAINING, b"")
+    parameters = np.zeros(manifest.parameters, np.float32)
+    state, expected = begin_rule(rule, manifest.parameters), np.zeros(manifest.parameters)
+    first, second = np.zeros(manifest.parameters), np.zeros(manifest.parameters)
+
+    for _ in range(2):
+        numbers = generator.integers(-(1 << 38), 1 << 38, len(training.names))
+        scalars = dict(zip(training.names, numbers.tolist(), strict=True))
+        sums = Sums(exchange=exchange, contributors=4, changes=np.empty(0, np.int32), scalars=scalars)
+        apply_rule(plan, manifest, sums, parameters, state)
+        change = numbers * (-2.0 / (300 * PRIVATE_SCALE))
+        first = 0.9 * first + 0.1 * change
+        if name == "fedadam":
+            second = 0.99 * second + 0.01 * change**2
+        elif name == "fedyogi":
+            second = second - 0.01 * np.sign(second - change**2) * change**2
+        else:
+            second = second + change**2
+        expected += 0.5 * first / (np.sqrt(second) + 0.1)
+
+    np.testing.assert_allclose(parameters, expected, rtol=1e-5, atol=1e-9)
 
 
 def test_a_plan_without_the_promise_trains_as_before() -> None:

@@ -13,10 +13,12 @@ from benchmarks.private_networks import network_plan_of, network_studies
 from coordinator.rounds.run import Run
 from global_layers.one_process import Collection, Part, run_rounds
 from protos.plan.plan import Plan
+from protos.privacy.accounting import PRIVATE_SCALE
 from protos.wire.messages import MalformedMessage
 from site_agent.gate.privacy_ledger import with_noise
 from site_agent.trainer.network_baselines import has_placebo
 from site_agent.trainer.study import Asked, Study
+from tests.protos.privacy.test_patient_privacy import PRIVATE
 
 
 def _federation(epsilon: float, rounds: int = 20) -> tuple[Plan, dict[str, Study]]:
@@ -110,3 +112,47 @@ def test_a_private_round_is_never_drawn_again() -> None:
     with pytest.raises(MalformedMessage, match="a private round to be drawn again"):
         study.train(Asked(round=0, redraw=1), start)
     assert not has_placebo(plan)
+
+
+@pytest.mark.parametrize("name", [name for name in PRIVATE if name not in ("fedavg", "fedbabu")])
+def test_every_private_method_sends_the_sums_of_fedavg(name: str) -> None:
+    """At equal shared values each method sends the same integers in each round, whatever the site trains for itself."""
+    plan, _ = _federation(1.0, rounds=3)
+    content = json.loads(plan.canonical) | {"architecture": {"name": "dense", "hidden": [5]}}
+    tables, generator = uci_tables(CONCEPTS.parent), np.random.default_rng(6)
+    studies = [
+        network_studies(Plan.model_validate_json(json.dumps(content | {"method": one})), tables, seed=1)["va"]
+        for one in ({"name": "fedavg"}, {"name": name} | ({"share_rate": 0.0} if name == "apfl" else {}))
+    ]
+    starts = [studies[0].manifest.initial_parameters(plan.seed)]
+    starts += [generator.standard_normal(len(starts[0])).astype(np.float32) / 3 for _ in range(2)]
+
+    sums = [[study.train(Asked(round=place), start).scalars for place, start in enumerate(starts)] for study in studies]
+
+    assert sums[0] == sums[1]
+    assert len(set(sums[0])) == 3
+    for study in studies:
+        study.close(Asked(round=3), starts[-1])
+    found = [study.conclude().test_outputs for study in studies]
+    has_own = name in ("ditto", "apfl", "local-adaptation")
+    assert (not np.array_equal(*found)) is has_own
+
+
+def test_layers_that_keep_their_first_values_send_nothing_and_shape_no_other_term() -> None:
+    """FedBABU sums the gradients of its shared layers alone, clipped as one vector."""
+    plan, _ = _federation(1.0, rounds=3)
+    changes = {"architecture": {"name": "dense", "hidden": [5]}, "method": {"name": "fedbabu"}, "outputs": None}
+    fixed = Plan.model_validate_json(json.dumps(json.loads(plan.canonical) | changes))
+    study = network_studies(fixed, uci_tables(CONCEPTS.parent), seed=1)["va"]
+    training = fixed.private_training
+    assert training is not None
+
+    (first, second) = (
+        study.train(Asked(round=number), study.manifest.initial_parameters(fixed.seed) + number).scalars
+        for number in range(2)
+    )
+
+    assert {tensor.part.value for tensor in training.tensors} == {"input"}
+    assert len(first) == len(second) == len(training.names) == study.manifest.parameters
+    rows = np.asarray(study.own.training.targets).size
+    assert 0 < np.linalg.norm(np.array(first, np.float64)) / PRIVATE_SCALE <= rows

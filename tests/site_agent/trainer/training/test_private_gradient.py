@@ -142,3 +142,20 @@ def test_sums_that_nearly_cancel_change_no_other_term() -> None:
     ]
 
     np.testing.assert_array_equal(together, np.sum(np.array(alone), axis=0))
+
+
+@pytest.mark.parametrize("has_patients", [False, True])
+def test_the_gradient_of_the_first_layers_alone_is_clipped_alone(has_patients: bool) -> None:
+    """With a wide clip it is a part of the whole gradient. With a narrow one each term has the norm 1 by itself."""
+    generator = np.random.default_rng(8)
+    layers = layers_of((5, 6, 1), generator)
+    features, outcomes = table_of(30, 5, generator)
+    patients = generator.integers(0, 9, 30) if has_patients else None
+    numbers = layers[0].number_count
+
+    whole = clipped_gradients(layers, 500.0, features, outcomes, patients)
+    first = clipped_gradients(layers, 500.0, features, outcomes, patients, shared=1)
+    alone = clipped_gradients(layers, 1e-3, features[:1], outcomes[:1], None, shared=1)
+
+    np.testing.assert_allclose(first, whole[:numbers], atol=2e5)  # of 2**30: rounding to steps depends on the norm
+    assert 0.99 < norm_of(np.array(alone)) <= 1.0
