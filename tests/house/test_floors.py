@@ -57,6 +57,8 @@ PATIENTS = frozenset(
         "pyarrow",
         "openpyxl",
         "PIL",
+        "nibabel",
+        "pydicom",
         "onnx",
         "onnxruntime",
         "blake3",

@@ -207,6 +207,7 @@ def _image(column: ImageColumn) -> Json:
         "channels": size.channels,
         "height": size.height,
         "width": size.width,
+        "lowest": column.lowest,
         "highest": column.highest,
         "window": list(column.limits),
     }

@@ -86,8 +86,10 @@ def made_up_values(contract: Contract, profile: Profile | None, rows: int, seed:
     """
     generator = np.random.default_rng(seed)
     if contract.image is not None:
-        drawn_images = generator.integers(0, contract.image.highest + 1, (rows, contract.image.image.numbers))
-        return drawn_images.astype(np.float64)
+        column = contract.image
+        edges = (0.0, float(column.highest)) if column.files is None else column.limits
+        drawn_images = generator.uniform(*edges, (rows, column.image.numbers))
+        return np.rint(drawn_images) if column.files is None else drawn_images
     limits = {one.name: (one.low, one.high) for one in profile.columns} if profile else {}
     days = [_MADE_UP_DAY + generator.integers(0, 1000, rows).astype(np.float64) for _ in other_days(contract)]
     columns: list[Numbers] = []

@@ -334,7 +334,9 @@ def _intensities(image: Mapping[str, Any], row: Mapping[str, Any]) -> list[float
         part = parts.pop()
         if isinstance(part, list | tuple):
             parts.extend(reversed(part))
-        elif isinstance(part, int | float) and not isinstance(part, bool) and 0 <= part <= image["highest"]:
+        elif isinstance(part, bool) or not isinstance(part, int | float):
+            return NOT_INTENSITIES
+        elif image["lowest"] <= part <= image["highest"]:
             found.append(float(part))
         else:
             return NOT_INTENSITIES

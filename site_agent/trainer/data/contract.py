@@ -256,10 +256,11 @@ class Contract(Document):
     @property
     def digest(self) -> str:
         """The SHA-256 of everything declared, in hexadecimal. Comments and the order of keys do not matter."""
-        # A contract that refuses missing outcomes has the digest that it had before this could be declared.
-        drops = self.target.missing == "drop"
-        left_out = None if drops else {"columns": {self.columns.index(self.target): {"missing"}}}
-        return hashlib.sha256(self.model_dump_json(exclude=left_out).encode()).hexdigest()
+        # Contracts that refuse missing outcomes, or have pictures, keep the digest of the time before the other choice.
+        left_out = {} if self.target.missing == "drop" else {self.columns.index(self.target): {"missing"}}
+        if self.image is not None and self.image.files is None:
+            left_out[self.columns.index(self.image)] = {"files"}
+        return hashlib.sha256(self.model_dump_json(exclude={"columns": left_out}).encode()).hexdigest()
 
 
 def read_contract(path: Path) -> Contract:

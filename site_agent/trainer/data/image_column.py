@@ -9,12 +9,13 @@ from __future__ import annotations
 from pathlib import PurePosixPath
 from typing import Annotated, Final, Literal
 
-from pydantic import AfterValidator, Field, StrictInt, model_validator
+from pydantic import AfterValidator, Field, StrictFloat, StrictInt, model_validator
 
 from protos.plan.documents import Document
 from protos.plan.networks.convolutional_networks import ImageSize
 from site_agent.trainer.data.codes import Code, Name, Words
 
+LARGEST_INTENSITY: Final = 1 << 24  # float32 holds every whole number up to here
 CHANNEL_NAMES: Final = {1: ("grey",), 3: ("red", "green", "blue")}
 
 
@@ -25,15 +26,53 @@ def _beside_the_table(folder: str) -> str:
     return folder
 
 
+Intensity = StrictInt | Annotated[StrictFloat, Field(allow_inf_nan=False)]
+Plane = Literal["axial", "coronal", "sagittal"]
+
+
+class DicomFiles(Document):
+    """One DICOM file for each row; of a file with several frames the path ends in `#` and the frame's number from 1.
+
+    Attributes:
+        modality: what the files have to be, such as CT; None takes any.
+        plane: turns each image to the usual view of this plane; None takes the pixels as they are stored.
+        burned_in: `refuse-yes` refuses files that say YES in BurnedInAnnotation, `require-no` also those that do not
+            say NO.
+        patient_tags: `refuse` refuses files that still have the patient's name, number, birth date or address.
+    """
+
+    kind: Literal["dicom"]
+    modality: Annotated[str, Field(pattern=r"^[A-Z]{2,16}$")] | None = None
+    plane: Plane | None = None
+    burned_in: Literal["refuse-yes", "require-no"] = "refuse-yes"
+    patient_tags: Literal["allow", "refuse"] = "allow"
+
+
+class NiftiFiles(Document):
+    """One slice of a NIfTI volume for each row: the declared one, or that whose number from 1 ends the path after `#`.
+
+    Attributes:
+        plane: of the slice. Slices are counted from the feet to the head, from the front to the back, or from the
+            patient's right to the left.
+        at: where the slice lies between the first (0) and the last (1), if the path has no number.
+    """
+
+    kind: Literal["nifti"]
+    plane: Plane
+    at: float = Field(default=0.5, ge=0, le=1)
+
+
 class ImageColumn(Document):
-    """The path of one image for each row, in a folder beside the table: PNG or JPEG.
+    """The path of one image for each row, in a folder beside the table: PNG, JPEG, DICOM or NIfTI.
 
     Attributes:
         folder: from the table's folder.
         image: the size that the network reads; the plan's `architecture.image` has to be equal.
+        files: None for PNG and JPEG.
         bits: of one channel of a pixel in the files; 16 is for grey PNG files.
-        window: the intensities that become 0 and 1, others in between; None takes all that `bits` allows.
-        orientation: `exif` turns an image as its EXIF entry says; `stored` ignores the entry.
+        window: the intensities that become 0 and 1, others in between; None takes all that `bits` allows. DICOM and
+            NIfTI need it, in the unit of the files after their slope and intercept.
+        orientation: of PNG and JPEG; `exif` turns an image as its EXIF entry says; `stored` ignores the entry.
         resize: `refuse` wants files of exactly this size; `stretch` gives each file this size.
     """
 
@@ -41,8 +80,9 @@ class ImageColumn(Document):
     role: Literal["image"]
     folder: Annotated[str, Field(min_length=1, max_length=1000), AfterValidator(_beside_the_table)]
     image: ImageSize
+    files: Annotated[DicomFiles | NiftiFiles, Field(discriminator="kind")] | None = None
     bits: Literal[8, 16] = 8
-    window: tuple[StrictInt, StrictInt] | None = None
+    window: tuple[Intensity, Intensity] | None = None
     orientation: Literal["exif", "stored"] = "exif"
     resize: Literal["refuse", "stretch"] = "refuse"
     missing_markers: tuple[Code, ...] = ()
@@ -51,8 +91,13 @@ class ImageColumn(Document):
     @model_validator(mode="after")
     def _readable(self) -> ImageColumn:
         low, high = self.limits
-        if not 0 <= low < high <= self.highest:
-            raise ValueError(f"window is the lowest and the highest intensity, between 0 and {self.highest}")
+        if not self.lowest <= low < high <= self.highest:
+            between = f"between {self.lowest} and {self.highest}"
+            raise ValueError(f"window is the lowest and the highest intensity, {between}")
+        if self.files is not None and (self.window is None or self.bits != 8 or self.orientation != "exif"):
+            raise ValueError("DICOM and NIfTI files need a window; bits and orientation are for PNG and JPEG")
+        if isinstance(self.files, NiftiFiles) and self.image.channels != 1:
+            raise ValueError("a slice of a NIfTI volume is grey, with channels: 1")
         if self.bits == 16 and self.image.channels != 1:
             raise ValueError("bits: 16 is for grey images, with channels: 1")
         return self
@@ -60,10 +105,15 @@ class ImageColumn(Document):
     @property
     def highest(self) -> int:
         """The highest intensity of a file."""
-        return (1 << self.bits) - 1
+        return (1 << self.bits) - 1 if self.files is None else LARGEST_INTENSITY
 
     @property
-    def limits(self) -> tuple[int, int]:
+    def lowest(self) -> int:
+        """The lowest intensity of a file."""
+        return 0 if self.files is None else -LARGEST_INTENSITY
+
+    @property
+    def limits(self) -> tuple[float, float]:
         """The intensities that become 0 and 1."""
         return self.window or (0, self.highest)
 

@@ -15,46 +15,31 @@ from __future__ import annotations
 import errno
 import io
 import os
+import re
 import stat
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias, assert_never
 
 import numpy as np
 import numpy.typing as npt
 
 from protos.errors import ConfigurationError, DataError
+from site_agent.trainer.data import image_flaws
 from site_agent.trainer.data.cell_rules import MISSING, Flaw
-from site_agent.trainer.data.image_column import ImageColumn
+from site_agent.trainer.data.image_column import DicomFiles, ImageColumn, NiftiFiles
+from site_agent.trainer.data.medical_images import dicom_image, nifti_slice
 
 if TYPE_CHECKING:
     from PIL import Image
 
 Pixels: TypeAlias = npt.NDArray[np.float32]
 
-LARGEST_FILE_BYTES: Final = 64 << 20
-LARGEST_FILE_PIXELS: Final = 1 << 25  # of a file that is stretched; some 0.8 GB for a moment with three channels
 LARGEST_TABLE_NUMBERS: Final = 1 << 28  # 1 GiB of float32 for all images of a table
 
-OUTSIDE: Final = Flaw("a path that leaves the images' folder or follows a link")
-NO_FILE: Final = Flaw("no such file in the images' folder")
-UNREADABLE: Final = Flaw("a file that this user may not read")
-NOT_PLAIN: Final = Flaw("a folder or a device instead of a file")
-EMPTY: Final = Flaw("an empty file")
-TOO_LONG: Final = Flaw(f"a file of more than {LARGEST_FILE_BYTES >> 20} MiB")
-OTHER_FORMAT: Final = Flaw("a file that is neither PNG nor JPEG")
-DAMAGED: Final = Flaw("a damaged image file")
-SEVERAL: Final = Flaw("a file with several images")
-TRANSPARENT: Final = Flaw("an image with transparency; save it without")
-GREY: Final = Flaw("a grey image, and the contract declares channels: 3")
-COLOURED: Final = Flaw("an image in colour, and the contract declares channels: 1")
-WIDE: Final = Flaw("an image with 16 bits, and the contract declares bits: 8")
-NARROW: Final = Flaw("an image with 8 bits, and the contract declares bits: 16")
-OTHER_PIXELS: Final = Flaw("an image with a palette, with black and white only, or for print; save it as grey or RGB")
-TOO_MANY_PIXELS: Final = Flaw(f"an image of more than {LARGEST_FILE_PIXELS} pixels")
-
+_NUMBERED: Final = re.compile(r"(.+)#([0-9]{1,6})")
 _FORMATS: Final = ("PNG", "JPEG")
 _MODES: Final = {"L": (1, 8), "I;16": (1, 16), "RGB": (3, 8)}
 
@@ -91,14 +76,7 @@ class ImageFolder:
                 consequence="The table was not used and nothing left this site.",
                 remedy="Correct the key folder of the column with the role image in the contract.",
             )
-        try:
-            import PIL.Image  # noqa: F401  # only the sites with images need it
-        except ImportError as cause:
-            raise ConfigurationError(
-                what="The package pillow is not installed, and a table with images needs it.",
-                consequence="The table was not used and nothing left this site.",
-                remedy='Install the extra: pip install "global-layers[site]".',
-            ) from cause
+        _require_libraries(column)
 
     def read(self, cells: Sequence[str]) -> Taken:
         """The images of some rows.
@@ -129,13 +107,58 @@ class ImageFolder:
                 remedy="Declare a smaller image size with `resize: stretch` in the contract, or use fewer rows.",
             )
 
-    def _image(self, path: str) -> Pixels | Flaw:
+    def _image(self, cell: str) -> Pixels | Flaw:
+        path, number = cell, None
+        if self._column.files is not None and (found := _NUMBERED.fullmatch(cell)):
+            path, number = found[1], int(found[2])
         content = _content(self._root, path)
-        return content if isinstance(content, Flaw) else pixels_of(content, self._column)
+        return content if isinstance(content, Flaw) else pixels_of(content, self._column, number)
 
 
-def pixels_of(content: bytes, column: ImageColumn) -> Pixels | Flaw:
-    """One file's image: float32 of shape (numbers of an image,) in [0, 1]; or why it cannot be used."""
+def _require_libraries(column: ImageColumn) -> None:
+    """Raise ConfigurationError if a library for the declared files is not installed. Only sites with them need it."""
+    package, extra = "pillow", "site"
+    try:
+        import PIL.Image  # noqa: F401
+
+        match column.files:
+            case DicomFiles():
+                package, extra = "pydicom", "site,imaging"
+                import pydicom  # noqa: F401
+            case NiftiFiles():
+                package, extra = "nibabel", "site,imaging"
+                import nibabel  # noqa: F401
+            case None:
+                pass
+            case _:
+                assert_never(column.files)
+    except ImportError as cause:
+        raise ConfigurationError(
+            what=f"The package {package} is not installed, and a table with such images needs it.",
+            consequence="The table was not used and nothing left this site.",
+            remedy=f'Install the extra: pip install "global-layers[{extra}]".',
+        ) from cause
+
+
+def pixels_of(content: bytes, column: ImageColumn, number: int | None = None) -> Pixels | Flaw:
+    """One file's image: float32 of shape (numbers of an image,) in [0, 1]; or why it cannot be used.
+
+    `number` is that of a frame or slice of a medical file, from 1.
+    """
+    match column.files:
+        case DicomFiles():
+            found = dicom_image(content, column, column.files, number)
+        case NiftiFiles():
+            found = nifti_slice(content, column.files, number)
+        case None:
+            return _picture(content, column)
+        case _:
+            assert_never(column.files)
+    return found if isinstance(found, Flaw) else _fitted(found, column)
+
+
+def _picture(content: bytes, column: ImageColumn) -> Pixels | Flaw:
+    """A PNG or JPEG file's image."""
     from PIL import Image, UnidentifiedImageError
 
     try:
@@ -146,18 +169,18 @@ def pixels_of(content: bytes, column: ImageColumn) -> Pixels | Flaw:
                 flaw = _flaw_before_decoding(image, column)
                 return _decoded(image, column) if flaw is None else flaw
     except UnidentifiedImageError:
-        return OTHER_FORMAT
+        return image_flaws.OTHER_FORMAT
     except (Image.DecompressionBombError, Image.DecompressionBombWarning):
-        return TOO_MANY_PIXELS
+        return image_flaws.TOO_MANY_PIXELS
     except Exception:  # the decoders raise nearly every kind of error for damaged bytes
-        return DAMAGED
+        return image_flaws.DAMAGED
 
 
 def _content(root: Path, path: str) -> bytes | Flaw:
     """The bytes of a file in a folder. Each part is opened from the one before, so nothing can be exchanged between."""
     parts = PurePosixPath(path).parts
     if not parts or path.startswith("/") or ".." in parts or "\0" in path:
-        return OUTSIDE
+        return image_flaws.OUTSIDE
     descriptors: list[int] = []
     try:
         descriptors.append(os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
@@ -167,17 +190,17 @@ def _content(root: Path, path: str) -> bytes | Flaw:
             descriptors.append(os.open(part, flags, dir_fd=descriptors[-1]))
         found = os.fstat(descriptors[-1])
         if not stat.S_ISREG(found.st_mode):
-            return NOT_PLAIN
+            return image_flaws.NOT_PLAIN
         if not found.st_size:
-            return EMPTY
-        if found.st_size > LARGEST_FILE_BYTES:
-            return TOO_LONG
+            return image_flaws.EMPTY
+        if found.st_size > image_flaws.LARGEST_FILE_BYTES:
+            return image_flaws.TOO_LONG
         with os.fdopen(os.dup(descriptors[-1]), "rb") as file:
-            return file.read(LARGEST_FILE_BYTES)
+            return file.read(image_flaws.LARGEST_FILE_BYTES)
     except OSError as error:
         return _flaw_of(error)
     except ValueError:  # half of a character
-        return NO_FILE
+        return image_flaws.NO_FILE
     finally:
         for descriptor in descriptors:
             os.close(descriptor)
@@ -185,44 +208,53 @@ def _content(root: Path, path: str) -> bytes | Flaw:
 
 def _flaw_of(error: OSError) -> Flaw:
     if error.errno == errno.ELOOP:
-        return OUTSIDE
-    return UNREADABLE if isinstance(error, PermissionError) else NO_FILE
+        return image_flaws.OUTSIDE
+    return image_flaws.UNREADABLE if isinstance(error, PermissionError) else image_flaws.NO_FILE
 
 
 def _flaw_before_decoding(image: Image.Image, column: ImageColumn) -> Flaw | None:
     """What is wrong by the header alone."""
     if getattr(image, "n_frames", 1) != 1:
-        return SEVERAL
+        return image_flaws.SEVERAL
     width, height = image.size
     wanted = column.image
     if column.resize == "refuse" and sorted((width, height)) != sorted((wanted.width, wanted.height)):
-        return _other_size(column)
-    if width * height > LARGEST_FILE_PIXELS:
-        return TOO_MANY_PIXELS
+        return image_flaws.other_size(column)
+    if width * height > image_flaws.LARGEST_FILE_PIXELS:
+        return image_flaws.TOO_MANY_PIXELS
     if image.mode in ("RGBA", "LA", "PA", "La", "RGBa") or "transparency" in image.info:
-        return TRANSPARENT
+        return image_flaws.TRANSPARENT
     if image.mode not in _MODES:
-        return OTHER_PIXELS
+        return image_flaws.OTHER_PIXELS
     channels, bits = _MODES[image.mode]
     if channels != wanted.channels:
-        return GREY if channels == 1 else COLOURED
-    if bits == 8 and any(";16" in str(tile) for tile in getattr(image, "tile", ())):
+        return image_flaws.GREY if channels == 1 else image_flaws.COLOURED
+    stored = " ".join(str(tile) for tile in getattr(image, "tile", ()))
+    if ";2" in stored or ";4" in stored:
+        return image_flaws.FEW_BITS  # the library would stretch them to 8 without a word
+    if bits == 8 and ";16" in stored:
         bits = 16  # of a colour image the library would drop the lower 8 without a word
     if bits != column.bits:
-        return WIDE if bits == 16 else NARROW
+        return image_flaws.WIDE if bits == 16 else image_flaws.NARROW
     return None
 
 
 def _decoded(image: Image.Image, column: ImageColumn) -> Pixels | Flaw:
-    from PIL import Image as Images
     from PIL import ImageOps
 
-    wanted = column.image
     image.load()
     turned = ImageOps.exif_transpose(image) if column.orientation == "exif" else image
-    if column.resize == "refuse" and turned.size != (wanted.width, wanted.height):
-        return _other_size(column)
-    values = np.asarray(turned, dtype=np.float32).reshape(turned.height, turned.width, wanted.channels)
+    values = np.asarray(turned, dtype=np.float32).reshape(turned.height, turned.width, column.image.channels)
+    return _fitted(values, column)
+
+
+def _fitted(values: Pixels, column: ImageColumn) -> Pixels | Flaw:
+    """An upright image, (height, width, channels), in the declared size and window."""
+    from PIL import Image as Images
+
+    wanted = column.image
+    if column.resize == "refuse" and values.shape[:2] != (wanted.height, wanted.width):
+        return image_flaws.other_size(column)
     planes = [values[:, :, channel] for channel in range(wanted.channels)]
     if column.resize == "stretch":
         size = (wanted.width, wanted.height)
@@ -235,7 +267,3 @@ def in_window(intensities: Pixels, column: ImageColumn) -> Pixels:
     low, high = column.limits
     scaled: Pixels = np.clip((intensities - np.float32(low)) / np.float32(high - low), 0.0, 1.0)
     return scaled
-
-
-def _other_size(column: ImageColumn) -> Flaw:
-    return Flaw(f"an image of another size than {column.image.height} by {column.image.width} pixels")

@@ -20,7 +20,7 @@ from PIL import Image
 from protos.errors import ConfigurationError, DataError, UsageError
 from site_agent.desk.drafting.invent import invent
 from site_agent.hospital import Split
-from site_agent.trainer.data import image_files
+from site_agent.trainer.data import image_files, image_flaws
 from site_agent.trainer.data.cell_rules import Flaw
 from site_agent.trainer.data.contract import Contract
 from site_agent.trainer.data.dataset import prepare_rows
@@ -171,28 +171,30 @@ def with_palette() -> Image.Image:
 PLAIN = encoded(Image.fromarray(drawn(0)))
 COLOUR = {"image": {"height": 4, "width": 6, "channels": 3}}
 WRONG: dict[str, tuple[bytes, dict[str, Any], Flaw | str]] = {
-    "no image": (b"who,scan,ill", {}, image_files.OTHER_FORMAT),
-    "another format": (encoded(Image.fromarray(drawn(0)), "GIF"), {}, image_files.OTHER_FORMAT),
-    "half a file": (PLAIN[: len(PLAIN) - 30], {}, image_files.DAMAGED),
-    "no pixels": (header(6, 4), {}, image_files.DAMAGED),
-    "two images in PNG": (several("PNG"), {}, image_files.SEVERAL),
-    "two images in JPEG": (several("MPO"), COLOUR, image_files.SEVERAL),
-    "transparency": (encoded(Image.new("RGBA", (6, 4))), COLOUR, image_files.TRANSPARENT),
-    "grey with transparency": (encoded(Image.new("LA", (6, 4))), {}, image_files.TRANSPARENT),
-    "one transparent colour": (encoded(Image.new("L", (6, 4)), transparency=0), {}, image_files.TRANSPARENT),
-    "palette": (encoded(with_palette()), {}, image_files.OTHER_PIXELS),
-    "black and white": (encoded(Image.new("1", (6, 4))), {}, image_files.OTHER_PIXELS),
-    "for print": (encoded(Image.new("CMYK", (6, 4)), "JPEG"), COLOUR, image_files.OTHER_PIXELS),
-    "colour for grey": (encoded(Image.new("RGB", (6, 4))), {}, image_files.COLOURED),
-    "grey for colour": (PLAIN, COLOUR, image_files.GREY),
-    "16 bits for 8": (encoded(Image.fromarray(drawn(0, 4, 6, dtype=np.uint16))), {}, image_files.WIDE),
-    "16 bits of colour": (header(6, 4, depth=16, kind=2), COLOUR, image_files.WIDE),
-    "8 bits for 16": (PLAIN, {"bits": 16}, image_files.NARROW),
+    "no image": (b"who,scan,ill", {}, image_flaws.OTHER_FORMAT),
+    "another format": (encoded(Image.fromarray(drawn(0)), "GIF"), {}, image_flaws.OTHER_FORMAT),
+    "half a file": (PLAIN[: len(PLAIN) - 30], {}, image_flaws.DAMAGED),
+    "no pixels": (header(6, 4), {}, image_flaws.DAMAGED),
+    "two images in PNG": (several("PNG"), {}, image_flaws.SEVERAL),
+    "two images in JPEG": (several("MPO"), COLOUR, image_flaws.SEVERAL),
+    "transparency": (encoded(Image.new("RGBA", (6, 4))), COLOUR, image_flaws.TRANSPARENT),
+    "grey with transparency": (encoded(Image.new("LA", (6, 4))), {}, image_flaws.TRANSPARENT),
+    "one transparent colour": (encoded(Image.new("L", (6, 4)), transparency=0), {}, image_flaws.TRANSPARENT),
+    "palette": (encoded(with_palette()), {}, image_flaws.OTHER_PIXELS),
+    "black and white": (encoded(Image.new("1", (6, 4))), {}, image_flaws.OTHER_PIXELS),
+    "for print": (encoded(Image.new("CMYK", (6, 4)), "JPEG"), COLOUR, image_flaws.OTHER_PIXELS),
+    "colour for grey": (encoded(Image.new("RGB", (6, 4))), {}, image_flaws.COLOURED),
+    "grey for colour": (PLAIN, COLOUR, image_flaws.GREY),
+    "2 bits": (header(6, 4, depth=2), {}, image_flaws.FEW_BITS),
+    "4 bits": (header(6, 4, depth=4), {"resize": "stretch"}, image_flaws.FEW_BITS),
+    "16 bits for 8": (encoded(Image.fromarray(drawn(0, 4, 6, dtype=np.uint16))), {}, image_flaws.WIDE),
+    "16 bits of colour": (header(6, 4, depth=16, kind=2), COLOUR, image_flaws.WIDE),
+    "8 bits for 16": (PLAIN, {"bits": 16}, image_flaws.NARROW),
     "larger": (encoded(Image.new("L", (12, 8))), {}, "an image of another size than 4 by 6 pixels"),
     "on its side": (encoded(Image.new("L", (4, 6))), {}, "an image of another size than 4 by 6 pixels"),
-    "a bomb": (header(60_000, 60_000), {"resize": "stretch"}, image_files.TOO_MANY_PIXELS),
-    "a small bomb": (header(10_000, 9_000), {"resize": "stretch"}, image_files.TOO_MANY_PIXELS),
-    "a bomb that the library lets pass": (header(8_000, 8_000), {"resize": "stretch"}, image_files.TOO_MANY_PIXELS),
+    "a bomb": (header(60_000, 60_000), {"resize": "stretch"}, image_flaws.TOO_MANY_PIXELS),
+    "a small bomb": (header(10_000, 9_000), {"resize": "stretch"}, image_flaws.TOO_MANY_PIXELS),
+    "a bomb that the library lets pass": (header(8_000, 8_000), {"resize": "stretch"}, image_flaws.TOO_MANY_PIXELS),
 }
 
 
@@ -227,7 +229,7 @@ def test_a_damaged_exif_entry_does_not_turn_an_image_by_chance(form: str) -> Non
 
     found = pixels_of(longer, column(image={"height": 6, "width": 4}))
 
-    assert found == image_files.DAMAGED
+    assert found == image_flaws.DAMAGED
 
 
 @pytest.mark.parametrize("seed", range(300))
@@ -296,7 +298,7 @@ def empty(folder: Path) -> str:
 def enormous(folder: Path) -> str:
     """A file that is too long, without a block on the disk."""
     with (folder / "scans" / SECRET).open("wb") as file:
-        file.truncate(image_files.LARGEST_FILE_BYTES + 1)
+        file.truncate(image_flaws.LARGEST_FILE_BYTES + 1)
     return SECRET
 
 
@@ -307,17 +309,17 @@ def under_a_file(folder: Path) -> str:
 
 
 PLACES: list[tuple[Callable[[Path], str], Flaw]] = [
-    (outside, image_files.OUTSIDE),
-    (absolute, image_files.OUTSIDE),
-    (linked, image_files.OUTSIDE),
-    (through_a_linked_folder, image_files.OUTSIDE),
-    (lambda _: SECRET, image_files.NO_FILE),
-    (lambda _: SECRET * 100, image_files.NO_FILE),
-    (under_a_file, image_files.NO_FILE),
-    (a_pipe, image_files.NOT_PLAIN),
-    (a_folder, image_files.NOT_PLAIN),
-    (empty, image_files.EMPTY),
-    (enormous, image_files.TOO_LONG),
+    (outside, image_flaws.OUTSIDE),
+    (absolute, image_flaws.OUTSIDE),
+    (linked, image_flaws.OUTSIDE),
+    (through_a_linked_folder, image_flaws.OUTSIDE),
+    (lambda _: SECRET, image_flaws.NO_FILE),
+    (lambda _: SECRET * 100, image_flaws.NO_FILE),
+    (under_a_file, image_flaws.NO_FILE),
+    (a_pipe, image_flaws.NOT_PLAIN),
+    (a_folder, image_flaws.NOT_PLAIN),
+    (empty, image_flaws.EMPTY),
+    (enormous, image_flaws.TOO_LONG),
 ]
 
 
@@ -458,9 +460,19 @@ def test_a_steady_split_and_a_digest_follow_the_images(tmp_path: Path) -> None:
     assert before.digest != after.digest
 
 
-def test_the_library_is_asked_for_where_it_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A site with images and without the package reads how to install it."""
-    monkeypatch.setitem(sys.modules, "PIL.Image", None)
+MISSING_LIBRARIES: list[tuple[str, str, dict[str, Any] | None]] = [
+    ("PIL", "pillow is not installed.*site", None),
+    ("pydicom", "pydicom is not installed.*site,imaging", {"kind": "dicom"}),
+    ("nibabel", "nibabel is not installed.*site,imaging", {"kind": "nifti", "plane": "axial"}),
+]
 
-    with pytest.raises(ConfigurationError, match="pillow is not installed"):
-        read_table(table(tmp_path, ["good.png"] * 12, {"good.png": PLAIN}), contract())
+
+@pytest.mark.parametrize(("library", "words", "files"), MISSING_LIBRARIES)
+def test_the_library_is_asked_for_where_it_is_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, library: str, words: str, files: dict[str, Any] | None
+) -> None:
+    """A site with such images and without the package reads how to install it."""
+    monkeypatch.setitem(sys.modules, library, None)
+
+    with pytest.raises(ConfigurationError, match=words):
+        read_table(table(tmp_path, ["good.png"] * 12, {"good.png": PLAIN}), contract(files=files, window=[0, 1]))

@@ -1,0 +1,266 @@
+"""Reads one image of a DICOM file or one slice of a NIfTI volume, and refuses what the contract does not allow.
+
+Both kinds say how a patient lies, so an image is turned to the usual view of its plane: the patient's right at the left
+of an axial or coronal image, the face at the left of a sagittal one. The rules:
+
+* sizes are checked in the header, and nothing is unpacked that is larger than the header or the limits say;
+* intensities are in the file's own unit, after its one slope and intercept;
+* of a DICOM file only the tags in `_READ` and the pixels are parsed. No tag leaves this module;
+* an image with burnt-in names according to its own tags is refused. The pixels themselves are not searched.
+"""
+
+from __future__ import annotations
+
+import gzip
+import io
+import logging
+import warnings
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from site_agent.trainer.data import image_flaws
+from site_agent.trainer.data.cell_rules import Flaw
+from site_agent.trainer.data.image_column import LARGEST_INTENSITY, DicomFiles, ImageColumn, NiftiFiles, Plane
+
+if TYPE_CHECKING:
+    from nibabel.nifti1 import Nifti1Header
+    from pydicom import Dataset
+
+Intensities: TypeAlias = npt.NDArray[np.float32]  # (height, width, channels)
+Direction: TypeAlias = tuple[int, int]  # the patient's axis (left, back, head) and its sign
+
+# Down and to the right in the usual view of a plane, and across it. DICOM's axes: 0 to the left, 1 to the back, 2 to
+# the head.
+_VIEWS: Final[dict[Plane, tuple[Direction, Direction, Direction]]] = {
+    "axial": ((1, 1), (0, 1), (2, 1)),
+    "coronal": ((2, -1), (0, 1), (1, 1)),
+    "sagittal": ((2, -1), (1, 1), (0, 1)),
+}
+_STRAIGHT: Final = 0.8  # the least cosine between an image's edge and the patient's axis, some 37 degrees
+
+_PLAIN: Final = ("1.2.840.10008.1.2", "1.2.840.10008.1.2.1", "1.2.840.10008.1.2.2")
+_JPEG: Final = ("1.2.840.10008.1.2.4.50", "1.2.840.10008.1.2.4.90", "1.2.840.10008.1.2.4.91")  # baseline, 2000
+_PATIENT: Final = (
+    "PatientName", "PatientID", "PatientBirthDate", "PatientAddress", "PatientTelephoneNumbers", "OtherPatientNames",
+    "OtherPatientIDs", "PatientMotherBirthName",
+)  # fmt: skip
+_SEVERAL_SCALES: Final = (
+    "ModalityLUTSequence", "SharedFunctionalGroupsSequence", "PerFrameFunctionalGroupsSequence",
+)  # fmt: skip
+_READ: Final = (
+    "Modality", "BurnedInAnnotation", "ImageOrientationPatient", "RescaleSlope", "RescaleIntercept", "Rows", "Columns",
+    "NumberOfFrames", "SamplesPerPixel", "PhotometricInterpretation", "PlanarConfiguration", "BitsAllocated",
+    "BitsStored", "HighBit", "PixelRepresentation", "PixelData", *_PATIENT, *_SEVERAL_SCALES,
+)  # fmt: skip
+_HEADER_BYTES: Final = {348: "nifti1", 540: "nifti2"}
+
+
+def dicom_image(content: bytes, column: ImageColumn, files: DicomFiles, number: int | None) -> Intensities | Flaw:
+    """Return the image of a DICOM file: one frame, in the usual view if the contract names a plane.
+
+    Args:
+        content: the file.
+        column: the size that is wanted, and the window by which an image with inverted grey is turned.
+        files: what the contract says about DICOM files.
+        number: of the frame, from 1; None for a file with one.
+    """
+    from PIL import Image
+
+    logging.getLogger("pydicom").disabled = True  # its warnings may hold the text of a tag
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            warnings.simplefilter("error", Image.DecompressionBombWarning)
+            found = _dicom_tags(content)
+            if isinstance(found, Flaw):
+                return found
+            flaw = _dicom_flaw(found, column, files, number)
+            return _dicom_pixels(found, column, files, number or 1) if flaw is None else flaw
+    except Exception:  # the decoders raise nearly every kind of error for damaged bytes
+        return image_flaws.DAMAGED
+
+
+def _dicom_tags(content: bytes) -> Dataset | Flaw:
+    import pydicom
+    from pydicom.filereader import read_dataset, read_preamble
+
+    if content[128:132] != b"DICM":
+        return image_flaws.NOT_DICOM
+    file = io.BytesIO(content)
+    read_preamble(file, force=False)
+    # Group 2 alone says how the rest is packed. A deflated file would be unpacked whole before its first tag.
+    meta = read_dataset(file, False, True, stop_when=lambda tag, _kind, _length: tag.group != 2)
+    if meta.get("TransferSyntaxUID") not in (*_PLAIN, *_JPEG):
+        return image_flaws.PACKED
+    return pydicom.dcmread(io.BytesIO(content), specific_tags=list(_READ))
+
+
+def _dicom_flaw(tags: Dataset, column: ImageColumn, files: DicomFiles, number: int | None) -> Flaw | None:
+    """What is wrong by the tags alone."""
+    burned_in = str(tags.get("BurnedInAnnotation") or "").strip().upper()
+    if burned_in == "YES":
+        return image_flaws.BURNED_IN
+    if burned_in != "NO" and files.burned_in == "require-no":
+        return image_flaws.NOT_DECLARED_CLEAN
+    if files.patient_tags == "refuse" and any(str(tags.get(name) or "").strip(" ^=") for name in _PATIENT):
+        return image_flaws.WITH_PATIENT
+    if files.modality is not None and tags.get("Modality") != files.modality:
+        return image_flaws.OTHER_MODALITY
+    if "PixelData" not in tags:
+        return image_flaws.NO_PIXELS
+    if any(name in tags for name in _SEVERAL_SCALES):
+        return image_flaws.UNSCALED
+    frames = int(tags.get("NumberOfFrames") or 1)
+    if not 1 <= (1 if number is None else number) <= frames:
+        return image_flaws.NO_SUCH_SLICE
+    if number is None and frames != 1:
+        return image_flaws.SEVERAL
+    height, width, wanted = int(tags.Rows), int(tags.Columns), column.image
+    if column.resize == "refuse" and sorted((width, height)) != sorted((wanted.width, wanted.height)):
+        return image_flaws.other_size(column)
+    if height * width > image_flaws.LARGEST_FILE_PIXELS:
+        return image_flaws.TOO_MANY_PIXELS
+    kind, bits = str(tags.PhotometricInterpretation), int(tags.BitsAllocated)
+    channels = 1 if kind.startswith("MONOCHROME") else 3
+    if bits not in (8, 16) or kind == "PALETTE COLOR" or int(tags.SamplesPerPixel) != channels:
+        return image_flaws.NOT_GREY_OR_RGB
+    if channels != wanted.channels:
+        return image_flaws.GREY if channels == 1 else image_flaws.COLOURED
+    return None
+
+
+def _dicom_pixels(tags: Dataset, column: ImageColumn, files: DicomFiles, number: int) -> Intensities | Flaw:
+    from PIL import Image
+    from pydicom.encaps import get_frame
+    from pydicom.pixels.utils import pixel_array
+
+    if tags.file_meta.TransferSyntaxUID in _JPEG:
+        frames = int(tags.get("NumberOfFrames") or 1)
+        with Image.open(io.BytesIO(get_frame(tags.PixelData, number - 1, number_of_frames=frames))) as packed:
+            if packed.size != (int(tags.Columns), int(tags.Rows)):  # the tags were checked, and this is what unpacks
+                return image_flaws.DAMAGED
+    stored = pixel_array(tags, index=number - 1).astype(np.float32)
+    values = stored.reshape(int(tags.Rows), int(tags.Columns), column.image.channels)
+    slope, intercept = tags.get("RescaleSlope"), tags.get("RescaleIntercept")
+    values = values * np.float32(1 if slope is None else slope) + np.float32(0 if intercept is None else intercept)
+    if tags.PhotometricInterpretation == "MONOCHROME1":
+        low, high = column.limits  # the lowest is white, so the window is turned over
+        values = np.float32(low + high) - values
+    if files.plane is None:
+        return _finite(values)
+    towards = np.array([float(part) for part in tags.get("ImageOrientationPatient") or ()])
+    if towards.shape != (6,):
+        return image_flaws.OTHER_PLANE
+    return _upright(values, (_nearest(towards[3:]), _nearest(towards[:3])), files.plane)
+
+
+def nifti_slice(content: bytes, files: NiftiFiles, number: int | None) -> Intensities | Flaw:
+    """Return one slice of a NIfTI volume, in the usual view of the declared plane.
+
+    Args:
+        content: the file, also compressed by gzip.
+        files: the plane, and the slice for a path without a number.
+        number: of the slice, from 1; None takes the declared one.
+    """
+    try:
+        packed = content[:2] == b"\x1f\x8b"
+        with gzip.GzipFile(fileobj=io.BytesIO(content)) if packed else io.BytesIO(content) as file:
+            start = file.read(max(_HEADER_BYTES))
+            header = _nifti_header(start)
+            if isinstance(header, Flaw):
+                return header
+            if (flaw := _nifti_flaw(header)) is not None:
+                return flaw
+            kind, shape = header.get_data_dtype(), header.get_data_shape()[:3]
+            end = header.get_data_offset() + kind.itemsize * int(np.prod(shape))
+            volume = (start + file.read(max(0, end - len(start))))[header.get_data_offset() : end]
+        values = np.frombuffer(volume, dtype=kind).reshape((*shape, *[1] * (3 - len(shape))), order="F")
+        return _nifti_plane(values, header, files, number)
+    except Exception:  # as above
+        return image_flaws.DAMAGED
+
+
+def _nifti_header(start: bytes) -> Nifti1Header | Flaw:
+    from nibabel.nifti1 import Nifti1Header
+    from nibabel.nifti2 import Nifti2Header
+
+    size = next((size for size in _HEADER_BYTES if size in (_whole(start, "little"), _whole(start, "big"))), 0)
+    if not size or len(start) < size or b"n+" not in (start[4:6], start[344:346]):
+        return image_flaws.NOT_NIFTI
+    kind = Nifti1Header if _HEADER_BYTES[size] == "nifti1" else Nifti2Header
+    return kind(start[:size], check=False)  # type: ignore[no-untyped-call]  # the check would write to the screen
+
+
+def _nifti_flaw(header: Nifti1Header) -> Flaw | None:
+    shape, kind = header.get_data_shape(), header.get_data_dtype()
+    if len(shape) < 2 or min(shape) < 1:
+        return image_flaws.DAMAGED
+    if int(np.prod(shape[3:], dtype=object)) != 1:
+        return image_flaws.SEVERAL
+    if kind.kind not in "iuf":
+        return image_flaws.NOT_GREY_OR_RGB
+    size = header.get_data_offset() + kind.itemsize * int(np.prod(shape, dtype=object))
+    if not 0 <= header.get_data_offset() < size <= image_flaws.LARGEST_VOLUME_BYTES:
+        return image_flaws.TOO_LARGE_VOLUME
+    if not (header["sform_code"] or header["qform_code"]):
+        return image_flaws.OTHER_PLANE  # left and right could be exchanged
+    return None
+
+
+def _nifti_plane(
+    volume: npt.NDArray[np.generic], header: Nifti1Header, files: NiftiFiles, number: int | None
+) -> Intensities | Flaw:
+    # NIfTI's axes lead to the right, the front and the head; ours to the left, the back and the head.
+    axes = np.array([[-1.0], [-1.0], [1.0]]) * header.get_best_affine()[:3, :3]
+    directions = [_nearest(axes[:, place]) for place in range(3)]
+    across, sign = _VIEWS[files.plane][2]
+    places = [place for place, direction in enumerate(directions) if direction is not None and direction[0] == across]
+    if len(places) != 1:
+        return image_flaws.OTHER_PLANE
+    (place,), count = places, volume.shape[places[0]]
+    # Half is rounded down, so that the middle of four slices is the second.
+    index = number - 1 if number is not None else int(np.ceil(files.at * (count - 1) - 0.5))
+    if not 0 <= index < count:
+        return image_flaws.NO_SUCH_SLICE
+    found = directions[place]
+    assert found is not None
+    chosen = np.take(volume, index if found[1] == sign else count - 1 - index, axis=place)
+    slope, intercept = header.get_slope_inter()
+    values = chosen.astype(np.float64) * (1.0 if slope is None else slope) + (intercept or 0.0)
+    values[~(np.abs(values) <= LARGEST_INTENSITY)] = np.inf  # refused below; float32 might not hold them
+    down, right = (direction for other, direction in enumerate(directions) if other != place)
+    return _upright(values.astype(np.float32)[:, :, None], (down, right), files.plane)
+
+
+def _nearest(vector: npt.NDArray[np.float64]) -> Direction | None:
+    """The patient's axis that a vector follows; None if it lies too far between two."""
+    length = float(np.sqrt(np.square(vector).sum()))
+    axis = int(np.argmax(np.abs(vector)))
+    if not np.isfinite(length) or not length or abs(vector[axis]) < _STRAIGHT * length:
+        return None
+    return axis, 1 if vector[axis] > 0 else -1
+
+
+def _upright(
+    values: Intensities, directions: tuple[Direction | None, Direction | None], plane: Plane
+) -> Intensities | Flaw:
+    """Turn an image (rows, columns, channels) to the usual view, from where its rows and columns lead."""
+    down, right = directions
+    wanted = _VIEWS[plane][:2]
+    if down is None or right is None or {down[0], right[0]} != {axis for axis, _ in wanted}:
+        return image_flaws.OTHER_PLANE
+    if down[0] != wanted[0][0]:
+        values, down, right = values.transpose(1, 0, 2), right, down
+    values = values[:: 1 if down == wanted[0] else -1, :: 1 if right == wanted[1] else -1]
+    return _finite(values)
+
+
+def _finite(values: Intensities) -> Intensities | Flaw:
+    found: Intensities = np.ascontiguousarray(values)
+    return found if (np.abs(found) <= LARGEST_INTENSITY).all() else image_flaws.NO_NUMBERS
+
+
+def _whole(start: bytes, order: str) -> int:
+    return int.from_bytes(start[:4], "little" if order == "little" else "big")

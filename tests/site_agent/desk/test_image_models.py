@@ -1,0 +1,130 @@
+"""A model of images after a run: predictions of new images, and that nothing written has a pixel or a patient's tag."""
+
+from __future__ import annotations
+
+import csv
+import json
+import runpy
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+import yaml
+
+from site_agent.desk.export.export_folder import LARGEST_DIFFERENCE, export_model
+from site_agent.desk.findings.facts import site_facts
+from site_agent.desk.findings.report_page import report_page
+from site_agent.desk.model_card import card_facts, card_markdown
+from site_agent.desk.prediction import predict_table
+from site_agent.desk.use.model_in_use import model_in_use
+from site_agent.hospital import Hospital, read_hospital
+from site_agent.trainer.data.image_files import pixels_of
+from site_agent.trainer.data.preprocessing import Preprocessing
+from site_agent.trainer.run_report import make_report
+from tests.site_agent.trainer.after_a_run import RUN
+from tests.site_agent.trainer.data.test_medical_images import SECRET, dicom
+from tests.site_agent.trainer.sites import at_the_end, make_plan, make_site, prepare, run_rounds
+
+SIZE = {"height": 6, "width": 8, "channels": 1}
+SECRETS = (SECRET, "Baker-Street-221b", "1.2.826.0.1.3680043.8.498.77")
+TAGS = {"PatientAddress": SECRETS[1], "StudyInstanceUID": SECRETS[2], "RescaleSlope": "2", "RescaleIntercept": "-1000"}
+ROWS = 60
+
+
+def drawn(seed: int, is_ill: bool) -> npt.NDArray[np.uint16]:
+    """An image of 6 by 8; that of an ill patient is brighter on the left."""
+    image = np.random.default_rng(seed).integers(0, 600, (6, 8))
+    image[:, :4] += 300 * is_ill
+    return image.astype(np.uint16)
+
+
+def put_images(folder: Path, first: int, with_outcome: bool) -> Path:
+    """A table with DICOM images beside it."""
+    (folder / "scans").mkdir(parents=True, exist_ok=True)
+    lines = ["who,scan" + ",ill" * with_outcome]
+    for number in range(first, first + ROWS):
+        (folder / "scans" / f"{number}.dcm").write_bytes(dicom(drawn(number, bool(number % 2)), **TAGS))
+        lines.append(f"P{number:04d},{number}.dcm" + f",{number % 2}" * with_outcome)
+    (folder / "table.csv").write_text("\n".join(lines) + "\n")
+    return folder / "table.csv"
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Hospital, Preprocessing]:
+    """A site after a run on DICOM images whose tags name a patient."""
+    config = make_site(tmp_path_factory.mktemp("site"), siloed_baseline=False)
+    put_images(config.parent, 0, with_outcome=True)
+    files = {"kind": "dicom", "modality": "MR"}
+    scan = {"name": "scan", "role": "image", "folder": "scans", "image": SIZE, "files": files, "window": [-1000, 800]}
+    outcome = {"name": "ill", "role": "target", "task": "binary", "positive": [1], "negative": [0]}
+    columns = [{"name": "who", "role": "patient"}, scan, outcome]
+    (config.parent / "contract.yaml").write_text(yaml.safe_dump({"format": {"header": True}, "columns": columns}))
+    network = {"name": "convolutional", "image": SIZE, "blocks": [4], "hidden": []}
+    schedule = {"aggregate": "every-epoch", "epochs": 20, "batches_per_epoch": 4}
+    plan = make_plan(method={"name": "fedavg"}, architecture=network, outputs=1, schedule=schedule)
+    hospital, study, preprocessing = prepare(config, plan)
+    study.close(at_the_end(plan), run_rounds(plan, [study]))
+    make_report(hospital, study, preprocessing, RUN)
+    return read_hospital(config), preprocessing
+
+
+def test_new_images_are_predicted_and_one_that_is_refused_is_named(
+    trained: tuple[Hospital, Preprocessing], tmp_path: Path
+) -> None:
+    """Nearly all new patients are recognised; a burnt-in name is a reason to abstain, and no other row changes."""
+    new = put_images(tmp_path, 1000, with_outcome=False)
+
+    predict_table(trained[0], new, tmp_path / "out.csv", None)
+    (tmp_path / "scans" / "1003.dcm").write_bytes(dicom(drawn(1003, True), BurnedInAnnotation="YES", **TAGS))
+    (tmp_path / "scans" / "1005.dcm").unlink()
+    predicted = predict_table(trained[0], new, tmp_path / "again.csv", None)
+
+    rows, again = ([*csv.reader((tmp_path / name).read_text().splitlines())][1:] for name in ("out.csv", "again.csv"))
+    right = [(float(row[1]) > 0.5) == (place % 2 == 1) for place, row in enumerate(rows)]
+    assert np.mean(right) > 0.9
+    assert (predicted.rows, predicted.abstained) == (ROWS, 2)
+    assert "BurnedInAnnotation is YES" in again[3][2]
+    assert "no such file" in again[5][2]
+    for place in set(range(ROWS)) - {3, 5}:
+        assert float(again[place][1]) == pytest.approx(float(rows[place][1]), abs=1e-6)
+
+
+def test_an_export_answers_from_intensities_and_nothing_written_has_an_image_or_a_tag(
+    trained: tuple[Hospital, Preprocessing], tmp_path: Path
+) -> None:
+    """Model, export, report, scores and card have no tag of a patient, and no image as stored or as it is read."""
+    pytest.importorskip("onnxruntime")
+    hospital, preprocessing = trained
+
+    made = export_model(hospital, tmp_path / "exported", None, has_onnx=True)
+    facts = site_facts(hospital, None, [])
+    (tmp_path / "report.html").write_text(report_page(facts) + json.dumps(facts, default=str))
+    (tmp_path / "card.md").write_text(card_markdown(card_facts(hospital, model_in_use(hospital.state_path, None))))
+    new = put_images(tmp_path / "new", 1000, with_outcome=False)
+    predict_table(hospital, new, tmp_path / "out.csv", None)
+
+    loaded = runpy.run_path(str(tmp_path / "exported" / "loader.py"))["load"](tmp_path / "exported")
+    intensities = [(drawn(number, bool(number % 2)) * 2.0 - 1000).tolist() for number in range(1000, 1000 + ROWS)]
+    wanted = [float(row[1]) for row in [*csv.reader((tmp_path / "out.csv").read_text().splitlines())][1:]]
+    assert made.onnx_difference is not None
+    assert max(made.loader_difference, made.onnx_difference) <= LARGEST_DIFFERENCE
+    assert loaded.predict([{"scan": one} for one in intensities]) == pytest.approx(wanted, abs=LARGEST_DIFFERENCE)
+
+    column = preprocessing.contract.image
+    assert column is not None
+    forbidden = [secret.encode() for secret in SECRETS]
+    for number in range(ROWS):
+        image = drawn(number, bool(number % 2))
+        pixels = pixels_of(dicom(image, **TAGS), column)
+        assert isinstance(pixels, np.ndarray)
+        scale = preprocessing.pixel_scales[0]
+        read = (pixels - np.float32(scale.mean)) / np.float32(scale.deviation)
+        forbidden += [image[1].tobytes(), pixels[8:16].tobytes(), read[8:16].tobytes()]
+    (tmp_path / "new" / "table.csv").unlink()
+    written = [*hospital.state_path.rglob("*"), *(tmp_path / "exported").rglob("*"), *tmp_path.glob("*.*")]
+    files = [path for path in written if path.is_file()]
+    assert {"report.html", "card.md", "out.csv", "model.onnx", "rows.safetensors"} <= {path.name for path in files}
+    for path in files:
+        content = path.read_bytes()
+        assert not any(one in content for one in forbidden), path.name

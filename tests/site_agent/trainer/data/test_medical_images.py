@@ -1,0 +1,396 @@
+"""DICOM and NIfTI images of a table: what is read, how it is turned, and what is refused with which words."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import itertools
+import json
+import logging
+import re
+import tracemalloc
+from pathlib import Path
+from typing import Any
+
+import nibabel
+import numpy as np
+import numpy.typing as npt
+import pydicom
+import pytest
+import yaml
+from pydicom.dataset import Dataset, FileMetaDataset
+
+from protos.errors import DataError
+from protos.plan.networks.convolutional_networks import LARGEST_IMAGE_NUMBERS
+from site_agent.trainer.data import image_flaws
+from site_agent.trainer.data.cell_rules import Flaw
+from site_agent.trainer.data.contract import Contract
+from site_agent.trainer.data.image_column import LARGEST_INTENSITY, ImageColumn
+from site_agent.trainer.data.image_files import LARGEST_TABLE_NUMBERS, pixels_of
+from site_agent.trainer.data.tables import read_table
+
+DICOM_FILES = Path(pydicom.__file__).parent / "data" / "test_files"
+NIFTI_FILES = Path(nibabel.__file__).parent / "tests" / "data"
+EXPLICIT = "1.2.840.10008.1.2.1"
+SECRET = "Lestrade^Greg"
+AXIAL = {"kind": "nifti", "plane": "axial"}
+
+
+def column(height: int = 4, width: int = 6, channels: int = 1, **changes: Any) -> ImageColumn:
+    """A column of DICOM files of 4 by 6 pixels; any key may be changed."""
+    size = {"height": height, "width": width, "channels": channels}
+    content = {"name": "scan", "role": "image", "folder": "scans", "image": size, "window": [0, 1000]}
+    return ImageColumn.model_validate_json(json.dumps(content | {"files": {"kind": "dicom"}} | changes))
+
+
+def drawn(seed: int, *shape: int) -> npt.NDArray[np.uint16]:
+    """Random intensities up to 1000, by default 4 by 6."""
+    return np.random.default_rng(seed).integers(0, 1001, shape or (4, 6)).astype(np.uint16)
+
+
+def dicom(pixels: npt.NDArray[Any], syntax: str = EXPLICIT, **tags: Any) -> bytes:
+    """A DICOM file with these pixels, (rows, columns) or (frames, rows, columns); None removes a tag."""
+    made = Dataset()
+    made.file_meta = FileMetaDataset()
+    made.file_meta.TransferSyntaxUID = syntax
+    made.SOPClassUID = made.file_meta.MediaStorageSOPClassUID = "1.2.840.10008.5.1.4.1.1.4"
+    made.SOPInstanceUID = made.file_meta.MediaStorageSOPInstanceUID = "2.25.12345678987654321"
+    made.PatientName, made.Modality = SECRET, "MR"
+    made.Rows, made.Columns = pixels.shape[-2:]
+    made.SamplesPerPixel, made.PhotometricInterpretation, made.PixelRepresentation = 1, "MONOCHROME2", 0
+    made.BitsAllocated = made.BitsStored = 8 * pixels.dtype.itemsize
+    made.HighBit = made.BitsStored - 1
+    if pixels.ndim == 3:
+        made.NumberOfFrames = len(pixels)
+    made.PixelData = pixels.tobytes()
+    for name, value in tags.items():
+        setattr(made, name, value)
+    file = io.BytesIO()
+    pydicom.dcmwrite(file, made, enforce_file_format=True)
+    return file.getvalue()
+
+
+def nifti(volume: npt.NDArray[Any], affine: npt.NDArray[np.float64], kind: type = nibabel.Nifti1Image) -> bytes:
+    """A NIfTI file with this volume."""
+    found: bytes = kind(volume, affine).to_bytes()
+    return found
+
+
+def read(content: bytes, declared: ImageColumn, number: int | None = None) -> npt.NDArray[np.float32]:
+    """The pixels of a file that is used."""
+    found = pixels_of(content, declared, number)
+    assert not isinstance(found, Flaw), found.words
+    return found
+
+
+def test_a_ct_image_of_pydicom_is_read_in_hounsfield_units() -> None:
+    """Stored numbers, slope and intercept, then the window: by hand from the last bytes of the file."""
+    content = (DICOM_FILES / "CT_small.dcm").read_bytes()
+    tags = pydicom.dcmread(io.BytesIO(content))
+    units = np.frombuffer(tags.PixelData, dtype="<i2").astype(np.float64) - 1024
+
+    found = read(content, column(128, 128, window=[-1000, 400], files={"kind": "dicom", "modality": "CT"}))
+
+    np.testing.assert_allclose(found, np.clip((units + 1000) / 1400, 0, 1), atol=1e-6)
+    assert 0.1 < found.mean() < 0.9
+
+
+@pytest.mark.parametrize("name", ["bigendian", "expb", "implicit", "jp2klossless", "padded"])
+def test_the_same_image_is_the_same_however_it_is_stored(name: str) -> None:
+    """Byte order, implicit kinds, lossless JPEG 2000 and padding change no bit."""
+    declared = column(64, 64, window=[0, 4000])
+
+    plain = read((DICOM_FILES / "MR_small.dcm").read_bytes(), declared)
+    found = read((DICOM_FILES / f"MR_small_{name}.dcm").read_bytes(), declared)
+
+    np.testing.assert_array_equal(found, plain)
+
+
+COLOURS = ["SC_rgb_jpeg_dcmtk.dcm", "SC_ybr_full_422_uncompressed.dcm", "SC_rgb_gdcm_KY.dcm", "SC_rgb_dcmtk_+eb+cr.dcm"]
+
+
+@pytest.mark.parametrize("name", COLOURS)
+def test_colours_are_red_green_and_blue_however_they_are_stored(name: str) -> None:
+    """Pydicom's stripes of colour begin with red: RGB, luminance with colour differences, and JPEG agree."""
+    found = read((DICOM_FILES / name).read_bytes(), column(100, 100, 3, window=[0, 255]))
+
+    top = found.reshape(3, 100, 100)[:, 5, 50]
+    np.testing.assert_allclose(top, [1, 0, 0], atol=0.05)
+
+
+WORDS: dict[str, Flaw] = {
+    "MR_small_RLE.dcm": image_flaws.PACKED,
+    "JPEG-lossy.dcm": image_flaws.PACKED,
+    "image_dfl.dcm": image_flaws.PACKED,
+    "MR_truncated.dcm": image_flaws.DAMAGED,
+    "rtdose.dcm": image_flaws.SEVERAL,
+    "badVR.dcm": image_flaws.DAMAGED,
+    "no_meta.dcm": image_flaws.NOT_DICOM,
+    "zipMR.gz": image_flaws.NOT_DICOM,
+    "reportsi.dcm": image_flaws.NO_PIXELS,
+    "waveform_ecg.dcm": image_flaws.NO_PIXELS,
+    "liver_1frame.dcm": image_flaws.UNSCALED,
+    "rtdose_1frame.dcm": image_flaws.NOT_GREY_OR_RGB,
+    "examples_palette.dcm": image_flaws.NOT_GREY_OR_RGB,
+    "examples_rgb_color.dcm": image_flaws.COLOURED,
+}
+
+
+@pytest.mark.parametrize("name", sorted(path.name for path in DICOM_FILES.iterdir() if path.is_file()))
+def test_every_test_file_of_pydicom_is_an_image_or_has_a_reason(
+    name: str, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str], recwarn: pytest.WarningsRecorder
+) -> None:
+    """Nothing raises, and nothing is written anywhere, as a warning could hold the text of a tag."""
+    declared = column(32, 32, resize="stretch", window=[-1000, 400])
+
+    with caplog.at_level(logging.DEBUG):
+        found = pixels_of((DICOM_FILES / name).read_bytes(), declared)
+
+    assert isinstance(found, Flaw) or (found.shape == (1024,) and (abs(found - 0.5) <= 0.5).all())
+    assert not isinstance(found, Flaw) or found == WORDS.get(name, found)
+    assert name not in WORDS or isinstance(found, Flaw)
+    assert (caplog.text, *capfd.readouterr(), [*recwarn]) == ("", "", "", [])
+
+
+@pytest.mark.parametrize("seed", range(200))
+@pytest.mark.parametrize("kind", ["dicom", "nifti"])
+def test_damaged_bytes_never_raise(kind: str, seed: int) -> None:
+    """Whatever the bytes of a medical file, the answer is an image of the declared size or a reason."""
+    generator = np.random.default_rng(seed)
+    content = bytearray(dicom(drawn(seed)) if kind == "dicom" else nifti(drawn(seed, 6, 4, 3), np.diag([-1, -1, 1, 1])))
+    head = 400 if seed % 2 else len(content)
+    for place in generator.integers(0, head, generator.integers(1, 6)):
+        content[place] = generator.integers(0, 256)
+
+    found = pixels_of(bytes(content), column(files=AXIAL if kind == "nifti" else {"kind": "dicom"}))
+
+    assert isinstance(found, Flaw) or (found.shape == (24,) and (abs(found - 0.5) <= 0.5).all())
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_inverted_grey_is_turned_over(seed: int) -> None:
+    """MONOCHROME1 says that the lowest number is white; both kinds of one image are equal."""
+    image = drawn(seed)
+
+    plain = read(dicom(image), column())
+    inverted = read(dicom(1000 - image, PhotometricInterpretation="MONOCHROME1"), column())
+
+    np.testing.assert_allclose(inverted, plain, atol=1e-6)
+
+
+# Where the columns and rows of an image lead: 0 to the patient's left, 1 to the back, 2 to the head.
+PLANES = {"axial": ((0, 1), (1, 1)), "coronal": ((0, 1), (2, -1)), "sagittal": ((1, 1), (2, -1))}
+TURNS = list(itertools.product((False, True), (False, True), (False, True)))
+
+
+@pytest.mark.parametrize(("exchanged", "from_right", "from_below"), TURNS)
+@pytest.mark.parametrize("plane", PLANES)
+def test_a_dicom_image_is_turned_to_the_usual_view(
+    plane: str, exchanged: bool, from_right: bool, from_below: bool
+) -> None:
+    """However a patient lies in the file, also a little askew, the upright image comes out."""
+    upright = drawn(7)
+    right, down = (np.eye(3)[axis] * sign for axis, sign in PLANES[plane])
+    stored, towards = upright, [right, down]
+    if exchanged:
+        stored, towards = stored.T, [down, right]
+    if from_right:
+        stored, towards = stored[:, ::-1], [-towards[0], towards[1]]
+    if from_below:
+        stored, towards = stored[::-1], [towards[0], -towards[1]]
+    askew = np.concatenate(towards) + np.random.default_rng(1).uniform(-0.1, 0.1, 6)
+    content = dicom(np.ascontiguousarray(stored), ImageOrientationPatient=[f"{part:.6f}" for part in askew])
+
+    found = read(content, column(files={"kind": "dicom", "plane": plane}))
+
+    np.testing.assert_allclose(found.reshape(4, 6), upright / 1000, atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", [nibabel.Nifti1Image, nibabel.Nifti2Image])
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize("order", [*itertools.permutations(range(3))])
+@pytest.mark.parametrize("plane", PLANES)
+def test_a_nifti_slice_is_turned_to_the_usual_view(
+    plane: str, order: tuple[int, int, int], packed: bool, kind: type
+) -> None:
+    """All orders and directions of a volume's axes give the same slice, counted from the same end."""
+    to_left_back_head = drawn(11, 5, 6, 7)  # axes 0 to the left, 1 to the back, 2 to the head
+    expected = {
+        "axial": to_left_back_head[:, :, 2].T,
+        "coronal": to_left_back_head[:, 2, ::-1].T,
+        "sagittal": to_left_back_head[2, :, ::-1].T,
+    }[plane]
+    for signs in itertools.product((1, -1), repeat=3):
+        affine = np.zeros((4, 4))
+        affine[3, 3] = 1
+        for place, (axis, sign) in enumerate(zip(order, signs, strict=True)):
+            affine[axis, place] = sign * (1 if axis == 2 else -1) * 1.5  # NIfTI leads to right, front and head
+        stored = to_left_back_head.transpose(order)[tuple(slice(None, None, sign) for sign in signs)]
+        content = nifti(stored, affine, kind)
+        height, width = expected.shape
+        declared = column(height, width, files={"kind": "nifti", "plane": plane})
+
+        found = read(gzip.compress(content) if packed else content, declared, number=3)
+
+        np.testing.assert_allclose(found.reshape(height, width), expected / 1000, atol=1e-6)
+
+
+@pytest.mark.parametrize(("at", "slices", "expected"), [(0, 5, 0), (1, 5, 4), (0.5, 5, 2), (0.5, 4, 1), (0.3, 11, 3)])
+def test_the_declared_slice_is_taken_where_no_number_is_given(at: float, slices: int, expected: int) -> None:
+    """0 is the lowest, 1 the highest, and the middle of four is the second."""
+    volume = drawn(2, 6, 4, slices)
+
+    found = read(nifti(volume, np.diag([-1, -1, 1, 1])), column(files=AXIAL | {"at": at}))
+
+    np.testing.assert_allclose(found.reshape(4, 6), volume[:, :, expected].T / 1000, atol=1e-6)
+
+
+def test_nibabels_own_volumes_are_read_as_nibabel_reads_them() -> None:
+    """Big-endian and scaled volumes agree with nibabel's numbers in nibabel's own canonical order."""
+    for name, number in (("anatomical.nii", 12), ("standard.nii.gz", 3)):
+        canonical = nibabel.as_closest_canonical(nibabel.load(NIFTI_FILES / name)).get_fdata()
+        expected = canonical[::-1, ::-1, number - 1].T  # from right, front, head to left, back, head
+        height, width = expected.shape
+        declared = column(height, width, files=AXIAL, window=[0, 12000])
+
+        found = read((NIFTI_FILES / name).read_bytes(), declared, number)
+
+        np.testing.assert_allclose(found.reshape(height, width), np.clip(expected / 12000, 0, 1), atol=1e-6)
+
+
+def with_header(content: bytes, **fields: Any) -> bytes:
+    """A NIfTI-1 file with other entries in its header."""
+    header = nibabel.Nifti1Header(content[:348])
+    for name, value in fields.items():
+        header[name] = value
+    return header.binaryblock + content[348:]
+
+
+VOLUME = nifti(drawn(0, 6, 4, 3), np.diag([-1, -1, 1, 1]))
+NAMED = {"kind": "dicom", "patient_tags": "refuse"}
+CLEAN = {"kind": "dicom", "burned_in": "require-no"}
+PLANE = {"kind": "dicom", "plane": "axial"}
+WRONG: dict[str, tuple[bytes, dict[str, Any], int | None, Flaw | str]] = {
+    "burnt-in names": (dicom(drawn(0), BurnedInAnnotation="YES"), {}, None, image_flaws.BURNED_IN),
+    "not said to be clean": (dicom(drawn(0)), {"files": CLEAN}, None, image_flaws.NOT_DECLARED_CLEAN),
+    "a name in its tags": (dicom(drawn(0)), {"files": NAMED}, None, image_flaws.WITH_PATIENT),
+    "a number in its tags": (dicom(drawn(0), PatientName="", PatientID="7"), {"files": NAMED}, None,
+                             image_flaws.WITH_PATIENT),
+    "another modality": (dicom(drawn(0)), {"files": {"kind": "dicom", "modality": "CT"}}, None,
+                         image_flaws.OTHER_MODALITY),
+    "several frames": (dicom(drawn(0, 3, 4, 6)), {}, None, image_flaws.SEVERAL),
+    "a fourth frame of three": (dicom(drawn(0, 3, 4, 6)), {}, 4, image_flaws.NO_SUCH_SLICE),
+    "frame 0": (dicom(drawn(0, 3, 4, 6)), {}, 0, image_flaws.NO_SUCH_SLICE),
+    "another size": (dicom(drawn(0, 8, 12)), {}, None, "an image of another size than 4 by 6 pixels"),
+    "announces too much": (dicom(drawn(0), Rows=60_000, Columns=60_000), {"resize": "stretch"}, None,
+                           image_flaws.TOO_MANY_PIXELS),
+    "announces more than is there": (dicom(drawn(0), Rows=5_000, Columns=5_000), {"resize": "stretch"}, None,
+                                     image_flaws.DAMAGED),
+    "no orientation": (dicom(drawn(0)), {"files": PLANE}, None, image_flaws.OTHER_PLANE),
+    "another plane": (dicom(drawn(0), ImageOrientationPatient=[1, 0, 0, 0, 0, -1]), {"files": PLANE}, None,
+                      image_flaws.OTHER_PLANE),
+    "between two planes": (dicom(drawn(0), ImageOrientationPatient=[1, 0, 0, 0, 0.7, -0.7]), {"files": PLANE}, None,
+                           image_flaws.OTHER_PLANE),
+    "a slope that is no number": (dicom(drawn(0), RescaleSlope="1e30", RescaleIntercept="0"), {}, None,
+                                  image_flaws.NO_NUMBERS),
+    "deflated": (dicom(drawn(0), syntax="1.2.840.10008.1.2.1.99"), {}, None, image_flaws.PACKED),
+    "grey for colour": (dicom(drawn(0)), {"image": {"height": 4, "width": 6, "channels": 3}}, None, image_flaws.GREY),
+    "a picture": (b"\x89PNG\r\n\x1a\n" + bytes(200), {}, None, image_flaws.NOT_DICOM),
+    "DICOM for NIfTI": (dicom(drawn(0)), {"files": AXIAL}, None, image_flaws.NOT_NIFTI),
+    "nothing for NIfTI": (b"\x5c\x01", {"files": AXIAL}, None, image_flaws.NOT_NIFTI),
+    "gzip of nothing": (gzip.compress(b""), {"files": AXIAL}, None, image_flaws.NOT_NIFTI),
+    "half a gzip": (gzip.compress(VOLUME)[:-80], {"files": AXIAL}, None, image_flaws.DAMAGED),
+    "half a volume": (VOLUME[:-9], {"files": AXIAL}, None, image_flaws.DAMAGED),
+    "volumes over time": (nifti(drawn(0, 6, 4, 3, 2), np.eye(4)), {"files": AXIAL}, None, image_flaws.SEVERAL),
+    "a fourth slice of three": (VOLUME, {"files": AXIAL}, 4, image_flaws.NO_SUCH_SLICE),
+    "complex numbers": (nifti(np.ones((6, 4, 3), np.complex64), np.eye(4)), {"files": AXIAL}, None,
+                        image_flaws.NOT_GREY_OR_RGB),
+    "no numbers": (nifti(np.full((6, 4, 3), np.nan, np.float32), np.eye(4)), {"files": AXIAL}, None,
+                   image_flaws.NO_NUMBERS),
+    "no orientation in NIfTI": (with_header(VOLUME, sform_code=0, qform_code=0), {"files": AXIAL}, None,
+                                image_flaws.OTHER_PLANE),
+    "a volume that announces too much": (with_header(VOLUME, dim=[3, 30000, 30000, 30000, 1, 1, 1, 1]),
+                                         {"files": AXIAL}, None, image_flaws.TOO_LARGE_VOLUME),
+    "a packed volume that announces too much": (
+        gzip.compress(with_header(VOLUME, dim=[3, 30000, 30000, 30000, 1, 1, 1, 1]) + bytes(1 << 24)),
+        {"files": AXIAL}, None, image_flaws.TOO_LARGE_VOLUME),
+    "extensions without end": (gzip.compress(with_header(VOLUME, vox_offset=1e12) + bytes(1 << 24)), {"files": AXIAL},
+                               None, image_flaws.TOO_LARGE_VOLUME),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_a_file_that_the_contract_does_not_allow_has_one_exact_reason(case: str) -> None:
+    """The header decides before memory is reserved for pixels."""
+    content, changes, number, expected = WRONG[case]
+    declared = column(**changes)
+    pixels_of(b"", declared)  # the library is loaded before memory is measured
+
+    tracemalloc.start()
+    found = pixels_of(content, declared, number)
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+
+    assert isinstance(found, Flaw)
+    assert found.words == (expected if isinstance(expected, str) else expected.words)
+    assert most < 4 << 20
+
+
+def test_one_frame_or_slice_is_named_behind_the_path(tmp_path: Path) -> None:
+    """Twelve rows may read twelve frames of one file; a wrong number is reported with its row."""
+    frames = drawn(5, 12, 4, 6)
+    (tmp_path / "scans").mkdir()
+    (tmp_path / "scans" / "run.dcm").write_bytes(dicom(frames))
+    image = json.loads(column().model_dump_json())
+    outcome = {"name": "ill", "role": "target", "task": "binary", "positive": ["1"], "negative": ["0"]}
+    columns = [{"name": "who", "role": "patient"}, image, outcome]
+    contract = Contract.model_validate_json(json.dumps({"format": {"header": True}, "columns": columns}))
+    lines = [f"P{number},run.dcm#{number},{number % 2}" for number in range(1, 13)]
+    (tmp_path / "table.csv").write_text("\n".join(["who,scan,ill", *lines]) + "\n")
+
+    found = read_table(tmp_path / "table.csv", contract)
+
+    assert found.images is not None
+    np.testing.assert_allclose(found.images.reshape(12, 4, 6), frames / 1000, atol=1e-6)
+    lines[3] = "P4,run.dcm#13,0"
+    (tmp_path / "table.csv").write_text("\n".join(["who,scan,ill", *lines]) + "\n")
+    with pytest.raises(DataError, match=r"column scan: a slice or frame that the file does not have in row 5"):
+        read_table(tmp_path / "table.csv", contract)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"window": None}, "need a window"),
+        ({"bits": 16}, "bits and orientation are for PNG and JPEG"),
+        ({"orientation": "stored"}, "bits and orientation are for PNG and JPEG"),
+        ({"window": [5, 5]}, "lowest and the highest"),
+        ({"window": [0, 1e9]}, "between -16777216 and 16777216"),
+        ({"files": {"kind": "nifti"}}, "plane"),
+        ({"files": AXIAL | {"at": 1.5}}, "less than or equal to 1"),
+        ({"files": AXIAL, "channels": 3}, "is grey"),
+        ({"files": {"kind": "dicom", "modality": "ct"}}, "pattern"),
+    ],
+)
+def test_a_contract_that_cannot_be_met_is_refused(changes: dict[str, Any], words: str) -> None:
+    """Each with its reason, before a file is opened."""
+    with pytest.raises(ValueError, match=words):
+        column(**changes)
+
+
+def test_the_data_managers_page_has_these_contracts_and_limits() -> None:
+    """The contracts of the page are read, and its table of limits has the limits of the program."""
+    page = (Path(__file__).parents[4] / "docs" / "data-manager.md").read_text()
+    blocks = re.findall(r"^```yaml\n(format:.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    images = [Contract.model_validate_json(json.dumps(yaml.safe_load(block))).image for block in blocks]
+
+    kinds = [image.files.kind for image in images if image is not None and image.files is not None]
+    limits = re.search(r"\| limit \| value \|\n(.*?)\n\n", page + "\n", re.DOTALL)
+
+    assert kinds == ["dicom"]
+    assert limits is not None
+    numbers = [int(found.replace(",", "")) for found in re.findall(r"\| (?:between -)?([\d,]+)", limits[1])]
+    assert numbers == [
+        image_flaws.LARGEST_FILE_BYTES >> 20, image_flaws.LARGEST_FILE_PIXELS, image_flaws.LARGEST_VOLUME_BYTES >> 20,
+        LARGEST_INTENSITY, LARGEST_IMAGE_NUMBERS, LARGEST_TABLE_NUMBERS,
+    ]  # fmt: skip
