@@ -28,6 +28,7 @@ from protos.plan.architecture import TensorSpec
 from protos.plan.exchange import Exchange, Exchanges, spans, stage_at
 from protos.plan.manifest import ROWS, Manifest, Scalar, manifest_of
 from protos.plan.methods import method_names
+from protos.plan.patient_privacy import price_in_words
 from protos.plan.plan import Plan, RowWeights
 from protos.plan.server_rules import Float64, RuleState, apply_rule, begin_rule
 from protos.wire.messages import Finish, KeyAdvert, KeySessionAcknowledgement, Offer, Stage
@@ -205,7 +206,7 @@ class Run:
 
     def facts(self) -> dict[str, Fact]:
         """Return the public facts of the run, ready for JSON."""
-        course, layers = self.course, self.manifest.layers
+        course, layers, promise = self.course, self.manifest.layers, self.plan.privacy
         return {
             "run": self.name,
             "study": self.plan.study,
@@ -215,6 +216,7 @@ class Run:
             "method": " + ".join(method_names(self.plan.method)),
             "seed": self.plan.seed,
             "masked": self.plan.secure_aggregation == "required",
+            "privacy": None if promise is None else price_in_words(promise, self.plan.private_sums),
             "phase": type(self.state).__name__.lower(),
             "rounds": self.terms.rounds,
             "rounds_made": self.rounds_made,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
@@ -70,11 +71,18 @@ def _table(facts: dict[str, Any]) -> Table:
         ("patients", _SEPARATION[facts.get("agent_may_read_patients")]),
         ("certificate", "none yet" if days is None else f"{days:.0f} days left"),
         ("has left", f"{left['bytes']} bytes in {left['contributions']} contributions"),
+        ("privacy spent", _privacy_spent(facts.get("privacy_spent", ()))),
         ("audit log", f"{audit['records']} records, {audit['not_cosigned']} not cosigned"),
         ("last error", f"{error['at']} [{error['identifier']}] {error['what']}" if error else "none"),
     ):
         table.add_row(name, str(value))
     return table
+
+
+def _privacy_spent(epsilons: Sequence[float]) -> str:
+    if not epsilons:
+        return "nothing"
+    return f"epsilon {', '.join(f'{one:g}' for one in epsilons)}; see `site-agent privacy`"
 
 
 def _phase(facts: dict[str, Any]) -> str:

@@ -14,6 +14,7 @@ from typing import BinaryIO, Final
 
 from audit.log_files import all_files
 
+_PRIVACY_SPENT: Final = "privacy_spent"
 _HANDED_OVER: Final = "contribution_handed_over"
 COSIGNED: Final = "checkpoint_cosigned"
 
@@ -27,14 +28,16 @@ class Left:
         handed_bytes: their sum, in bytes.
         records: lines of the log.
         not_cosigned: lines after the last cosignature of the coordinator.
+        epsilons: of each payment of patients' privacy budget.
     """
 
     contributions: int = 0
     handed_bytes: int = 0
     records: int = 0
     not_cosigned: int = 0
+    epsilons: tuple[float, ...] = ()
 
-    def after(self, event: str, byte_count: int) -> Left:
+    def after(self, event: str, byte_count: int, epsilon: float = 0.0) -> Left:
         """Return the totals with one more record."""
         is_handed = event == _HANDED_OVER
         return Left(
@@ -42,6 +45,7 @@ class Left:
             self.handed_bytes + (byte_count if is_handed else 0),
             self.records + 1,
             0 if event == COSIGNED else self.not_cosigned + 1,
+            (*self.epsilons, epsilon) if event == _PRIVACY_SPENT else self.epsilons,
         )
 
 
@@ -80,6 +84,7 @@ class LeftCount:
     def _take(self, line: bytes) -> None:
         try:
             facts = json.loads(line)["facts"]
-            self._left = self._left.after(str(facts["event"]), int(facts.get("bytes", 0)))
+            numbers = int(facts.get("bytes", 0)), float(facts.get("epsilon", 0.0))
+            self._left = self._left.after(str(facts["event"]), *numbers)
         except (ValueError, KeyError, TypeError, AttributeError):
             self._left = self._left.after("", 0)  # damaged; the verification reports it

@@ -53,6 +53,7 @@ class Told:
             **self._standing.facts(),
             "certificate_days_left": self._certificate_days(),
             "left": {"contributions": left.contributions, "bytes": left.handed_bytes},
+            "privacy_spent": list(left.epsilons),
             "audit": {"records": left.records, "not_cosigned": left.not_cosigned},
         }
 

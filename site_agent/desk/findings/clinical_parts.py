@@ -43,9 +43,17 @@ def compared(facts: Facts, names: Mapping[str, str], models: Sequence[str]) -> s
             ("rows dropped", _NOT_RECORDED if dropped is None else f"{dropped}, because they have no outcome"),
             ("models", ", ".join(names.get(name, name) for name in models)),
             ("bootstrap", f"{facts['resamples']} resamples of the test rows, whole patients at a time"),
+            ("differential privacy of what left", _promise(facts)),
             ("plan digest", facts["plan_digest"]),
         ],
     )
+
+
+def _promise(facts: Facts) -> str:
+    promise = facts.get("privacy") or facts.get("prior", {}).get("privacy")
+    if promise is None:
+        return "none"
+    return f"epsilon {promise['epsilon']:g}, delta {promise['delta']:g} for each {promise['unit']}"
 
 
 def calibration(facts: Facts, names: Mapping[str, str], models: Facts) -> list[str]:

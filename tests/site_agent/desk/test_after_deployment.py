@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from audit.audit_log import Limits
 from protos.errors import ConfigurationError, DataError, UsageError
+from protos.plan.patient_privacy import Privacy
 from site_agent.desk.drafting.column_draft import rounded_range
 from site_agent.desk.findings.facts import site_facts
 from site_agent.desk.model_card import SUPPRESSED, SUPPRESSED_CLASS, by_class, card_facts, card_markdown
@@ -282,6 +284,18 @@ def test_a_card_tells_no_small_count_and_no_value(hospital: Hospital) -> None:
     assert str(facts["plan_digest"]) in text
     assert SUPPRESSED not in text
     assert SUPPRESSED in card_markdown({**facts, "rows": {"validation": SUPPRESSED}})
+
+
+def test_a_card_has_the_epsilon_of_what_left(hospital: Hospital) -> None:
+    """The price stands on the card as the plan has it, and a plan without the promise is named as such."""
+    used = model_in_use(hospital.state_path, RUN)
+    promise = Privacy(unit="patient", epsilon=2.0, delta=1e-5, clip=1.0)
+    private = replace(used.model, plan=used.model.plan.model_copy(update={"privacy": promise}))
+
+    text = card_markdown(card_facts(hospital, replace(used, model=private)))
+
+    assert "epsilon 2, delta 1e-05 for each patient" in text
+    assert "differential privacy of what left the sites: none" in card_markdown(card_facts(hospital, used))
 
 
 def test_the_cards_evidence_is_that_of_a_log_of_many_files(hospital: Hospital) -> None:

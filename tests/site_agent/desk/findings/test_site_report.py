@@ -94,6 +94,17 @@ def test_the_report_says_when_with_whom_and_in_which_patients(facts: Mapping[str
     assert len(cells) == len(facts["federated"]["metrics"])
 
 
+def test_the_page_has_the_epsilon_of_what_left(facts: Mapping[str, Any]) -> None:
+    """It names epsilon, delta and who counts as one patient, for networks and for the federated prior."""
+    promise = {"epsilon": 2.0, "delta": 1e-5, "clip": 1.0, "unit": "patient"}
+
+    assert "epsilon 2, delta 1e-05 for each patient" in report_page({**facts, "privacy": promise})
+    assert "epsilon 2, delta 1e-05 for each patient" in report_page(
+        {**facts, "prior": {"sentence": "The model is a mean of three.", "privacy": promise}}
+    )
+    assert "differential privacy of what left</th><td>none</td>" in report_page(facts)
+
+
 def test_a_clinician_chooses_the_thresholds(hospital: Hospital) -> None:
     """The table has those that were asked for, and the curve ends a little above the highest of them."""
     page = report_page(site_facts(hospital, None, (), (0.25, 0.1)))

@@ -1,0 +1,78 @@
+"""Epsilon is in everything that a person reads about a private run: review, status, report, card and audit log."""
+
+from __future__ import annotations
+
+import io
+import json
+from datetime import UTC, datetime
+from pathlib import Path
+
+from rich.console import Console
+
+from audit.reading import log_report
+from coordinator.operations.status_lines import status_lines
+from global_layers.one_process import Collection
+from protos.plan.manifest import manifest_of
+from site_agent.commands.state_commands import _table
+from site_agent.desk.plan_in_words import in_words
+from site_agent.gate.privacy_ledger import PrivacyLedger
+from site_agent.gate.site_log import AuditLog
+from site_agent.service.released_volume import LeftCount
+from tests.protos.privacy.private_plans import private_network_plan
+
+PLAN = private_network_plan({"epsilon": 2.0}, rounds=4)
+PRICE = "epsilon 2, delta 1e-05 for each patient over all 4 rounds"
+
+
+def test_the_review_has_the_price_and_what_privacy_changes() -> None:
+    """The person who approves reads epsilon, delta, the worst case and how the method keeps the promise."""
+    text = " ".join(in_words(PLAN, manifest_of(PLAN), 341).sentences)
+
+    assert PRICE in text
+    assert "at most 7.39 times more or less probable" in text
+    assert "Each round sends one noisy sum of clipped gradients" in text
+
+
+def test_the_coordinator_reports_the_promise_of_a_run() -> None:
+    """It stands in the record of the run, in status --json, and in the lines for people."""
+    facts = json.loads(json.dumps(Collection(PLAN).run.facts()))
+
+    lines = [*status_lines({"run": facts, "runs_over": 0, "runs_waiting": 0, "sites": {}})]
+
+    assert facts["privacy"].startswith(PRICE)
+    assert any(line.startswith(f"Privacy: {PRICE}") for line in lines)
+    plain = Collection(PLAN.model_copy(update={"privacy": None})).run.facts()
+    assert plain["privacy"] is None
+
+
+def test_a_payment_is_in_the_audit_log_and_in_the_site_s_status(tmp_path: Path) -> None:
+    """What was spent is counted from the log, so the status shows it while the run goes on."""
+    log = AuditLog(tmp_path / "audit.log", site="ahus", now=lambda: datetime.now(UTC))
+    count, training = LeftCount(tmp_path / "audit.log"), PLAN.private_training
+    assert training is not None
+    before = count.now().epsilons
+
+    PrivacyLedger(tmp_path, log).pay(PLAN, bytes(32), [0] * len(training.names))
+    (record,) = log.records("privacy_spent")
+    log.close()
+
+    assert (before, count.now().epsilons) == ((), (2.0,))
+    assert (record["epsilon"], record["delta"], record["run"]) == (2.0, 1e-5, PLAN.run_name)
+    assert "epsilon 2.0, delta 1e-05 of patients' privacy are spent" in log_report.in_words(record)
+    assert "epsilon 2; see `site-agent privacy`" in _shown([2.0])
+    assert "nothing" in _shown([])
+
+
+def _shown(epsilons: list[float]) -> str:
+    """The lines of `site-agent status` of an agent that has done nothing else."""
+    nothing = dict.fromkeys(
+        ("certificate_days_left", "rounds", "last_error", "round", "run", "coordinator", "connected_since", "trainer")
+    )
+    facts = nothing | {
+        "site": "ahus", "phase": "training", "left": {"bytes": 0, "contributions": 0},
+        "audit": {"records": 1, "not_cosigned": 0}, "privacy_spent": epsilons,
+    }  # fmt: skip
+    out = io.StringIO()
+    Console(file=out, width=160).print(_table(facts))
+    (line,) = (line for line in out.getvalue().splitlines() if "privacy spent" in line)
+    return line
