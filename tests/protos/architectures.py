@@ -64,8 +64,9 @@ def _dense(generator: np.random.Generator) -> Architecture:
 
 
 def _parallel(generator: np.random.Generator) -> Architecture:
-    common, unique = _widths(generator, 1), _widths(generator, 1)
-    return ParallelNetwork(name="parallel", common=common, unique=unique, activation=_activation(generator))
+    common, unique, activation = _widths(generator, 1), _widths(generator, 1), _activation(generator)
+    head = _widths(generator, 0)
+    return ParallelNetwork(name="parallel", common=common, unique=unique, activation=activation, head=head)
 
 
 def _columns(generator: np.random.Generator) -> Architecture:

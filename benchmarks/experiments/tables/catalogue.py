@@ -7,7 +7,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from benchmarks.experiments.tables import chfl, covertype, fed_heart, heart, join, player, readings, rehearsal, vectors
+from benchmarks.experiments.tables import (
+    chfl,
+    covertype,
+    fed_heart,
+    fed_heart_tuning,
+    heart,
+    join,
+    player,
+    readings,
+    rehearsal,
+    vectors,
+)
 from benchmarks.experiments.tables.chfl_page import render_chfl
 from benchmarks.experiments.tables.covertype_page import render_covertype
 from benchmarks.experiments.tables.fed_heart_page import render_fed_heart
@@ -30,6 +41,9 @@ TABLES: Final = {
     "heart": Table(variants=heart.variants, seeds=range(101), render=render_heart),
     "heart-readings": Table(variants=readings.variants, seeds=readings.SEEDS, render=readings.render_readings),
     "fed-heart": Table(variants=fed_heart.variants, seeds=range(20), render=render_fed_heart),
+    "fed-heart-tuning": Table(
+        variants=fed_heart_tuning.variants, seeds=fed_heart_tuning.SEEDS, render=fed_heart_tuning.render_tuning
+    ),
     "chfl": Table(variants=chfl.variants, seeds=chfl.SEEDS, render=render_chfl),
     "covertype": Table(variants=covertype.variants, seeds=covertype.SEEDS, render=render_covertype),
     "single-vectors": Table(variants=vectors.variants, seeds=range(20), render=vectors.render_vectors),

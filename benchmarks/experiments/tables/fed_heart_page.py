@@ -15,7 +15,7 @@ from benchmarks.experiments.tables.markdown import begin_page, table_lines, writ
 from benchmarks.experiments.variants import Row
 
 TOLERANCE: Final = 0.02
-_BASELINES: Final = ("central", "central, own scales", "placebo of fenda-fl")
+_BASELINES: Final = ("central", "central, own scales", *fed_heart.CLIENTS, "placebo of fenda-fl")
 _PAIRS: Final = (
     ("fenda-fl", "siloed"),
     ("fenda-fl", "siloed, network of fenda-fl"),
@@ -48,16 +48,71 @@ _NOTES: Final = (
     "",
 )
 
+_LEFT_OUT: Final = (
+    "## What is not here",
+    "",
+    "* Fed-IXI, Fed-ISIC2019 and both GEMINI tasks, and with them tables 3, 4, 11 and 12, figures 2 and 4 and the part "
+    "of table 5 with sub-optimal rates: these data are not available here.",
+    "* Table 7, the choice of rates on the validation loss: [a table of its own](fed-heart-tuning.md).",
+    "",
+)
+
 
 def render_fed_heart(rows: list[Row], path: Path) -> None:
-    """FENDA-FL's tables 2 and 5."""
+    """FENDA-FL's tables 1, 2 and 5 as far as Fed-Heart-Disease goes, and other extractors and heads."""
     lines = begin_page("Fed-Heart-Disease: four centres, accuracy", "fed-heart", path)
-    lines += ["## Mean over the centres", "", *_checkpoints(rows)]
+    lines += ["## Tables 2 and 5: mean over the centres", "", *_checkpoints(rows)]
+    lines += ["## Table 1: ranks", "", *_ranks(rows)]
+    lines += ["## Table 5: what a checkpoint brings over the latest model, on the same runs", "", *_over_latest(rows)]
+    lines += ["## Other extractors and heads of fenda-fl, checkpoint local", "", *_networks(rows)]
     lines += ["## Per centre, checkpoint local", "", *_centres(rows)]
     lines += ["## Differences on the same runs, checkpoint local", "", *_differences(rows)]
     lines += ["## Where a figure is below the paper's", "", *_below(rows), *_rates(rows)]
-    write_page(path, lines)
+    write_page(path, [*lines, *_LEFT_OUT])
     _plot(rows, path)
+
+
+def _ranks(rows: list[Row]) -> list[str]:
+    """By the better of both checkpoints where the method has one model for all, otherwise by its local one."""
+    best = {}
+    for name in fed_heart.RANKS:
+        has_both = fed_heart.PUBLISHED[name][1] is not None
+        found = [_accuracies(rows, name, each) for each in (fed_heart.CHECKPOINTS[: 1 + has_both])]
+        if all(found):
+            best[name] = max(float(np.mean(list(values.values()))) for values in found)
+    order = sorted(best, key=lambda name: -best[name])
+    body = [[name, str(fed_heart.RANKS[name]), str(order.index(name) + 1), f"{best[name]:.3f}"] for name in best]
+    return table_lines(["method", "rank, paper", "rank, here", "accuracy"], body)
+
+
+def _over_latest(rows: list[Row]) -> list[str]:
+    body = []
+    for name in fed_heart.RANKS:
+        local, shared, latest = fed_heart.PUBLISHED[name]
+        cells = [name]
+        for checkpoint, known in (("local", local), ("global", shared)):
+            mean = difference(_accuracies(rows, name, checkpoint), _accuracies(rows, name, "latest"))
+            beside = "" if known is None or latest is None else f" (paper {known - latest:+.3f})"
+            cells.append(mean.text(1.0, 3) + beside if mean else "-")
+        body.append(cells)
+    return table_lines(["method", "local minus latest", "global minus latest"], body)
+
+
+def _networks(rows: list[Row]) -> list[str]:
+    reference, body = _accuracies(rows, "fenda-fl", "local"), []
+    for name, entry in fed_heart.NETWORKS.items():
+        found = _accuracies(rows, name, "local")
+        mean = difference(found, reference)
+        if mean:
+            widths = ", ".join(f"{part} {entry.network.get(part, [])}" for part in ("common", "unique", "head"))
+            cells = [mean_of(list(found.values())).text(1.0, 3), mean.text(1.0, 3), str(mean.runs)]
+            body.append([name.removeprefix("fenda-fl, "), widths, *cells])
+    return table_lines(["network", "hidden widths", "accuracy", "minus fenda-fl", "runs"], body)
+
+
+def _accuracies(rows: list[Row], name: str, checkpoint: str) -> dict[int, float]:
+    """The mean over the centres by seed."""
+    return by_seed(rows, f"{name}, {checkpoint}", None, "accuracy")
 
 
 def _checkpoints(rows: list[Row]) -> list[str]:

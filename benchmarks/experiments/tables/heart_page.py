@@ -37,7 +37,6 @@ _PAIRS: Final = (
     ("placebo, authors, equal start", "local, authors"),
     ("global-layers, authors", "fedavg, authors"),
     ("global-layers, authors", "fedavg, aligned"),
-    ("global-layers, authors", "fedavg, authors, private input"),
     ("global-layers, authors, every batch", "global-layers, authors, equal start"),
     ("global-layers, paper", "local, paper"),
     ("global-layers, declared", "local, declared"),

@@ -1,5 +1,7 @@
 """What Global Layers' paper prints and nobody ran: the sum in place of the mean, and normalisations that measure.
 
+And which difference lowers the published FedAvg: one change at a time to the FedAvg of the heart table.
+
 Source: Obeidi, "Global Layers", and docs/design/methods.md. Beside them stand the lines
 of the heart table for the same seeds. Two sums: of the sites' layers, which is what is printed, and of their
 changes, which is the mean's step times the number of sites. Both follow from what a coordinator knows.
@@ -9,13 +11,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 
 from benchmarks.experiments.data.heart import FILES
+from benchmarks.experiments.data.recipes import Paper
 from benchmarks.experiments.data.sources import Sites
+from benchmarks.experiments.data.views import aligned, aligned_as_authors
 from benchmarks.experiments.federations import federate
 from benchmarks.experiments.modules import heart_batch_normalisation
 from benchmarks.experiments.plans import experiment_plan
@@ -23,10 +28,19 @@ from benchmarks.experiments.plots import Dot, plot_dots
 from benchmarks.experiments.single_vectors import Build, SumOfChanges, SumOfLayers, federate_vectors
 from benchmarks.experiments.statistics import Mean, by_seed, difference, mean_of
 from benchmarks.experiments.store import read_rows
-from benchmarks.experiments.tables.heart import OPTIMISER, READINGS, heart_plan, heart_sites
+from benchmarks.experiments.tables.heart import (
+    NETWORK,
+    OPTIMISER,
+    PUBLISHED,
+    READINGS,
+    OneReading,
+    Reading,
+    heart_plan,
+    heart_sites,
+)
 from benchmarks.experiments.tables.markdown import begin_page, table_lines, write_page
 from benchmarks.experiments.variants import Row, Variant, predicted_by, predicted_by_stack, row_of
-from protos.plan.architecture import Uniform, body_tensors
+from protos.plan.architecture import GlobalLayersNetwork, Uniform, body_tensors, network_tensors
 from protos.plan.plan import Plan
 
 SEEDS: Final = range(20)
@@ -37,14 +51,39 @@ SUMS: Final[dict[str, Build]] = {
     "sum of layers": lambda _plan, _manifest, _sites: SumOfLayers(),
 }
 MEASURED: Final = {"global-layers, measuring": "global-layers", "local, measuring": "local"}
+FEDAVG: Final = "fedavg, authors"
+_OWN: Final = READINGS[FEDAVG]
+_ALL_BUT_EMBEDDING: Final = tuple(
+    dict.fromkeys(
+        tensor.layer
+        for tensor in network_tensors(GlobalLayersNetwork.model_validate(NETWORK), columns=31, outputs=1)
+        if tensor.layer != "input.embedding"
+    )
+)
+# One change at a time to the FedAvg of the heart table: first where columns stand and meet, then how it is trained.
+CHANGES: Final[dict[str, Reading]] = {
+    "columns by name": replace(_OWN, view=aligned),
+    "one place to the right": replace(_OWN, view=partial(aligned_as_authors, places=1)),
+    "order of appearance, to the right": replace(
+        _OWN, view=partial(aligned_as_authors, in_alphabetical_order=False, places=1)
+    ),
+    "private embedding": replace(_OWN, keys={"method": {"name": "global-layers", "layers": _ALL_BUT_EMBEDDING}}),
+    "own start": replace(_OWN, keys={"start": "own"}),
+    "mean after every batch": replace(_OWN, aggregate="every-batch"),
+    "best common checkpoint": replace(_OWN, keys={"checkpoint": "global"}),
+    "a third of the rate": replace(_OWN, keys={"optimiser": OPTIMISER | {"learning_rate": 3e-4}}),
+    "classes balanced in the loss": replace(_OWN, keys={"loss": {"name": "task-default", "class_weights": "balanced"}}),
+    "paper's encoding": replace(_OWN, recipe=Paper()),
+}
 _MODULE: Final = Path(heart_batch_normalisation.__file__)
 _KINDS: Final = {"weight": "gain", "bias": "shift"}
 
 
 def variants() -> list[Variant]:
-    """Both sums, and both methods with normalisations that measure."""
+    """Both sums, FedAvg with one change, and both methods with normalisations that measure."""
     sums = [Variant(name=name, run=_Sum(name).run, seeds_at_once=5) for name in SUMS]
-    return sums + [Variant(name=name, run=_Measured(name).run, seeds_at_once=1) for name in MEASURED]
+    changes = [Variant(name=name, run=OneReading(name, reading).run) for name, reading in CHANGES.items()]
+    return sums + changes + [Variant(name=name, run=_Measured(name).run, seeds_at_once=1) for name in MEASURED]
 
 
 @dataclass(frozen=True)
@@ -109,24 +148,29 @@ def render_readings(rows: list[Row], path: Path) -> None:
     seeds = {row.seed for row in rows}
     beside = [row for row in read_rows(path.with_name("heart.csv")) if row.seed in seeds]
     every, names = [*rows, *beside], [MEAN, ALONE, *SUMS, *MEASURED]
-    lines = begin_page("Heart: the published sum, and batch normalisation that measures", "heart-readings", path)
+    lines = begin_page("Heart: the published sum, measuring normalisation, and FedAvg", "heart-readings", path)
     lines += [
-        f"The lines *{MEAN}* and *{ALONE}* are those of the [heart table](heart.md) for the same seeds. A line with "
-        "fewer seeds than another lost them to numbers that overflowed.",
+        f"The lines *{MEAN}*, *{ALONE}* and *{FEDAVG}* are those of the [heart table](heart.md) for the same seeds. A "
+        "sum with fewer seeds than another lost them to numbers that overflowed.",
         "",
         "## AUROC, percent",
         "",
     ]
-    body = []
-    for name in names:
-        found = [list(by_seed(every, name, site, "auroc").values()) for site in FILES]
-        counts = ", ".join(dict.fromkeys(str(len(values)) for values in found))
-        body.append([name, *(mean_of(values).text() if values else "-" for values in found), counts])
-    lines += table_lines(["variant", *FILES, "seeds"], body)
+    lines += table_lines(["variant", *FILES, "seeds"], [_areas(every, name) for name in names])
     lines += ["## Differences on the same seeds, points", "", *_differences(every)]
-    lines += [_READING]
+    lines += ["## Why FedAvg is published so low: one change at a time, AUROC, percent", ""]
+    published = ["paper", *(f"{PUBLISHED[FEDAVG][site][0]:.2f}" for site in FILES), "101"]
+    changed = [_areas(every, name) for name in (ALONE, FEDAVG, *CHANGES)]
+    lines += [*table_lines(["variant", *FILES, "seeds"], [published, *changed]), _LOW, "", _READING]
     write_page(path, lines)
     _plot(every, names, path)
+
+
+def _areas(rows: list[Row], name: str) -> list[str]:
+    """The line of a variant: its AUROC at each site, and how many seeds it has."""
+    found = [list(by_seed(rows, name, site, "auroc").values()) for site in FILES]
+    counts = ", ".join(dict.fromkeys(str(len(values)) for values in found))
+    return [name, *(mean_of(values).text() if values else "-" for values in found), counts]
 
 
 def _differences(rows: list[Row]) -> list[str]:
@@ -152,6 +196,15 @@ def _plot(rows: list[Row], names: Sequence[str], path: Path) -> None:
         plot_dots(path.with_suffix(".svg"), panels, title="Heart: other readings of the paper", axis="AUROC, percent")
 
 
+_LOW: Final = """\
+The order of the columns does it. Pandas, which the authors use, sorts the columns of an outer alignment. With South
+Africa's values one place to the left, its tobacco stands in Faisalabad's column `time`, and four other columns meet
+foreign ones too. This costs South Africa and Faisalabad what the paper reports, and Cleveland nothing. One place to the
+right, or in order of appearance, other columns meet and little is lost. With a private embedding nothing is lost
+either, because each site then reads a column in its own way. Start, interval of the mean, rate, checkpoint, loss and
+encoding do not explain it. South Africa loses more here than in the paper, also if its lower level over these seeds is
+allowed for. Which columns meet depends on their names, and Cleveland's file has none.
+"""
 _READING: Final = """\
 ## Which to use
 

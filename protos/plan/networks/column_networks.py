@@ -2,7 +2,7 @@
 
 Two parallel feature extractors share one head. Source: Tavakoli et al. 2024, "FENDA-FL", section 3: the extractors
 may differ in depth and width. The common one sees the columns that the plan lists for all sites, the unique one all
-columns of its site; the head is a linear map of both results.
+columns of its site; the head is a linear map of both results, or of hidden layers over them.
 
 Two columns of layers are connected by lateral matrices. Source: Mori et al. 2022, "Continual Horizontal Federated
 Learning for Heterogeneous Data". The common column is an MLP over the columns that the plan lists for all sites; the
@@ -18,32 +18,43 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import pairwise
-from typing import Annotated, Literal, TypeAlias
+from typing import Annotated, Any, Literal, TypeAlias
 
-from pydantic import Field
+from pydantic import Field, SerializerFunctionWrapHandler, model_serializer
 
 from protos.plan.documents import Document
-from protos.plan.networks.dense_networks import ActivationName
+from protos.plan.networks.dense_networks import ActivationName, Widths
 from protos.plan.networks.network_tensors import Rate, TensorSpec, Width, linear
 
 ExtractorWidths: TypeAlias = Annotated[tuple[Width, ...], Field(min_length=1, max_length=64)]
 
 
 class ParallelNetwork(Document):
-    """Hidden widths of the common and of the unique extractor; dropout is before the head."""
+    """Hidden widths of the common extractor, the unique one and the head; dropout is before the head.
+
+    A head without hidden widths stays out of a plan's bytes, so that a plan that was approved earlier keeps its digest.
+    """
 
     name: Literal["parallel"]
     common: ExtractorWidths
     unique: ExtractorWidths
     activation: ActivationName = "relu"
     dropout: Rate = 0.0
+    head: Widths = ()
+
+    @model_serializer(mode="wrap")
+    def _leave_out_an_empty_head(self, serialise: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        written: dict[str, Any] = serialise(self)
+        return {key: value for key, value in written.items() if key != "head" or value}
 
 
 def parallel_tensors(network: ParallelNetwork, columns: int, outputs: int, common: int) -> Iterator[TensorSpec]:
     """Yield every tensor in the order of the network's parameters."""
     yield from _extractor("common", (common, *network.common))
     yield from _extractor("unique", (columns, *network.unique))
-    yield from linear("head.output", network.common[-1] + network.unique[-1], outputs, bias=True)
+    widths = (network.common[-1] + network.unique[-1], *network.head)
+    yield from _extractor("head", widths)
+    yield from linear("head.output", widths[-1], outputs, bias=True)
 
 
 def _extractor(part: str, widths: tuple[int, ...]) -> Iterator[TensorSpec]:

@@ -46,7 +46,8 @@ def network_outputs(layers: Layers, architecture: Architecture, rows: str, colum
             shared = _chain(layers, architecture, "common", layers.graph.columns(rows, 0, common), 1,
                             len(architecture.common))  # fmt: skip
             own = _chain(layers, architecture, "unique", rows, 1, len(architecture.unique))
-            return layers.linear(layers.graph.apply("concatenate", shared, own, axis=1), "head.output")
+            joined = layers.graph.apply("concatenate", shared, own, axis=1)
+            return layers.linear(_chain(layers, architecture, "head", joined, 1, len(architecture.head)), "head.output")
         case ColumnsNetwork():
             return _columns(layers, architecture, rows, columns, common)
         case FeatureTokensNetwork():

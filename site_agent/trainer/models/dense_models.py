@@ -70,11 +70,13 @@ class Parallel(nn.Module):
     def __init__(self, architecture: ParallelNetwork, columns: int, outputs: int, common: int) -> None:
         super().__init__()
         self._dropout, self._common_columns = architecture.dropout, common
-        activation = activation_of(architecture.activation)
+        self._activation: Activation = activation_of(architecture.activation)
+        activation = self._activation
         self.common = Chain((common, *architecture.common), activation)
         self.unique = Chain((columns, *architecture.unique), activation)
-        width = architecture.common[-1] + architecture.unique[-1]
-        self.head = nn.ModuleDict({"output": Linear(width, outputs, bias=True)})
+        widths = (architecture.common[-1] + architecture.unique[-1], *architecture.head)
+        hidden = {f"layer{number}": Linear(*pair, bias=True) for number, pair in enumerate(pairwise(widths), start=1)}
+        self.head = nn.ModuleDict(hidden | {"output": Linear(widths[-1], outputs, bias=True)})
 
     def represent(self, rows: Tensor) -> tuple[Tensor, Tensor]:
         """Map (B, d) to the results of the common and the unique extractor, (B, width of each)."""
@@ -82,8 +84,11 @@ class Parallel(nn.Module):
 
     def decide(self, representations: tuple[Tensor, ...]) -> Tensor:
         """Apply the head to both results side by side, after dropout: to (B, C)."""
-        together = functional.dropout(torch.cat(representations, dim=-1), self._dropout, self.training)
-        logits: Tensor = self.head["output"](together)
+        values = functional.dropout(torch.cat(representations, dim=-1), self._dropout, self.training)
+        *hidden, last = self.head.values()
+        for layer in hidden:
+            values = self._activation(layer(values))
+        logits: Tensor = last(values)
         return logits
 
     def forward(self, rows: Tensor) -> Tensor:

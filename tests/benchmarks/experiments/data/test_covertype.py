@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from benchmarks.experiments.data.covertype import AREAS, covertype
-from benchmarks.experiments.data.dealt_columns import chfl_covertype
+from benchmarks.experiments.data.dealt_columns import chfl_covertype, hillshades
 from benchmarks.experiments.data.recipes import Authors, ColumnsOf, Default, Paper, Recipe, Statistician
 
 from .conftest import DATA, needs_covertype
@@ -72,37 +72,50 @@ def test_an_areas_numbers_can_be_piecewise_linear() -> None:
     assert [len(site.columns) for site in sites.values()] == [19, 10, 10, 10]
 
 
-@pytest.mark.parametrize("seed", range(5))
-def test_dealt_columns_belong_to_one_site_or_to_all(seed: int) -> None:
-    """15 common columns, first at every site and with equal names; the other 36 once each; every row once."""
-    dealt = chfl_covertype(DATA, seed)
+@pytest.mark.parametrize(("sites", "share", "common"), [(5, 0.3, 16), (2, 0.3, 16), (10, 0.3, 16), (5, 0.1, 5)])
+def test_dealt_columns_belong_to_one_site_or_to_all(sites: int, share: float, common: int) -> None:
+    """Common columns come first at every site with equal names; the others once each, 54 in all; rows as published."""
+    dealt = chfl_covertype(DATA, 1, 2, sites=sites, common_share=share)
 
-    own = [site.columns[15:] for site in dealt.sites.values()]
+    own = [site.columns[common:] for site in dealt.sites.values()]
 
-    assert len(dealt.sites) == 5
-    assert len(dealt.common) == 15
-    assert all(site.columns[:15] == dealt.common for site in dealt.sites.values())
-    assert sorted(map(len, own)) == [7, 7, 7, 7, 8]
-    assert len({name for names in (*own, dealt.common) for name in names}) == 51
-    sizes = [(len(site.training), len(site.validation), len(site.test)) for site in dealt.sites.values()]
-    assert sizes == [(2177, 242, 605)] * 5
+    assert len(dealt.sites) == sites
+    assert len(dealt.common) == common
+    assert all(site.columns[:common] == dealt.common for site in dealt.sites.values())
+    assert max(map(len, own)) - min(map(len, own)) <= 1
+    assert len({name for names in (*own, dealt.common) for name in names}) == 54
+    assert sum(len(site.training) for site in dealt.sites.values()) == 9072
+    assert sum(len(site.validation) for site in dealt.sites.values()) == 3024
+    assert {len(site.test) for site in dealt.sites.values()} == {3024}
+    assert len({site.test.targets.tobytes() for site in dealt.sites.values()}) == 1
 
 
 def test_equal_seeds_give_pairs() -> None:
-    """Two methods on one seed see the same columns and rows; another seed deals again."""
-    first, again, other = chfl_covertype(DATA, 1), chfl_covertype(DATA, 1), chfl_covertype(DATA, 2)
+    """Two methods on one split and run see the same columns and rows; another split deals columns, another run rows."""
+    first, again, split, run = (chfl_covertype(DATA, *seeds) for seeds in ((1, 1), (1, 1), (2, 1), (1, 2)))
 
     assert [site.digest for site in first.sites.values()] == [site.digest for site in again.sites.values()]
-    assert first.common != other.common
+    assert first.common != split.common
+    assert first.common == run.common
+    assert first.sites["site-1"].digest != run.sites["site-1"].digest
 
 
 def test_soils_and_areas_are_one_hot_again() -> None:
-    """Over all sites the columns are the original's without hillshades, and their cells are 0 and 1."""
-    dealt = chfl_covertype(DATA, 3)
+    """Over all sites the columns are the original's, and the cells of codes are 0 and 1."""
+    dealt = chfl_covertype(DATA, 3, 0)
     names = {name for site in dealt.sites.values() for name in site.columns}
 
     assert sum(name.startswith("soil_type=") for name in names) == 40
     assert sum(name.startswith("wilderness_area=") for name in names) == 4
+    assert sum(name.startswith("hillshade") for name in names) == 3
     for site in dealt.sites.values():
         codes = [place for place, name in enumerate(site.columns) if "=" in name]
         assert set(np.unique(site.training.features[:, codes])) <= {0.0, 1.0}
+
+
+def test_computed_hillshades_are_near_the_originals() -> None:
+    """Within 3 of 255 at the first five records of the original (UCI, covtype.data)."""
+    shades = hillshades(np.array([51.0, 56.0, 139.0, 155.0, 45.0]), np.array([3.0, 2.0, 9.0, 18.0, 2.0]))
+
+    originals = [[221, 220, 234, 238, 220], [232, 235, 238, 238, 234], [148, 151, 135, 122, 150]]
+    assert np.abs(np.stack(list(shades.values())) - originals).max() < 3.1

@@ -13,9 +13,9 @@ from benchmarks.experiments.data.heart import FILES
 from benchmarks.experiments.data.uci_centres import CENTRES
 from benchmarks.experiments.layer_measures import MEASURES
 from benchmarks.experiments.store import Cost, add_cost, costs_beside
-from benchmarks.experiments.tables import chfl, fed_heart, heart, heart_page, player
+from benchmarks.experiments.tables import chfl, fed_heart, fed_heart_tuning, heart, heart_page, player
 from benchmarks.experiments.tables.catalogue import TABLES
-from benchmarks.experiments.tables.chfl_page import accuracies, chosen_strengths
+from benchmarks.experiments.tables.chfl_page import accuracies
 from benchmarks.experiments.tables.fed_heart_page import render_fed_heart
 from benchmarks.experiments.tables.heart_page import render_heart
 from benchmarks.experiments.tables.player_page import weighted_by_seed
@@ -32,7 +32,7 @@ SITES = {
 }
 NAMES = (
     "auroc", "auprc", "balanced_accuracy", "balanced_accuracy_at_logit_half", "accuracy", "macro_f1", "rows",
-    "validation_accuracy", "elevation_is_common", "auroc_of_authors", "auprc_of_authors",
+    "validation_accuracy", "validation_loss", "auroc_of_authors", "auprc_of_authors",
 )  # fmt: skip
 
 
@@ -158,17 +158,49 @@ def test_fed_heart_says_where_it_is_below_the_paper(tmp_path: Path) -> None:
     assert set(fed_heart.PUBLISHED) >= {"fedprox", "siloed", "central"}
 
 
-def test_mu_is_chosen_on_the_rows_that_choose() -> None:
-    """Of two strengths the one with the better validation accuracy is taken, whatever its test accuracy."""
-    low, high = (chfl.strength_name(strength) for strength in chfl.STRENGTHS)
+def test_a_rate_is_chosen_on_the_validation_loss() -> None:
+    """The rate with the lowest mean loss over the runs, once every rate of the method's range was tried."""
+    losses = {0.1: (0.9, 0.1), 0.01: (0.4, 0.4), 1e-3: (0.6, 0.6)}
     rows = [
-        row_of(low, 7, "site-1", validation_accuracy=0.7, accuracy=0.5),
-        row_of(high, 7, "site-1", validation_accuracy=0.6, accuracy=0.9),
-        row_of(low, 8, "site-1", validation_accuracy=0.7, accuracy=0.5),
+        row_of(f"perfcl, rate {rate:g}", seed, "all", validation_loss=loss)
+        for rate, found in losses.items()
+        for seed, loss in enumerate(found)
     ]
 
-    assert chosen_strengths(rows) == {7: low}
-    assert accuracies(rows)["chfl, mu above 0"] == {7: 0.5}
+    assert fed_heart_tuning.chosen_rate(rows, "perfcl") == 0.01
+    assert fed_heart_tuning.chosen_rate(rows[2:], "perfcl") is None
+
+
+def test_methods_are_ranked_by_their_better_checkpoint(tmp_path: Path) -> None:
+    """A method with one model for all has the better of local and global, a personal one its local model."""
+    scores = {"local": 0.5, "global": 0.6, "latest": 0.9}
+    rows = [
+        row_of(f"{name}, {checkpoint}", 1, site, accuracy=score + (0.05 if name == "fedper" else 0.0))
+        for name in fed_heart.RANKS
+        for checkpoint, score in scores.items()
+        for site in CENTRES
+    ]
+
+    render_fed_heart(rows, tmp_path / "fed-heart.md")
+
+    page = (tmp_path / "fed-heart.md").read_text()
+    assert "| fedavg | 8 | 1 | 0.600 |" in page
+    assert "| fedper | 2 | 6 | 0.550 |" in page
+    assert "| ditto | 4 | 7 | 0.500 |" in page
+
+
+def test_each_client_chooses_mu_and_rate_on_its_own_validation_rows() -> None:
+    """Each client takes its best candidate, whatever its test accuracy; a seed without a candidate is left out."""
+    connected = [chfl.strength_name(strength) for strength in chfl.STRENGTHS if strength]
+    candidates = [each.name for each in chfl.candidates(chfl.TABLE_II) if each.method in connected]
+    rows = [
+        row_of(name, 7, site, validation_accuracy=0.7 if place == best else 0.6, accuracy=0.1 * place)
+        for site, best in (("site-1", 0), ("site-2", 3))
+        for place, name in enumerate(candidates)
+    ]
+    rows.append(row_of(candidates[0], 8, "site-1", validation_accuracy=0.7, accuracy=0.5))
+
+    assert accuracies(rows, chfl.TABLE_II) == {"mu above 0": {7: pytest.approx(0.15)}}
 
 
 def test_the_macro_f1_is_weighted_by_rows() -> None:

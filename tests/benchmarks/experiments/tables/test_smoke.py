@@ -20,13 +20,17 @@ HEART = [
     ("heart", "global-layers, authors", "0"),
     ("fed-heart", "scaffold, global", "0-1"),
     ("fed-heart", "central, own scales, local", "0-1"),
+    ("fed-heart", "client 2, switzerland, local", "0-1"),
+    ("fed-heart", "fenda-fl, head of two layers, local", "0-1"),
+    ("fed-heart-tuning", "scaffold, rate 0.01", "0-1"),
     ("fed-heart", "majority", "0-1"),
     ("player", "player-fl", "0"),
     ("single-vectors", "pfedla", "0"),
 ]
 COVERTYPE = [
-    ("chfl", "common columns, fedavg", "7"),
-    ("chfl", "chfl, mu 1", "7"),
+    ("chfl", "common, 5 clients, 30% common, rate 0.001", "7"),
+    ("chfl", "chfl, mu 1, 2 clients, 30% common, rate 0.001", "7"),
+    ("chfl", "concatenated, 5 clients, 30% common, rate 0.001", "7"),
     ("covertype", "global-layers", "8"),
 ]
 

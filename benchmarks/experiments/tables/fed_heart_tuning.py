@@ -1,0 +1,120 @@
+"""FENDA-FL's choice of the client's rate for Fed-Heart-Disease, on the validation loss alone.
+
+Source: Tavakoli et al. 2024, appendix D and table 7: the best rate has the lowest validation loss that the coordinator
+sees in training. The loss is the mean over the centres weighted by rows, and the mean over five runs. What else the
+paper tunes stays at its best value. No test row takes part.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from benchmarks.experiments.data.uci_centres import fed_heart
+from benchmarks.experiments.plots import Curve, plot_curves
+from benchmarks.experiments.statistics import by_seed, mean_of
+from benchmarks.experiments.tables.fed_heart import ENTRIES, RANKS, Entry, fed_heart_plan
+from benchmarks.experiments.tables.markdown import begin_page, table_lines, write_page
+from benchmarks.experiments.variants import Predicted, Row, Variant, run_plans
+from site_agent.trainer.data.dataset import Dataset
+
+RATES: Final = (0.1, 0.01, 1e-3, 1e-4, 1e-5)
+# The paper's ranges are shorter for these two.
+_OF_METHOD: Final = {"fedprox": (1e-3, 1e-4), "perfcl": (0.1, 0.01, 1e-3)}
+SEEDS: Final = range(5)
+_METRIC: Final = "validation_loss"
+
+
+def rates_of(method: str) -> tuple[float, ...]:
+    """The range of table 7."""
+    return _OF_METHOD.get(method, RATES)
+
+
+def variants() -> list[Variant]:
+    """Each method with each rate of its range."""
+    pairs = [(method, rate) for method in RANKS for rate in rates_of(method)]
+    return [Variant(name=_name(*pair), run=_Tried(*pair).run, seeds_at_once=len(SEEDS)) for pair in pairs]
+
+
+def with_rate(entry: Entry, rate: float) -> Entry:
+    """The same method with another rate of the clients."""
+    optimiser = entry.keys.get("optimiser")
+    keys = entry.keys | ({"optimiser": optimiser | {"learning_rate": rate}} if optimiser else {})
+    return replace(entry, rate=rate, keys=keys)
+
+
+def chosen_rate(rows: list[Row], method: str) -> float | None:
+    """The rate with the lowest loss; None before all rates were tried."""
+    losses = {rate: list(by_seed(rows, _name(method, rate), None, _METRIC).values()) for rate in rates_of(method)}
+    if not all(losses.values()):
+        return None
+    return min(losses, key=lambda rate: float(np.mean(losses[rate])))
+
+
+def render_tuning(rows: list[Row], path: Path) -> None:
+    """The losses, the rate that follows and the paper's."""
+    lines = begin_page("Fed-Heart-Disease: the client's rate, chosen on the validation loss", "fed-heart-tuning", path)
+    lines += [
+        "The lowest validation loss of a run, weighted by rows over the centres, times 1,000. Bold: the chosen rate. "
+        "FedAdam's, SCAFFOLD's and APFL's second rates and all strengths are the paper's best.",
+        "",
+    ]
+    body = []
+    for method in RANKS:
+        chosen, cells = chosen_rate(rows, method), []
+        for rate in RATES:
+            values = list(by_seed(rows, _name(method, rate), None, _METRIC).values())
+            text = mean_of(values).text(1000.0, 0) if values else "-"
+            cells.append(f"**{text}**" if rate == chosen else text)
+        body.append([method, *cells, "-" if chosen is None else f"{chosen:g}", f"{ENTRIES[method].rate:g}"])
+    lines += table_lines(["method", *(f"rate {rate:g}" for rate in RATES), "chosen here", "chosen in the paper"], body)
+    write_page(path, lines)
+    _plot(rows, path)
+
+
+@dataclass(frozen=True)
+class _Tried:
+    """A method at a rate."""
+
+    method: str
+    rate: float
+
+    def run(self, folder: Path, seeds: Sequence[int]) -> Iterator[Row]:
+        """See Variant. The row is the federation's: no centre's loss stands alone."""
+        sites = {seed: fed_heart(folder, seed) for seed in seeds}
+        entry = with_rate(ENTRIES[self.method], self.rate)
+        plans = [fed_heart_plan(each, seed, entry, "global") for seed, each in sites.items()]
+        losses: dict[int, list[tuple[float, int]]] = {seed: [] for seed in seeds}
+        for predicted in run_plans(plans, list(sites.values())):
+            losses[predicted.seed].append(_validation_loss(predicted, sites[predicted.seed][predicted.site]))
+        for seed, found in losses.items():
+            values, counts = zip(*found, strict=True)
+            loss = float(np.average(values, weights=counts))
+            yield Row(
+                variant=_name(self.method, self.rate), seed=seed, site="all", chosen_round=-1, metrics={_METRIC: loss}
+            )
+
+
+def _name(method: str, rate: float) -> str:
+    return f"{method}, rate {rate:g}"
+
+
+def _validation_loss(predicted: Predicted, dataset: Dataset) -> tuple[float, int]:
+    """Binary cross-entropy of the chosen model's logits, and the rows."""
+    logits, targets = predicted.validation_outputs.astype(np.float64).reshape(-1), dataset.validation.targets
+    return float(np.mean(np.logaddexp(0.0, logits) - targets * logits)), len(targets)
+
+
+def _plot(rows: list[Row], path: Path) -> None:
+    panels: dict[str, list[Curve]] = {}
+    for method in RANKS:
+        found = [(rate, list(by_seed(rows, _name(method, rate), None, _METRIC).values())) for rate in rates_of(method)]
+        points = [(rate, mean_of(values)) for rate, values in reversed(found) if values]
+        if points:
+            panels[f"{method}, client's rate"] = [Curve(name=method, points=points)]
+    if panels:
+        plot_curves(path.with_suffix(".svg"), panels, title="Fed-Heart-Disease", axis="validation loss")
