@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import io
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 import click
 
@@ -45,6 +46,16 @@ def finish(program: str, commands: click.Command, arguments: Sequence[str] | Non
         return status if isinstance(status, int) else 0
     print(told.lines(program), file=sys.stderr)
     return told.exit_status
+
+
+@contextmanager
+def extra(package: str) -> Iterator[None]:
+    """Skip the block if the folder of this extra was deleted. Anything else that is missing is an error."""
+    try:
+        yield
+    except ModuleNotFoundError as missing:
+        if missing.name != package:
+            raise
 
 
 def explain_command(program: str, entries: Sequence[Entry]) -> click.Command:

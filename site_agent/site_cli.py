@@ -19,17 +19,16 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 import click
 
-from host.command_line import explain_command, finish
+from host.command_line import explain_command, extra, finish
 from host.diagnosis import AILMENTS
 from host.message_catalogue import ERRORS
 from site_agent.commands.approval_commands import approve, fingerprints, refuse, review, withdraw
 from site_agent.commands.audit_commands import audit
 from site_agent.commands.backup_commands import backup, backup_key, restore
 from site_agent.commands.certificate_commands import install_certificate, renew, request_certificate
-from site_agent.commands.console_command import console
 from site_agent.commands.data_commands import data
 from site_agent.commands.init_command import init
-from site_agent.commands.model_commands import adopt, card, export, monitor, predict, recalibrate
+from site_agent.commands.model_commands import adopt, card, export, predict, recalibrate
 from site_agent.commands.site_doctor_command import doctor
 from site_agent.commands.site_options import config_option
 from site_agent.commands.site_page_commands import curves, page, report
@@ -130,11 +129,19 @@ def check(path: Path) -> None:
 
 
 for command in (
-    adopt, audit, predict, recalibrate, report, export, card, monitor, backup, backup_key, restore, maintenance,
-    move_state, console, curves, data, doctor, fingerprints, init, page, privacy, status, review, approve, refuse,
+    adopt, audit, predict, recalibrate, report, export, card, backup, backup_key, restore, maintenance,
+    move_state, curves, data, doctor, fingerprints, init, page, privacy, status, review, approve, refuse,
     withdraw, release, renew, request_certificate, install_certificate,
 ):  # fmt: skip
     cli.add_command(command)
+with extra("site_agent.console"):
+    from site_agent.console.console_command import console
+
+    cli.add_command(console)
+with extra("site_agent.desk.drift"):
+    from site_agent.desk.drift.monitor_command import monitor
+
+    cli.add_command(monitor)
 cli.add_command(explain_command("site-agent", (*ERRORS, *EVENTS, *AILMENTS)))
 
 

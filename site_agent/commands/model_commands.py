@@ -1,4 +1,4 @@
-"""`site-agent predict`, `recalibrate`, `adopt`, `export`, `card` and `monitor`: a run's model after the run.
+"""`site-agent predict`, `recalibrate`, `adopt`, `export` and `card`: a run's model after the run.
 
 Everything stays on this computer.
 """
@@ -273,40 +273,3 @@ def card(path: Path, run_name: str | None, markdown: Path | None, json_path: Pat
         write_result(markdown, card_markdown(facts).encode())
     if markdown is None and json_path is None:
         click.echo(card_markdown(facts), nl=False)
-
-
-@click.command()
-@config_option
-@click.argument("table", type=click.Path(path_type=Path))
-@click.option("--run", "run_name", help="Name of the run whose model is used. An adopted model must be of this run.")
-@click.option("--html", type=click.Path(path_type=Path), help="Output file for the page.")
-@click.option("--json", "json_path", type=click.Path(path_type=Path), help="Output file for all figures, as JSON.")
-@click.option("--metrics", type=click.Path(path_type=Path), help="Output file for Prometheus, such as drift.prom.")
-def monitor(
-    path: Path, table: Path, run_name: str | None, html: Path | None, json_path: Path | None, metrics: Path | None
-) -> None:
-    """Compare TABLE with the training rows. If TABLE has the outcome, also compare the model's figures with its test.
-
-    Example: site-agent monitor --config hospital.yaml new.csv --html drift.html
-    """
-    hospital = read_hospital(path)
-
-    from site_agent.trainer.isolation import give_up_network
-
-    give_up_network()  # before anything starts a thread: this command needs no network
-
-    from site_agent.desk.monitor_views import monitor_lines, monitor_metrics, monitor_page
-    from site_agent.desk.monitoring import monitor_table
-    from site_agent.desk.result_files import check_places, write_result
-
-    check_places((("--html", html), ("--json", json_path), ("--metrics", metrics)), hospital, [table, path])
-    facts = monitor_table(hospital, table, run_name)
-    for line in monitor_lines(facts):
-        click.echo(line)
-    if html is not None:
-        write_result(html, monitor_page(facts).encode())
-    if json_path is not None:
-        write_result(json_path, json.dumps(facts, indent=2, allow_nan=False).encode())
-    if metrics is not None:
-        # The node exporter is another user; names of columns and figures alone are in it.
-        write_result(metrics, monitor_metrics(facts).encode(), mode=0o644)

@@ -87,7 +87,7 @@ def outside_packages(names: set[str], *, lazily: bool = False) -> set[str]:
 
 def is_command_line(module: str) -> bool:
     """Whether each function of a module that imports is a command, hence a process of its own."""
-    return module.endswith("_cli") or ".commands." in module
+    return module.endswith(("_cli", "_command")) or ".commands." in module
 
 
 def _happens(found: Imported, lazily: bool) -> bool:

@@ -15,18 +15,14 @@ import numpy as np
 from audit.reading.log_page import as_html
 from coordinator.configuration import CoordinatorConfiguration
 from coordinator.operations.status_page import StatusPage
+from host.command_line import extra
 from host.local_page import document
 from protos.plan.documents import parse_document
 from protos.plan.manifest import manifest_of
-from site_agent.console.console_actions import Done
-from site_agent.console.console_links import Role, Session
-from site_agent.console.console_pages import Desk, KnownPlan, Shelf
 from site_agent.desk.examination.examination_page import examination_page
 from site_agent.desk.findings.facts import site_facts
 from site_agent.desk.findings.report_page import report_page
 from site_agent.desk.fingerprint_sheet import sheet_sections
-from site_agent.desk.monitor_views import monitor_page
-from site_agent.desk.monitoring import monitor_table
 from site_agent.desk.plan_in_words import in_words
 from site_agent.desk.plan_review import review_page, review_sections
 from site_agent.gate.site_log import AuditLog
@@ -59,7 +55,11 @@ def every_page(folder: Path) -> Iterator[tuple[str, str]]:
     """The name of each page and its document, without the live pages' refreshing."""
     hospital = site_after_run(folder / "binary", simple_models=True)
     yield "report", report_page(site_facts(hospital, None, ["mean_radius"]))
-    yield "monitor", monitor_page(monitor_table(hospital, Path(hospital.data.table), None))
+    with extra("site_agent.desk.drift"):
+        from site_agent.desk.drift.monitor_views import monitor_page
+        from site_agent.desk.drift.monitoring import monitor_table
+
+        yield "monitor", monitor_page(monitor_table(hospital, Path(hospital.data.table), None))
     several = site_after_run(folder / "several", table="wine", siloed_baseline=False)
     yield "report-of-classes", report_page(site_facts(several, None))
     number = site_after_run(folder / "number", table="diabetes", siloed_baseline=False)
@@ -76,7 +76,8 @@ def every_page(folder: Path) -> Iterator[tuple[str, str]]:
     yield "audit", as_html("Audit log of st-mary", summary, log_of_a_run(12))
     yield "coordinator", asyncio.run(_coordinator(folder / "coordinator"))
     yield "site", asyncio.run(_site(folder / "site"))
-    yield from _console()
+    with extra("site_agent.console"):
+        yield from _console()
     yield "curves", _curves(folder / "curves", 3)
     yield "curves-of-a-long-run", _curves(folder / "long", 900)
 
@@ -105,6 +106,10 @@ def _examination() -> str:
 
 def _console() -> Iterator[tuple[str, str]]:
     """The console's own pages, in a session that has every role."""
+    from site_agent.console.console_actions import Done
+    from site_agent.console.console_links import Role, Session
+    from site_agent.console.console_pages import Desk, KnownPlan, Shelf
+
     desk = Desk(session=Session(roles=frozenset(Role), by="A. Jones"), account="root", fixed_name="")
     plan = KnownPlan(
         title="heart, version 2",

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
 
@@ -17,9 +18,14 @@ from tests.pages.every_page import every_page
 
 WIDTHS: Final = (390, 1280)
 PAGES: Final = (
-    "report", "monitor", "report-of-classes", "report-of-a-number", "examination", "review", "fingerprints", "audit",
-    "coordinator", "site", "console", "console-plan", "console-approved-plan", "console-examination", "console-models",
-    "console-result", "curves", "curves-of-a-long-run",
+    "report", "report-of-classes", "report-of-a-number", "examination", "review", "fingerprints", "audit",
+    "coordinator", "site", "curves", "curves-of-a-long-run",
+    *(("monitor",) if find_spec("site_agent.desk.drift") else ()),
+    *(
+        ("console", "console-plan", "console-approved-plan", "console-examination", "console-models", "console-result")
+        if find_spec("site_agent.console")
+        else ()
+    ),
 )  # fmt: skip
 LOOKED_AT: Final = (Path(__file__).parent / "looked_at.js").read_text()
 # What a screen reader announces by its name.

@@ -8,10 +8,10 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+from site_agent.desk.drift.drift_chance import LEVEL, share_differs, stability_by_chance, stability_index
 from site_agent.desk.use.new_rows import NewRows
 from site_agent.trainer.checkpoints import Json
-from site_agent.trainer.data.column_profile import ColumnProfile, Profile
-from site_agent.trainer.drift_chance import LEVEL, effective_rows, share_differs, stability_by_chance, stability_index
+from site_agent.trainer.data.column_profile import ColumnProfile, Profile, effective_rows
 
 # Siddiqi 2006: below the first nothing has changed much, above the second something has.
 SOME: Final = 0.1

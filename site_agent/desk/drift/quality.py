@@ -19,13 +19,13 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from site_agent.desk.drift.drift_chance import LEVEL
 from site_agent.desk.findings.calibration_spans import calibration_spans
 from site_agent.desk.findings.distance_spans import distance_spans
 from site_agent.trainer.checkpoints import Json
 from site_agent.trainer.comparison.bootstrap_intervals import Compared, apart, compare, is_lower_better
 from site_agent.trainer.comparison.calibration import calibrations
 from site_agent.trainer.comparison.gain import FEDERATED, headline_metric
-from site_agent.trainer.drift_chance import LEVEL
 from site_agent.trainer.evaluation import HeldOutRows, Scores
 
 _SEED: Final = 20_261_122

@@ -20,7 +20,6 @@ from protos.plan.documents import Document
 from site_agent.trainer.data.contract import CategoricalFeature, Contract
 from site_agent.trainer.data.splits import Rows
 from site_agent.trainer.data.tables import Numbers, Table
-from site_agent.trainer.drift_chance import effective_rows
 
 BINS: Final = 10
 _MOST_REPEATED: Final = 50_000
@@ -38,7 +37,7 @@ class ColumnProfile(Document):
         shares: of each bin among the rows that have a value.
         missing: the share of rows without a value, or with an unknown code.
         effect: how many rows with a value tell as much as one row of a patient of its own; 1 where each patient has
-            one row. `drift.chance.effective_rows` says how.
+            one row. `effective_rows` has the rule.
     """
 
     name: str
@@ -164,3 +163,30 @@ def _coded(name: str, values: Numbers, codes: int) -> ColumnProfile:
     return ColumnProfile(
         name=name, kind="code", low=None, high=None, edges=(), shares=shares, missing=1.0 - len(there) / len(values)
     )
+
+
+def effective_rows(bins: npt.NDArray[np.int64], patients: npt.NDArray[np.int64] | None) -> float:
+    """Return the number of independent rows that would give the same information about the shares of bins.
+
+    Source: Rao and Scott 1981, the mean of the design effects over bins, with shares' variances over whole patients.
+    At most the number of rows, and at least that of patients divided by the rows of the one who has most.
+
+    Args:
+        bins: int64 of shape (rows,): each row's bin, from 0.
+        patients: int64 of shape (rows,), equal for rows of one patient; None where every row is its own.
+    """
+    rows = len(bins)
+    if patients is None or not rows:
+        return float(rows)
+    owners, sizes = np.unique(patients, return_inverse=True, return_counts=True)[1:]
+    count = len(sizes)
+    if count == rows or count < 2:
+        return float(count)
+    shares, places = np.bincount(bins) / rows, np.flatnonzero(np.bincount(bins))
+    if len(places) < 2:
+        return float(count)
+    effect = 0.0
+    for place in places:
+        residuals = np.bincount(owners, weights=bins == place, minlength=count) - sizes * shares[place]
+        effect += float(residuals @ residuals) / shares[place] / (rows * (len(places) - 1))
+    return rows / min(max(1.0, effect * count / (count - 1)), float(sizes.max()))

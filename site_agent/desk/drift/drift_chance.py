@@ -93,33 +93,6 @@ def share_differs(shares: tuple[float, float], rows: tuple[float, float], level:
     return abs(now - before) > NormalDist().inv_cdf(1 - level / 2) * deviation
 
 
-def effective_rows(bins: Patients, patients: Patients | None) -> float:
-    """Return the number of independent rows that would give the same information about the shares of bins.
-
-    Source: Rao and Scott 1981, the mean of the design effects over bins, with shares' variances over whole patients.
-    At most the number of rows, and at least that of patients divided by the rows of the one who has most.
-
-    Args:
-        bins: int64 of shape (rows,): each row's bin, from 0.
-        patients: int64 of shape (rows,), equal for rows of one patient; None where every row is its own.
-    """
-    rows = len(bins)
-    if patients is None or not rows:
-        return float(rows)
-    owners, sizes = np.unique(patients, return_inverse=True, return_counts=True)[1:]
-    count = len(sizes)
-    if count == rows or count < 2:
-        return float(count)
-    shares, places = np.bincount(bins) / rows, np.flatnonzero(np.bincount(bins))
-    if len(places) < 2:
-        return float(count)
-    effect = 0.0
-    for place in places:
-        residuals = np.bincount(owners, weights=bins == place, minlength=count) - sizes * shares[place]
-        effect += float(residuals @ residuals) / shares[place] / (rows * (len(places) - 1))
-    return rows / min(max(1.0, effect * count / (count - 1)), float(sizes.max()))
-
-
 def _indices(expected: Shares, found: Shares) -> Shares:
     """Of each pair of rows; both of shape (pairs, bins)."""
     before, after = expected.clip(_SMALLEST), found.clip(_SMALLEST)

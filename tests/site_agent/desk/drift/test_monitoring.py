@@ -1,0 +1,114 @@
+"""Monitoring of a model in use: drift is seen by column, and figures are compared with the test's."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from site_agent.desk.drift.drift_chance import stability_index
+from site_agent.desk.drift.monitor_views import monitor_lines, monitor_metrics, monitor_page
+from site_agent.desk.drift.monitoring import monitor_table
+from site_agent.desk.findings.facts import site_facts
+from site_agent.desk.model_card import card_facts, card_markdown
+from site_agent.desk.use.model_in_use import model_in_use
+from site_agent.desk.use.recalibration import (
+    BEFORE,
+    Recalibration,
+    forget_recalibration,
+    save_recalibration,
+)
+from site_agent.hospital import Hospital
+from site_agent.trainer.comparison.gain import FEDERATED
+from site_agent.trainer.comparison.scored_rows import scored_rows
+from tests.site_agent.desk.findings.test_site_report import REQUEST
+from tests.site_agent.desk.test_after_deployment import new_rows
+from tests.site_agent.trainer.after_a_run import RUN, site_after_run
+
+
+@pytest.fixture(scope="module")
+def hospital(tmp_path_factory: pytest.TempPathFactory) -> Hospital:
+    """A site after a run on real patients."""
+    return site_after_run(tmp_path_factory.mktemp("site"), siloed_baseline=False)
+
+
+def test_the_stability_index_by_hand() -> None:
+    """From halves to three quarters and a quarter: 0.25·ln 1.5 + (-0.25)·ln 0.5."""
+    found = stability_index(np.array([0.5, 0.5]), np.array([0.75, 0.25]))
+
+    assert found == pytest.approx(0.25 * np.log(1.5) - 0.25 * np.log(0.5))
+    assert stability_index(np.array([0.5, 0.5]), np.array([0.5, 0.5])) == 0.0
+
+
+def test_a_drift_is_seen(hospital: Hospital, tmp_path: Path) -> None:
+    """A column that is larger in all rows is reported by name, on page and metrics too; the others are unchanged."""
+    with Path(hospital.data.table).open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    larger = {(place, "mean_texture"): str(float(row["mean_texture"]) * 1.3) for place, row in enumerate(rows)}
+    plain, moved = new_rows(hospital, tmp_path / "a.csv", {}), new_rows(hospital, tmp_path / "b.csv", larger)
+
+    same, drifted = monitor_table(hospital, plain, None), monitor_table(hospital, moved, None)
+
+    assert not [text for text in same["warnings"] if "drifted" in str(text)]  # type: ignore[union-attr]
+    assert [str(text).split()[0] for text in drifted["warnings"] if "drifted" in str(text)] == ["mean_texture"]  # type: ignore[union-attr]
+    assert drifted["quality"] is not None
+    assert any("auroc" in line for line in monitor_lines(drifted))
+    assert 'stability_index{site="ahus",run="law-1",column="mean_texture"}' in monitor_metrics(drifted)
+    assert REQUEST.findall(monitor_page(drifted).replace('name="viewport"', "")) == []
+    assert json.loads(json.dumps(drifted, allow_nan=False)) == drifted
+
+
+def test_a_recalibrated_model_is_compared_with_itself(hospital: Hospital, tmp_path: Path) -> None:
+    """The map changes the test's Brier score as it changes the new rows'; the card says what its figures are of."""
+    new = new_rows(hospital, tmp_path / "a.csv", {})
+    kept = scored_rows(hospital.state_path, RUN)
+    made = Recalibration.model_validate({"maps": ({"kind": "platt", "intercept": 1.0, "slope": 0.5},), "rows": 50})
+    expected = kept.test.evaluate(made.apply(kept.scores[FEDERATED])).metrics["brier"]
+
+    save_recalibration(hospital.state_path, RUN, FEDERATED, made)
+    found = monitor_table(hospital, new, None)["quality"]
+    card = card_markdown(card_facts(hospital, model_in_use(hospital.state_path, RUN)))
+    warnings = site_facts(hospital, None)["warnings"]
+    forget_recalibration(hospital.state_path, RUN, FEDERATED)
+
+    assert found["at_the_test"]["brier"] == expected  # type: ignore[index,call-overload]
+    assert BEFORE in card
+    assert BEFORE in warnings  # type: ignore[operator]
+
+
+def test_rows_of_one_patient_widen_the_interval(hospital: Hospital, tmp_path: Path) -> None:
+    """The table four times over has the same figures; its interval stays about that of its patients."""
+    once = new_rows(hospital, tmp_path / "a.csv", {})
+    head, *lines = once.read_text().splitlines(keepends=True)
+    (tmp_path / "b.csv").write_text("".join([head, *lines, *lines, *lines, *lines]))
+
+    one, four = (monitor_table(hospital, tmp_path / name, None)["quality"] for name in ("a.csv", "b.csv"))
+
+    assert four["rows"] == 4 * one["rows"] == 4 * four["patients"]  # type: ignore[index,call-overload,operator]
+    assert four["metrics"]["auroc"] == pytest.approx(one["metrics"]["auroc"])  # type: ignore[index,call-overload]
+    widths = [found["intervals"]["brier"][1] - found["intervals"]["brier"][0] for found in (one, four)]  # type: ignore[index,call-overload]
+    assert widths[1] > 0.8 * widths[0]  # by rows it would be half as wide
+
+
+def test_without_outcomes_inputs_are_watched_alone(hospital: Hospital, tmp_path: Path) -> None:
+    """A table without the target has no quality, and the terminal reports it."""
+    new = new_rows(hospital, tmp_path / "a.csv", {}, without="outcome")
+
+    found = monitor_table(hospital, new, None)
+
+    assert found["quality"] is None
+    assert any("outcome is not known" in line for line in monitor_lines(found))
+
+
+def test_without_a_required_column_the_others_are_compared(hospital: Hospital, tmp_path: Path) -> None:
+    """The missing column is named, and no row has a prediction."""
+    changed = new_rows(hospital, tmp_path / "new.csv", {}, without="mean_texture")
+
+    facts = monitor_table(hospital, changed, None)
+    (named,) = [line for line in facts["warnings"] if "no column" in str(line)]
+    assert named == "The table has no column mean_texture, which the model requires."
+    assert "No row has a prediction. Discrimination and calibration were not computed." in monitor_lines(facts)
+    assert "No row has a prediction." in monitor_page(facts)
