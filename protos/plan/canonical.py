@@ -30,7 +30,7 @@ def pack(purpose: str, *fields: bytes | str | int) -> bytes:
 
 
 def digest(purpose: str, *fields: bytes | str | int) -> bytes:
-    """Return the Return the SHA-256 of the packed fields, 32 bytes."""
+    """Return the SHA-256 of the packed fields, 32 bytes."""
     return hashlib.sha256(pack(purpose, *fields)).digest()
 
 

@@ -30,8 +30,6 @@ LARGEST_EXPOSURE = {
     "site-doctor": 12,
     "site-directories@": 15,  # once, as root, for a moment, without network
 }
-GPU = DEPLOY / "examples/site-trainer-gpu.conf"
-GPU_EXPOSURE = 7  # 3 without it
 TEMPLATES = [unit for unit in UNITS if unit.stem in ("coordinator@", "site-agent@", "site-gate@", "site-trainer@")]
 SERVICES = [unit for unit in UNITS if "directories" not in unit.stem]
 # What differs between a service and its template for several federations.
@@ -120,19 +118,11 @@ def test_a_service_is_barely_exposed(unit: Path, root: Path) -> None:
     assert done.returncode == 0, done.stdout[-200:] + done.stderr
 
 
-@needs_systemd_analyze
-@pytest.mark.parametrize("name", ["site-trainer", "site-trainer@study"])
-def test_a_graphics_processor_costs_little_hardening(name: str, root: Path) -> None:
-    """With the drop-in for a graphics processor a trainer still verifies, and is hardly more exposed."""
-    drop_in = root / f"etc/systemd/system/{name}.service.d/gpu.conf"
-    drop_in.parent.mkdir()
-    shutil.copyfile(GPU, drop_in)
-
-    said = analyze("verify", "--man=no", f"--root={root}", f"{name}.service")
-    done = analyze("security", "--offline=true", f"--threshold={GPU_EXPOSURE}", f"--root={root}", f"{name}.service")
-
-    assert (said.stdout + said.stderr).strip() == ""
-    assert done.returncode == 0, done.stdout[-200:] + done.stderr
+@pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.stem)
+def test_no_service_opens_a_device(unit: Path) -> None:
+    """Training uses the processor only, so no unit shows a graphics card or another real device to a program."""
+    assert "PrivateDevices=yes" in unit.read_text().splitlines()
+    assert "DeviceAllow" not in unit.read_text()
 
 
 @pytest.mark.parametrize("template", TEMPLATES, ids=lambda unit: unit.stem)
