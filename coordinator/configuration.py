@@ -66,9 +66,10 @@ def read_configuration(path: Path) -> CoordinatorConfiguration:
 
 
 def read_plans(configuration: CoordinatorConfiguration) -> tuple[Plan, ...]:
-    """Read the plans that the configuration names.
+    """Read the plans that the configuration names. The alternatives of a sweep follow one another.
 
     Raises:
         ConfigurationError: a plan is wrong; every mistake is named.
     """
-    return tuple(read_document(Path(plan), Plan, consequence=_CONSEQUENCE) for plan in configuration.plans)
+    plans = (read_document(Path(plan), Plan, consequence=_CONSEQUENCE) for plan in configuration.plans)
+    return tuple(alternative for plan in plans for alternative in plan.alternatives)

@@ -79,7 +79,7 @@ class Approval(Document):
 
 
 def approve(state: Path, plan: Plan, *, by: str, at: datetime, until: datetime | None = None) -> Approval:
-    """Record that a person approves a plan. Earlier approvals remain.
+    """Record that a person approves a plan, with all alternatives of its sweep. Earlier approvals remain.
 
     An approval after a withdrawal starts again: approvals before it no longer count.
 
@@ -93,32 +93,45 @@ def approve(state: Path, plan: Plan, *, by: str, at: datetime, until: datetime |
     ends = None if until is None else until.isoformat(timespec="seconds")
     signature = Signature(by=by, at=at.isoformat(timespec="seconds"), until=ends)
     with _held(state):
-        before = find_approval(state, plan)
-        kept = () if before is None or before.withdrawn else before.signatures
-        others = tuple(signature for signature in kept if not _is_same_person(signature.by, by))
-        approval = Approval(
-            plan_digest=plan.digest.hex(),
-            manifest_digest=manifest_of(plan).digest.hex(),
-            study=plan.study,
-            version=plan.version,
-            signatures=(*others, signature),
-        )
-        plans = approvals_folder(state) / "plans"
-        make_folder(plans, mode=0o750)  # as a service the gate is another user of its group, and reads plans there
-        _write(plans / f"{plan.digest.hex()}.json", plan.canonical)
-        _write(approval_path(state, plan), json.dumps(approval.model_dump(), indent=2).encode())
+        approvals = {each.digest: _approve(state, each, signature) for each in plan.alternatives}
+    return approvals[plan.digest]
+
+
+def _approve(state: Path, plan: Plan, signature: Signature) -> Approval:
+    before = find_approval(state, plan)
+    kept = () if before is None or before.withdrawn else before.signatures
+    others = tuple(each for each in kept if not _is_same_person(each.by, signature.by))
+    approval = Approval(
+        plan_digest=plan.digest.hex(),
+        manifest_digest=manifest_of(plan).digest.hex(),
+        study=plan.study,
+        version=plan.version,
+        signatures=(*others, signature),
+    )
+    plans = approvals_folder(state) / "plans"
+    make_folder(plans, mode=0o750)  # as a service the gate is another user of its group, and reads plans there
+    _write(plans / f"{plan.digest.hex()}.json", plan.canonical)
+    _write(approval_path(state, plan), json.dumps(approval.model_dump(), indent=2).encode())
     return approval
 
 
 def withdraw(state: Path, plan: Plan, *, by: str, at: datetime) -> Approval | None:
-    """Record that a person takes this site out of a plan. Return None if nobody had approved it."""
+    """Record that a person takes this site out of a plan, with all alternatives of its sweep.
+
+    Return None if nobody had approved it.
+    """
+    withdrawal = Withdrawal(by=by, at=at.isoformat(timespec="seconds"))
     with _held(state):
-        before = find_approval(state, plan)
-        if before is None or before.withdrawn:
-            return None
-        withdrawal = Withdrawal(by=by, at=at.isoformat(timespec="seconds"))
-        approval = before.model_copy(update={"withdrawn": withdrawal})
-        _write(approval_path(state, plan), json.dumps(approval.model_dump(), indent=2).encode())
+        withdrawn = {each.digest: _withdraw(state, each, withdrawal) for each in plan.alternatives}
+    return withdrawn[plan.digest]
+
+
+def _withdraw(state: Path, plan: Plan, withdrawal: Withdrawal) -> Approval | None:
+    before = find_approval(state, plan)
+    if before is None or before.withdrawn:
+        return None
+    approval = before.model_copy(update={"withdrawn": withdrawal})
+    _write(approval_path(state, plan), json.dumps(approval.model_dump(), indent=2).encode())
     return approval
 
 
@@ -200,9 +213,11 @@ def why_not(approval: Approval | None, *, approvers: int, now: datetime) -> str 
 def last_approved(state: Path, plan: Plan) -> tuple[Plan, Approval] | None:
     """Return the last other plan of the same study that was approved here, or None.
 
-    A file that cannot be read is no plan to compare with, so it is passed over.
+    A file that cannot be read is no plan to compare with, so it is passed over. Alternatives of one sweep are one plan.
     """
-    found = [entry for entry in others_approved(state, plan) if entry[0].study == plan.study]
+    alike = {each.digest for each in plan.alternatives}
+    others = (entry for entry in others_approved(state, plan) if entry[0].digest not in alike)
+    found = [entry for entry in others if entry[0].study == plan.study]
     return max(found, key=lambda entry: entry[1].signatures[-1].at) if found else None
 
 

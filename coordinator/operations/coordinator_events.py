@@ -78,6 +78,12 @@ EVENTS: Final = (
         "If the run is not complete and you want to repeat it, raise the plan's version.",
     ),
     Entry(
+        "I122",
+        "sweep_decided",
+        "All alternatives of a sweep are complete. `run` has the lowest mean validation loss over all sites.",
+        "Send the run's name to the sites. Each site adopts the model of this run.",
+    ),
+    Entry(
         "I120",
         "end_to_be_told",
         "All studies ended, but these sites do not yet have the result. "

@@ -46,6 +46,7 @@ from coordinator.rounds.round import advance, begin
 from coordinator.rounds.run import Run, new_run, terms_of
 from coordinator.rounds.run_standing import Around, Contacts, status_facts
 from coordinator.rounds.taken_out import explained, yet_to_tell
+from coordinator.storage.decided_sweeps import sweep_facts
 from coordinator.storage.ending import Ending
 from coordinator.storage.journal import Entry
 from coordinator.storage.keeping import Kept
@@ -89,6 +90,7 @@ class Engine:
         times; `aside` writes large snapshots beside the rounds, `audit` records decisions before they take effect;
         `revoked` gives the sites that the register says are revoked."""
         self._waiting, self._state, self._identity_of = list(plans), state, identity_of
+        self._plans, self._sweeps = list(self._waiting), list[dict[str, Any]]()
         self._clock, self._now, self._aside, self._audit, self._revoked = clock, now, aside, audit, revoked
         self._log = structlog.get_logger()
         self._peers: dict[str, Peer] = {}
@@ -109,7 +111,9 @@ class Engine:
 
     def add(self, plans: Iterable[Plan]) -> None:
         """Queue plans. The first one begins immediately if no run is active."""
-        self._waiting += plans
+        added = list(plans)
+        self._waiting += added
+        self._plans += added
         if self._run is None and self.failure is None and self._waiting:
             self.finished.clear()
             self._guarded(self._next_run)
@@ -174,7 +178,11 @@ class Engine:
         """Return the status for operators, ready for JSON."""
         around = Around(self._peers, self._joined, self._windows, self.contacts, self._now(), self.ending.unaware)
         facts = status_facts(self._run, self._kept, around)
-        return facts | {"runs_over": len(self.outcomes), "runs_waiting": len(self._waiting)}
+        return facts | {
+            "runs_over": len(self.outcomes),
+            "runs_waiting": len(self._waiting),
+            "sweeps": self._sweeps,
+        }
 
     def away(self, site: str, begins: int, ends: int) -> None:
         """Store the window in which a site may be away, in seconds since 1970; 0 and 0 remove it."""
@@ -232,6 +240,7 @@ class Engine:
         self._joined.clear()
         self._held.clear()
         self._run = self._kept = None
+        self._look_at_sweeps()
         if not self._waiting:
             self.finished.set()
             self._tell_all_over()
@@ -257,6 +266,15 @@ class Engine:
         for site in list(self._peers):
             self._announce(site, run)
         self.recheck()
+
+    def _look_at_sweeps(self) -> None:
+        """Read again which alternative of each sweep is chosen, and report each choice once."""
+        reported = [sweep["chosen"] for sweep in self._sweeps]
+        self._sweeps = list(sweep_facts(self._state, self._plans))
+        for sweep in self._sweeps:
+            if sweep["chosen"] is not None and sweep["chosen"] not in reported:
+                loss = sweep["best_validation_loss"]
+                self._log.info("sweep_decided", run=sweep["chosen"], values=sweep["values"], validation_loss=loss)
 
     def _tell_all_over(self) -> None:
         """When all is over, whoever is here hears that it need not call again; others may hear it when they call."""

@@ -35,6 +35,7 @@ from protos.plan.private_training import PrivateTraining, TrainingKeys, private_
 from protos.plan.question import Answers, Question
 from protos.plan.schedules import EpochSchedule, Schedule
 from protos.plan.soft_targets import BaselineUse
+from protos.plan.sweep import Sweep
 
 LARGEST_PLAN_BYTES: Final = 1 << 20
 MOST_SITES: Final = 100
@@ -173,12 +174,13 @@ class Plan(Document):
     expert: BaselineUse | None = None
     statistics: Statistics | None = None
     privacy: Privacy | None = None
+    sweep: Sweep | None = None
 
     @model_validator(mode="after")
     def _check(self) -> Self:
         of_method = (self._of_sizes, self._of_rates, self._of_start, self._of_acceptance, self._of_method)
         checks = (self._of_sites, self._of_tiers, *of_method, self._of_concepts, self._of_prior, self._of_privacy)
-        refuse_for(reason for check in checks for reason in check())
+        refuse_for(reason for check in (*checks, self._of_sweep) for reason in check())
         return self
 
     def _of_method(self) -> Iterator[str]:
@@ -245,6 +247,16 @@ class Plan(Document):
                 f"its own noise to subtract) and {self.quorum - 1}, the quorum less one"
             )
         yield from (f"privacy is impossible here: {reason}" for reason in reasons)
+
+    def _of_sweep(self) -> Iterator[str]:
+        if self.sweep is None:
+            return
+        if (self.checkpoint, self.quorum, self.on_lost_site) != ("global", len(self.site_names), "wait"):
+            yield (
+                "sweep compares validation losses of the same sites in all rounds, so checkpoint is global, quorum is "
+                "the number of sites that contribute, and on_lost_site is wait"
+            )
+        yield from self.sweep.why_impossible(self.model_dump(mode="json"), Plan.model_validate_json)
 
     def _training_keys(self, promise: Privacy) -> TrainingKeys:
         unpaid = {
@@ -527,6 +539,13 @@ class Plan(Document):
         and have it approved again.
         """
         return f"{self.study}-v{self.version}-{self.digest.hex()[:12]}"
+
+    @property
+    def alternatives(self) -> tuple[Self, ...]:
+        """All plans of this plan's sweep, in order. One approval covers all. Without a sweep: this plan."""
+        if self.sweep is None:
+            return (self,)
+        return tuple(map(type(self).model_validate_json, self.sweep.documents(self.model_dump(mode="json"))))
 
     @property
     def canonical(self) -> bytes:

@@ -123,13 +123,17 @@ def approve(path: Path, plan_path: Path | None, by: str, until: str | None, yes:
     if not yes:
         _ask(hospital, plan, by, ends)
     earlier, older = last_approved(hospital.state_path, plan), newest_version(hospital.state_path, plan.study)
-    log.write("plan_approved", until=None if ends is None else ends.isoformat(timespec="seconds"), **facts)
+    until_text = None if ends is None else ends.isoformat(timespec="seconds")
+    for alternative in plan.alternatives:
+        log.write("plan_approved", until=until_text, **_facts(alternative, by))
     approval = record_approval(hospital.state_path, plan, by=by, at=now, until=ends)
     for line in as_lines([*([_since(plan, earlier)] if earlier else []), *_beside_others(hospital, plan)]):
         click.echo(line)
     if 0 < older < plan.version:
         click.echo(f"Version {older} of this study no longer trains here.")
     click.echo(f"{by} approved {plan.study} version {plan.version}, plan digest {plan.digest.hex()}.")
+    if plan.sweep is not None:
+        click.echo(f"This approval covers all {len(plan.alternatives)} alternatives of the plan's sweep.")
     if ends is not None:
         click.echo(f"This approval is valid until {_moment(ends)}. Nothing trains under it after that.")
     missing = why_not(approval, approvers=hospital.policy.approvers, now=now)
@@ -183,7 +187,9 @@ def withdraw(path: Path, plan_path: Path | None, by: str) -> None:
             consequence="Nothing was changed. Nothing is sent under this plan.",
             remedy="Name the plan that was approved with --plan.",
         )
-    audit_log_of(hospital).write("plan_withdrawn", **_facts(plan, by))
+    log = audit_log_of(hospital)
+    for alternative in plan.alternatives:
+        log.write("plan_withdrawn", **_facts(alternative, by))
     click.echo(
         f"{by} withdrew {hospital.site} from {plan.study} version {plan.version}. Nothing more leaves this site."
     )

@@ -45,8 +45,14 @@ def _asked(plan: Plan) -> Iterator[str]:
         return
     yield (
         f"Task: {len(plan.site_names)} hospitals ({names}) train together, in at most "
-        f"{counted(plan.rounds, 'round')}. Each hospital computes on its own patients, on its own computer."
+        f"{counted(len(plan.alternatives) * plan.rounds, 'round')}. Each hospital computes on its own patients, on its "
+        "own computer."
     )
+    if plan.sweep is not None:
+        yield (
+            f"The plan tries {len(plan.alternatives)} alternatives, each in a run of its own. One approval covers all "
+            "of them."
+        )
 
 
 def _patients(plan: Plan, rows: int | None) -> Iterator[str]:

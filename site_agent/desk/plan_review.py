@@ -22,6 +22,7 @@ from protos.plan.methods import described
 from protos.plan.plan import Plan
 from protos.plan.prior_sums import FEWEST_ROWS, FEWEST_THERE, Prior
 from protos.plan.private_training import PrivateTraining
+from protos.plan.sweep import Sweep
 from protos.plan.volume import most_bytes, rounds_with
 
 _LARGE: Final = 100_000  # from here on digits are grouped, and no decimals are shown
@@ -84,6 +85,8 @@ def review_sections(plan: Plan, manifest: Manifest) -> Iterator[Section]:
     yield _changes(plan, manifest)
     yield _numbers(plan, manifest)
     yield Section("What else the plan decides", tuple(_choices(plan)))
+    if plan.sweep is not None:
+        yield _alternatives(plan, plan.sweep, most_bytes(plan, manifest))
     each, total = Layout(manifest.parameters, 0).total_bytes, most_bytes(plan, manifest)
     yield Section(
         "In all",
@@ -308,6 +311,22 @@ def _of_prior(plan: Plan, prior: Prior) -> Iterator[str]:
         f"If fewer than {max(FEWEST_THERE, method.fewest_sites - 1)} sites use a column, all sites leave it out."
     )
     yield "Each site computes the coefficients from the sums. The site's report has them with standard errors."
+
+
+def _alternatives(plan: Plan, sweep: Sweep, run_bytes: int) -> Section:
+    runs = len(sweep.alternatives)
+    sentences = (
+        f"This plan is alternative {sweep.at} of {runs}. Each alternative is a run of its own, and the runs follow one "
+        "another. One approval covers all of them.",
+        f"All runs together have at most {counted(runs * plan.rounds, 'round')} and send at most {runs * run_bytes} "
+        "bytes. The other figures on this page are for one run.",
+        "After the last run, `coordinator status` reports the run with the lowest summed validation loss.",
+    )
+    rows = tuple(
+        (str(number), *(f"{value:g}" for value in values), other.digest.hex())
+        for number, (values, other) in enumerate(zip(sweep.alternatives, plan.alternatives, strict=True))
+    )
+    return Section("Alternatives", sentences, Table(("alternative", *sweep.keys, "plan digest"), rows))
 
 
 def _of_private_training(plan: Plan, training: PrivateTraining) -> Iterator[str]:

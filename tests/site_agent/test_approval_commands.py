@@ -103,6 +103,31 @@ def test_what_the_policy_refuses_cannot_be_approved(site: Site) -> None:
     assert find_approval(site.folder / "state", plan) is None
 
 
+def test_one_approval_covers_all_alternatives_of_a_sweep(site: Site) -> None:
+    """Review lists each alternative with its digest, one yes approves all, and one withdrawal ends all."""
+    rate = site.plan().optimiser.learning_rate
+    sweep = {"keys": ["optimiser.learning_rate"], "alternatives": [[rate], [rate / 4]]}
+    plans = site.plan(checkpoint="global", sweep=sweep).alternatives
+
+    assert site("review") == 0
+    shown = site.out
+    assert site("approve", "--by", "A. Jones", "--yes") == 0
+    approved = [site.why_not(plan) for plan in plans]
+    said = site.out
+    assert site("withdraw", "--by", "B. Smith") == 0
+
+    assert [plan.digest.hex() in shown for plan in plans] == [True, True]
+    assert "Alternatives" in shown
+    assert "The plan tries 2 alternatives, each in a run of its own." in shown
+    assert approved == [None, None]
+    assert "This approval covers all 2 alternatives" in said
+    assert "optimiser.learning_rate" not in said  # an alternative is no earlier plan to compare with
+    assert all("withdrew this site" in str(site.why_not(plan)) for plan in plans)
+    digests = [plan.digest.hex() for plan in plans]
+    assert [facts["plan"] for facts in site.events() if facts["event"] == "plan_approved"] == digests
+    assert [facts["plan"] for facts in site.events() if facts["event"] == "plan_withdrawn"] == digests
+
+
 def test_a_path_that_does_not_exist_is_named(site: Site) -> None:
     """A missing plan and a missing folder for the page are reported by their paths."""
     missing = site.folder / "missing" / "review.html"

@@ -1,0 +1,51 @@
+"""Which alternative of a sweep is chosen: the complete run with the lowest validation loss over all sites.
+
+The decision follows from the records of the runs and nothing else, so a coordinator that starts again makes the same.
+It reads losses that are sums over the sites. What one site measured is in no record.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from protos.plan.plan import Plan
+from protos.plan.sweep import chosen_of
+
+
+def sweep_facts(state: Path, plans: Iterable[Plan]) -> Iterator[dict[str, Any]]:  # Any: whatever JSON holds
+    """Yield each sweep among the plans with its complete runs and, once all are complete, the chosen one.
+
+    Args:
+        state: the coordinator's state directory.
+        plans: all alternatives of each sweep; plans without a sweep are passed over.
+    """
+    for plan in plans:
+        if plan.sweep is None or plan.sweep.at != 0:
+            continue
+        names = [each.run_name for each in plan.alternatives]
+        losses = [_lowest_loss(state / "runs" / name) for name in names]
+        found = [loss for loss in losses if loss is not None]
+        chosen = chosen_of(found) if len(found) == len(names) else None
+        yield {
+            "study": plan.study,
+            "version": plan.version,
+            "alternatives": len(names),
+            "complete": len(found),
+            "chosen": None if chosen is None else names[chosen],
+            "values": None if chosen is None else plan.sweep.text_of(chosen),
+            "best_validation_loss": None if chosen is None or math.isinf(found[chosen]) else found[chosen],
+        }
+
+
+def _lowest_loss(directory: Path) -> float | None:
+    """The lowest loss of a complete run, infinite if no round was measured; None for any other run."""
+    try:
+        facts = json.loads((directory / "record.json").read_bytes())
+        loss = facts["best_validation_loss"]
+        return None if facts["is_complete"] is not True else math.inf if loss is None else float(loss)
+    except (FileNotFoundError, ValueError, TypeError, KeyError):
+        return None

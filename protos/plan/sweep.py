@@ -1,0 +1,110 @@
+"""Alternatives of a plan: other learning rates or strengths, each tried in a run of its own.
+
+All alternatives together are one agreement: each contains the whole list, so a person who reads one of them reads
+all of them. The run with the lowest validation loss over all sites is chosen, from the sums that a checkpoint over all
+sites needs anyway.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Callable, Iterator, Sequence
+from typing import Annotated, Any, Final, Self, TypeAlias
+
+from pydantic import Field, StringConstraints, ValidationError, model_validator
+
+from protos.plan.documents import Document
+
+MOST_ALTERNATIVES: Final = 16
+
+# Only numbers of these sections: they change how sites train, and nothing of what leaves, when, or for whom.
+SweptKey: TypeAlias = Annotated[
+    str, StringConstraints(pattern=r"^(optimiser|rate_schedule|method|loss)(\.[a-z0-9_]{1,40}){1,4}$")
+]
+# What a plan is as JSON.
+Settings: TypeAlias = dict[str, Any]
+
+
+class Sweep(Document):
+    """The alternatives as a table: keys of the plan, and for each alternative their values.
+
+    Attributes:
+        keys: each names a number of the plan by its path, such as `optimiser.learning_rate`.
+        alternatives: for each alternative one value for each key.
+        at: which alternative this plan is, counted from 0. A plan's file leaves it out.
+    """
+
+    keys: tuple[SweptKey, ...] = Field(min_length=1, max_length=8)
+    alternatives: tuple[tuple[float, ...], ...] = Field(min_length=2, max_length=MOST_ALTERNATIVES)
+    at: int = Field(default=0, ge=0, lt=MOST_ALTERNATIVES)
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if len(set(self.keys)) != len(self.keys):
+            raise ValueError("a key is listed twice")
+        if any(len(values) != len(self.keys) for values in self.alternatives):
+            raise ValueError(f"each alternative needs {len(self.keys)} values, one for each key")
+        if len(set(self.alternatives)) != len(self.alternatives):
+            raise ValueError("an alternative is listed twice")
+        if self.at >= len(self.alternatives):
+            raise ValueError(f"there is no alternative {self.at}, they are counted from 0")
+        return self
+
+    def why_impossible(self, settings: Settings, read: Callable[[str], object]) -> Iterator[str]:
+        """Yield why the plan with these settings is not the alternative `at`, or why another alternative is no plan.
+
+        Args:
+            settings: the plan as JSON.
+            read: reads a plan from JSON, and raises ValidationError if it is none.
+        """
+        for key, value in zip(self.keys, self.alternatives[self.at], strict=True):
+            found = _find(settings, key)
+            if found is None:
+                yield f"sweep lists {key}, which is no number of this plan"
+                return
+            if found[0][found[1]] != value:
+                yield f"alternative {self.at} of sweep has {key} {value:g}, and the plan has {found[0][found[1]]:g}"
+        for number in set(range(len(self.alternatives))) - {self.at}:
+            try:
+                read(json.dumps(self._settings_of(settings, number) | {"sweep": None}))
+            except ValidationError as impossible:
+                yield f"alternative {number} of sweep is impossible: {impossible.errors()[0]['msg']}"
+
+    def documents(self, settings: Settings) -> Iterator[str]:
+        """Yield each alternative as JSON, from the settings of any of them."""
+        for number in range(len(self.alternatives)):
+            yield json.dumps(self._settings_of(settings, number))
+
+    def _settings_of(self, settings: Settings, number: int) -> Settings:
+        other = copy.deepcopy(settings)
+        for key, value in zip(self.keys, self.alternatives[number], strict=True):
+            found = _find(other, key)
+            assert found is not None
+            # A count such as a number of steps is a whole number in the plan, too.
+            found[0][found[1]] = int(value) if value.is_integer() else value
+        other["sweep"]["at"] = number
+        return other
+
+    def text_of(self, number: int) -> str:
+        """Return an alternative's keys and values in one line."""
+        pairs = zip(self.keys, self.alternatives[number], strict=True)
+        return ", ".join(f"{key} {value:g}" for key, value in pairs)
+
+
+def chosen_of(losses: Sequence[float]) -> int:
+    """Return which alternative has the lowest validation loss; of equal ones the first."""
+    return min(range(len(losses)), key=losses.__getitem__)
+
+
+def _find(settings: Settings, key: str) -> tuple[Any, str | int] | None:
+    """The place of a number: what holds it, and its name or index there."""
+    *path, last = [int(part) if part.isdigit() else part for part in key.split(".")]
+    holder: Any = settings
+    try:
+        for part in path:
+            holder = holder[part]
+        value = holder[last]
+    except (KeyError, IndexError, TypeError):
+        return None
+    return None if isinstance(value, bool) or not isinstance(value, int | float) else (holder, last)
