@@ -175,7 +175,7 @@ def _choose_layers(plan: Plan, course: Course, sums: Sums) -> Course:
     federated = plan.ingredients.federated
     assert isinstance(federated, SensitivePrefix)
     found = tuple(sums.scalars[scalar.name] / SENSITIVITY_SCALE for scalar in sums.exchange.scalars)
-    # Multiplied out, a rise from 0 is sharp and 0 after 0 is none. Nothing crosses: all but the last.
+    # A product, so that a rise from 0 is sharp and 0 after 0 is no rise. Without a crossing: all but the last.
     sharp = (p for p, (before, after) in enumerate(pairwise(found), start=1) if after > federated.threshold * before)
     last = next(sharp, len(found) - 1)
     return replace(course, sensitivities=found, chosen=tuple(layer < last for layer in range(len(found) - 1)))

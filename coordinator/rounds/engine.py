@@ -88,7 +88,7 @@ class Engine:
     ) -> None:
         """`identity_of` gives a site's registered identity fingerprint, `clock` monotonic seconds, `now` aware UTC
         times; `aside` writes large snapshots beside the rounds, `audit` records decisions before they take effect;
-        `revoked` gives the sites that the register says are revoked."""
+        `revoked` returns the sites that are revoked in the register."""
         self._waiting, self._state, self._identity_of = list(plans), state, identity_of
         self._plans, self._sweeps = list(self._waiting), list[dict[str, Any]]()
         self._clock, self._now, self._aside, self._audit, self._revoked = clock, now, aside, audit, revoked
@@ -227,7 +227,7 @@ class Engine:
         return True
 
     def stop(self) -> None:
-        """Prepare the end of the program: the run is on disk, and each site is asked to reconnect."""
+        """Prepare the end of the program: the run is on disk, and each site receives a request to reconnect."""
         if self._timer:
             self._timer.cancel()
         for peer in list(self._peers.values()):
@@ -277,12 +277,12 @@ class Engine:
                 self._log.info("sweep_decided", run=sweep["chosen"], values=sweep["values"], validation_loss=loss)
 
     def _tell_all_over(self) -> None:
-        """When all is over, whoever is here hears that it need not call again; others may hear it when they call."""
+        """After the last run, inform each connected site that it need not reconnect. Others receive this later."""
         if self._run is None and self.finished.is_set() and self.failure is None:
             self._guarded(partial(self.ending.tell, self._peers))
 
     def _begin(self, run: Run, kept: Kept) -> None:
-        """Announce a run for the first time, or take it up where its journal says."""
+        """Announce a run for the first time, or continue it from its journal."""
         history = kept.history
         for site, window in history.away.items():
             self._windows.take(site, *window)

@@ -18,7 +18,7 @@ Sites: TypeAlias = frozenset[str]
 
 @dataclass(frozen=True, kw_only=True)
 class Past:
-    """How a round was offered last, before the run went back behind it: its repetition is for the same sites.
+    """The last offer of a round before the run returned to an earlier one. Its repetition is for the same sites.
 
     Fields as in Attempt; the repetition is a later attempt.
     """
@@ -61,7 +61,7 @@ class Terms:
 
 @dataclass(frozen=True, kw_only=True)
 class Gathering:
-    """Waiting for the listed sites; `declined` said that they will not take part."""
+    """Waiting for the listed sites. The `declined` sites reported that they will not take part."""
 
     joined: Sites = frozenset()
     declined: Sites = frozenset()
@@ -146,7 +146,7 @@ class Collecting:
 
 @dataclass(frozen=True, kw_only=True)
 class Interrupted:
-    """Nothing is offered. The round is offered again when every bound site is back and nobody paused the run.
+    """Nothing is offered. The round is offered again when every bound site is connected and the run is not paused.
 
     `returns`: this program or a site has lost what it had in memory, so that the run first goes back to a round
     that all of them have on disk.
@@ -159,7 +159,7 @@ class Interrupted:
 
 @dataclass(frozen=True, kw_only=True)
 class Finishing:
-    """The last aggregate was sent; `done` sites have taken it in, `gone` ones never will."""
+    """The last aggregate was sent. `done` sites have loaded it, and `gone` sites never will."""
 
     attempt: Attempt
     done: Sites = frozenset()
@@ -169,7 +169,7 @@ class Finishing:
 
 @dataclass(frozen=True, kw_only=True)
 class Over:
-    """The run has ended; `is_complete` says that all rounds were made, `is_by_person` that somebody wanted it ended."""
+    """The run has ended. `is_complete`: all rounds were done. `is_by_person`: a person stopped it."""
 
     is_complete: bool
     reason: str
@@ -238,7 +238,7 @@ class FoundCorrupted:
 
 @dataclass(frozen=True)
 class TookResult:
-    """A site has taken in the last aggregate."""
+    """A site has loaded the last aggregate."""
 
     site: str
 
@@ -253,7 +253,7 @@ class Declined:
 
 @dataclass(frozen=True)
 class WentBack:
-    """Parameters and decisions are again those before a round; `past` is how it was offered last."""
+    """Parameters and decisions are again those before a round. `past` is the last offer of that round."""
 
     round: int
     past: Past
@@ -352,7 +352,7 @@ class CloseRound:
 
 @dataclass(frozen=True)
 class VoidRound:
-    """Drop the sums of this attempt; cut off those that it waited for. `given_up`: nobody waits for these again."""
+    """Drop the sums of this attempt and disconnect the missing sites. `given_up`: sites without further attempts."""
 
     round: int
     attempt: int
@@ -369,7 +369,7 @@ class SendResult:
 
 @dataclass(frozen=True)
 class EndRun:
-    """Write the run's record and tell everyone."""
+    """Write the run's record and inform every site."""
 
     over: Over
 

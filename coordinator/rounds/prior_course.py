@@ -40,7 +40,7 @@ def announce(prior: Prior, course: Course, round_number: int, sums: Sums, values
 
 
 def _has_ended(prior: Prior, round_number: int, values: Float32) -> bool:
-    """Whether the last step moved nothing; impossible sums end nothing here, and every site refuses them."""
+    """Whether the last step moved no coefficient. Impossible sums end no round here; every site refuses them."""
     try:
         path = AnnouncedSums(prior, values).coefficients(round_number)
     except OutOfBound:

@@ -32,7 +32,7 @@ from protos.wire.messages import Stage
 
 @dataclass(frozen=True, kw_only=True)
 class Accepted:
-    """A run as it was offered in the round whose parameters the sites accepted last.
+    """A run at the round whose parameters the sites accepted last.
 
     Attributes:
         round: that round.
@@ -98,7 +98,7 @@ def has_lost_patience(plan: Plan, rollbacks: tuple[Rollback, ...]) -> bool:
     """Return whether the last rollbacks in a row, all to the same parameters, are enough to end the training."""
     in_a_row = 1
     for earlier, later in pairwise(rollbacks):
-        # The parameters came again in the round after the earlier one, and were accepted in it.
+        # The round after the earlier rollback offered the same parameters, and the sites accepted them.
         is_same = later.returned_to in (earlier.returned_to, earlier.round + 1)
         in_a_row = in_a_row + 1 if is_same else 1
     return plan.acceptance is not None and bool(rollbacks) and in_a_row >= plan.acceptance.patience

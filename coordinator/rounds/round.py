@@ -181,7 +181,7 @@ def _work(terms: Terms, state: Working, event: Event, now: float) -> Outcome:
         case FoundCorrupted() if isinstance(state, Collecting):
             return _repeat_corrupted(terms, state.attempt, now)
         case WentBack(round=number, past=past) if isinstance(state, Interrupted):
-            # Who came back and made this necessary may have come without the keys that all had agreed on.
+            # A site that returned may lack the keys that all sites had agreed on.
             attempt = replace(state.attempt.at(number, past), agreed=frozenset())
             return _begin_attempt(terms, without_late(attempt), now)
         case WasPaused() if isinstance(state, Interrupted):
@@ -281,7 +281,7 @@ def _go_on(terms: Terms, state: Interrupted, now: float) -> Outcome:
 
 
 def _withdraw(terms: Terms, state: Working, site: str, now: float) -> Outcome:
-    """Persons have taken a site out, its own or the office: nobody waits for what it would have sent in this attempt.
+    """A person of the site or of the office took the site out. This attempt no longer waits for it.
 
     What it had sent whole before counts: to leave it out would be another sum over the same training, and the
     difference of two such sums is what one site sent.
@@ -331,7 +331,7 @@ def _complete(terms: Terms, state: Collecting, now: float) -> Outcome:
         after, effects = _go_on(terms, waits, now)
         return after, (close, *effects)
     if following.round < terms.rounds:
-        if terms.is_paused:  # one number is left out: whoever goes on counts it up
+        if terms.is_paused:  # one number is left out, because the continued run increases it
             return Interrupted(attempt=following, deadline=math.inf), (close,)
         after, effects = _begin_attempt(terms, following, now)
         return after, (close, *effects)
@@ -400,7 +400,7 @@ def _finish(terms: Terms, state: Finishing, event: Event, now: float) -> Outcome
             state = replace(state, done=state.done | {site})
         case Joined(site=site) if site in state.attempt.bound | terms.receivers:
             return state, (SendResult(frozenset({site})),)
-        case Declined(site=site):  # it will not take the result; nobody waits for that
+        case Declined(site=site):  # it will not load the result, so the run does not wait for it
             state = replace(state, gone=state.gone | {site})
         case _:
             pass

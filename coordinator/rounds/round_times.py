@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
 from typing import Any, Final
 
-# So many of the newest rounds say how fast the next ones are.
+# The pace is estimated from this number of newest rounds.
 NEWEST: Final = 20
 _DISTURBS: Final = frozenset({"started", "back", "left", "void", "restored", "announced", "over"})
 

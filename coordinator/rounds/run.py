@@ -55,7 +55,7 @@ class Offered:
 
 @dataclass
 class Run:
-    """What changes while a run goes on; `state` is the machine's, everything else follows it.
+    """The changing part of a run. `state` belongs to the state machine, and the other fields follow it.
 
     Attributes:
         values: float32, the federated parameters in the manifest's order and, where the method has

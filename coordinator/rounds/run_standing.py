@@ -28,7 +28,7 @@ from coordinator.storage.keeping import Kept
 
 
 class Contacts:
-    """When each site was last heard of, on a clock that never jumps."""
+    """The time of each site's last message, on a clock that never jumps."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         """`clock` gives monotonic seconds."""
@@ -46,7 +46,7 @@ class Contacts:
 
 @dataclass(frozen=True)
 class Around:
-    """What is known beside the run.
+    """Facts that `status` shows beside the run.
 
     Attributes:
         connected: the sites whose streams are open.

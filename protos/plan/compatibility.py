@@ -110,7 +110,7 @@ def _of_network(method: Method, conditions: Conditions) -> Iterator[str]:
     network = conditions.architecture
     if isinstance(network, ColumnsNetwork) and isinstance(method.federated, Everything):
         yield "the unique column of the network columns differs between sites, so not everything can be federated"
-    # Method local too: without the plan's list of columns nothing tells a site which of its own are common.
+    # Method local too: a site needs the plan's list to distinguish common columns from its own.
     if isinstance(network, ColumnsNetwork) != isinstance(method.procedure, ColumnByColumn):
         yield "training column by column goes with the network columns, which has a common and a unique column"
     if isinstance(method.federated, SensitivePrefix | Prefix) and isinstance(

@@ -31,7 +31,7 @@ def _of_this_computer(address: str) -> str:
     return address
 
 
-# Where only this computer's own programs can ask: loopback, or a Unix socket as unix:/path.
+# An address for programs of this computer only: loopback, or a Unix socket as unix:/path.
 LocalAddress: TypeAlias = Annotated[
     str,
     StringConstraints(

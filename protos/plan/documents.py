@@ -134,7 +134,7 @@ class _Mistakes(Exception):  # carries findings, is never shown
 
 
 def _compose(raw: bytes) -> Node:
-    """The file as a tree of nodes that know their line and column."""
+    """The file as a tree of nodes with their line and column."""
     if len(raw) > LARGEST_DOCUMENT_BYTES:
         raise _Mistakes([(1, 1, f"the file is larger than {LARGEST_DOCUMENT_BYTES} bytes")])
     try:
@@ -205,7 +205,7 @@ def _describe(detail: Mapping[str, Any], root: Node, schema: Mapping[str, Any]) 
     """One of pydantic's findings as lines, columns and words."""
     location: Sequence[str | int] = detail["loc"]
     kind, context = detail["type"], detail.get("ctx", {})
-    if kind in ("union_tag_invalid", "union_tag_not_found"):  # where the word stands, or is missing
+    if kind in ("union_tag_invalid", "union_tag_not_found"):  # the place of the word, or where it is missing
         location = (*location, context["discriminator"].strip("'"))
     node, path = root, []
     for step in location:
@@ -234,7 +234,7 @@ def _describe(detail: Mapping[str, Any], root: Node, schema: Mapping[str, Any]) 
 
 
 def _unknown(word: str, known: str) -> str:
-    """What is said of a word that is none of the known ones, which pydantic lists in quotation marks."""
+    """The message for an unknown word. pydantic lists the known words in quotation marks."""
     hint = did_you_mean(word, re.findall(r"'([^']*)'", known))
     return f"there is no {word[:_LONGEST_NAME_SHOWN]}; {hint}"
 
@@ -280,5 +280,5 @@ def _known_keys(schema: Mapping[str, Any], location: Sequence[str | int]) -> lis
 
 
 def _tags(entry: Mapping[str, Any]) -> list[Any]:
-    """The words by which a union may tell this choice from the others."""
+    """The words that distinguish this choice of a union from the others."""
     return [field["const"] for field in entry.get("properties", {}).values() if "const" in field]

@@ -46,7 +46,7 @@ class CodedColumn(Document):
 
 
 class Statistics(Document):
-    """What a plan without training asks for; it has one round."""
+    """What a plan without training sums. Such a plan has one round."""
 
     smallest_cell: int = Field(ge=1, le=1 << 20)
     columns: tuple[NumericColumn | CodedColumn, ...] = Field(min_length=1, max_length=500)

@@ -52,7 +52,7 @@ class GainSums:
 
 @dataclass(frozen=True, kw_only=True)
 class GainOverSites:
-    """What a federation came to at its sites, each site counting the same.
+    """The mean result of a federation over its sites. Every site has the same weight.
 
     Attributes:
         sites: how many have a metric.

@@ -59,7 +59,7 @@ class SensitivePrefix:
 
 @dataclass(frozen=True)
 class Prefix:
-    """So many layers from the input are federated, never the last one; None: the plan's seed draws how many."""
+    """The first layers are federated, never the last one. None: the plan's seed draws their number."""
 
     layers: int | None = None
 
@@ -209,7 +209,7 @@ class Proximal:
 
 @dataclass(frozen=True, kw_only=True)
 class Contrastive:
-    """strength * con(z; z of the received model; z of the own model of the last round). Li et al. 2021, eq. 3, 4.
+    """strength * con(z; z of the received model; z of the site's model of the last round). Li et al. 2021, eq. 3, 4.
 
     con(z; a; b) is the cross-entropy of [cos(z, a), cos(z, b)] / temperature with label 0; z is what the
     network's last layer decides on. Left out in the first round, which has no earlier model.

@@ -51,7 +51,7 @@ LOSS_SCALE: Final = 1 << 32
 SENSITIVITY_SCALE: Final = 1 << 52  # sensitivities of 1e-12 still have four digits
 DISTANCE_SCALE: Final = 1 << 32
 GAIN_SCALE: Final = 1 << 32
-# So many honest sites keep their figures to themselves although a sum and a sum of squares are known.
+# With this number of honest sites, a sum and a sum of squares do not reveal a single figure.
 _FEWEST_WITH_SQUARES: Final = 3
 
 

@@ -87,7 +87,7 @@ NETWORK_METHODS: Final[tuple[str, ...]] = tuple(name for name in METHOD_NAMES if
 
 
 class Composition(Document):
-    """Several methods at once, each giving what it says differently from FedAvg."""
+    """Several methods at once. Each contributes the parts that differ from FedAvg."""
 
     name: Literal["composition"]
     of: tuple[SingleMethod, ...] = Field(min_length=2, max_length=8)

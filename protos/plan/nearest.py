@@ -6,7 +6,7 @@ import difflib
 from collections.abc import Iterable
 from typing import Final
 
-# Half of the letters at their places: a slip is found, and an unlike name is answered with all that are known.
+# A similar name has half of its letters in place. If no name is similar, the message lists all known names.
 _LIKENESS: Final = 0.5
 
 

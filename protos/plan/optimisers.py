@@ -69,7 +69,7 @@ class NesterovAdam(Document):
 
 
 class RectifiedAdam(Document):
-    """Liu et al. 2020, algorithm 2: Adam that waits with its quotient until the variance is known.
+    """Liu et al. 2020, algorithm 2: Adam that starts its quotient only when the variance can be estimated.
 
     `decoupled` shrinks parameters as AdamW does.
     """
@@ -94,7 +94,7 @@ class Adagrad(Document):
 
 
 class RootMeanSquare(Document):
-    """RMSprop, Tieleman and Hinton 2012, with momentum where it is asked for."""
+    """RMSprop, Tieleman and Hinton 2012, with momentum if the plan sets it."""
 
     name: Literal["rmsprop"]
     learning_rate: _LearningRate
@@ -105,7 +105,7 @@ class RootMeanSquare(Document):
 
 
 class StochasticGradientDescent(Document):
-    """Plain steps along the gradient of a batch, with momentum where it is asked for."""
+    """Plain steps along the gradient of a batch, with momentum if the plan sets it."""
 
     name: Literal["sgd"]
     learning_rate: _LearningRate

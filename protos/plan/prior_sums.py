@@ -35,7 +35,7 @@ PRIOR_MOMENT_SCALE: Final = 1 << 30
 GUARD_SCALE: Final = 1 << 20
 LARGEST_ROW_LOSS: Final = 64  # nats of one row; a probability keeps 2.2e-16 from 0 and 1, which is 36
 GUARD: Final = "guard"
-FEWEST_ROWS: Final = 10  # values of a column beside its commonest one, so that no row stands out in a sum
+FEWEST_ROWS: Final = 10  # values that differ from the most common one, so that a sum does not show a single row
 _NARROWEST: Final = 1e-4  # standard deviation of a column, as a part of its concept's range
 FEWEST_THERE: Final = 3
 _MOMENTS: Final = ("sites", "count", "sum", "squares")
@@ -200,7 +200,7 @@ class Standard:
 
 
 class AnnouncedSums:
-    """The sums that came down, and what follows from them."""
+    """The announced sums, and the figures that are computed from them."""
 
     def __init__(self, prior: Prior, vector: Float32) -> None:
         """`vector` is float32 of shape (4 * prior.words,).

@@ -120,7 +120,7 @@ UNPAID: Final[Mapping[str, str]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingKeys:
-    """What a plan that trains a network says about its training.
+    """The settings of training in a plan that trains a network.
 
     Attributes:
         promise: its key `privacy`.

@@ -15,7 +15,7 @@ from protos.wire.messages import MOST_ROUNDS
 
 
 class EpochSchedule(Document):
-    """Equal epochs: `batches_per_epoch` batches of rows // batches_per_epoch rows, whatever a site's size.
+    """Equal epochs: `batches_per_epoch` batches of rows // batches_per_epoch rows, for a site of any size.
 
     Source: docs/design/methods.md, "Global Layers".
     """

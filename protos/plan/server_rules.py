@@ -46,7 +46,7 @@ class _Stretch:
 
 @dataclass(frozen=True)
 class _Pace:
-    """What SCAFFOLD's rule has to know: the sum of a round's learning rates, and contributors / sites."""
+    """The inputs of SCAFFOLD's rule: the sum of a round's learning rates, and contributors / sites."""
 
     rates: float
     share: float

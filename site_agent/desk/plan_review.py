@@ -91,8 +91,8 @@ def review_sections(plan: Plan, manifest: Manifest) -> Iterator[Section]:
     yield Section(
         "In all",
         (
-            f"Changes: {each} bytes in each round of training. Everything together: at most {total} bytes.",
-            "Nothing else leaves.",
+            f"This site sends {each} bytes of changes in each round of training. The total is at most {total} bytes.",
+            "Nothing else leaves this site.",
         ),
     )
 
@@ -132,9 +132,9 @@ def _who(plan: Plan) -> Section:
         )
     if plan.receiving_sites:
         sentences.append(
-            f"{len(plan.receiving_sites)} of the listed sites only receive. They send no number, so no sum includes "
-            "them. They see the sums that every contributing site sees. If such a site contributed to a later plan, "
-            "the others could subtract the two sums and see its part. So they refuse such a plan."
+            f"{len(plan.receiving_sites)} of the listed sites only receive. Such a site sends no number, so no sum "
+            "includes it. It sees the same sums as every contributing site. If it contributed to a later plan, the "
+            "others could subtract the two sums and see its part. Therefore the other sites refuse such a plan."
         )
     if plan.on_lost_site == "wait":
         sentences.append(
@@ -156,8 +156,9 @@ def _who(plan: Plan) -> Section:
 def _rounds(plan: Plan) -> Iterator[str]:
     yield f"{'At most ' if plan.may_end_early else ''}{counted(plan.rounds, 'round')}:"
     if plan.statistics is not None:
-        yield "1 of statistics: nothing is trained. Only the numbers below leave, once for this site's data."
-        yield f"A cell with fewer than {plan.statistics.smallest_cell} rows of this site is left out."
+        yield "1 of statistics: nothing is trained."
+        yield "Only the numbers in the tables below leave, once for this site's data."
+        yield f"If a group has fewer than {plan.statistics.smallest_cell} rows at this site, its count is left out."
         return
     if plan.private_training is not None:
         yield f"{plan.schedule.rounds} of training: noisy sums of clipped gradients leave, and no other number."
@@ -166,18 +167,18 @@ def _rounds(plan: Plan) -> Iterator[str]:
         yield "1 of statistics: sums of a regression on the common columns leave, with noise. There is no other round."
         return
     if plan.prior is not None:
-        yield "1 of statistics: of each common column, only the numbers below leave."
+        yield "1 of statistics: of each common column, only the numbers in the tables below leave."
         yield f"At most {plan.training_rounds} of Newton's method: sums of a regression on the common columns leave."
         yield "1 guard: one number leaves, which shows whether the others' score helps."
         return
     if plan.has_probe:
-        yield "1 probe: one epoch is trained, measured and undone. Only the numbers below leave."
+        yield "1 probe: one epoch is trained, measured and undone. Only the numbers in the tables below leave."
     what = "only the fact of taking part leaves" if plan.method.name == "local" else "changes of parameters leave"
     yield f"{plan.schedule.rounds} of training: {what}."
     if plan.has_validation_round:
-        yield "1 of validation: the last shared model is measured. Only the numbers below leave."
+        yield "1 of validation: the last shared model is measured. Only the numbers in the tables below leave."
     if plan.gain == "sums":
-        yield "1 report: every site tests its chosen model. Only the numbers below leave."
+        yield "1 report: every site tests its chosen model. Only the numbers in the tables below leave."
 
 
 def _changes(plan: Plan, manifest: Manifest) -> Section:
@@ -303,14 +304,14 @@ def _of_prior(plan: Plan, prior: Prior) -> Iterator[str]:
             f"Each site adds noise. The noise is too small if more than {prior.private.colluders} of the sites work "
             "together. Columns are standardised by the plan's ranges, typical values and spreads."
         )
-        yield "Each site computes the coefficients from the noisy sums. No round tests whether the others' score helps."
+        yield "Each site computes the coefficients from the noisy sums. No round tests whether the common score helps."
         return
     yield from _of_three(plan, prior)
     yield (
         f"A site uses a column only if at least {FEWEST_ROWS} of its values differ from the most frequent value. "
         f"If fewer than {max(FEWEST_THERE, method.fewest_sites - 1)} sites use a column, all sites leave it out."
     )
-    yield "Each site computes the coefficients from the sums. The site's report has them with standard errors."
+    yield "Each site computes the coefficients from the sums. Its report shows them with standard errors."
 
 
 def _alternatives(plan: Plan, sweep: Sweep, run_bytes: int) -> Section:
@@ -387,7 +388,7 @@ def _choices(plan: Plan) -> Iterator[str]:
         yield "Each site sends how much it gained by joining. These numbers are added over all sites."
         yield "This site's own report stays here."
     if plan.expert is not None:
-        yield "Every site fits a baseline to its own training rows. Nothing of it leaves the site."
+        yield "Every site fits a baseline to its own training rows. The baseline never leaves the site."
 
 
 def review_page(title: str, sections: Iterable[Section], *, signatures: int) -> str:

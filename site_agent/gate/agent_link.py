@@ -75,7 +75,7 @@ class AgentLink:
             AgentGone: the agent has ended.
             ProtocolError: it sends what no agent sends.
         """
-        # What was begun is finished: an answer that came later would be taken for that of the next order.
+        # Finish what was begun. A late answer would be read as the answer to the next order.
         return await asyncio.shield(asyncio.ensure_future(self._ask(order)))
 
     def stream(self, address: Callable[[], str], accepted: Accepted) -> Stream:

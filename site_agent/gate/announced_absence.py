@@ -23,7 +23,7 @@ _POLL_SECONDS: Final = 2.0
 
 @dataclass(frozen=True)
 class Window:
-    """From when until when, aware UTC times; the end comes after the beginning."""
+    """A period from begin to end, as aware UTC times. The end is after the beginning."""
 
     begins: datetime
     ends: datetime

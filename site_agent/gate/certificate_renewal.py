@@ -25,7 +25,7 @@ from site_agent.gate.site_log import AuditLog
 
 @dataclass(frozen=True)
 class Asked:
-    """What was asked; its signing request says for which key a certificate may come."""
+    """An open request. Its signing request has the key for which a certificate is accepted."""
 
     message: RenewalAsked
 
@@ -33,7 +33,7 @@ class Asked:
 async def renewal_due(
     certificates: SiteCertificates, site: str, identity_key: Ed25519PrivateKey, now: datetime, *, is_own_refused: bool
 ) -> Asked | None:
-    """Return the request that is due now, or None. A waiting certificate comes before a renewal.
+    """Return the request that is due now, or None. A waiting certificate has priority over a renewal.
 
     `is_own_refused`: the coordinator has refused the waiting one.
     """

@@ -30,7 +30,7 @@ class ConsentEnded(RefusedError):
 
 
 class Consent:
-    """What persons here have said to one plan."""
+    """What persons here have decided about one plan."""
 
     def __init__(
         self,
@@ -101,7 +101,7 @@ def refuse_replay(
     newest = newest_version(state, plan.study)
     if newest > plan.version:
         return f"version {newest} of this study was approved here since"
-    # A coordinator that died at the very end may still ask; after this long none would still be waiting.
+    # A coordinator that crashed at the end may still send offers. After this time it has given up.
     patience = timedelta(seconds=plan.deadlines.return_seconds + plan.deadlines.join_seconds)
     ends = [datetime.fromisoformat(facts["time"]) for facts in finished if facts["run"] == plan.run_name]
     kept = Spent(state, plan.run_name).finished  # the log may have been put aside since

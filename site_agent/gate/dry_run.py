@@ -78,7 +78,7 @@ async def _make(hospital: Hospital, plan: Plan, end: GateEnd) -> tuple[Made, ...
             raise TrainerFailed(answer)
         if not isinstance(answer, Trained):
             raise unexpected_answer()
-        # Noise of nobody's budget: these bytes are thrown away.
+        # This noise costs no budget, because these bytes are never sent.
         noise = None if plan.privacy is None else partial(with_noise, plan)
         built = builder.build(b"", exchange, memoryview(answer.payload), rows=answer.rows, redraw=0, noise=noise)
         stage = exchange.stage.name.lower()

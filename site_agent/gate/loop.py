@@ -1,4 +1,4 @@
-"""The main loop of the gate: receive, ask the trainer, decide, send.
+"""The main loop of the gate: receive, send requests to the trainer, decide, send.
 
 It never sees a patient. Messages and the trainer's answers arrive in one inbox and are handled one at
 a time; training goes on while a stream is down, and what was built for a step is kept for it.
@@ -408,7 +408,7 @@ class SiteGate:
         return self._rounds
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        """Run beside the loop; what goes wrong is put into the inbox, never lost."""
+        """Run beside the loop. An error is put into the inbox, so none is lost."""
 
         async def guarded() -> None:
             try:

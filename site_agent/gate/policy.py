@@ -18,8 +18,8 @@ from protos.plan.plan import Plan
 from protos.plan.volume import most_bytes
 from site_agent.hospital import Policy
 
-_TIERS: Final = ("receiving", "statistics", "evaluation", "training")  # each allows what stands before it
-_MOST_NAMES: Final = 3  # of tensors in one clause; all that leaves stands in the review anyway
+_TIERS: Final = ("receiving", "statistics", "evaluation", "training")  # each allows the tiers before it
+_MOST_NAMES: Final = 3  # tensors in one clause; the review lists all of them
 
 
 def refusals(policy: Policy, plan: Plan, manifest: Manifest, *, site: str, identity: str | None) -> tuple[str, ...]:

@@ -245,7 +245,7 @@ def _is_of(plan: Plan, facts: Mapping[str, Any]) -> bool:  # Any: whatever JSON 
 
 
 def with_noise(plan: Plan, numbers: Sequence[int], random_bytes: RandomBytes = os.urandom) -> list[int]:
-    """A site's sums with its share of the noise, which nobody has paid for yet."""
+    """A site's sums with its share of the noise, before the payment from the budget."""
     noise = discrete_gaussian(len(numbers), plan.noise_variance, random_bytes)
     return [number + drawn for number, drawn in zip(numbers, noise.tolist(), strict=True)]
 

@@ -64,7 +64,7 @@ class SiteCertificates:
     """What the agent shows and trusts, and the orders that change it."""
 
     def __init__(self, ask: Ask, folder: Path) -> None:
-        """`ask` has the agent carry out an order; `folder` is the gate's own, which remembers the federation."""
+        """`ask` sends an order to the agent; `folder` is the gate's own folder, which names its federation."""
         self._ask, self._memory = ask, folder / "pinned-federation.json"
         self.shown = ShownCertificates(chain=b"", roots=b"")
         self.coordinator = self.enrolment = ""  # addresses that came with enrolment

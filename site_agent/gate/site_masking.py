@@ -269,7 +269,7 @@ class SiteMasking:
 
 
 def _releases(audit: AuditLog, run: str) -> Iterator[Mark]:
-    """Every place in a run at which the audit log says that something masked has left."""
+    """Every place in a run at which the audit log records a masked release."""
     released = audit.records("contribution_released")
     return (Mark(facts["round"], facts["attempt"]) for facts in released if facts["run"] == run and facts["masked"])
 

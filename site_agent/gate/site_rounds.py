@@ -66,7 +66,7 @@ class Built:
 
 @dataclass(frozen=True)
 class Concluded:
-    """The trainer has taken in the last aggregate, after so many rounds."""
+    """The trainer has loaded the last aggregate, after this number of rounds."""
 
     rounds: int
 
@@ -105,7 +105,7 @@ class Rounds:
         around: Surroundings,
         saved: tuple[Saved, ...],
     ) -> None:
-        """`consent` is what persons here say to the plan; `saved` are the states on the trainer's disk, or none."""
+        """`consent` has the decisions of persons here; `saved` are the states on the trainer's disk, or none."""
         self.run, self.plan, self.manifest, self.consent = run, plan, manifest, consent
         self._site, self._audit, self._masking, self._around = site, audit, masking, around
         released = [facts for facts in audit.records("contribution_released") if facts["run"] == run]

@@ -31,14 +31,14 @@ Phase: TypeAlias = Literal[
     "finished",
 ]
 
-# So many of the newest rounds say how fast the next ones are; an end is reported for ten years ahead at most.
+# The pace is estimated from this number of newest rounds. An end is reported at most ten years ahead.
 _NEWEST: Final = 20
 _LONGEST: Final = 3653 * 86400.0
 
 
 @dataclass(frozen=True)
 class Mishap:
-    """The last thing that went wrong, in the words of the error."""
+    """The last error, with its text."""
 
     at: datetime
     identifier: str
@@ -46,7 +46,7 @@ class Mishap:
 
 
 class Standing:
-    """Where the agent stands; kept by its loop, read by those who ask."""
+    """The present state of the agent. Its loop updates it, and `status` reads it."""
 
     def __init__(self, now: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
         """`now` gives aware UTC times."""
@@ -109,7 +109,7 @@ class Standing:
 
     def _take_offer(self, number: int) -> None:
         at = self._now()
-        # Only from one offer to that of the next round does a round last: what is offered again was interrupted.
+        # A round lasts from its offer to the next round's offer. A repeated offer was interrupted, so it is left out.
         if self._offered is not None and number == self._offered[0] + 1 and at >= self._offered[1]:
             self._seconds.append((at - self._offered[1]).total_seconds())
         self._offered = (number, at)
@@ -120,7 +120,7 @@ class Standing:
         return statistics.median(self._seconds) if self._seconds else None
 
     def _ends(self) -> datetime | None:
-        """When the last round would end at this pace; never a time that has passed."""
+        """When the last round would end at this pace. The time is never in the past."""
         pace, offered = self.seconds_a_round, self._offered
         if pace is None or offered is None or self.rounds is None or self.connected_since is None:
             return None

@@ -39,7 +39,7 @@ Send: TypeAlias = Callable[[Upkeep], Awaitable[None]]
 
 
 class SiteUpkeep:
-    """What goes on beside the rounds, over all streams of this process."""
+    """The work beside the rounds, over all streams of this process: renewals, checkpoints, maintenance."""
 
     def __init__(
         self,
@@ -166,7 +166,7 @@ class SiteUpkeep:
             self._log.error("renewal_refused", reason=answer.refusal, expires=shown.expiry().isoformat())
             self._audit.write("renewal_refused", reason=answer.refusal)
             if self._asked.message.chain and not self._is_own_refused:
-                # One that nobody has registered must not keep the federation's from being renewed in time.
+                # An unregistered certificate must not delay the renewal of the federation's certificate.
                 self._asked, self._is_own_refused = None, True
             return
         await install_renewed(self._certificates, self._asked, answer, self._site, self._now(), self._audit)

@@ -21,20 +21,20 @@ from site_agent.state_folders import gate_folder
 
 
 class Release(Document):
-    """The contribution that left last, in the words of the audit log."""
+    """The contribution that was sent last, with the facts of the audit log."""
 
     round: int
     attempt: int
     position: str
     stage: str
     offered_layers: str
-    masked: bool = False  # a file of an earlier version does not say
+    masked: bool = False  # missing in a file of an earlier version
 
 
 class _Kept(Document):
     rounds: dict[str, int]
     finished: str | None = None
-    newest: Release | None = None  # a file of an earlier version does not say
+    newest: Release | None = None  # missing in a file of an earlier version
 
 
 class _Sent(Document):

@@ -117,7 +117,9 @@ def _skipped(facts: Mapping[str, Any]) -> str:
         )
     measured = facts.get("measured")
     if isinstance(measured, int) and measured > len(losses):
-        sentences.append(f"After {_rounds(measured - len(losses))} the loss was not finite, so there is no point.")
+        sentences.append(
+            f"After {_rounds(measured - len(losses))} the loss was not finite. The charts leave these out."
+        )
     if max(len(losses), len(values)) > _MOST_POINTS:
         sentences.append(f"The charts show about {_MOST_POINTS} rounds of each line, evenly chosen.")
     return f"<p>{' '.join(sentences)}</p>"

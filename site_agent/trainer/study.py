@@ -54,7 +54,7 @@ from site_agent.trainer.training.state import State, part_of, prefixed
 
 @dataclass(frozen=True, kw_only=True)
 class Asked:
-    """What an offer asks of a site; see messages.Offer.
+    """What an offer requires from a site. See messages.Offer.
 
     `redraw` is 0 for the ordinary draw of batches and dropout, otherwise the number that, with the round,
     keys another one; equal numbers give equal bits. docs/design/protocol.md, "The ledger", rule 3.
@@ -248,7 +248,7 @@ class Study:
         due = facts["due before"]
         self._due_before = None if due is None else (due[0], bytes.fromhex(due[1]))
         self._rounds_taken, self._is_closed, self._start_of_round = facts["rounds taken"], facts["is closed"], None
-        # A resampled round stays resampled, whatever is repeated.
+        # A resampled round stays resampled in every repetition.
         self._redrawn |= {(number, redraw) for number, redraw in facts["redrawn"]}
 
     def conclude(self) -> Outcome:
@@ -361,7 +361,7 @@ class Study:
         self._training = self._begin_training(self._exchanges.result(asked.layers))
 
     def _hear(self, asked: Asked, values: Tensor) -> None:
-        """Follow what the sites decided about the last parameters, and keep the way back from these."""
+        """Apply the sites' decision about the last parameters, and keep what a later rollback needs."""
         if self._check is None:
             return
         before = self._check.hear(asked.round, values, asked.returned_to)
@@ -412,7 +412,7 @@ class Study:
 
 
 def _read(plan: Plan, own: Dataset, inputs: ConceptInputs | None) -> tuple[Dataset, int | None]:
-    """The rows as the network reads them, and how many of its columns all sites share, where it tells them apart."""
+    """The rows as the network reads them, and how many columns all sites share, if the network distinguishes them."""
     if (inputs is None) == plan.reads_concepts:
         raise ValueError("a network reads concepts or it does not")
     if inputs is not None:

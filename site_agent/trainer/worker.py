@@ -91,7 +91,7 @@ class Worker:
         return 0
 
     def _send(self, answer: Message) -> bool:
-        """Whether the agent was still there; where it has gone, nobody needs the answer."""
+        """Whether the agent was still connected. Otherwise the answer is not needed."""
         try:
             self._trainer_socket.send(answer)
         except ConnectionError:
@@ -169,7 +169,7 @@ class Worker:
         return Prepared(found, _packed(held))
 
     def _prepare_to_receive(self, run: str, plan: Plan, approved: str) -> Prepared:
-        """Check the table, which has no outcomes, before the run, although it is used after the last round only."""
+        """Check the table without outcomes before the run, although it is used only after the last round."""
         from site_agent.trainer.prior.receiving import require_receivable
 
         assert plan.prior is not None
@@ -191,7 +191,7 @@ class Worker:
         return study, preprocessing
 
     def _approved(self, plan: Plan) -> str:
-        """The digest of what may leave by what persons here have said.
+        """The digest of what may leave under the approvals of persons here.
 
         Raises:
             RefusedError: they have not, or no longer.
@@ -399,7 +399,7 @@ def begin_prior(hospital: Hospital, plan: Plan) -> tuple[PriorStudy, Preprocessi
 
 
 def _admitted_rows(hospital: Hospital, plan: Plan) -> tuple[Table, SplitRows]:
-    """The table with its split; under privacy one in which a patient who leaves moves nobody else."""
+    """The table with its split. Under privacy, removing a patient moves no other patient to another part."""
     from site_agent.trainer.data.splits import steady_split
     from site_agent.trainer.examination.admitted_rows import admitted
 
@@ -457,7 +457,7 @@ def _check_in_child(hospital: Hospital) -> Agreed | Failed:
         finally:
             os._exit(status)
     status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    if status < 0:  # by a signal, so it could not say why itself
+    if status < 0:  # ended by a signal, so it could not report the reason
         _tell(
             UnavailableError(
                 what=f"Signal {-status} ended the process that reads the table.",

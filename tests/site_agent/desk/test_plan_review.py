@@ -106,10 +106,10 @@ lies about lost sites could compute the change of those few sites, once for each
         """\
 When something leaves
   At most 11 rounds:
-  1 probe: one epoch is trained, measured and undone. Only the numbers below leave.
+  1 probe: one epoch is trained, measured and undone. Only the numbers in the tables below leave.
   8 of training: changes of parameters leave.
-  1 of validation: the last shared model is measured. Only the numbers below leave.
-  1 report: every site tests its chosen model. Only the numbers below leave.
+  1 of validation: the last shared model is measured. Only the numbers in the tables below leave.
+  1 report: every site tests its chosen model. Only the numbers in the tables below leave.
 Changes of parameters
   In each round of training this site sends how much the values of 4 tensors changed. The result of the probe may \
 limit this to the first layers.
@@ -133,8 +133,9 @@ What else the plan decides
   Each site sends how much it gained by joining. These numbers are added over all sites.
   This site's own report stays here.
 In all
-  Changes: 64 bytes in each round of training. Everything together: at most {most_bytes(plan, manifest)} bytes.
-  Nothing else leaves."""
+  This site sends 64 bytes of changes in each round of training. The total is at most \
+{most_bytes(plan, manifest)} bytes.
+  Nothing else leaves this site."""
     )
     assert f"{Occasion.MEASURED} (2 times)" in text
 
@@ -180,7 +181,7 @@ def test_a_plan_with_a_baseline_says_that_it_stays() -> None:
     """The page has a sentence on it where the plan has one, and none elsewhere."""
     with_baseline = plan_of_method({"name": "global-layers"}, expert={"path_start": 0.0})
 
-    assert "Nothing of it leaves the site" in page(with_baseline)
+    assert "The baseline never leaves the site" in page(with_baseline)
     assert "expert" not in page(plan_of_method({"name": "global-layers"}))
 
 
@@ -349,7 +350,7 @@ def test_receivers_are_named_and_not_counted() -> None:
     words = " ".join(in_words(plan, manifest_of(plan), None).sentences)
 
     assert "The coordinator sees sums over at least 4 sites" in told
-    assert "1 of the listed sites only receive. They send no number" in told
+    assert "1 of the listed sites only receive. Such a site sends no number" in told
     assert "westbrook" in told
     assert "These hospitals only receive: westbrook." in words
     assert "Task: 4 hospitals (cleveland, hungarian, switzerland, va)" in words
