@@ -13,10 +13,9 @@ import sys
 from dataclasses import asdict
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, NoReturn, TextIO, cast
+from typing import Any, NoReturn
 
 import click
-import structlog
 from rich.console import Console
 from rich.table import Column, Table
 
@@ -29,10 +28,11 @@ from coordinator.network.control_socket import tell
 from coordinator.operations.coordinator_events import EVENTS
 from coordinator.operations.status_lines import print_status, print_wide
 from coordinator.storage.history import known_runs
-from host.command_line import Following, explain_command, finish
+from host.command_line import explain_command, finish
 from host.diagnosis import AILMENTS
 from host.heap import set_up_heap
-from host.message_catalogue import ERRORS, identify
+from host.log_lines import set_up_log
+from host.message_catalogue import ERRORS
 from protos.plan.manifest import manifest_of
 from protos.plan.methods import method_names
 from protos.plan.patient_privacy import how_private, price_in_words
@@ -54,7 +54,7 @@ def start(path: Path) -> None:
 
     Example: coordinator start --config coordinator.yaml
     """
-    _set_up_log()
+    set_up_log(EVENTS)
     configuration = read_configuration(path)
     plans = read_plans(configuration)
 
@@ -175,20 +175,6 @@ cli.add_command(restore)
 cli.add_command(doctor)
 cli.add_command(explain_command("coordinator", (*ERRORS, *EVENTS, *AILMENTS)))
 cli.add_command(page)
-
-
-def _set_up_log() -> None:
-    is_terminal = sys.stderr.isatty()
-    structlog.configure(
-        processors=[
-            identify(EVENTS),
-            structlog.processors.add_log_level,
-            structlog.processors.TimeStamper(fmt="iso", utc=True),
-            structlog.dev.ConsoleRenderer() if is_terminal else structlog.processors.JSONRenderer(),
-        ],
-        logger_factory=structlog.PrintLoggerFactory(cast(TextIO, Following()) if is_terminal else sys.stderr),
-        cache_logger_on_first_use=True,
-    )
 
 
 def main() -> NoReturn:

@@ -21,6 +21,7 @@ import click
 
 from host.command_line import explain_command, extra, finish
 from host.diagnosis import AILMENTS
+from host.log_lines import set_up_log
 from host.message_catalogue import ERRORS
 from site_agent.commands.approval_commands import approve, fingerprints, refuse, review, withdraw
 from site_agent.commands.audit_commands import audit
@@ -35,7 +36,6 @@ from site_agent.commands.site_page_commands import curves, page, report
 from site_agent.commands.site_release_commands import release
 from site_agent.commands.state_commands import maintenance, move_state, privacy, status
 from site_agent.hospital import read_hospital
-from site_agent.log_lines import set_up_log
 from site_agent.site_events import EVENTS
 
 
@@ -58,17 +58,21 @@ def join(path: Path) -> None:
 
     Example: site-agent join --config hospital.yaml
     """
-    set_up_log("site-agent")
+    set_up_log(EVENTS, "site-agent")
     hospital = read_hospital(path)
 
-    from rich.console import Console
-
-    from site_agent.agent_progress import drawn_on
     from site_agent.gate.mishaps import TrainerFailed
     from site_agent.service.joining import join as run_gate
 
+    displays = []
+    if sys.stderr.isatty():  # a service draws nothing, and keeps no memory for it
+        from rich.console import Console
+
+        from site_agent.agent_progress import drawn_on
+
+        displays = [drawn_on(Console(stderr=True))]
     try:
-        asyncio.run(run_gate(hospital, path.resolve(), drawn_on(Console(stderr=True))))
+        asyncio.run(run_gate(hospital, path.resolve(), *displays))
     except TrainerFailed as failed:
         if hospital.trainer_socket is not None:
             raise

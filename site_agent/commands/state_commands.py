@@ -7,16 +7,17 @@ import json
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import click
-from rich.console import Console
-from rich.table import Table
 
 from protos.errors import UnavailableError, UsageError
 from site_agent.commands.site_options import config_option
 from site_agent.hospital import Hospital, read_hospital
 from site_agent.state_folders import audit_log_path, gate_folder
+
+if TYPE_CHECKING:
+    from rich.table import Table
 
 _SEPARATION: Final = {
     False: "kept from the agent by the kernel: the table belongs to another user",
@@ -49,10 +50,14 @@ def status(path: Path, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps(facts, indent=2))
     else:
+        from rich.console import Console
+
         Console().print(_table(facts))
 
 
 def _table(facts: dict[str, Any]) -> Table:
+    from rich.table import Table
+
     table = Table(show_header=False, box=None)
     days, rounds, error = facts["certificate_days_left"], facts["rounds"], facts["last_error"]
     at = "none" if facts["round"] is None else f"{facts['round']} of {rounds}"
@@ -181,6 +186,10 @@ def privacy(path: Path, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps(facts, indent=2))
         return
+
+    from rich.console import Console
+    from rich.table import Table
+
     console = Console()
     table = Table("study", "version", "run", "spent at", "epsilon", "delta")
     for one in facts["payments"]:

@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Final
 
 import click
 import sdnotify
-import structlog
 
+from host.log_lines import set_up_log
 from protos.errors import ConfigurationError, UnavailableError, explained
-from site_agent.log_lines import set_up_log
+from site_agent.site_events import EVENTS
 from site_agent.trainer.isolation import end_with_parent, give_up_network
 
 if TYPE_CHECKING:
@@ -45,10 +45,12 @@ def main(path: Path, descriptor: int | None, rehearse: bool) -> None:
     Example: python -m site_agent.trainer --config hospital.yaml
     """
     os.umask(0o077)
-    set_up_log("site-trainer")
+    set_up_log(EVENTS, "site-trainer")
     has_network = not give_up_network()
     if descriptor is not None:
         end_with_parent()
+
+    import structlog
 
     from site_agent.hospital import read_hospital
     from site_agent.trainer.pulse import PULSE

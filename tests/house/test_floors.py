@@ -67,7 +67,7 @@ PATIENTS = frozenset(
 )
 TABLE = (
     Room("protos", frozenset({"numpy", "google", "cryptography", "yaml", "pydantic", "blake3"}), ("protos",)),
-    Room("host", frozenset({"click", "cryptography", "yaml", "pydantic", "numpy"}), ("host", "protos")),
+    Room("host", frozenset({"click", "structlog", "cryptography", "yaml", "pydantic", "numpy"}), ("host", "protos")),
     Room("audit", frozenset({"click", "cryptography", "blake3", "pydantic"}), ("audit", "host", "protos")),
     Room("pki", frozenset({"cryptography", "click"}), ("pki", "audit", "host", "protos")),
     Room(
@@ -114,14 +114,13 @@ TABLE = (
         frozenset({"cryptography", "structlog", "sdnotify", "prometheus_client", "jinja2"}),
         ("site_agent.service", "site_agent.gate", "site_agent.gate_socket", *BOTH, "pki", "audit", "host", "protos"),
     ),
-    Room("site_agent.trainer", PATIENTS, ("site_agent.trainer", "site_agent.log_lines", *BOTH, "host", "protos")),
+    Room("site_agent.trainer", PATIENTS, ("site_agent.trainer", "site_agent.site_events", *BOTH, "host", "protos")),
     Room(
         "site_agent.desk",
         PATIENTS | {"jinja2"},
         (
             "site_agent.desk",
             "site_agent.trainer",
-            "site_agent.log_lines",
             "site_agent.desk.sets_of_plans",
             "audit",
             *BOTH,
@@ -366,6 +365,14 @@ def test_the_patients_side_starts_without_grpc() -> None:
     """The trainer starts in an interpreter where gRPC and the coordinator cannot be loaded."""
     blocked = (NETWORK, "grpc_status", "coordinator")
     done = run(f"{imports(WITHOUT_NETWORK)}\nassert 'grpc' not in sys.modules", blocked)
+
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_services_start_without_rich() -> None:
+    """Gate and trainer do not load rich, which only draws on a terminal."""
+    loaded = imports(["site_agent.site_cli", "site_agent.service.joining", "site_agent.trainer.__main__"])
+    done = run(f"import sys\n{loaded}\nassert 'rich' not in sys.modules", ())
 
     assert done.returncode == 0, done.stderr
 

@@ -6,26 +6,34 @@ For the operator, not for evidence: what crosses the boundary is in the audit lo
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from typing import Any, TextIO, cast
 
-import structlog
+# structlog loads rich, if it is installed, to draw tracebacks. These programs print none, and rich would cost each
+# process 4 MiB and a tenth of a second.
+if "rich" not in sys.modules:
+    sys.modules["rich"] = None  # type: ignore[assignment]  # Python's own way to refuse an import
+    import structlog
+
+    del sys.modules["rich"]
+else:
+    import structlog
 
 from host.command_line import Following
-from host.message_catalogue import identify
-from site_agent.site_events import EVENTS
+from host.message_catalogue import Entry, identify
 
 
-def set_up_log(program: str) -> None:
-    """Add the program's name to every later line. Call it once, first."""
+def set_up_log(entries: Sequence[Entry], program: str | None = None) -> None:
+    """Write all later lines with these identifiers and, if given, the program's name. Call it once, first."""
 
     def name(_: Any, __: str, event: Any) -> Any:
-        return {"program": program} | event
+        return event if program is None else {"program": program} | event
 
     is_terminal = sys.stderr.isatty()
     structlog.configure(
         processors=[
             name,
-            identify(EVENTS),
+            identify(entries),
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
             structlog.dev.ConsoleRenderer() if is_terminal else structlog.processors.JSONRenderer(),
