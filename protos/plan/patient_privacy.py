@@ -47,11 +47,14 @@ from protos.plan.ingredients import (
 from protos.plan.methods import MethodChoice
 from protos.plan.prior_method import FederatedPrior, YesOrNo
 from protos.privacy.accounting import ratio_of
+from protos.privacy.sampled_accounting import sampled_multiplier
 
 LARGEST_EPSILON: Final = 20.0
 SMALLEST_EPSILON: Final = 0.01
 LARGEST_DELTA: Final = 1e-3
 SMALLEST_DELTA: Final = 1e-12
+SMALLEST_SAMPLING: Final = 1e-4
+LARGEST_SAMPLING: Final = 0.9  # with more, all patients are as cheap
 
 
 class Privacy(Document):
@@ -66,6 +69,8 @@ class Privacy(Document):
             that of the gradient of one patient. A longer one is shortened to it.
         patients: with a network, the number by which each sum of gradients is divided: about as many as train at all
             sites. It is declared, so that no count leaves.
+        sampling: with a network, the probability with which each patient takes part in a round. The site draws it from
+            system randomness and keeps it secret. Without it all patients take part in all rounds.
     """
 
     unit: Literal["patient"]
@@ -73,6 +78,7 @@ class Privacy(Document):
     delta: float = Field(allow_inf_nan=True)
     clip: float = Field(gt=0, le=1000)
     patients: StrictInt | None = Field(default=None, ge=1, le=1 << 30)
+    sampling: float | None = Field(default=None, ge=SMALLEST_SAMPLING, le=LARGEST_SAMPLING)
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -91,13 +97,21 @@ class Privacy(Document):
         return ratio_of(self.epsilon, self.delta)
 
 
+def noise_multiplier(privacy: Privacy, sums: int) -> float:
+    """The standard deviation of the noise in each of so many sums, where a patient's term has norm 1."""
+    if privacy.sampling is None:
+        return sqrt(sums) / privacy.ratio
+    return sampled_multiplier(privacy.epsilon, privacy.delta, privacy.sampling, sums)
+
+
 def price_in_words(privacy: Privacy, sums: int = 1) -> str:
     """What a run with so many sums of the same patients costs each of them, in one line."""
-    deviations = sqrt(sums) / privacy.ratio
+    deviations = noise_multiplier(privacy, sums)
+    sampled = f". Each takes part in a round with probability {privacy.sampling:g}" if privacy.sampling else ""
     rounds = "" if sums == 1 else f" over all {sums} rounds"
     return (
         f"epsilon {privacy.epsilon:g}, delta {privacy.delta:g} for each patient{rounds}. The noise in each number is "
-        f"{deviations:.3g} times as large as the change that one patient can cause"
+        f"{deviations:.3g} times as large as the change that one patient can cause{sampled}"
     )
 
 

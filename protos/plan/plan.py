@@ -233,8 +233,10 @@ class Plan(Document):
         reasons = [*why_not_private(self.method)]
         if not isinstance(self.method, FederatedPrior):
             reasons += [] if reasons else why_not_trained_privately(self._training_keys(self.privacy))
-        elif self.privacy.patients is not None:
-            reasons.append("patients goes with the gradients of a network, so leave it out")
+        else:
+            of_networks = {"patients": self.privacy.patients, "sampling": self.privacy.sampling}
+            found = (key for key, value in of_networks.items() if value is not None)
+            reasons += (f"{key} goes with the gradients of a network, so leave it out" for key in found)
         if self.statistics is not None:
             reasons.append("sums of statistics have no clipped term for each patient yet")
         if self.secure_aggregation != "required":

@@ -5,6 +5,7 @@ shortened to the norm `clip`. The gate adds its share of the noise. The method's
 noisy sum as the mean change, and every site receives the same parameters. The rules:
 
 * a round has one sum of all training rows, so that all rounds of a run together are one Gaussian with a closed form;
+* or, with the key `sampling`, one sum of patients whom the site draws in secret (sampled_accounting.py);
 * the sum is divided by the number of patients that the plan declares, because a count would have to be paid for;
 * inputs are concepts, which are encoded by what the plan declares and never by a site's rows;
 * no other number leaves: no loss, weight, vote, gain or choice of a checkpoint over all sites.
@@ -15,14 +16,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from math import isqrt, prod, sqrt
+from math import isfinite, isqrt, prod, sqrt
 from typing import Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from protos.plan.architecture import Architecture, DenseNetwork, Part, TensorSpec, network_tensors
-from protos.plan.patient_privacy import Privacy
+from protos.plan.patient_privacy import Privacy, noise_multiplier
 from protos.plan.schedules import EpochSchedule, StepSchedule
 from protos.privacy.accounting import PRIVATE_SCALE, share_variance
 from protos.privacy.discrete_gaussian import LARGEST_VARIANCE
@@ -66,7 +67,7 @@ class PrivateTraining:
     @cached_property
     def share_variance(self) -> int:
         """Of one site's noise in each integer of each round."""
-        return share_variance(self.promise.ratio, self.honest, self.rounds)
+        return _variance_of(self.promise, self.honest, self.rounds)
 
     @cached_property
     def bound(self) -> int:
@@ -84,7 +85,16 @@ class PrivateTraining:
         Args:
             sums: integers over all sites, float64 of shape (numbers,).
         """
-        return sums * (-self.learning_rate * self.promise.clip / (self.patients * PRIVATE_SCALE))
+        taking_part = self.patients * (self.promise.sampling or 1.0)
+        return sums * (-self.learning_rate * self.promise.clip / (taking_part * PRIVATE_SCALE))
+
+
+def _variance_of(promise: Privacy, honest: int, rounds: int) -> int:
+    """The variance of one site's noise in each integer of each round."""
+    if promise.sampling is None:
+        return share_variance(promise.ratio, honest, rounds)
+    multiplier = noise_multiplier(promise, rounds)
+    return share_variance(1 / multiplier, honest) if isfinite(multiplier) else LARGEST_VARIANCE + 1
 
 
 @lru_cache(maxsize=16)
@@ -186,7 +196,7 @@ def _of_steps(keys: TrainingKeys) -> Iterator[str]:
         )
     if schedule.rounds > MOST_PRIVATE_ROUNDS:
         yield f"the plan has {schedule.rounds} rounds, and {MOST_PRIVATE_ROUNDS} is the most of private training"
-    if share_variance(promise.ratio, 1, schedule.rounds) > LARGEST_VARIANCE:
+    if _variance_of(promise, 1, schedule.rounds) > LARGEST_VARIANCE:
         yield (
             f"the noise of {schedule.rounds} rounds at epsilon {promise.epsilon:g} is more than can be drawn; "
             "plan fewer rounds or a larger epsilon"

@@ -20,6 +20,7 @@ import secrets
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from math import fsum, inf
 from pathlib import Path
 from typing import Any, Final
 
@@ -49,6 +50,7 @@ class Payment(Document):
         run, study, version: for which it was made.
         at: aware time, ISO 8601.
         epsilon, delta: what the plan promises for everything that leaves with this draw.
+        sampling: with which probability a patient takes part in a sum; None if all do in all sums.
     """
 
     identifier: str
@@ -58,6 +60,7 @@ class Payment(Document):
     at: str
     epsilon: float
     delta: float
+    sampling: float | None = None
 
     @property
     def ratio(self) -> float:
@@ -192,6 +195,7 @@ class PrivacyLedger:
             at=self._audit.time(),
             epsilon=privacy.epsilon,
             delta=privacy.delta,
+            sampling=privacy.sampling,
         )
 
     def _kept_plans(self) -> Iterator[Plan]:
@@ -268,13 +272,24 @@ def standing(
     limits: PrivacyLimits, study: str, payments: Sequence[Payment], now: datetime, asked: Privacy | None = None
 ) -> Standing:
     """Return the epsilon of a study and of the last 365 days at the policy's delta, perhaps with one more draw."""
-    more = [] if asked is None else [asked.ratio]
+    more = [] if asked is None else [asked]
     # A payment from the future, after a clock was set back, counts as well.
-    recent = [payment.ratio for payment in payments if datetime.fromisoformat(payment.at) > now - YEAR]
-    of_study = [payment.ratio for payment in payments if payment.study == study]
-    return Standing(*(epsilon_of(together([*found, *more]), limits.delta) for found in (of_study, recent)))
+    recent = [payment for payment in payments if datetime.fromisoformat(payment.at) > now - YEAR]
+    of_study = [payment for payment in payments if payment.study == study]
+    return Standing(*(_epsilon_of_all([*found, *more], limits.delta) for found in (of_study, recent)))
+
+
+def _epsilon_of_all(costs: Sequence[Payment | Privacy], delta: float) -> float:
+    """Epsilon of everything together. Sampled runs are no Gaussians: their epsilons and their deltas add up."""
+    sampled = [cost for cost in costs if cost.sampling is not None]
+    ratios = [cost.ratio for cost in costs if cost.sampling is None]
+    rest = delta - fsum(cost.delta for cost in sampled)
+    if rest < -delta * (_ROUNDING - 1) or (ratios and rest <= 0):
+        return inf
+    return fsum(cost.epsilon for cost in sampled) + (epsilon_of(together(ratios), rest) if ratios else 0.0)
 
 
 def _logged(facts: Mapping[str, Any]) -> Payment:  # Any: whatever JSON holds
     """The payment in a record of the audit log, whose time is that of the record."""
-    return Payment.model_validate({name: facts["time" if name == "at" else name] for name in Payment.model_fields})
+    known = {name: facts["time" if name == "at" else name] for name in Payment.model_fields if name != "sampling"}
+    return Payment.model_validate(known | {"sampling": facts.get("sampling")})

@@ -16,6 +16,7 @@ secret and the plan, so that this site can repeat its training to the bit and no
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -47,7 +48,7 @@ from site_agent.trainer.site_network import Seeds, SiteNetworks
 from site_agent.trainer.site_training import SiteTraining, begin_training, rows_of
 from site_agent.trainer.soft_target_training import SoftTargets, added_columns, soft_targets_of
 from site_agent.trainer.training.bridge import Vector
-from site_agent.trainer.training.private_gradient import Layer, clipped_gradients
+from site_agent.trainer.training.private_gradient import Layer, clipped_gradients, drawn_rows
 from site_agent.trainer.training.sensitivity import sensitivities
 from site_agent.trainer.training.state import State, part_of, prefixed
 
@@ -309,9 +310,12 @@ class Study:
         values = self._training.flat.values()
         arrays = [values[tensor.name].astype(np.float64) for tensor in self.networks.tensors]
         layers = [Layer(weight, bias) for weight, bias in zip(arrays[::2], arrays[1::2], strict=True)]
-        rows, shared = self.dataset.training, len(training.tensors) // 2
-        outcomes, patients = np.asarray(rows.targets, np.float64), self.own.training_patients
-        return clipped_gradients(layers, training.promise.clip, rows.features, outcomes, patients, shared=shared)
+        rows, patients, promise = self.dataset.training, self.own.training_patients, training.promise
+        features, outcomes, shared = rows.features, np.asarray(rows.targets, np.float64), len(training.tensors) // 2
+        if promise.sampling is not None:
+            kept = drawn_rows(len(outcomes), patients, promise.sampling, os.urandom)
+            features, outcomes, patients = features[kept], outcomes[kept], None if patients is None else patients[kept]
+        return clipped_gradients(layers, promise.clip, features, outcomes, patients, shared=shared)
 
     def _scalars(self, exchange: Exchange, own: dict[str, int]) -> tuple[int, ...]:
         measured = self._measures.validation(self.choice) if self.choice.curve else {}

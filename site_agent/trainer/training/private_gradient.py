@@ -9,7 +9,7 @@ The rules:
 * a term is finite, whatever the rows and the parameters are.
 
 Layers are linear with relu between them, and the outcome is binary. Source: Abadi et al. 2016, algorithm 1, with one
-patient as the unit, without sampling, and with noise that is added later.
+patient as the unit, and with noise that is added later.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from protos.privacy.accounting import PRIVATE_SCALE
+from protos.privacy.discrete_gaussian import RandomBytes
 from site_agent.trainer.prior.private_terms import summed_terms
 
 Float64: TypeAlias = npt.NDArray[np.float64]
@@ -91,6 +92,25 @@ def clipped_gradients(
 
     terms = summed_terms(terms_of, len(others), numbers, patients[others], unit=clip)
     return tuple(one + other for one, other in zip(total.tolist(), terms, strict=True))
+
+
+def drawn_rows(rows: int, patients: Integers | None, rate: float, random_bytes: RandomBytes) -> npt.NDArray[np.bool_]:
+    """Draw which rows take part in a round, bool of shape (rows,): each patient with all rows, or with none.
+
+    Source: Abadi et al. 2016, section 3.1 (each patient independently; no batch of a fixed size).
+
+    Args:
+        rows: of the training part.
+        patients: as in `clipped_gradients`.
+        rate: the probability with which a patient takes part, above 0 and below 1.
+        random_bytes: the operating system's outside of tests. Nobody else may learn who takes part.
+    """
+    names = np.arange(rows) if patients is None else patients
+    _, places = np.unique(names, return_inverse=True)
+    count = int(places.max(initial=-1)) + 1
+    drawn = np.frombuffer(random_bytes(8 * count), "<u8")
+    # A float64 below 1 times 2**64 is a whole number below 2**64, so the probability is the rate, or less by 2**-64.
+    return np.asarray((drawn < np.uint64(int(rate * 2.0**64)))[places])
 
 
 def _have_one_row(rows: int, patients: Integers | None) -> npt.NDArray[np.bool_]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import UTC, datetime
+from math import inf
 from pathlib import Path
 
 import numpy as np
@@ -15,9 +16,9 @@ from protos.plan.plan import Plan
 from protos.wire.messages import Stage
 from site_agent.gate.door import Contribution
 from site_agent.gate.permission import PolicyForbids, decide_plan
-from site_agent.gate.privacy_ledger import PrivacyLedger, with_noise
+from site_agent.gate.privacy_ledger import PrivacyLedger, standing, with_noise
 from site_agent.gate.site_log import AuditLog
-from site_agent.hospital import Hospital, Policy
+from site_agent.hospital import Hospital, Policy, PrivacyLimits
 from tests.protos.privacy.private_plans import private_network_plan
 from tests.rehearsal.gates import gate_for, policy_with
 
@@ -118,6 +119,29 @@ def test_a_ledger_restored_from_before_pays_again(tmp_path: Path, audit: AuditLo
     with pytest.raises(PolicyForbids):
         built(2, audit, tmp_path)
     assert spent(tmp_path, audit) == [1.0]
+
+
+def test_sampled_runs_add_up_and_use_up_delta(tmp_path: Path, audit: AuditLog) -> None:
+    """A sampled run is no Gaussian, so its epsilon and delta are added to those of all others, also after a restart."""
+    plans = [private_network_plan({"sampling": 0.25}, rounds=4, version=version) for version in (1, 2)]
+    built(0, audit, tmp_path, plan=plans[0])
+    now, payments = datetime.now(UTC), PrivacyLedger(tmp_path, audit).payments()
+    (file,) = (tmp_path / "gate" / "privacy").glob("*.json")
+    file.unlink()
+
+    def together(delta: float, asked: Plan | None = None) -> float:
+        limits = PrivacyLimits(largest_epsilon_per_study=9.0, largest_epsilon_per_year=9.0, delta=delta)
+        return standing(limits, PLAN.study, payments, now, None if asked is None else asked.privacy).of_study
+
+    assert [payment.sampling for payment in payments] == [0.25]
+    (logged,) = PrivacyLedger(tmp_path, audit).payments()  # from the audit log alone
+    assert (logged.identifier, logged.sampling) == (payments[0].identifier, 0.25)
+    assert together(1e-5) == 1.0
+    assert together(0.9e-5) == together(1e-5, plans[1]) == together(1e-5, PLAN) == inf
+    assert together(2e-5, plans[1]) == 2.0
+    assert together(2e-5, PLAN) == pytest.approx(2.0, rel=1e-6)
+    with pytest.raises(PolicyForbids, match="epsilon of the study prior would be inf"):
+        built(0, audit, tmp_path, plan=plans[1], largest=9.0)
 
 
 @pytest.mark.parametrize("largest", [0.9, 1.0])

@@ -156,3 +156,22 @@ def test_layers_that_keep_their_first_values_send_nothing_and_shape_no_other_ter
     assert len(first) == len(second) == len(training.names) == study.manifest.parameters
     rows = np.asarray(study.own.training.targets).size
     assert 0 < np.linalg.norm(np.array(first, np.float64)) / PRIVATE_SCALE <= rows
+
+
+def test_a_sampled_round_reads_the_operating_system_s_randomness(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same round has another sample each time, none of the plan's seeds decides, and its sum is of the sample."""
+    plan, _ = _federation(1.0, rounds=3)
+    content = json.loads(plan.canonical)
+    content["privacy"] |= {"sampling": 0.5}
+    sampled = Plan.model_validate_json(json.dumps(content))
+
+    def sums(used: Plan) -> tuple[int, ...]:
+        study = network_studies(used, uci_tables(CONCEPTS.parent), seed=1)["va"]
+        return study.train(Asked(round=0), study.manifest.initial_parameters(plan.seed)).scalars
+
+    first, second = sums(sampled), sums(sampled)
+    monkeypatch.setattr("site_agent.trainer.study.os.urandom", bytes)  # all zeros: everybody takes part
+    everybody = sums(sampled)
+
+    assert first != second
+    assert everybody == sums(plan)

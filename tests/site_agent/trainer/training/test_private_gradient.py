@@ -12,7 +12,7 @@ from torch import nn
 from torch.nn import functional
 
 from protos.privacy.accounting import PRIVATE_SCALE
-from site_agent.trainer.training.private_gradient import Layer, clipped_gradients
+from site_agent.trainer.training.private_gradient import Layer, clipped_gradients, drawn_rows
 
 WIDTHS = ((3, 1), (7, 5, 1), (17, 32, 1), (4, 9, 6, 1), (40, 3, 1))
 
@@ -159,3 +159,33 @@ def test_the_gradient_of_the_first_layers_alone_is_clipped_alone(has_patients: b
 
     np.testing.assert_allclose(first, whole[:numbers], atol=2e5)  # of 2**30: rounding to steps depends on the norm
     assert 0.99 < norm_of(np.array(alone)) <= 1.0
+
+
+@pytest.mark.parametrize("rate", [0.01, 0.25, 0.9])
+def test_each_patient_takes_part_with_the_rate_and_with_all_rows(rate: float) -> None:
+    """Over many draws the share is the rate within chance, patients are independent, and no patient is torn apart."""
+    generator = np.random.default_rng(4)
+    patients = np.repeat(np.arange(50), 3)[generator.permutation(150)]
+
+    drawn = np.array([drawn_rows(150, patients, rate, generator.bytes) for _ in range(2000)])
+
+    first = np.array([np.flatnonzero(patients == patient)[0] for patient in range(50)])
+    taken = drawn[:, first]
+    np.testing.assert_array_equal(drawn, taken[:, patients])
+    spread = np.sqrt(rate * (1 - rate) / taken.size)
+    assert abs(taken.mean() - rate) < 5 * spread
+    # Independent patients: how many take part has the variance of a binomial, and not that of batches of a fixed size.
+    counts = taken.sum(axis=1)
+    assert counts.var() == pytest.approx(50 * rate * (1 - rate), rel=0.2)
+
+
+def test_an_empty_sample_sums_to_nothing() -> None:
+    """A round in which nobody takes part sends zeros, to which the gate adds its noise."""
+    layers = layers_of((4, 3, 1), np.random.default_rng(0))
+    nobody = drawn_rows(20, None, 0.5, lambda count: b"\xff" * count)
+
+    found = clipped_gradients(layers, 1.0, np.zeros((20, 4), np.float32)[nobody], np.zeros(20)[nobody], None)
+
+    assert not nobody.any()
+    assert set(found) == {0}
+    assert len(found) == sum(layer.number_count for layer in layers)
