@@ -16,6 +16,7 @@ from pydantic import Field, StringConstraints, ValidationError, model_validator
 from protos.errors import ProtocolError
 from protos.numbers.fixed_point import is_power_of_two, round_rows
 from protos.plan.architecture import Architecture, ColumnsNetwork, DenseNetwork
+from protos.plan.augmentation import Augmentation, why_not_augmented
 from protos.plan.canonical import digest
 from protos.plan.compatibility import Conditions, agreed_sizes, missing_parts, why_impossible
 from protos.plan.concepts import Concept, columns_of
@@ -155,6 +156,7 @@ class Plan(Document):
     optimiser: Optimiser = StochasticGradientDescent(name="sgd", learning_rate=1.0)
     rate_schedule: RateSchedule = ConstantRate(name="constant")
     loss: Loss = TaskDefault(name="task-default")
+    augmentation: Annotated[tuple[Augmentation, ...], Field(max_length=8)] = ()
     weighting: Weighting = EqualWeights(name="equal")
     seed: int = Field(default=0, ge=0, lt=1 << 63)
     start: Literal["equal", "own"] = "equal"
@@ -285,6 +287,7 @@ class Plan(Document):
         )
 
     def _of_start(self) -> Iterator[str]:
+        yield from why_not_augmented(self.augmentation, self.architecture)
         if self.start == "own" and self.ingredients != Method(federated=self.ingredients.federated):
             yield "start: own goes with methods that differ from fedavg in what is federated alone"
         if self.start == "own" and self.has_probe:

@@ -16,6 +16,7 @@ from typing import Final, assert_never
 from host.printed_page import Section as Part
 from host.printed_page import page, paragraph, table
 from protos.numbers.chunk_layout import Layout
+from protos.plan.augmentation import augmentation_in_words
 from protos.plan.ingredients import LayerIntervals, SensitivePrefix
 from protos.plan.manifest import Manifest, Occasion, Scalar
 from protos.plan.methods import described
@@ -382,6 +383,8 @@ def _choices(plan: Plan) -> Iterator[str]:
             f" run returns to the parameters that were accepted last. The training ends after {accepted.patience} such"
             " returns in a row."
         )
+    if plan.augmentation:
+        yield augmentation_in_words(plan.augmentation)
     if plan.gain == "private":
         yield "The report shows how much this site gained by joining. The report stays here."
     else:

@@ -14,13 +14,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from protos.plan.architecture import TensorSpec
+from protos.plan.architecture import ConvolutionalNetwork, ParallelConvolutionalNetwork, TensorSpec
 from protos.plan.ingredients import Method
+from protos.plan.plan import Plan
 from protos.plan.schedules import StepSchedule
 from site_agent.trainer.data.contract import Task
 from site_agent.trainer.data.dataset import Dataset, Examples
 from site_agent.trainer.site_network import Seeds, SiteNetworks
 from site_agent.trainer.soft_target_training import Predictions, SoftTargets, beside, joined, start_path, taught
+from site_agent.trainer.training.augmented import Augmenting
 from site_agent.trainer.training.batches import Batches, Rows, check_batches
 from site_agent.trainer.training.bridge import FlatNetwork
 from site_agent.trainer.training.local import LocalTraining, Pace, predict, validation_loss
@@ -148,10 +150,23 @@ def begin_training(
     pace = Pace(schedule=plan.rate_schedule, steps=schedule.rounds * schedule.steps_per_round)
     procedure = build_procedure(method, flat, recipe)
     local = LocalTraining(
-        procedure, rows=rows.training, batches=batches, pace=pace, dropout_seed=each[0].own("dropout")
+        procedure,
+        rows=rows.training,
+        batches=batches,
+        pace=pace,
+        dropout_seed=each[0].own("dropout"),
+        augmenting=_augmenting(plan, each),
     )
     share = plan.expert.result_share if plan.expert is not None else 0.0
     return SiteTraining(flat=flat, local=local, recipe=recipe, rows=rows, result_share=share)
+
+
+def _augmenting(plan: Plan, seeds: Sequence[Seeds]) -> Augmenting | None:
+    network = plan.architecture
+    if not plan.augmentation or not isinstance(network, ConvolutionalNetwork | ParallelConvolutionalNetwork):
+        return None
+    each = [own.own("augmentation") for own in seeds]
+    return Augmenting(image=network.image, steps=plan.augmentation, seeds=each)
 
 
 def rows_of(dataset: Dataset, soft_targets: SoftTargets | None = None) -> SiteRows:

@@ -74,6 +74,9 @@ OTHER_VALUES |= {
     "partly_observed": [{"output": 2, "recorded_by": [site["name"] for site in listed(3)]}],
     "unused_columns": ["chol"],
 }
+IMAGES = {"name": "convolutional", "image": {"height": 4, "width": 6}, "blocks": [2]}
+OTHER_VALUES |= {"augmentation": [{"name": "flip"}]}
+COMPANIONS |= {"augmentation": {"method": {"name": "local"}, "architecture": IMAGES}}
 OTHER_VALUES |= {"columns": ["age", "chol"], "outputs": 3, "two_sites": "each-sees-the-other"}
 FIRST_VALUES: dict[str, Any] = {"columns": ["age"], "outputs": 1}
 

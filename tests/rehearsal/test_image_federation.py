@@ -136,6 +136,24 @@ def test_a_method_trains_on_images_and_masks_change_no_bit(
     play(scene())
 
 
+def test_augmented_images_are_trained_on_and_masks_change_no_bit(tmp_path: Path, hospitals: list[HospitalData]) -> None:
+    """A plan with augmentation ends with other parameters than one without, masked and unmasked with the same."""
+    plan = plan_for("fedavg", hospitals, epochs=1)
+    steps = {"augmentation": [{"name": "flip"}, {"name": "shift", "pixels": 1}]}
+    augmented = Plan.model_validate_json(json.dumps(json.loads(plan.canonical) | steps))
+
+    async def scene() -> None:
+        masked, with_masks = await trained(tmp_path / "masked", augmented, hospitals)
+        plain, without = await trained(tmp_path / "plain", unmasked(augmented), hospitals)
+        unchanged, _ = await trained(tmp_path / "unchanged", unmasked(plan), hospitals)
+
+        assert masked.vector().tobytes() == plain.vector().tobytes()
+        assert digests_of(with_masks) == digests_of(without)
+        assert plain.vector().tobytes() != unchanged.vector().tobytes()
+
+    play(scene())
+
+
 def test_hospitals_learn_from_images_that_they_never_see(tmp_path: Path, hospitals: list[HospitalData]) -> None:
     """After thirty epochs of masked FedAvg four of five test images of all hospitals are recognised."""
 

@@ -84,6 +84,11 @@ class Batches:
         self._permutation = torch.empty(0, dtype=torch.int64)
         self._drawn = 0
 
+    @property
+    def epoch(self) -> int:
+        """The number of the epoch of the batch that was drawn last, from 0."""
+        return (self._drawn - 1) // self.batches_per_epoch
+
     def draw(self) -> Tensor:
         """Draw the rows of the next batch: int64 of shape (batch,), or (copies, batch)."""
         place = self._drawn % self.batches_per_epoch

@@ -23,6 +23,7 @@ from torch import Tensor
 from protos.plan.learning_rates import RateSchedule, rate_factor
 from site_agent.trainer.models.convolutional_models import Convolutional, ParallelConvolutional
 from site_agent.trainer.pulse import PULSE
+from site_agent.trainer.training.augmented import Augmenting
 from site_agent.trainer.training.batches import Batches, Rows
 from site_agent.trainer.training.bridge import FlatNetwork
 from site_agent.trainer.training.procedure import Phase, Procedure
@@ -48,8 +49,18 @@ class Pace:
 class LocalTraining:
     """One method's procedure in training at one site."""
 
-    def __init__(self, procedure: Procedure, *, rows: Rows, batches: Batches, pace: Pace, dropout_seed: int) -> None:
+    def __init__(
+        self,
+        procedure: Procedure,
+        *,
+        rows: Rows,
+        batches: Batches,
+        pace: Pace,
+        dropout_seed: int,
+        augmenting: Augmenting | None = None,
+    ) -> None:
         self._procedure, self._rows, self._batches, self._pace = procedure, rows, batches, pace
+        self._augmenting = augmenting
         self._dropout = torch.Generator().manual_seed(dropout_seed).get_state()
         self.steps_made = 0
 
@@ -73,7 +84,7 @@ class LocalTraining:
         flat.network.train()
         with self._own_dropout():
             for _ in range(epochs * self._batches.batches_per_epoch):
-                model.gradient(self._rows.select(self._batches.draw()))
+                model.gradient(self._batch())
                 model.step(1.0)
                 PULSE.beat()
 
@@ -110,8 +121,15 @@ class LocalTraining:
             for number in range(phase.steps):
                 at = min(self.steps_made + number * steps // phase.steps, pace.steps)
                 factor = rate_factor(pace.schedule, at, pace.steps, self._batches.batches_per_epoch)
-                phase.step(self._rows.select(self._batches.draw()), factor)
+                phase.step(self._batch(), factor)
                 PULSE.beat()
+
+    def _batch(self) -> Rows:
+        rows = self._batches.draw()
+        batch = self._rows.select(rows)
+        if self._augmenting is None:
+            return batch
+        return Rows(self._augmenting.applied(batch.features, rows, self._batches.epoch), batch.targets)
 
     @contextmanager
     def _own_dropout(self) -> Iterator[None]:

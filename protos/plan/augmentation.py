@@ -1,0 +1,64 @@
+"""How a plan changes the images of training rows, so that a network sees each one a little differently every epoch.
+
+A closed list: each step is a frozen record, and a site does what stands there, in this order. Nothing but training rows
+is changed. Which image is changed and how follows from a seed of the site, the epoch and the row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Annotated, Literal, TypeAlias
+
+from pydantic import Field, StrictInt
+
+from protos.plan.architecture import Architecture, ConvolutionalNetwork, ParallelConvolutionalNetwork
+from protos.plan.documents import Document
+
+
+class Flip(Document):
+    """Half of the images are mirrored. Left and right change places with `across`, top and bottom with `down`."""
+
+    name: Literal["flip"]
+    direction: Literal["across", "down"] = "across"
+
+    @property
+    def words(self) -> str:
+        """The step as a person reads it."""
+        return f"half of them are mirrored {self.direction}"
+
+
+class Shift(Document):
+    """Each image is moved by up to so many pixels down or up, and right or left.
+
+    The pixels that become free have the mean of the training rows.
+    """
+
+    name: Literal["shift"]
+    pixels: Annotated[StrictInt, Field(ge=1, le=512)]
+
+    @property
+    def words(self) -> str:
+        """The step as a person reads it."""
+        return f"each is moved by up to {self.pixels} pixels"
+
+
+Augmentation: TypeAlias = Annotated[Flip | Shift, Field(discriminator="name")]
+
+
+def augmentation_in_words(steps: tuple[Augmentation, ...]) -> str:
+    """Return a sentence for the person who reviews the plan."""
+    return f"In training, images are changed at random in each epoch: {', '.join(step.words for step in steps)}."
+
+
+def why_not_augmented(steps: tuple[Augmentation, ...], network: Architecture) -> Iterator[str]:
+    """Return every reason why these steps are impossible with a network, one clause each."""
+    if not steps:
+        return
+    if not isinstance(network, ConvolutionalNetwork | ParallelConvolutionalNetwork):
+        yield f"augmentation changes images, and the network {network.name} does not read images"
+        return
+    if len(set(steps)) != len(steps):
+        yield "a step of the augmentation is listed twice"
+    shortest = min(network.image.height, network.image.width)
+    if (most := max((step.pixels for step in steps if isinstance(step, Shift)), default=0)) >= shortest:
+        yield f"augmentation moves images by {most} pixels, and their shorter side has {shortest}"
