@@ -125,6 +125,16 @@ def test_no_service_opens_a_device(unit: Path) -> None:
     assert "DeviceAllow" not in unit.read_text()
 
 
+@pytest.mark.parametrize("name", ["site-trainer", "site-trainer@"])
+def test_the_trainer_has_unix_sockets_alone(name: str) -> None:
+    """The process with patients can open no connection of TCP, not even to a process of its own computer."""
+    (unit,) = [unit for unit in UNITS if unit.stem == name]
+
+    families = [line for line in unit.read_text().splitlines() if line.startswith("RestrictAddressFamilies=")]
+
+    assert families == ["RestrictAddressFamilies=AF_UNIX"]
+
+
 @pytest.mark.parametrize("template", TEMPLATES, ids=lambda unit: unit.stem)
 def test_a_template_is_its_service_elsewhere(template: Path) -> None:
     """Template and service differ in places and in the unit that makes the folders, and in nothing else."""
