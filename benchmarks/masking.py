@@ -13,11 +13,11 @@ in cache; once it has to come from memory and go back, which costs no less than 
     floor = 4 * parameters * (peers * (1 / aes + 1 / add) + 1 / copy) seconds
 
 Measured is everything that a round costs a site: deriving the round's keys, building the ciphers
-and masking the whole vector. Rates and masking are measured in turns, in seconds of this thread's
-own processor time, so that other programs of a shared machine disturb the ratio little; each figure
-is the median over the turns. The ratio is floor / measured, so 1 is the best possible; a little above
-it is noise, or memory that is read and written in place being faster than a copy. The speed-up
-of two threads is in seconds of the wall clock, the shortest of each: it needs two idle cores.
+and masking the whole vector, each chunk into new memory. Rates and masking are measured in turns, in
+seconds of this thread's own processor time, so that other programs of a shared machine disturb the
+ratio little; each figure is the median over the turns. The ratio is floor / measured, so 1 is the best
+possible; a little above it is noise. The speed-up of two threads is in seconds of the wall clock, the
+shortest of each: it needs two idle cores.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ import os
 import statistics
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import numpy as np
@@ -88,15 +89,27 @@ class Machine:
 
 
 def masking(layout: Layout, peers: int, buffer: bytearray, threads: int) -> Callable[[], None]:
-    """One round of masking at the site in the middle: half of its peers are added, half subtracted."""
+    """One round of masking at the site in the middle: half of its peers are added, half subtracted.
+
+    A site masks in one thread. Several threads have a masker each, and each its share of the chunks.
+    """
     names = tuple(f"site-{index:02d}" for index in range(peers + 1))
     own = names[len(names) // 2]
     keys = {name: hashlib.sha256(name.encode()).digest() for name in names}
 
     def act() -> None:
         context = os.urandom(32)
-        masker = Masker(own=own, contributors=names, pair_keys=keys, context=context, layout=layout)
-        masker.mask_all(buffer, threads)
+
+        def share(first: int) -> None:
+            masker = Masker(own=own, contributors=names, pair_keys=keys, context=context, layout=layout)
+            for index in range(first, layout.chunks, threads):
+                masker.masked(layout.body(buffer, index), index)
+
+        if threads == 1:
+            share(0)
+        else:
+            with ThreadPoolExecutor(threads) as pool:
+                list(pool.map(share, range(threads)))
 
     return act
 

@@ -16,7 +16,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID
 
 from host.clock_words import outside
 from pki.certificates import certificate_sha256, is_p256
-from pki.names import SiteName, coordinator_uri, is_name, site_uri
+from pki.names import SiteName, is_name, site_uri
 from protos.errors import RefusedError
 
 LARGEST_BYTES = 16 * 1024
@@ -36,14 +36,6 @@ class SiteIdentity:
     """A site as its certificate proves it."""
 
     name: SiteName
-    certificate_sha256: str
-
-
-@dataclass(frozen=True, slots=True)
-class CoordinatorIdentity:
-    """The coordinator of a federation as its certificate proves it."""
-
-    federation: str
     certificate_sha256: str
 
 
@@ -70,19 +62,6 @@ def identify_site(leaf: bytes, federation: str, now: datetime, *, is_of_own_auth
         raise _refused("its name is not that of a site of this federation")
     _check_profile(certificate, ExtendedKeyUsageOID.CLIENT_AUTH, now)
     return SiteIdentity(name=SiteName(site), certificate_sha256=certificate_sha256(certificate))
-
-
-def identify_coordinator(leaf: bytes, federation: str, now: datetime) -> CoordinatorIdentity:
-    """Return the coordinator of a leaf certificate (PEM or DER). Raises RefusedError for anybody else."""
-    certificate = _load(leaf)
-    names = _names(certificate)
-    uris = [name.value for name in names if isinstance(name, x509.UniformResourceIdentifier)]
-    if uris != [coordinator_uri(federation)]:
-        raise _refused("its name is not that of this federation's coordinator")
-    if not all(isinstance(name, x509.UniformResourceIdentifier | x509.DNSName | x509.IPAddress) for name in names):
-        raise _refused("it carries a name that is neither a host nor a URI")
-    _check_profile(certificate, ExtendedKeyUsageOID.SERVER_AUTH, now)
-    return CoordinatorIdentity(federation=federation, certificate_sha256=certificate_sha256(certificate))
 
 
 def _load(leaf: bytes) -> x509.Certificate:

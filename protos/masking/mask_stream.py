@@ -5,15 +5,13 @@ vector is (protos/numbers/chunk_layout.py): 64-bit words modulo 2**64, changes m
 pair adds it and the higher subtracts it, so the sum over all contributors holds no mask. The rules:
 
 * a keystream's key depends on pair, context and cipher: no two contexts share a mask;
-* every chunk begins its own stretch of the stream, so chunks may be masked in any order and by
-  several threads with the same result;
+* every chunk begins its own stretch of the stream, so chunks may be masked in any order with the same result;
 * a masker masks each chunk once. A retransmission is the kept bytes, never a second masking.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator, Mapping
 from enum import StrEnum
 from typing import Final, Never, TypeAlias, assert_never
 
@@ -26,8 +24,7 @@ from protos.masking.masking_refusals import Reason, require
 from protos.numbers.chunk_layout import Layout
 from protos.plan.canonical import pack
 
-# Measured best of 2**14 to 2**17: zeros, keystream and vector stay in a core's own cache together, and
-# each call that lets other threads run is long enough to be worth it.
+# Measured best of 2**14 to 2**17: zeros, keystream and vector stay in a core's own cache together.
 BLOCK_PARAMETERS: Final = 1 << 16
 _BLOCK_WORDS: Final = 1 << 13
 _BLOCK_BYTES: Final = 8 * _BLOCK_WORDS + 4 * BLOCK_PARAMETERS
@@ -72,11 +69,7 @@ def counter_block(chunk: int, suite: Suite) -> bytes:
 
 
 class Masker:
-    """The masks of one site for one round.
-
-    It is used by one thread at a time; the threads that it starts itself share nothing but the
-    vector, of which each has its own chunks.
-    """
+    """The masks of one site for one round. It is used by one thread at a time."""
 
     def __init__(
         self,
@@ -106,9 +99,10 @@ class Masker:
         require(own in contributors, Reason.NOT_A_CONTRIBUTOR)
         require(len(contributors) >= SMALLEST_COHORT, Reason.BELOW_QUORUM)
         peers = [peer for peer in contributors if peer != own]
-        self._keys = [(round_key(pair_keys[peer], context, suite), own < peer) for peer in peers]
+        keys = [(round_key(pair_keys[peer], context, suite), own < peer) for peer in peers]
+        self._streams = [(_cipher(key, suite), np.add if is_lower else np.subtract) for key, is_lower in keys]
+        self._keystream = _aligned(_BLOCK_BYTES)
         self._layout, self._suite = layout, suite
-        self._lanes = [_Lane(self._keys, suite)]
         self._is_pending = [True] * layout.chunks
 
     def __repr__(self) -> str:
@@ -131,62 +125,15 @@ class Masker:
             raise ValueError("a chunk has its own length and is masked once")
         self._is_pending[index] = False
         out = memoryview(bytearray(len(body)))
-        self._apply(self._lanes[0], body, out, index)
+        self._add_masks(self._views(body, index), self._views(out, index), counter_block(index, self._suite))
         return out
-
-    def mask_all(self, buffer: bytearray, threads: int = 1) -> None:
-        """Add this site's masks to the whole vector, in place.
-
-        Args:
-            buffer: the vector; exactly as long as the layout says.
-            threads: how many work on it; the result is the same for every number.
-
-        Raises:
-            ValueError: another length, or a chunk was masked before.
-        """
-        if len(buffer) != self._layout.total_bytes or not all(self._is_pending):
-            raise ValueError("a vector has its own length and is masked once")
-        self._is_pending = [False] * self._layout.chunks
-        self._share_out(buffer, threads)
-
-    def _share_out(self, buffer: bytearray, threads: int) -> None:
-        threads = max(1, min(threads, self._layout.chunks))
-        while len(self._lanes) < threads:
-            self._lanes.append(_Lane(self._keys, self._suite))
-        if threads == 1:
-            self._apply_many(self._lanes[0], buffer, range(self._layout.chunks))
-            return
-        shares = [range(first, self._layout.chunks, threads) for first in range(threads)]
-        with ThreadPoolExecutor(threads, thread_name_prefix="masking") as pool:
-            done = [
-                pool.submit(self._apply_many, lane, buffer, share)
-                for lane, share in zip(self._lanes, shares, strict=False)
-            ]
-            for future in done:
-                future.result()
-
-    def _apply_many(self, lane: _Lane, buffer: bytearray, chunks: Iterable[int]) -> None:
-        for index in chunks:
-            body = self._layout.body(buffer, index)
-            self._apply(lane, body, body, index)
-
-    def _apply(self, lane: _Lane, body: memoryview, out: memoryview, index: int) -> None:
-        lane.add_masks(self._views(body, index), self._views(out, index), counter_block(index, self._suite))
 
     def _views(self, body: memoryview, index: int) -> Numbers:
         """A chunk's words and changes as unsigned integers, in place."""
         words = np.frombuffer(body, "<u8", self._layout.words_in(index))
         return words, np.frombuffer(body, "<u4", offset=words.nbytes)
 
-
-class _Lane:
-    """What one thread needs: its own ciphers and one block of keystream."""
-
-    def __init__(self, keys: Iterable[tuple[bytes, bool]], suite: Suite) -> None:
-        self._streams = [(_cipher(key, suite), np.add if is_lower else np.subtract) for key, is_lower in keys]
-        self._keystream = _aligned(_BLOCK_BYTES)
-
-    def add_masks(self, plain: Numbers, out: Numbers, start: bytes) -> None:
+    def _add_masks(self, plain: Numbers, out: Numbers, start: bytes) -> None:
         """Write into `out` the numbers of `plain` and each peer's keystream from `start`, block by block."""
         for stream, _ in self._streams:
             stream.reset_nonce(start)

@@ -17,7 +17,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Final, TypeAlias, assert_never
+from typing import Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -29,7 +29,7 @@ from site_agent.trainer.checkpoints import Json
 from site_agent.trainer.data.contract import Task
 from site_agent.trainer.data.dataset import Dataset, Examples
 from site_agent.trainer.evaluation import log_loss_of_rows, probabilities
-from site_agent.trainer.forest import Forest, forest_of
+from site_agent.trainer.forest import Forest, forest_of, on_bounded_scale
 
 FOLDS: Final = 5
 # Each tree draws no more rows than this, so that time is bounded.
@@ -38,7 +38,6 @@ TREES: Final = 500
 _TREES_IN_A_FOLD: Final = 100  # predictions out of fold are noisier by far through the fold than through few trees
 _SMALLEST_LEAF: Final = 3
 _PENALTY: Final = 10.0  # logistic regression takes the inverse, C = 0.1
-_DISTANCE: Final = 0.005
 
 Numbers: TypeAlias = npt.NDArray[np.float64]
 _Features: TypeAlias = npt.NDArray[np.float32]
@@ -79,8 +78,8 @@ class Baseline:
             float64 of shape (rows, outputs), finite: the logit of a binary target, the logarithms of the
             probabilities of several classes, or a regression's number.
         """
-        linear = _on_scale(self.task, _linear_answers(self, features))
-        return _joined(self.task, linear, _on_scale(self.task, self.forest.answers(features)), self.forest_share)
+        linear = on_bounded_scale(self.task, _linear_answers(self, features))
+        return _joined(self.task, linear, on_bounded_scale(self.task, self.forest.answers(features)), self.forest_share)
 
     def arrays(self) -> dict[str, npt.NDArray[np.generic]]:
         """Return everything that `baseline_of` needs, except for the task."""
@@ -156,8 +155,8 @@ def fit_baseline(dataset: Dataset, seed: int) -> FittedBaseline:
         if task != "regression" and len(np.unique(part.targets)) < 2:
             raise _too_few("All patients of one class would be in one of its folds")
         model = _fit(dataset, part, _TREES_IN_A_FOLD, seed + 1 + fold)
-        linear[unseen] = _on_scale(task, _linear_answers(model, rows.features[unseen]))
-        grown[unseen] = _on_scale(task, model.forest.answers(rows.features[unseen]))
+        linear[unseen] = on_bounded_scale(task, _linear_answers(model, rows.features[unseen]))
+        grown[unseen] = on_bounded_scale(task, model.forest.answers(rows.features[unseen]))
     losses = [_losses(task, rows, predictions) for predictions in (linear, grown)]
     share = _probability_of_less(losses[1] - losses[0], patients)
     final = _fit(dataset, rows, TREES, seed, share)
@@ -218,19 +217,6 @@ def _linear_answers(baseline: Baseline, features: _Features) -> Numbers:
     both = zip(baseline.coefficients, baseline.intercepts, strict=True)
     lines = [(wide * slope).sum(axis=1) + start for slope, start in both]
     return probabilities(baseline.task, np.stack(lines, axis=1)).reshape(len(wide), -1)
-
-
-def _on_scale(task: Task, answers: Numbers) -> Numbers:
-    """Probabilities of shape (rows, outputs) as bounded logits or logarithms; numbers as they are."""
-    match task:
-        case "binary":
-            return np.asarray(np.log((answers + _DISTANCE) / (1.0 - answers + _DISTANCE)))
-        case "multi-class":
-            return np.asarray(np.log((answers + _DISTANCE) / (1.0 + answers.shape[1] * _DISTANCE)))
-        case "regression":
-            return answers
-        case _:
-            assert_never(task)
 
 
 def _joined(task: Task, linear: Numbers, grown: Numbers, share: float) -> Numbers:

@@ -12,13 +12,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final, Protocol, assert_never
 
 import numpy as np
 import numpy.typing as npt
 
+from site_agent.trainer.data.contract import Task
+
 # So many pairs of row and tree are under way at once: about 100 MB.
 _BLOCK_PAIRS: Final = 1 << 22
+_DISTANCE: Final = 0.005  # from 0 and 1, where a logit would be infinite
 
 
 class _Nodes(Protocol):
@@ -106,3 +109,16 @@ def _children(nodes: _Nodes) -> npt.NDArray[np.int64]:
     numbers = np.arange(len(nodes.feature))
     both = np.stack((nodes.children_left, nodes.children_right), axis=1)
     return np.where(both < 0, numbers[:, None], both)
+
+
+def on_bounded_scale(task: Task, answers: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """Return shares (rows, outputs) as bounded logits or logarithms. A regression's numbers are unchanged."""
+    match task:
+        case "binary":
+            return np.asarray(np.log((answers + _DISTANCE) / (1.0 - answers + _DISTANCE)))
+        case "multi-class":
+            return np.asarray(np.log((answers + _DISTANCE) / (1.0 + answers.shape[1] * _DISTANCE)))
+        case "regression":
+            return answers
+        case _:
+            assert_never(task)

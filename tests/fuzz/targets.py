@@ -26,7 +26,7 @@ from coordinator.rounds.course import Course
 from coordinator.storage.snapshots import Snapshot, read_snapshot, write_snapshot
 from pki import certificates
 from pki.certificate_chain import trusted_after, verified_leaf
-from pki.identity import identify_coordinator, identify_site
+from pki.identity import identify_site
 from pki.invitation import Invitation, new_token
 from pki.names import Address, FederationName, SiteName
 from protos.errors import ConfigurationError, OperatorError, ProtocolError, RefusedError
@@ -299,10 +299,7 @@ class _Office:
         )
 
     def _leaf(self, raw: bytes) -> str:
-        try:
-            return f"site {identify_site(raw, self.federation, NOW).name}"
-        except RefusedError:
-            return f"coordinator of {identify_coordinator(raw, self.federation, NOW).federation}"
+        return f"site {identify_site(raw, self.federation, NOW).name}"
 
     def _chain(self, raw: bytes) -> str:
         root = certificates.certificate_pem(self.root)

@@ -29,6 +29,7 @@ from protos.wire.messages import (
 )
 from protos.wire.positions import parameters_digest, position
 from tests.hostile.masking_federation import Integers, Site, Vector, of_kind, settle
+from tests.protos.masking.whole_vectors import mask_whole
 from tests.rehearsal.study import offer
 
 
@@ -103,7 +104,7 @@ def strip(
         encoding_name(FixedPoint(plan.encoding.clipping_range, len(plan.sites))),
     )
     masks = bytearray(layout.total_bytes)
-    Masker(own=victim, contributors=names, pair_keys=keys, context=context, layout=layout).mask_all(masks)
+    mask_whole(Masker(own=victim, contributors=names, pair_keys=keys, context=context, layout=layout), layout, masks)
     changes = np.empty(manifest.parameters, np.int32)
     for chunk in upload:
         changes[layout.changes_slice(chunk.index)] = layout.changes(chunk.body, chunk.index) - layout.changes(

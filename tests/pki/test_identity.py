@@ -14,7 +14,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID
 from pki import certificates
 from pki.authority import Authority
 from pki.certificate_chain import certificates_in
-from pki.identity import identify_coordinator, identify_site
+from pki.identity import identify_site
 from pki.names import SiteName
 from protos.errors import RefusedError
 
@@ -128,18 +128,7 @@ def test_a_certificate_has_its_time(forge: Forge, now: datetime, shift: timedelt
         identify_site(forge([URI("spiffe://heart/site/a")], [CLIENT]), "heart", now + shift)
 
 
-def test_the_coordinator_is_no_site_and_no_site_is_the_coordinator(authority: Authority, now: datetime) -> None:
-    """Each side's certificate is refused as the other's."""
-    coordinator = certificates.certificate_pem(authority.coordinator_leaf())
-    chain = authority.issue_site(certificates.new_tls_key().public_key(), SiteName("a"), now).chain_pem
-    site = certificates.certificate_pem(certificates_in(chain)[0])
-
-    assert identify_coordinator(coordinator, "heart", now).federation == "heart"
-    for refused in (
-        lambda: identify_site(coordinator, "heart", now),
-        lambda: identify_coordinator(site, "heart", now),
-        lambda: identify_coordinator(coordinator, "lung", now),
-        lambda: identify_coordinator(coordinator, "heart", now + timedelta(days=91)),
-    ):
-        with pytest.raises(RefusedError):
-            refused()
+def test_the_coordinator_is_no_site(authority: Authority, now: datetime) -> None:
+    """The coordinator's certificate is refused as a site's."""
+    with pytest.raises(RefusedError):
+        identify_site(certificates.certificate_pem(authority.coordinator_leaf()), "heart", now)

@@ -127,9 +127,8 @@ def _suite(
         code.encode(np.array(changes, np.float32), 1.0, layout.changes(body, 0))
         encoded[site] = buffer.hex()
         pair_keys = secrets[site].pair_keys
-        Masker(own=site, contributors=SITES, pair_keys=pair_keys, context=context, layout=layout, suite=suite).mask_all(
-            buffer
-        )
+        masker = Masker(own=site, contributors=SITES, pair_keys=pair_keys, context=context, layout=layout, suite=suite)
+        body[:] = masker.masked(body, 0)
         masked[site] = buffer.hex()
     total = bytearray(layout.total_bytes)
     into = layout.body(total, 0)

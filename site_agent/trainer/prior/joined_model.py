@@ -9,19 +9,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, TypeAlias, assert_never
+from typing import Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from site_agent.trainer.data.contract import Task
-from site_agent.trainer.forest import Forest
+from site_agent.trainer.forest import Forest, on_bounded_scale
 
 Float32: TypeAlias = npt.NDArray[np.float32]
 Float64: TypeAlias = npt.NDArray[np.float64]
 Arrays: TypeAlias = Mapping[str, npt.NDArray[np.generic]]
 MODELS: Final = ("own regression", "own forest", "others")
-_DISTANCE: Final = 0.005  # as in baselines.py, which says why
 _TREES: Final = {"roots": "<i4", "columns": "<i4", "children": "<i4", "thresholds": "<f8", "values": "<f8"}
 _LINES: Final = ("own slopes", "own starts", "others slopes", "others starts", "weights")
 
@@ -78,7 +77,7 @@ class JoinedModel:
         """
         said = (
             on_scale(self.task, self.own.of(own)),
-            grown(self.task, self.forest.answers(own)),
+            on_bounded_scale(self.task, self.forest.answers(own)),
             of_others(self.task, self.others.of(concepts)),
         )
         return np.asarray(sum(weight * one for weight, one in zip(self.weights, said, strict=True)))
@@ -116,19 +115,6 @@ def on_scale(task: Task, lines: Float64) -> Float64:
         return lines
     raised = lines - lines.max(axis=1, keepdims=True)
     return np.asarray(raised - np.log(np.exp(raised).sum(axis=1, keepdims=True)))
-
-
-def grown(task: Task, answers: Float64) -> Float64:
-    """Return a forest's shares (rows, outputs) as bounded logits or logarithms. Numbers are unchanged."""
-    match task:
-        case "binary":
-            return np.asarray(np.log((answers + _DISTANCE) / (1.0 - answers + _DISTANCE)))
-        case "multi-class":
-            return np.asarray(np.log((answers + _DISTANCE) / (1.0 + answers.shape[1] * _DISTANCE)))
-        case "regression":
-            return answers
-        case _:
-            assert_never(task)
 
 
 def of_others(task: Task, lines: Float64) -> Float64:

@@ -23,8 +23,8 @@ from sklearn.linear_model import LogisticRegression, Ridge
 from site_agent.trainer.baselines import FOLDS, MOST_ROWS, TREES, patient_folds
 from site_agent.trainer.data.contract import Task
 from site_agent.trainer.data.dataset import Dataset, Examples
-from site_agent.trainer.forest import Forest, forest_of
-from site_agent.trainer.prior.joined_model import JoinedModel, Lines, grown, of_others, on_scale, weighted
+from site_agent.trainer.forest import Forest, forest_of, on_bounded_scale
+from site_agent.trainer.prior.joined_model import JoinedModel, Lines, of_others, on_scale, weighted
 from site_agent.trainer.prior.profiled_regression import profiled_intercept
 from site_agent.trainer.prior.simplex import smallest_on_simplex
 
@@ -79,7 +79,9 @@ def fit_own_models(dataset: Dataset, seed: int) -> OwnModels:
     folds = patient_folds(targets, patients, seed)
     regression, unseen = _own_regression(dataset, folds)
     forest, unseen_grown = _forest(dataset, folds, patients, seed)
-    return OwnModels(regression=regression, forest=forest, unseen=(on_scale(task, unseen), grown(task, unseen_grown)))
+    return OwnModels(
+        regression=regression, forest=forest, unseen=(on_scale(task, unseen), on_bounded_scale(task, unseen_grown))
+    )
 
 
 def join_models(
