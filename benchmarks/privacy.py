@@ -7,7 +7,7 @@ own training rows. The clip is half the root of the regression's unknowns, ridge
 The audit puts a patient with 1,000 extreme rows into one clinic's table or not, and draws the noise of the honest sites
 many times. It tests for the patient by the best test there is, at a threshold from other draws. Clopper-Pearson bounds
 of the error rates give a lower bound of epsilon that assumes nothing about the noise (95%). With half the noise the
-bound has to exceed the claim.
+bound has to exceed the claim. private_audit.py audits a whole training in one run.
 
 Networks are in private_networks.py. `network_step_ratio` is the processor seconds of a private round of all clinics
 over those of a plain full-batch round, in one process. `trainer_step_ratio` is that of the trainer's own step alone.
@@ -34,7 +34,14 @@ from scipy.stats import beta
 from sklearn.metrics import roc_auc_score
 
 from benchmarks.prior.prior_gain import CONCEPTS, plan_of_tables, split_of, uci_tables
-from benchmarks.private_networks import declared, network_step_ratio, print_networks, trainer_step_ratio
+from benchmarks.private_audit import CANARIES, audited_training, canary_plan
+from benchmarks.private_networks import (
+    declared,
+    network_plan_of,
+    network_step_ratio,
+    print_networks,
+    trainer_step_ratio,
+)
 from global_layers.one_process import Collection, Part
 from protos.plan.plan import Plan
 from protos.plan.prior_method import FederatedPrior
@@ -237,6 +244,17 @@ def play_round(collection: Collection, studies: Mapping[str, PriorStudy], number
     collection.close(number)
 
 
+def print_audits_in_one_run() -> None:
+    """Print the lower bounds of whole trainings of a network, as deployed and with less noise."""
+    for epsilon in (1.0, 8.0):
+        content = json.loads(network_plan_of(uci_tables(CONCEPTS.parent), epsilon).canonical)
+        plan = canary_plan(content, 10, epsilon=epsilon)
+        for share in (1.0, 0.5, 0.25):
+            bounds = [audited_training(plan, seed, deviations=share).bound(DELTA) for seed in range(5)]
+            print(f"one run with {CANARIES} canaries, epsilon {epsilon:g}, {share:g} of the noise: lower bounds "
+                  f"{', '.join(f'{bound:.2f}' for bound in bounds)}")  # fmt: skip
+
+
 def main() -> None:
     """Print the table, then one line of figures."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -263,6 +281,7 @@ def main() -> None:
         print(f"trainer_step_ratio={trainer_step_ratio(rows, hidden):.2f}")
     audit = audit_plan(tables, CLAIM)
     bound, halved = audited(audit, trials, with_noise), audited(audit, trials, half_noise)
+    print_audits_in_one_run()
     gap, ratio = found[CLAIM]["curator"] - found[CLAIM]["shared"], step_ratio(tables, plan)
     bounds = f"audited_lower_bound={bound:.3f} audited_when_halved={halved:.3f}"
     print(f"claimed_epsilon={CLAIM:g} {bounds} gap_to_curator={gap:.4f} step_ratio={ratio:.2f}")

@@ -1,0 +1,133 @@
+"""An audit of a whole private training in one run: made-up patients who are in the table or not, and who is guessed.
+
+Half of many canaries, drawn at random, take part. Everything that leaves the sites is read: the noisy sum of every
+round. The attacker also has every canary's gradient, and guesses for the canaries of which it is surest. The number of
+right guesses gives a lower bound of epsilon. Sums, noise and steps are those of the deployed code.
+
+Source: Steinke, Nasr, Jagielski 2023, "Privacy auditing with one (1) training run", algorithm 1 and theorem 5.2.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from math import exp
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+from scipy.stats import binom
+
+from protos.numbers.round_sums import Sums
+from protos.plan.exchange import Exchanges
+from protos.plan.manifest import manifest_of
+from protos.plan.plan import Plan
+from protos.plan.server_rules import apply_rule, begin_rule
+from protos.privacy.accounting import PRIVATE_SCALE
+from protos.privacy.discrete_gaussian import discrete_gaussian
+from protos.wire.messages import Stage
+from site_agent.trainer.training.private_gradient import Layer, clipped_gradients
+
+Numbers = npt.NDArray[np.float64]
+
+CANARIES: Final = 450
+_PATIENTS: Final = 300
+_CONFIDENCE: Final = 0.95
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Audited:
+    """One training with canaries.
+
+    Attributes:
+        scores: how strongly what left suggests that each canary took part, float64 of shape (canaries,).
+        is_in: whether it did.
+    """
+
+    scores: Numbers
+    is_in: npt.NDArray[np.bool_]
+
+    @property
+    def advantage(self) -> float:
+        """Of a membership attack at the median score: the share of members it names, less that of others."""
+        named = self.scores > np.median(self.scores)
+        return float(named[self.is_in].mean() - named[~self.is_in].mean())
+
+    def bound(self, delta: float) -> float:
+        """The largest epsilon at `delta` that so many right guesses rule out (95%), over numbers of guesses."""
+        order, found = np.argsort(self.scores), 0.0
+        for each in (5, 15, 50, 100):
+            right = int((~self.is_in[order[:each]]).sum() + self.is_in[order[-each:]].sum())
+            # Four numbers of guesses are tried, so each has a quarter of the error.
+            found = max(found, _ruled_out(len(order), 2 * each, right, delta, (1 - _CONFIDENCE) / 4))
+        return found
+
+
+def canary_plan(content: dict[str, Any], rounds: int, **promise: Any) -> Plan:
+    """A plan with a logistic regression on as many concepts as there are canaries.
+
+    Args:
+        content: of a private network plan; its concepts are replaced.
+        rounds: of the training.
+        promise: changes keys of `privacy`.
+    """
+    concept = {"kind": "number", "definition": "Made up.", "low": 0.0, "high": 1.0}
+    changes = {
+        "concepts": [concept | {"name": f"canary-{number:03d}"} for number in range(CANARIES)],
+        "schedule": {"aggregate": "every-batch", "epochs": rounds, "batches_per_epoch": 1},
+        "architecture": {"name": "dense", "hidden": []},
+        "privacy": content["privacy"] | {"patients": _PATIENTS + CANARIES // 2} | promise,
+    }
+    return Plan.model_validate_json(json.dumps(content | changes))
+
+
+def audited_training(plan: Plan, seed: int, deviations: float = 1.0) -> Audited:
+    """Train once; of the noise there are the honest shares, since the others are the attacker's.
+
+    Args:
+        plan: of `canary_plan`.
+        seed: of patients, of who takes part, and of the noise, so that an audit can be repeated.
+        deviations: by which the noise is multiplied; below 1 in a weakened copy.
+    """
+    manifest, training, generator = manifest_of(plan), plan.private_training, np.random.default_rng(seed)
+    assert training is not None
+    rule = plan.ingredients.server_rule
+    parameters, state = manifest.initial_parameters(plan.seed), begin_rule(rule, manifest.parameters)
+    exchange, is_in = Exchanges(plan, manifest).of(0, Stage.TRAINING, b""), generator.permutation(CANARIES) % 2 == 0
+    patients = generator.standard_normal((_PATIENTS, CANARIES))
+    features = np.concatenate([patients, 30.0 * np.eye(CANARIES)[is_in]]).astype(np.float32)
+    outcomes = np.concatenate([generator.integers(0, 2, _PATIENTS), np.ones(is_in.sum())]).astype(np.float64)
+    scores = np.zeros(CANARIES)
+    for _ in range(training.rounds):
+        views = manifest.views(parameters)
+        layers = [Layer(*(views[tensor.name].astype(np.float64) for tensor in training.tensors))]
+        sums = np.array(clipped_gradients(layers, training.promise.clip, features, outcomes, None))
+        variance = max(1, round(training.honest * training.share_variance * deviations**2))
+        noisy = sums + discrete_gaussian(len(sums), variance, generator.bytes)
+        # The attacker knows all other patients, so it subtracts them. A canary's gradient lowers its own column.
+        known = features[:_PATIENTS], outcomes[:_PATIENTS]
+        others = np.array(clipped_gradients(layers, training.promise.clip, *known, None))
+        scores -= (noisy - others)[:CANARIES] / PRIVATE_SCALE
+        scalars = dict(zip(training.names, noisy.tolist(), strict=True))
+        found = Sums(exchange=exchange, contributors=4, changes=np.empty(0, np.int32), scalars=scalars)
+        apply_rule(plan, manifest, found, parameters, state)
+    return Audited(scores=scores, is_in=is_in)
+
+
+def _ruled_out(canaries: int, guesses: int, right: int, delta: float, error: float) -> float:
+    """The largest epsilon for which so many right guesses are less probable than `error`; 0 if there is none."""
+    low, high = 0.0, 30.0
+    for _ in range(40):
+        middle = (low + high) / 2
+        is_ruled_out = _probability(canaries, guesses, right, middle, delta) < error
+        low, high = (middle, high) if is_ruled_out else (low, middle)
+    return low
+
+
+def _probability(canaries: int, guesses: int, right: int, epsilon: float, delta: float) -> float:
+    """At most how probable so many right guesses are under (epsilon, delta)."""
+    chance = 1 / (1 + exp(-epsilon))
+    steps = np.arange(1, right + 1)
+    sums = np.cumsum(binom.pmf(right - steps, guesses, chance))
+    more = float((sums / steps).max(initial=0.0))
+    return min(1.0, float(binom.sf(right - 1, guesses, chance)) + 2 * canaries * delta * more)
