@@ -126,7 +126,7 @@ def body_tensors(architecture: Architecture) -> tuple[TensorSpec, ...]:
         case ConvolutionalNetwork():
             return _checked(convolutional_body(architecture))
         case NamedTensors():
-            return _checked(listed_tensors(architecture))
+            return _checked(tensor for tensor in listed_tensors(architecture) if tensor.part == Part.BODY)
         case _:
             assert_never(architecture)
 

@@ -38,6 +38,7 @@ from protos.plan.ingredients import (
     Mixture,
     Nothing,
     Parts,
+    Penalty,
     PersonalCopy,
     Prefix,
     PrivateFirst,
@@ -113,10 +114,12 @@ def _of_network(method: Method, conditions: Conditions) -> Iterator[str]:
     # Method local too: a site needs the plan's list to distinguish common columns from its own.
     if isinstance(network, ColumnsNetwork) != isinstance(method.procedure, ColumnByColumn):
         yield "training column by column goes with the network columns, which has a common and a unique column"
-    if isinstance(method.federated, SensitivePrefix | Prefix) and isinstance(
-        network, ParallelNetwork | ParallelConvolutionalNetwork | ColumnsNetwork | NamedTensors
-    ):
-        yield f"the layers of the network {network.name} do not follow one another, so they have no prefix"
+    branches = isinstance(network, ParallelNetwork | ParallelConvolutionalNetwork | ColumnsNetwork)
+    if isinstance(method.federated, SensitivePrefix | Prefix):
+        if branches:
+            yield f"the layers of the network {network.name} do not follow one another, so they have no prefix"
+        if isinstance(network, NamedTensors) and network.layers != "sequence":
+            yield "the layers of a hospital's own network have a prefix only if the plan says layers: sequence"
     if isinstance(method.federated, Prefix) and (wanted := method.federated.layers) is not None:
         count = len({tensor.layer for tensor in network_tensors(network, columns=2, outputs=1, common=1)})
         if wanted >= count:
@@ -213,15 +216,24 @@ def _of_layers(method: Method, conditions: Conditions) -> Iterator[str]:
 def _of_penalties(method: Method, conditions: Conditions) -> Iterator[str]:
     network = conditions.architecture
     for penalty in method.penalties:
-        if isinstance(penalty, ExtractorContrast):
+        if isinstance(network, NamedTensors):
+            yield from _of_representations(penalty, network.representations)
+        elif isinstance(penalty, ExtractorContrast):
             if not isinstance(network, ParallelNetwork | ParallelConvolutionalNetwork):
                 yield "the contrast of two extractors needs the network parallel, which has them"
             elif _width(network, network.common) != _width(network, network.unique):
                 yield "the two extractors are compared with one another, so their last widths have to be equal"
-        if isinstance(penalty, Contrastive) and isinstance(network, NamedTensors):
-            yield "a network of its own module does not say what its last layer decides on, which the contrast needs"
         if isinstance(penalty, Contrastive) and isinstance(network, DenseNetwork) and not network.hidden:
             yield "a network without hidden layers decides on its inputs, which no contrast can move"
+
+
+def _of_representations(penalty: Penalty, representations: int) -> Iterator[str]:
+    needed = 2 if isinstance(penalty, ExtractorContrast) else 1 if isinstance(penalty, Contrastive) else 0
+    if representations < needed:
+        yield (
+            f"the contrast compares {needed} of the representations of a hospital's own network; "
+            f"set representations in the architecture to {needed}, and let the module have represent and decide"
+        )
 
 
 def _of_nothing(method: Method, conditions: Conditions) -> Iterator[str]:

@@ -21,7 +21,7 @@ from protos.plan.manifest import Manifest, describe_difference
 from protos.plan.plan import Plan
 from site_agent.trainer.failures import NetworkDiffers
 from site_agent.trainer.models.network_catalogue import build_network
-from site_agent.trainer.models.own_module import build_own_module, check_batch
+from site_agent.trainer.models.own_module import build_own_module, check_batch, keep_terms
 from site_agent.trainer.training.bridge import FlatNetwork
 
 
@@ -110,7 +110,9 @@ class SiteNetworks:
                     consequence="Nothing was trained and nothing left this site.",
                     remedy="Set own_module under training in hospital.yaml to the file of your network.",
                 )
-            return build_own_module(self.own_module, self.columns, self.outputs, self.tensors, self.module_seed)
+            network = build_own_module(self.own_module, self.columns, self.outputs, self.tensors, self.module_seed)
+            keep_terms(self.own_module, network, self.plan.architecture, self.plan.seed, self.columns)
+            return network
         network = build_network(self.plan.architecture, self.columns, self.outputs, self.common)
         self._check(network)
         return network

@@ -5,7 +5,7 @@ The rules:
 * a tensor of a network of this package is called part.layer.rest; the part and the layer that its
   record names are those;
 * the tensors of one layer stand next to each other and lie in one part;
-* a hospital's own module exchanges tensors that the plan lists one by one. The module itself is never sent.
+* of a hospital's own module the plan lists tensors one by one, and says their parts. The module itself is never sent.
 """
 
 from __future__ import annotations
@@ -14,9 +14,10 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
+from itertools import groupby
 from typing import Annotated, Literal
 
-from pydantic import Field, StrictInt, model_validator
+from pydantic import Field, StrictBool, StrictInt, model_validator
 
 from protos.plan.documents import Document
 
@@ -107,28 +108,61 @@ TENSOR_NAME = r"^[a-z0-9._-]{1,200}$"
 
 
 class NamedTensor(Document):
-    """One tensor of a module this package does not know; starts uniformly in [-bound, bound), or at 0."""
+    """One tensor of a module this package does not know; starts uniformly in [-bound, bound), or at 0.
+
+    Methods share or keep a tensor by its `part`. A `normalisation` stays private with FedBN. A `frozen` tensor keeps
+    its first values at every site: it is neither trained nor sent.
+    """
 
     name: Annotated[str, Field(pattern=TENSOR_NAME)]
     shape: Annotated[tuple[Dimension, ...], Field(max_length=8)]
     bound: Annotated[float, Field(ge=0.0, le=1e6, allow_inf_nan=False)]
+    part: Part = Part.BODY
+    normalisation: StrictBool = False
+    frozen: StrictBool = False
+
+    @property
+    def spec(self) -> TensorSpec:
+        """The tensor as a network of this package would list it. Its layer is its name up to the last dot."""
+        initial = Uniform(self.bound) if self.bound else Constant(0.0)
+        return TensorSpec(self.name, self.shape, self.part, initial, self.normalisation)
 
 
 class NamedTensors(Document):
-    """Tensors listed one by one, all of part body: what a hospital's own module exchanges."""
+    """Tensors listed one by one: what a hospital's own module exchanges, and what a method keeps private of it.
+
+    Attributes:
+        layers: `sequence` says that the layers follow one another in this order and the last one decides, as methods
+            that share the first layers need; `any` says nothing.
+        representations: how many the module's `represent` returns, for methods that compare them: 1, or 2 for a common
+            and a unique extractor. 0 says that the module need not have it.
+        buffers: `private` keeps the module's buffers, such as running means, at the site; `refuse` permits none.
+    """
 
     name: Literal["named-tensors"]
     tensors: Annotated[tuple[NamedTensor, ...], Field(min_length=1, max_length=65_536)]
+    layers: Literal["any", "sequence"] = "any"
+    representations: Literal[0, 1, 2] = 0
+    buffers: Literal["private", "refuse"] = "private"
 
     @model_validator(mode="after")
-    def _names_differ(self) -> NamedTensors:
+    def _consistent(self) -> NamedTensors:
         if len({tensor.name for tensor in self.tensors}) != len(self.tensors):
             raise ValueError("two tensors have the same name")
+        if all(tensor.frozen for tensor in self.tensors):
+            raise ValueError("at least one tensor is not frozen")
+        places = [tensor.spec.layer for tensor in self.tensors if not tensor.frozen]
+        layers = [layer for layer, _ in groupby(places)]
+        if self.layers == "sequence" and len(set(layers)) != len(layers):
+            raise ValueError("with layers: sequence the tensors of a layer stand next to each other")
         return self
+
+    @property
+    def frozen(self) -> tuple[TensorSpec, ...]:
+        """The tensors that keep their first values."""
+        return tuple(tensor.spec for tensor in self.tensors if tensor.frozen)
 
 
 def listed_tensors(architecture: NamedTensors) -> Iterator[TensorSpec]:
-    """Yield the tensors in the order of the list. A tensor's layer is its name up to the last dot."""
-    for tensor in architecture.tensors:
-        initial = Uniform(tensor.bound) if tensor.bound else Constant(0.0)
-        yield TensorSpec(tensor.name, tensor.shape, Part.BODY, initial)
+    """Yield the tensors in the order of the list, without the frozen ones."""
+    return (tensor.spec for tensor in architecture.tensors if not tensor.frozen)

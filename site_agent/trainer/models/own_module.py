@@ -30,9 +30,11 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from protos.errors import ConfigurationError
-from protos.plan.architecture import TensorSpec
+from protos.plan.architecture import NamedTensors, TensorSpec
+from protos.plan.initial_values import initial_values
 from protos.plan.nearest import nearest_name
 from site_agent.trainer.failures import ModuleDiffers
+from site_agent.trainer.training.training_model import Represents
 
 _LARGEST_FILE_BYTES: Final = 1 << 20
 _MODULE_NAME: Final = "own_module"
@@ -68,6 +70,60 @@ def build_own_module(path: Path, columns: int, outputs: int, tensors: Sequence[T
         _check_parameters(path, network, tensors)
         _check_outputs(path, network, columns, outputs)
     return network.train()
+
+
+def keep_terms(path: Path, network: nn.Module, declared: NamedTensors, seed: int, columns: int) -> None:
+    """Freeze what the plan freezes, and refuse a module without the representations or with buffers that it excludes.
+
+    A frozen parameter becomes a buffer with its first values from the plan's seed, so nothing trains or sends it.
+
+    Raises:
+        ConfigurationError: the module is not what the plan says beside its trained tensors.
+    """
+    there = dict(network.named_parameters()) | dict(network.named_buffers())
+    _check_federated(path, {name: tuple(values.shape) for name, values in there.items()}, declared.frozen)
+    for tensor in declared.frozen:
+        owner, _, name = tensor.name.rpartition(".")
+        holder = network.get_submodule(owner)
+        delattr(holder, name)
+        holder.register_buffer(name, torch.from_numpy(initial_values(tensor, seed)))
+    others = {name for name, _ in network.named_buffers()} - {tensor.name for tensor in declared.frozen}
+    if declared.buffers == "refuse" and others:
+        _refuse(
+            f"The module in {path} has the buffers {_some(sorted(others))}, and the plan says buffers: refuse.",
+            "Use a normalisation without running values, such as GroupNorm or LayerNorm.",
+        )
+    if declared.representations:
+        _check_representations(path, network, declared.representations, columns)
+
+
+def _check_representations(path: Path, network: nn.Module, count: int, columns: int) -> None:
+    needed = f"the plan needs {count} representations of its rows"
+    if not isinstance(network, Represents):
+        _refuse(f"The module in {path} has no represent and decide, and {needed}.", "Add both, as the plan says.")
+    trial = copy.deepcopy(network).eval()
+    rows = torch.linspace(-1, 1, _DRY_ROWS * columns).reshape(_DRY_ROWS, columns)
+    try:
+        with torch.no_grad():
+            found = trial.represent(rows)
+            is_whole = torch.equal(trial.decide(found), trial(rows))
+    except (Exception, SystemExit) as cause:
+        raise ConfigurationError(
+            what=f"represent or decide of the module in {path} failed on {_DRY_ROWS} rows:\n{_told(cause, path)}",
+            consequence=_CONSEQUENCE,
+            remedy="`represent` returns a tuple of tensors (B, d), and `decide` maps this tuple to (B, outputs).",
+        ) from cause
+    widths = {tuple(one.shape) for one in found}
+    if not isinstance(found, tuple) or len(found) != count or len(widths) != 1:
+        _refuse(
+            f"represent of the module in {path} returned {len(found)} tensors of {len(widths)} shapes, and {needed}.",
+            "Return a tuple of this many tensors, all of one shape (B, d).",
+        )
+    if not is_whole:
+        _refuse(
+            f"decide(represent(rows)) of the module in {path} differs from forward(rows).",
+            "Let forward return self.decide(self.represent(rows)).",
+        )
 
 
 def check_batch(path: Path, network: nn.Module, columns: int, rows: int, federated: Sequence[str]) -> None:

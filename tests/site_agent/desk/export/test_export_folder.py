@@ -68,7 +68,7 @@ LISTED = {
     "name": "named-tensors",
     "tensors": [
         {"name": "shared.weight", "shape": [4, 4], "bound": 0.5},
-        {"name": "shared.bias", "shape": [4], "bound": 0.5},
+        {"name": "shared.bias", "shape": [4], "bound": 0.5, "frozen": True},
     ],
 }
 # What torch can follow; what it follows for the rows it is shown alone; and what it cannot write down.

@@ -1,0 +1,202 @@
+"""A hospital's own network with declared parts, order, representations and frozen layers, under many methods."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from protos.errors import ConfigurationError
+from protos.plan.initial_values import initial_values
+from protos.plan.manifest import manifest_of
+from protos.plan.plan import Plan
+from tests.laws.catalogue import rows_at
+from tests.site_agent.trainer.methods.tiny import Federation, tiny_plan
+from tests.site_agent.trainer.sites import make_plan
+
+SOURCE = """
+import torch
+from torch import nn
+
+
+class Own(nn.Module):
+    def __init__(self, columns, outputs):
+        super().__init__()
+        self.trunk = nn.Linear(columns, 5)
+        self.first = nn.Linear(5, 4)
+        self.beside = nn.Linear(5, 4)
+        self.scale = nn.LayerNorm(4)
+        self.last = nn.Linear(8, outputs)
+
+    def represent(self, rows):
+        rows = torch.tanh(self.trunk(rows))
+        return torch.relu(self.scale(self.first(rows))), torch.relu(self.beside(rows))
+
+    def decide(self, representations):
+        return self.last(torch.cat(representations, dim=1))
+
+    def forward(self, rows):
+        return self.decide(self.represent(rows))
+
+
+def build(columns, outputs):
+    return Own(columns, outputs)
+"""
+
+
+def layer(name: str, rows: int, columns: int, **declared: Any) -> list[dict[str, Any]]:
+    """Weight and bias of a layer."""
+    weight = {"name": f"{name}.weight", "shape": [rows, columns], "bound": 0.5}
+    return [weight | declared, {"name": f"{name}.bias", "shape": [rows], "bound": 0.0} | declared]
+
+
+def listed(first: str, beside: str, **declared: Any) -> dict[str, Any]:
+    """The module's layers in their order, with the parts of its two extractors; the trunk is frozen."""
+    scale = [{"name": f"scale.{kind}", "shape": [4], "bound": 0.5} for kind in ("weight", "bias")]
+    return {
+        "name": "named-tensors",
+        "tensors": [
+            *layer("trunk", 5, 3, frozen=True, part="input"),
+            *layer("first", 4, 5, part=first),
+            *({**one, "part": first, "normalisation": True} for one in scale),
+            *layer("beside", 4, 5, part=beside),
+            *layer("last", 1, 8, part="head"),
+        ],
+    } | declared
+
+
+TRUNK = ("trunk.weight", "trunk.bias")
+EXTRACTORS = listed("common", "unique", representations=2)
+LAYERS = listed("input", "body", layers="sequence", representations=2)
+FIRST = {"first.weight", "first.bias", "scale.weight", "scale.bias"}
+BODY = FIRST | {"beside.weight", "beside.bias"}
+LAST = {"last.weight", "last.bias"}
+SHARED: list[tuple[dict[str, Any], dict[str, Any], set[str]]] = [
+    ({"name": "fenda-fl"}, EXTRACTORS, FIRST),
+    ({"name": "perfcl"}, EXTRACTORS, FIRST),
+    ({"name": "fedper"}, LAYERS, BODY),
+    ({"name": "fedrep", "head_epochs": 1}, LAYERS, BODY),
+    ({"name": "fedbabu"}, LAYERS, BODY),
+    ({"name": "lg-fedavg"}, LAYERS, BODY - FIRST | LAST),
+    ({"name": "fedbn"}, LAYERS, BODY - {"scale.weight", "scale.bias"} | LAST),
+    ({"name": "moon", "strength": 0.5}, LAYERS, BODY | LAST),
+    ({"name": "fedavg"}, LAYERS, BODY | LAST),
+    ({"name": "player-fl", "layers": 2}, LAYERS, FIRST),
+    ({"name": "player-fl"}, LAYERS, BODY),
+]
+
+
+@pytest.fixture
+def module(tmp_path: Path) -> Path:
+    """The hospital's file."""
+    return written(tmp_path, SOURCE)
+
+
+def written(folder: Path, text: str) -> Path:
+    """A module's file that only its owner can write."""
+    path = folder / "own.py"
+    path.write_text(text)
+    path.chmod(0o600)
+    return path
+
+
+def plan_for(method: dict[str, Any], architecture: dict[str, Any]) -> Plan:
+    """A small plan for the module."""
+    return tiny_plan(
+        method, architecture=architecture, columns=None, outputs=None,
+        schedule={"aggregate": "every-epoch", "epochs": 3, "batches_per_epoch": 3},
+        optimiser={"name": "sgd", "learning_rate": 0.1},
+    )  # fmt: skip
+
+
+def federation_of(plan: Plan, module: Path) -> Federation:
+    """Two sites with the same file."""
+    return Federation(plan, {site: rows_at(site) for site in ("ahus", "berlin")}, own_module=module)
+
+
+@pytest.mark.parametrize(("method", "architecture", "shared"), SHARED, ids=[one[0]["name"] for one in SHARED])
+def test_a_method_shares_the_declared_parts_and_no_frozen_layer(
+    method: dict[str, Any], architecture: dict[str, Any], shared: set[str], module: Path
+) -> None:
+    """What is shared ends equal at all sites, all else differs, and the frozen trunk keeps the plan's first values."""
+    plan = plan_for(method, architecture)
+    federation = federation_of(plan, module)
+
+    for number in range(plan.rounds):
+        federation.round(number)
+    federation.finish()
+
+    listed_names = {tensor.name for tensor in manifest_of(plan).tensors}
+    assert listed_names == (BODY if method == {"name": "player-fl"} else shared)
+    one, other = (federation.own(site) for site in federation.studies)
+    for name in BODY | LAST if method != {"name": "player-fl"} else set():
+        is_equal = np.array_equal(one[name], other[name])
+        assert is_equal == (name in shared or method["name"] == "fedbabu"), name  # its head keeps the common start
+    frozen = {tensor.name: tensor for tensor in plan.architecture.frozen}
+    for name in TRUNK:
+        expected = initial_values(frozen[name], plan.seed)
+        np.testing.assert_array_equal(one[name], expected)
+        np.testing.assert_array_equal(other[name], expected)
+
+
+@pytest.mark.parametrize(
+    ("method", "architecture", "words"),
+    [
+        ({"name": "player-fl"}, listed("body", "body"), "only if the plan says layers: sequence"),
+        ({"name": "moon", "strength": 0.1}, listed("body", "body"), "set representations in the architecture to 1"),
+        ({"name": "perfcl"}, listed("common", "unique", representations=1), "set representations .* to 2"),
+        ({"name": "fenda-fl"}, LAYERS, "common"),
+        ({"name": "fedbn"}, {"name": "named-tensors", "tensors": layer("a", 2, 2)}, "known as a normalisation"),
+        ({"name": "fedavg"}, {"name": "named-tensors", "tensors": layer("a", 2, 2, frozen=True)}, "not frozen"),
+        (
+            {"name": "fedavg"},
+            {"name": "named-tensors", "layers": "sequence",
+             "tensors": [*layer("a", 2, 2)[:1], *layer("b", 2, 2), *layer("a", 2, 2)[1:]]},
+            "stand next to each other",
+        ),
+    ],
+)  # fmt: skip
+def test_a_method_that_needs_more_than_is_declared_is_refused(
+    method: dict[str, Any], architecture: dict[str, Any], words: str
+) -> None:
+    """By the plan or by the list of what leaves, with the key to set."""
+    with pytest.raises((ValueError, ConfigurationError), match=words):
+        manifest_of(make_plan(method=method, architecture=architecture))
+
+
+DIFFERENT: list[tuple[str, str, dict[str, Any], str]] = [
+    ("decide", "choose", {}, "has no represent and decide"),
+    ("return torch.relu(self.scale(self.first(rows))), torch.relu(self.beside(rows))",
+     "return (torch.relu(self.scale(self.first(rows))),)", {}, "failed on 2 rows"),
+    ("torch.relu(self.beside(rows))", "torch.relu(self.beside(rows))[:, :3]", {}, "failed on 2 rows"),
+    ("self.decide(self.represent(rows))", "-self.decide(self.represent(rows))", {}, "differs from forward"),
+    ("nn.Linear(columns, 5)", "nn.Sequential(nn.Linear(columns, 5))", {}, "has no trunk.weight|no parameter trunk"),
+    ("nn.LayerNorm(4)", "nn.BatchNorm1d(4)", {"buffers": "refuse"}, "buffers scale.num_batches_tracked"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("old", "new", "declared", "words"), DIFFERENT)
+def test_a_module_that_differs_from_what_is_declared_is_refused(
+    tmp_path: Path, old: str, new: str, declared: dict[str, Any], words: str
+) -> None:
+    """Before the first round, with what the plan needs."""
+    assert old in SOURCE
+    path = written(tmp_path, SOURCE.replace(old, new))
+
+    with pytest.raises(ConfigurationError, match=words):
+        federation_of(plan_for({"name": "perfcl"}, EXTRACTORS | declared), path)
+
+
+def test_buffers_stay_private_unless_the_plan_refuses_them(tmp_path: Path) -> None:
+    """Running means differ between sites after training, and none of them is in the list of what leaves."""
+    path = written(tmp_path, SOURCE.replace("nn.LayerNorm(4)", "nn.BatchNorm1d(4)"))
+    federation = federation_of(plan_for({"name": "fedavg"}, LAYERS), path)
+
+    for number in range(3):
+        federation.round(number)
+
+    one, other = (federation.own(site) for site in federation.studies)
+    assert not np.array_equal(one["scale.running_mean"], other["scale.running_mean"])
+    assert "scale.running_mean" not in {tensor.name for tensor in manifest_of(federation.plan).tensors}
