@@ -27,7 +27,7 @@ import structlog
 
 from audit.audit_log import Limits
 from coordinator.configuration import CoordinatorConfiguration, read_configuration, read_plans
-from coordinator.network.control_socket import control_path, control_server, short_path
+from coordinator.network.control_socket import control_path, control_server, short_path, unix_server
 from coordinator.network.coordinator_upkeep import SiteUpkeep
 from coordinator.network.enrolment_calls import Membership
 from coordinator.network.health import health_server
@@ -294,16 +294,7 @@ async def _status_server(parts: _Parts, state: Path) -> asyncio.Server:
         await writer.drain()
         writer.close()
 
-    try:
-        status_path(state).unlink(missing_ok=True)
-        with short_path(status_path(state)) as place:
-            return await asyncio.start_unix_server(answer, place)
-    except OSError as cause:
-        raise ConfigurationError(
-            what=f"The status socket {status_path(state)} cannot be made: {cause.strerror or cause}.",
-            consequence="The coordinator did not start.",
-            remedy="Name a state directory in coordinator.yaml that this user may write.",
-        ) from cause
+    return await unix_server(status_path(state), answer, "status socket")
 
 
 async def read_status(configuration: CoordinatorConfiguration) -> bytes:

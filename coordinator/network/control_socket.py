@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final, Literal, TypeAlias
@@ -46,13 +46,24 @@ async def control_server(engine: Engine, state: Path) -> asyncio.Server:
         finally:
             writer.close()
 
+    return await unix_server(control_path(state), answer, "socket")
+
+
+async def unix_server(
+    path: Path, answer: Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]], kind: str
+) -> asyncio.Server:
+    """Listen on a Unix socket of the state directory. A socket of an earlier process is replaced.
+
+    Raises:
+        ConfigurationError: the socket cannot be made; `kind` is its name in the message.
+    """
     try:
-        control_path(state).unlink(missing_ok=True)
-        with short_path(control_path(state)) as place:
+        path.unlink(missing_ok=True)
+        with short_path(path) as place:
             return await asyncio.start_unix_server(answer, place)
     except OSError as cause:
         raise ConfigurationError(
-            what=f"The socket {control_path(state)} cannot be made: {cause.strerror or cause}.",
+            what=f"The {kind} {path} cannot be made: {cause.strerror or cause}.",
             consequence="The coordinator did not start.",
             remedy="Name a state directory in coordinator.yaml that this user may write.",
         ) from cause

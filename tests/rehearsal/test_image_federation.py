@@ -17,7 +17,7 @@ import yaml
 
 from protos.errors import ConfigurationError
 from protos.plan.manifest import manifest_of
-from protos.plan.methods import METHOD_NAMES, NETWORK_METHODS
+from protos.plan.methods import NETWORK_METHODS
 from protos.plan.plan import Plan
 from quickstart.hospitals import HospitalData
 from quickstart.image_hospitals import CONCENTRATION, FEWEST_OF_CLASS, SIZE, deal, digit_hospitals
@@ -31,7 +31,7 @@ from tests.hostile.masking_network import Network
 from tests.hostile.real_trainers import RealTrainer
 from tests.laws.masked_runs import decisions, unmasked
 from tests.rehearsal.made_up_time import play
-from tests.site_agent.trainer.sites import fingerprint, make_plan, make_site
+from tests.site_agent.trainer.sites import LOOSE_POLICY, fingerprint, make_plan, make_site
 
 # The rows of PLayer-FL's table 1 that a deployed federation has.
 OF_THE_PAPER = (
@@ -70,14 +70,7 @@ def configuration_of(hospital: HospitalData, folder: Path) -> Path:
     content = {
         "site": hospital.name,
         "state": "state",
-        "policy": {
-            "methods": list(METHOD_NAMES),
-            "secure_aggregation": "not-required",
-            "smallest_sites": 1,
-            "largest_rounds": 1000,
-            "largest_megabytes": 1000.0,
-            "largest_clipping_range": 8.0,
-        },
+        "policy": LOOSE_POLICY,
         "data": {
             "table": str(hospital.table),
             "contract": str(hospital.contract),

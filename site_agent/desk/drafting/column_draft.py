@@ -13,7 +13,7 @@ import numpy as np
 
 from site_agent.desk.drafting.concept_proposal import Proposed
 from site_agent.desk.drafting.table_profile import ColumnDraft
-from site_agent.trainer.data.code_spellings import two_spellings
+from site_agent.trainer.data.codes import two_spellings
 from site_agent.trainer.data.column_profile import steps_around
 from site_agent.trainer.data.disguised import disguised_numbers
 from site_agent.trainer.data.mixed_units import far_values, mixed_units

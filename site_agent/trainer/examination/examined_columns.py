@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from site_agent.trainer.data.cells import Numbers
-from site_agent.trainer.data.code_spellings import two_spellings
+from site_agent.trainer.data.codes import two_spellings
 from site_agent.trainer.data.contract import CategoricalFeature, Feature, MultiClassTarget
 from site_agent.trainer.data.disguised import disguised_numbers
 from site_agent.trainer.data.mistakes import KEPT_ROWS

@@ -26,6 +26,15 @@ from site_agent.trainer.study import Asked, Outcome, Study
 from site_agent.trainer.training.bridge import Vector
 from site_agent.trainer.worker import begin_study
 
+LOOSE_POLICY: Final = {
+    "methods": list(METHOD_NAMES),
+    "secure_aggregation": "not-required",
+    "smallest_sites": 1,
+    "largest_rounds": 1000,
+    "largest_megabytes": 1000.0,
+    "largest_clipping_range": 8.0,
+}
+
 SMALL: Final = {
     "name": "global-layers-network",
     "latent": 8,
@@ -85,15 +94,7 @@ def make_site(
     hospital = {
         "site": site,
         "state": "state",
-        "policy": {
-            "methods": list(METHOD_NAMES),
-            "secure_aggregation": "not-required",
-            "smallest_sites": 1,
-            "largest_rounds": 1000,
-            "largest_megabytes": 1000.0,
-            "largest_clipping_range": 8.0,
-            "lost_site_budget": lost_site_budget,
-        },
+        "policy": LOOSE_POLICY | {"lost_site_budget": lost_site_budget},
         "data": {
             "table": "table.csv",
             "contract": "contract.yaml",

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from site_agent.trainer.data.code_spellings import TwoSpellings, two_spellings
+from site_agent.trainer.data.codes import TwoSpellings, two_spellings
 from site_agent.trainer.data.contract import read_contract
 from site_agent.trainer.data.contract_columns import CategoricalFeature
 
