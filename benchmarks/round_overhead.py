@@ -35,7 +35,7 @@ from benchmarks.rehearsal.federation import (
     trainer_command,
     wait_for,
 )
-from benchmarks.rehearsal.observation import bytes_sent_to, children_of, memory_mib, user_and_kernel_seconds
+from benchmarks.rehearsal.observation import bytes_exchanged, children_of, memory_mib, user_and_kernel_seconds
 from benchmarks.rehearsal.wire_floor import floor_seconds
 
 PAUSE_SECONDS = 0.1
@@ -115,7 +115,7 @@ def _measure(setting: Setting, deadline: float) -> Figures:
             time.sleep(PAUSE_SECONDS)
         for name in trainers.values():
             _expect(programs[name], b"concluding")
-        bytes_sent = bytes_sent_to(setting.port)
+        bytes_sent = {place: sent for place, (sent, _) in bytes_exchanged(setting.port).items()}
         computed = _difference(_computed(programs), computed_before, setting.rounds)
         for name in trainers.values():
             _release(programs[name])

@@ -10,7 +10,7 @@ from pathlib import Path
 _DIAGNOSTICS = 4  # NETLINK_SOCK_DIAG
 _BY_FAMILY, _DUMP, _INFORMATION = 20, 0x301, 2
 _ESTABLISHED = 1 << 1
-_ACKNOWLEDGED_AT = 120  # tcpi_bytes_acked in struct tcp_info, an unsigned 64-bit number
+_BYTES_AT = 120  # tcpi_bytes_acked and tcpi_bytes_received in struct tcp_info, two unsigned 64-bit numbers
 
 
 def memory_mib(process: int, key: str) -> float:
@@ -46,23 +46,23 @@ def children_of(process: int) -> list[int]:
         return []
 
 
-def bytes_sent_to(port: int) -> dict[int, int]:
-    """For each open TCP connection to a port: its local port and the bytes that the peer has received.
+def bytes_exchanged(port: int) -> dict[int, tuple[int, int]]:
+    """For each open TCP connection to a port: its local port, the bytes that the peer has received, and those it sent.
 
     These are TLS records, so they hold everything but TCP's and IP's own headers.
     """
-    sent: dict[int, int] = {}
+    found: dict[int, tuple[int, int]] = {}
     with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, _DIAGNOSTICS) as kernel:
         for family in (socket.AF_INET, socket.AF_INET6):
             request = struct.pack("<BBBBI", family, socket.IPPROTO_TCP, 1 << (_INFORMATION - 1), 0, _ESTABLISHED)
             request += bytes(48)
             kernel.send(struct.pack("<IHHII", 16 + len(request), _BY_FAMILY, _DUMP, 1, 0) + request)
-            while _take(kernel.recv(1 << 18), port, sent):
+            while _take(kernel.recv(1 << 18), port, found):
                 pass
-    return sent
+    return found
 
 
-def _take(answer: bytes, port: int, sent: dict[int, int]) -> bool:
+def _take(answer: bytes, port: int, found: dict[int, tuple[int, int]]) -> bool:
     """Read one datagram of netlink messages; whether more follow."""
     at = 0
     while at < len(answer):
@@ -74,7 +74,7 @@ def _take(answer: bytes, port: int, sent: dict[int, int]) -> bool:
         while remote == port and attribute < at + length:
             size, name = struct.unpack_from("<HH", answer, attribute)
             if name == _INFORMATION:
-                sent[local] = struct.unpack_from("<Q", answer, attribute + 4 + _ACKNOWLEDGED_AT)[0]
+                found[local] = struct.unpack_from("<QQ", answer, attribute + 4 + _BYTES_AT)
             attribute += (size + 3) & ~3
         at += (length + 3) & ~3
     return True

@@ -9,6 +9,7 @@ from typing import Final
 
 from benchmarks.experiments.tables import (
     chfl,
+    composed,
     covertype,
     fed_heart,
     fed_heart_tuning,
@@ -37,6 +38,11 @@ class Table:
     render: Callable[[list[Row], Path], None]
 
 
+def _join_and_composed() -> list[Variant]:
+    """The page of join shows both."""
+    return join.variants() + composed.variants()
+
+
 TABLES: Final = {
     "heart": Table(variants=heart.variants, seeds=range(101), render=render_heart),
     "heart-readings": Table(variants=readings.variants, seeds=readings.SEEDS, render=readings.render_readings),
@@ -47,7 +53,7 @@ TABLES: Final = {
     "chfl": Table(variants=chfl.variants, seeds=chfl.SEEDS, render=render_chfl),
     "covertype": Table(variants=covertype.variants, seeds=covertype.SEEDS, render=render_covertype),
     "single-vectors": Table(variants=vectors.variants, seeds=range(20), render=vectors.render_vectors),
-    "join": Table(variants=join.variants, seeds=join.SEEDS, render=render_join),
+    "join": Table(variants=_join_and_composed, seeds=join.SEEDS, render=render_join),
     "rehearsal": Table(variants=rehearsal.variants, seeds=range(4), render=rehearsal.render_rehearsal),
     "player": Table(variants=player.variants, seeds=player.SEEDS, render=render_player),
 }

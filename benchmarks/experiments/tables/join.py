@@ -18,6 +18,7 @@ from typing import Any, Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
+from pydantic import TypeAdapter
 
 from benchmarks.experiments.data.natural_sites import FEWEST_SITES, SOURCES, NaturalSites
 from benchmarks.experiments.data.sources import Sites
@@ -26,6 +27,9 @@ from benchmarks.experiments.plans import experiment_plan
 from benchmarks.experiments.variants import Row, Variant, auroc_row, run_plans
 from benchmarks.prior.prior_gain import split_of
 from global_layers.one_process import run_rounds
+from protos.plan.architecture import Architecture
+from protos.plan.compatibility import agreed_sizes
+from protos.plan.methods import NETWORK_METHODS, SingleMethod
 from protos.plan.plan import Plan
 from site_agent.trainer.data.dataset import Dataset, Examples, prepare_rows
 from site_agent.trainer.data.preprocessing import Preprocessing
@@ -43,17 +47,26 @@ from site_agent.trainer.site_network import Seeds
 SEEDS: Final = range(400, 408)
 TEST_SHARE: Final = 1 / 3
 ALL: Final = 0  # training rows: all that a site has
-NETWORK_METHODS: Final = ("fedavg", "global-layers", "fedper", "ditto")
 # From so many sites on each site is tested in one split.
 MANY_SITES: Final = 10
 _SPLITS_OF_MANY: Final = 5
-_NEARLY_ALL: Final = 0.9  # of a site's training rows: the same as all
+NEARLY_ALL: Final = 0.9  # of a site's training rows: the same as all
 _PERMUTED: Final = 7
 Numbers: TypeAlias = npt.NDArray[np.float64]
-_NETWORK: Final = {
+NETWORK: Final = {
     "name": "global-layers-network", "latent": 32, "gate": False, "input_normalisation": False,
     "transformer_blocks": 0, "entities": False, "dropout": 0.3, "input_dropout": 0.2,
 }  # fmt: skip
+_PARALLEL: Final = {"architecture": {"name": "parallel", "common": (32,), "unique": (32,)}}
+# What a method needs beside the plan of the others; nothing else differs.
+_KEYS_OF: Final[Mapping[str, Mapping[str, Any]]] = {
+    "chfl": {"architecture": {"name": "columns", "hidden": (32,), "lateral": 0.25}},
+    "fenda-fl": _PARALLEL,
+    "perfcl": _PARALLEL,
+    # At their default rate of 1 the coordinator's optimisers move a weight by 1 a round, and five local steps by 0.005.
+    **{name: {"method": {"name": name, "rate": 0.01}} for name in ("fedadam", "fedyogi", "fedadagrad")},
+    "scaffold": {"optimiser": {"name": "sgd", "learning_rate": 0.1}},
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,9 +92,9 @@ SETTINGS: Final = {
     "UCI heart": Setting(levels=(30, 50, 100, 200, 400, ALL), splits=8, network_levels=(50, ALL)),
     "heart studies": Setting(levels=(30, 50, 100, 200, 400, ALL), splits=5),
     "preterm birth": Setting(levels=(30, 50, 100, 200, 400, ALL), splits=5),
-    "covertype areas": Setting(levels=(50, 200), splits=4, is_pooled=False),
-    "leukaemia": Setting(levels=(30, ALL), splits=_SPLITS_OF_MANY, is_over_sites=True),
-    "dialysis": Setting(levels=(30, ALL), splits=_SPLITS_OF_MANY, is_over_sites=True),
+    "covertype areas": Setting(levels=(30, 50, 100, 200, 400, ALL), splits=4, is_pooled=False),
+    "leukaemia": Setting(levels=(30, 50, ALL), splits=_SPLITS_OF_MANY, is_over_sites=True),
+    "dialysis": Setting(levels=(30, 50, 100, ALL), splits=_SPLITS_OF_MANY, is_over_sites=True),
 }
 
 
@@ -167,7 +180,7 @@ def federations(sites: NaturalSites, rows: int, seed: int) -> Iterator[tuple[str
     for name in names:
         if rows == ALL:
             yield name, whole
-        elif rows < _NEARLY_ALL * len(whole[name].dataset.training):
+        elif rows < NEARLY_ALL * len(whole[name].dataset.training):
             yield name, whole | {name: Member.of(sites.tables[name], rows, seed)}
 
 
@@ -300,12 +313,14 @@ class _Networks:
         whole: dict[tuple[int, str], float] = {}
         for site in cells[0]:
             members = [cell[site] for cell in cells]
+            datasets = [{name: member.dataset for name, member in each.items()} for each in members]
+            changes = {"columns": _recorded_by_all(datasets[0])} if self.method == "chfl" else {}
             if self.rows != ALL or not whole:
-                whole |= self._tested(seeds, [{n: m.dataset for n, m in each.items()} for each in members])
+                whole |= self._tested(seeds, datasets, **changes)
             copies = [
                 placebo(each[site].dataset, len(each) - 1, seed) for each, seed in zip(members, seeds, strict=True)
             ]
-            alone = self._tested(seeds, copies)
+            alone = self._tested(seeds, copies, **changes)
             for seed in seeds:
                 metrics = {"federated": whole[seed, site], "placebo": alone[seed, "itself"]}
                 yield Row(variant=self._name, seed=seed, site=site, chosen_round=-1, metrics=metrics)
@@ -314,8 +329,12 @@ class _Networks:
     def _name(self) -> str:
         return f"{self.table}, {self.rows}, {self.method}"
 
-    def _tested(self, seeds: Sequence[int], federations: Sequence[Sites]) -> dict[tuple[int, str], float]:
-        plans = [network_plan(each, seed, self.method) for seed, each in zip(seeds, federations, strict=True)]
+    def _tested(
+        self, seeds: Sequence[int], federations: Sequence[Sites], **changes: Any
+    ) -> dict[tuple[int, str], float]:
+        plans = [
+            network_plan(each, seed, self.method, **changes) for seed, each in zip(seeds, federations, strict=True)
+        ]
         by_seed = dict(zip(seeds, federations, strict=True))
         return {
             (one.seed, one.site): auroc_row("", one, by_seed[one.seed][one.site]).metrics["auroc"]
@@ -323,22 +342,29 @@ class _Networks:
         }
 
 
-def network_plan(sites: Sites, seed: int, method: str) -> Plan:
+def _recorded_by_all(sites: Sites) -> list[str]:
+    """CHFL's common columns; a site has columns of its own beside them."""
+    return [column for column in union_of_columns(sites) if all(column in each.columns for each in sites.values())]
+
+
+def network_plan(sites: Sites, seed: int, method: str, **changes: Any) -> Plan:  # Any: keys of a plan, checked by it
     """The plan of a method with networks: 20 epochs of 5 batches, AdamW at 0.001, the last model."""
-    keys: dict[str, Any] = {}  # Any: keys of a plan, checked by it
-    if method != "global-layers":
+    keys: dict[str, Any] = {"architecture": NETWORK} | dict(_KEYS_OF.get(method, {})) | changes
+    definition: SingleMethod = TypeAdapter(SingleMethod).validate_python({"name": method})
+    network: Architecture = TypeAdapter(Architecture).validate_python(keys["architecture"])
+    sizes = agreed_sizes(definition.method(), network)
+    if "columns" in sizes and "columns" not in changes:
         columns = union_of_columns(sites)
         recorded_by = {column: [name for name, each in sites.items() if column in each.columns] for column in columns}
         partly = [{"column": c, "recorded_by": names} for c, names in recorded_by.items() if len(names) < len(sites)]
-        keys = {"columns": columns, "partly_recorded": partly, "outputs": 1}
-    return experiment_plan(
-        sites,
-        seed,
-        method={"name": method},
-        architecture=_NETWORK,
-        schedule={"aggregate": "every-epoch", "epochs": 20, "batches_per_epoch": 5},
-        optimiser={"name": "adamw", "learning_rate": 1e-3, "weight_decay": 1e-4},
-        weighting={"name": "equal"},
-        checkpoint="latest",
-        **keys,
-    )
+        keys |= {"columns": columns, "partly_recorded": partly}
+    if "outputs" in sizes:
+        keys["outputs"] = 1
+    content: dict[str, Any] = {
+        "method": {"name": method},
+        "schedule": {"aggregate": "every-epoch", "epochs": 20, "batches_per_epoch": 5},
+        "optimiser": {"name": "adamw", "learning_rate": 1e-3, "weight_decay": 1e-4},
+        "weighting": {"name": "equal"},
+        "checkpoint": "latest",
+    }
+    return experiment_plan(sites, seed, **content | keys)

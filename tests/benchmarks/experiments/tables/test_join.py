@@ -10,7 +10,8 @@ import pandas as pd
 import pytest
 
 from benchmarks.experiments.data.natural_sites import NaturalSites
-from benchmarks.experiments.tables import join
+from benchmarks.experiments.tables import composed, join
+from benchmarks.experiments.tables.catalogue import TABLES
 from benchmarks.experiments.tables.join_page import MEAN, bar_lines, figures_of, render_join
 from benchmarks.experiments.variants import Row
 from global_layers.frames import tables_of
@@ -130,6 +131,55 @@ def test_the_page_says_where_the_bar_is_missed() -> None:
     assert "yes at UCI heart, va" in at_va
 
 
+def test_the_page_tells_what_no_site_can_have_from_what_was_not_computed(tmp_path: Path) -> None:
+    """If the largest site has 210 training rows, 100 of them could be measured, and 200 are all of them."""
+    rows = [row("va", seed, "UCI heart, 0", rows=90 + seed) for seed in range(3)]
+    render_join([*rows, row("cleveland", 0, "UCI heart, 0", rows=210)], tmp_path / "join.md")
+
+    text = (tmp_path / "join.md").read_text()
+
+    assert "clearly more training rows than: UCI heart at 200, 400" in text
+    assert "They were not computed: UCI heart at 30, 50, 100;" in text
+
+
+@pytest.mark.parametrize(("lead", "verdict"), [(0.1, "prior path at UCI heart, 50 rows"), (-0.1, "nowhere")])
+def test_the_page_says_where_a_composition_helps(tmp_path: Path, lead: float, verdict: str) -> None:
+    """It helps if it is better than both of its parts beyond noise, and the linear path alone is no composition."""
+    rows = [
+        Row(
+            variant=composed.variant_name("UCI heart", 50),
+            seed=seed,
+            site="va",
+            chosen_round=-1,
+            metrics=dict.fromkeys(composed.PARTS, 0.7)
+            | {"linear path": 0.9, "prior path": 0.7 + lead + 0.001 * seed, "join of four": 0.7},
+        )
+        for seed in range(4)
+    ]
+
+    render_join(rows, tmp_path / "join.md")
+
+    assert f"Better than both parts beyond noise: {verdict}." in (tmp_path / "join.md").read_text()
+
+
+def test_both_compositions_are_tested_on_the_rows_of_the_study(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Parts alone have the figures of the study, and each training row of a site is left out of one network."""
+    monkeypatch.setattr(composed, "FOLDS", 2)
+    sites = clinics(3, 40, seed=1)
+    members = dict(join.federations(sites, join.ALL, 400))["clinic-00"]
+    datasets = {name: member.dataset for name, member in members.items()}
+
+    out = [composed.left_out(datasets, ("clinic-00",), fold) for fold in range(composed.FOLDS)]
+
+    own = datasets["clinic-00"]
+    assert sum(len(one["clinic-00"].test) for one in out) == len(own.training)
+    assert all(len(one["clinic-00"].test) + len(one["clinic-00"].training) == len(own.training) for one in out)
+    assert all(one["clinic-01"] is datasets["clinic-01"] for one in out)
+    (found,) = composed.rows_of(sites, "", {400: members}, {400: ("clinic-00",)}, is_of_all=False)
+    assert found.metrics["federated-prior"] == join.measured(sites, members, "clinic-00", 400)["federated-prior"]
+    assert set(found.metrics) == {*composed.PARTS, *composed.WAYS, "weight"}
+
+
 def test_a_page_without_rows_is_written(tmp_path: Path) -> None:
     """Nothing measured is said so, and there is no plot."""
     render_join([], tmp_path / "join.md")
@@ -140,6 +190,6 @@ def test_a_page_without_rows_is_written(tmp_path: Path) -> None:
 
 def test_every_variant_has_its_own_name() -> None:
     """Rows of two variants would otherwise be mixed."""
-    names = [variant.name for variant in join.variants()]
+    names = [variant.name for variant in TABLES["join"].variants()]
 
     assert len(set(names)) == len(names)
