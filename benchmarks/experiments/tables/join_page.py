@@ -53,7 +53,8 @@ steps at rate 0.1. The coordinator's optimisers (FedAdam, FedYogi, FedAdagrad) h
 FedAdam and FedYogi end at 50.0. *Local* has no others, so its difference to its placebo shows what another start does.
 """
 _TOGETHER: Final = """
-Does federated-prior bring more together with Global Layers? On the same splits, means over the sites:
+Does federated-prior bring more together with Global Layers? On the same splits, means over the sites. What each costs
+alone in time and bytes is measured in [benchmarks](../../README.md#recipe_costpy-federated-prior-beside-networks).
 
 * *Linear path* is Global Layers' network with a linear path beside the layers. In *prior path* the others' score is one
   more private column of every site, so that the path leads from it to the output.
