@@ -54,7 +54,9 @@ def train_placebo(study: Study) -> Outcome | None:
     if not has_placebo(study.plan):
         return None
     checkpoint = "latest" if study.plan.checkpoint == "latest" else "local"
-    among_copies = {"checkpoint": checkpoint, "early_stopping": None, "acceptance": None, "gain": "private"}
+    # Nothing leaves, so no sum hides a copy: it may record a column that the plan names other sites for.
+    unmasked = {"secure_aggregation": "off"}
+    among_copies = unmasked | {"checkpoint": checkpoint, "early_stopping": None, "acceptance": None, "gain": "private"}
     plan = study.plan.model_copy(update=among_copies)
     names = [study.site, *(f"{study.site} copy {number}" for number in range(1, len(plan.sites)))]
     draws = [replace(study.seeds, site=name) for name in names]

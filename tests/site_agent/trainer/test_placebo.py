@@ -12,7 +12,7 @@ from site_agent.trainer import network_baselines as placebo_module
 from site_agent.trainer.network_baselines import has_placebo, train_alone, train_placebo
 from site_agent.trainer.run_report import make_report
 from site_agent.trainer.worker import begin_study
-from tests.site_agent.trainer.sites import make_plan, make_site
+from tests.site_agent.trainer.sites import NAMES, make_plan, make_site
 
 
 def test_one_site_among_copies_that_draw_as_it_does_is_that_site_alone(
@@ -94,3 +94,28 @@ def test_the_report_says_what_others_brought_where_the_site_asks(tmp_path: Path)
 
     assert "placebo" in report.facts
     assert report.facts["gain"]["placebo"] is not None  # type: ignore[index,call-overload]  # JSON
+
+
+def test_copies_record_what_the_site_records(tmp_path: Path) -> None:
+    """A masked plan names the sites that record a column; the copies are none of them and train all the same."""
+    from site_agent.hospital import read_hospital
+
+    hospital = read_hospital(make_site(tmp_path))
+    columns = list(begin_study(hospital, make_plan(), tmp_path)[0].own.columns)
+    partly = [{"column": columns[0], "recorded_by": ["ahus", "berlin", "cluj"]}]
+    others = [{"column": "elsewhere", "recorded_by": ["berlin", "cluj", "delft"]}]
+    plan = make_plan(
+        method={"name": "fedavg"},
+        sites=[
+            {"name": name, "identity": "-".join(["aaa" + letter] * 8)}
+            for name, letter in zip((*NAMES, "delft"), "abcd", strict=True)
+        ],
+        quorum=3,
+        columns=[*columns, "elsewhere"],
+        outputs=1,
+        secure_aggregation="required",
+        partly_recorded=partly + others,
+    )
+    study, _ = begin_study(hospital, plan, tmp_path)
+
+    assert train_placebo(study) is not None
