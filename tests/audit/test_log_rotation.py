@@ -15,6 +15,7 @@ from audit.reading.log_commands import Desk
 from audit.reading.log_verification import KnownKeys
 from protos.errors import ConfigurationError
 from tests.audit.audit_sides import PUBLIC, SITE, Side, desk
+from tests.for_each import for_each
 
 
 @pytest.fixture
@@ -83,7 +84,7 @@ def test_two_writers_follow_each_others_rotation(tmp_path: Path) -> None:
     other.log.close()
 
 
-@pytest.mark.parametrize("seed", range(5))
+@for_each("seed", range(5))
 def test_the_newest_records_are_remembered_as_they_lie_on_disk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 
 from benchmarks.prior.prior_gain import CONCEPTS, uci_tables
 from benchmarks.privacy import CLAIM, audit_plan, audited, sums_of
 from protos.plan.plan import Plan
 from protos.privacy.discrete_gaussian import discrete_gaussian
+from tests.for_each import for_each
 
 
 def shares(plan: Plan, numbers: list[int], weaker: int, generator: np.random.Generator) -> list[int]:
@@ -17,7 +17,7 @@ def shares(plan: Plan, numbers: list[int], weaker: int, generator: np.random.Gen
     return [number + one for number, one in zip(numbers, drawn.tolist(), strict=True)]
 
 
-@pytest.mark.parametrize("seed", range(2))
+@for_each("seed", range(2))
 def test_the_bound_lies_below_the_claim_and_above_it_with_a_quarter_of_the_noise(seed: int) -> None:
     """With the plan's noise the audited bound is at most epsilon; with a quarter of its deviation it is above."""
     plan, generator = audit_plan(uci_tables(CONCEPTS.parent), CLAIM), np.random.default_rng(seed)

@@ -17,6 +17,7 @@ import structlog
 from protos.plan.plan import Plan
 from protos.wire.messages import KeyAdvert, KeySessionAcknowledgement, Ready, SiteMessage
 from tests.chaos.in_process import Mortal, plan_of, to_the_end
+from tests.for_each import for_each
 from tests.hostile.masking_network import StreamEnd
 from tests.laws.catalogue import NAMES
 
@@ -190,8 +191,8 @@ def losing(site: str, writes: int, then: set[int]) -> Callable[[Mortal], Strikes
     return strikes
 
 
-@pytest.mark.parametrize("seed", range(6))
 @pytest.mark.parametrize("is_masked", [False, True], ids=["clear", "masked"])
+@for_each("seed", range(6))
 def test_what_follows_a_loss_for_good_is_repeated_with_its_sets_and_draws(
     tmp_path: Path, is_masked: bool, seed: int
 ) -> None:

@@ -9,6 +9,7 @@ import pytest
 from coordinator.network.admission import refuse_hello, refuse_identity, refuse_join
 from protos.plan.manifest import manifest_of
 from protos.wire.messages import PROTOCOL_VERSION, Hello, Join
+from tests.for_each import for_each
 from tests.protos.examples import listed, plan_with
 
 PLAN = plan_with()
@@ -32,7 +33,7 @@ def test_the_software_version_does_not_matter(software: str) -> None:
     assert refuse_hello(Hello(PROTOCOL_VERSION, software)) is None
 
 
-@pytest.mark.parametrize("index", range(3))
+@for_each("index", range(3))
 def test_a_listed_site_with_its_key_may_take_part(index: int) -> None:
     """Name and fingerprint as the plan lists them are enough."""
     site = PLAN.sites[index]

@@ -8,6 +8,7 @@ import pytest
 from coordinator.rounds.aggregation import RunningSum
 from protos.numbers.chunk_layout import CHUNK_PARAMETERS, Layout
 from protos.wire.messages import MalformedMessage
+from tests.for_each import for_each
 
 LAYOUT = Layout(2 * CHUNK_PARAMETERS + 5, 2)
 
@@ -74,7 +75,7 @@ def test_no_chunk_is_added_twice() -> None:
 
 
 @pytest.mark.parametrize("difference", [-8, -4, -1, 1, 4, 8])
-@pytest.mark.parametrize("index", range(3))
+@for_each("index", range(3))
 def test_a_chunk_of_another_size_is_refused(index: int, difference: int) -> None:
     """One byte more or less than the layout says is refused, in any chunk."""
     sums = sum_of("a")
@@ -102,7 +103,7 @@ def test_a_new_attempt_begins_with_nothing() -> None:
         sums.add("a", 0, body(LAYOUT, 0, 3))
 
 
-@pytest.mark.parametrize("seed", range(20))
+@for_each("seed", range(20))
 def test_sums_wrap_and_come_back(seed: int) -> None:
     """Masks that cancel modulo 2**32 and 2**64 leave the plain sum, however often it wrapped on the way."""
     generator = np.random.default_rng(seed)

@@ -23,6 +23,7 @@ from protos.plan.manifest import DISTANCE_SCALE, GAIN_SCALE, LARGEST_LOSS, LOSS_
 from protos.plan.plan import Plan
 from protos.wire.messages import Stage
 from tests.coordinator.totals import plan_of, sums_of
+from tests.for_each import for_each
 
 CHAIN = {"name": "dense", "hidden": [2, 2, 2]}  # four layers, of which PLayer-FL may federate three
 KEYS: dict[str, Any] = {"architecture": CHAIN, "columns": ["x"], "outputs": 1}
@@ -118,7 +119,7 @@ def test_layers_below_the_crossing_become_slow(
     assert drifted(squares, totals, before) == expected
 
 
-@pytest.mark.parametrize("seed", range(50))
+@for_each("seed", range(50))
 def test_some_layer_is_aggregated_in_every_round(seed: int) -> None:
     """However layers drift, one of them is never slow."""
     generator = np.random.default_rng(seed)

@@ -21,6 +21,7 @@ from coordinator.network.outgoing import MOST_WAITING_BYTES, MOST_WAITING_VECTOR
 from coordinator.network.pace import Pace
 from protos.plan.plan import Plan
 from protos.wire.messages import PROTOCOL_VERSION, Announcement, Hello, Ready
+from tests.for_each import for_each
 from tests.rehearsal.federation import Office, as_channel, calling, eventually, serving, take_part
 from tests.rehearsal.study import BehavingSite, plan_with
 
@@ -215,7 +216,7 @@ def test_vectors_that_wait_for_a_site_are_bounded() -> None:
     asyncio.run(scene())
 
 
-@pytest.mark.parametrize("seed", range(20))
+@for_each("seed", range(20))
 def test_a_stream_brings_no_more_than_its_pace(seed: int) -> None:
     """Whenever messages come, in any stretch no more are read than the burst and the rate give; nobody slow waits."""
     luck, pace, now, read = np.random.default_rng(seed), Pace(burst=10.0, each_second=5.0), 100.0, 0

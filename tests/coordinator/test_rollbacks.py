@@ -17,6 +17,7 @@ from protos.numbers.refusals import refusal
 from protos.plan.exchange import stage_at
 from protos.plan.plan import Plan
 from protos.wire.messages import Stage
+from tests.for_each import for_each
 from tests.laws.catalogue import catalogue_plan
 
 SITES = ("ahus", "berlin", "cluj", "delft", "espoo")
@@ -68,7 +69,7 @@ def bits(run: Run) -> bytes:
 
 
 @pytest.mark.parametrize("name", METHODS)
-@pytest.mark.parametrize("order", range(3))
+@for_each("order", range(3))
 def test_refused_parameters_give_way_to_the_accepted_ones(name: str, order: int) -> None:
     """To the bit, the rule's memory included, whatever the order of arrival; the offer names the round."""
     plan = plan_of(name)
@@ -86,7 +87,7 @@ def test_refused_parameters_give_way_to_the_accepted_ones(name: str, order: int)
     assert (rollback.round, rollback.returned_to, rollback.refusals) == (first + 2, first + 1, 2)
 
 
-@pytest.mark.parametrize("refusing", range(6))
+@for_each("refusing", range(6))
 def test_the_quorum_decides(refusing: int) -> None:
     """Four of five have to accept."""
     run = begun(plan_of("fedavg"))
@@ -134,7 +135,7 @@ def test_refusals_of_different_causes_do_not_end_the_training() -> None:
     assert run.course.training_rounds is None
 
 
-@pytest.mark.parametrize("seed", range(40))
+@for_each("seed", range(40))
 def test_one_site_that_lies_needs_two_rounds_for_each_rollback(seed: int) -> None:
     """In drawn rounds one site fakes refusals; parameters that came again stand, and only patience in a row ends it."""
     generator, rounds = np.random.default_rng(seed), 16
@@ -194,7 +195,7 @@ def begun_with(run: Run) -> Run:
 
 
 @pytest.mark.parametrize("name", METHODS)
-@pytest.mark.parametrize("stop", range(1, 5))
+@for_each("stop", range(1, 5))
 def test_a_run_that_is_taken_up_from_disk_returns_alike(name: str, stop: int, tmp_path: Path) -> None:
     """A snapshot before any round holds to what the run may return, so every later bit is the same."""
     plan = plan_of(name)

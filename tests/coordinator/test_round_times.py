@@ -15,6 +15,7 @@ from coordinator.rounds.run_standing import concluding_facts
 from coordinator.storage.journal import read_journal
 from protos.wire.messages import Bind
 from tests.coordinator.in_memory import IDENTITIES, BehavingSite, Stage, Stream
+from tests.for_each import for_each
 from tests.rehearsal.made_up_time import play
 from tests.rehearsal.study import plan_with
 
@@ -113,7 +114,7 @@ class Night:
             assert (rounds_left - 1) * ROUND_SECONDS - 1.0 <= left <= rounds_left * ROUND_SECONDS + 1.0
 
 
-@pytest.mark.parametrize("seed", range(40))
+@for_each("seed", range(40))
 def test_pace_and_end_are_true_after_any_night(tmp_path: Path, seed: int) -> None:
     """A round takes a minute, before and after every interruption, and the end lies where these minutes end."""
 

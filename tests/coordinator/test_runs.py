@@ -15,6 +15,7 @@ from coordinator.storage.history import known_runs
 from coordinator.storage.journal import JournalDamaged
 from protos.errors import UnavailableError, UsageError
 from tests.coordinator.in_memory import IDENTITIES, BehavingSite, Stage
+from tests.for_each import for_each
 from tests.rehearsal.made_up_time import play
 from tests.rehearsal.study import MEAN, plan_with
 
@@ -63,7 +64,7 @@ def interrupted(tmp_path: Path, deliveries: int) -> Stage:
     return stage
 
 
-@pytest.mark.parametrize("deliveries", range(0, 60, 3))
+@for_each("deliveries", range(0, 60, 3))
 def test_a_program_that_died_anywhere_goes_on_to_the_same_numbers(tmp_path: Path, deliveries: int) -> None:
     """Another one finds the run on disk, waits for all sites, and makes exactly the rounds that are missing."""
     plan = plan_with(IDENTITIES, rounds=5)
@@ -84,7 +85,7 @@ def test_a_program_that_died_anywhere_goes_on_to_the_same_numbers(tmp_path: Path
     play(scene())
 
 
-@pytest.mark.parametrize("seed", range(12))
+@for_each("seed", range(12))
 def test_what_is_damaged_is_refused_or_gone_back_behind(tmp_path: Path, seed: int) -> None:
     """A journal with a changed or missing line ends the start with a clear error; a damaged snapshot costs rounds."""
     plan, luck = (

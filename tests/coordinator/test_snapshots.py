@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
-import pytest
 
 from coordinator.rounds.course import Course
 from coordinator.storage.snapshots import Snapshot, forget_after, read_snapshot, rounds_in, write_snapshot
+from tests.for_each import for_each
 
 
 def a_snapshot(number: int) -> Snapshot:
@@ -51,7 +51,7 @@ def test_the_last_two_are_kept_and_later_ones_forgotten_on_the_way_back(tmp_path
     assert rounds_in(tmp_path) == [4]
 
 
-@pytest.mark.parametrize("seed", range(20))
+@for_each("seed", range(20))
 def test_a_damaged_snapshot_is_not_believed(tmp_path: Path, seed: int) -> None:
     """A flipped bit or a cut anywhere: it counts as not there, so the run goes back to the one before."""
     write_snapshot(tmp_path, a_snapshot(3))

@@ -27,6 +27,7 @@ from protos.wire.messages import (
     Hello,
     Ready,
 )
+from tests.for_each import for_each
 from tests.rehearsal import study
 from tests.rehearsal.federation import Office
 from tests.rehearsal.lying import Stream, evidence_of
@@ -35,7 +36,7 @@ from tests.rehearsal.study import BehavingSite, made_up_identities, plan_with
 FOR_EVER, AT_ONCE = 1e9, 0.001
 
 
-@pytest.mark.parametrize("seed", range(10))
+@for_each("seed", range(10))
 def test_no_more_than_so_many_have_a_turn(seed: int) -> None:
     """Streams that come in any order have their turns in it, and never more at once than there are turns."""
     luck = np.random.default_rng(seed)

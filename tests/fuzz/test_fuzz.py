@@ -18,6 +18,7 @@ import grpc.aio
 import pytest
 
 from protos.wire.messages import PARTICIPATE
+from tests.for_each import for_each
 from tests.fuzz.calls import AT_ONCE, Attacker, Connections, Told, besiege
 from tests.fuzz.feeding import bounded_memory, feed
 from tests.fuzz.mutator import LARGEST_BYTES, mutated
@@ -84,7 +85,7 @@ def test_what_was_found_once_is_borne_now(tmp_path: Path) -> None:
             continue
 
 
-@pytest.mark.parametrize("seed", range(5))
+@for_each("seed", range(5))
 def test_inputs_follow_from_the_seed(seed: int) -> None:
     """The same seed and examples give the same inputs, each within the largest size."""
     examples = [b"one: 1\n", bytes(range(200)), b""]

@@ -21,6 +21,7 @@ from host.restoring import refuse_unfinished, restore
 from host.state_format import FILE, STATE_FORMAT, format_of, settle_format
 from protos.errors import ConfigurationError, UnavailableError
 from site_agent.service.joining import join
+from tests.for_each import for_each
 from tests.rehearsal.lying import hospital_for
 
 
@@ -77,7 +78,7 @@ def test_what_is_restored_is_what_was_there(tmp_path: Path) -> None:
         assert "state/keys/identity.pem" in archive.getnames()
 
 
-@pytest.mark.parametrize("seed", range(12))
+@for_each("seed", range(12))
 def test_a_changed_backup_is_refused(tmp_path: Path, seed: int) -> None:
     """A flipped bit in any content or in the list, and a cut at any place, is noticed before anything is written."""
     state, file = a_state(tmp_path / "state"), tmp_path / "one.backup"

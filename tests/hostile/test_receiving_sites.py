@@ -32,6 +32,7 @@ from protos.wire.messages import (
 from protos.wire.positions import parameters_digest
 from site_agent.gate.permission import Allowance
 from site_agent.gate.policy import refusals
+from tests.for_each import for_each
 from tests.hostile.masking_federation import Site, hospital, identity_of, settle
 from tests.hostile.masking_network import Network, played, recorded
 from tests.rehearsal.made_up_time import play
@@ -198,7 +199,7 @@ def test_the_gates_limits_let_nothing_of_a_receiver_out() -> None:
     assert "this site only receives by the plan, so no contribution of it may leave" in reasons
 
 
-@pytest.mark.parametrize("seed", range(40))
+@for_each("seed", range(40))
 def test_receivers_never_count_towards_the_smallest_set(seed: int) -> None:
     """However many receive: contributors, quorum, kinds of numbers and the smallest set are those without them."""
     generator = np.random.default_rng(seed)

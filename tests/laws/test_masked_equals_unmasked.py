@@ -14,6 +14,7 @@ import pytest
 
 from protos.plan.plan import Plan
 from protos.wire.messages import Chunk, SiteMessage
+from tests.for_each import for_each
 from tests.hostile.masking_federation import masked_plan
 from tests.hostile.masking_network import Network
 from tests.laws.masked_runs import SCHEDULES, decisions, reference, unmasked
@@ -158,8 +159,8 @@ def at_random(times: int) -> Scene:
     return scene
 
 
-@pytest.mark.parametrize("seed", range(30))
 @pytest.mark.parametrize("aggregate", SCHEDULES)
+@for_each("seed", range(30))
 def test_broken_lines_and_restarts_change_no_bit(tmp_path: Path, aggregate: str, seed: int) -> None:
     """Whenever lines break and machines lose their keys, the run ends, in the bits of an undisturbed one."""
     schedule = {"aggregate": aggregate, "epochs": 3, "batches_per_epoch": 2}

@@ -11,6 +11,7 @@ import pytest
 
 from protos.plan.plan import Plan
 from protos.wire.messages import Chunk, Ready, SiteMessage
+from tests.for_each import for_each
 from tests.hostile.masking_federation import masked_plan
 from tests.hostile.masking_network import Network
 from tests.laws.masked_runs import SCHEDULES, decisions, reference, unmasked
@@ -30,9 +31,9 @@ def draws_of(network: Network) -> dict[tuple[str, int], int]:
     return {(name, number): redraw for name, site in network.sites.items() for number, redraw in site.trainer.trained}
 
 
-@pytest.mark.parametrize("seed", range(8))
 @pytest.mark.parametrize("aggregate", SCHEDULES)
 @pytest.mark.parametrize("on_lost_site", ["wait", "continue"])
+@for_each("seed", range(8))
 def test_a_site_that_enters_later_contributes_from_then_on(
     tmp_path: Path, on_lost_site: str, aggregate: str, seed: int
 ) -> None:
@@ -68,9 +69,9 @@ def test_a_site_that_enters_later_contributes_from_then_on(
     play(scene())
 
 
-@pytest.mark.parametrize("seed", range(8))
 @pytest.mark.parametrize("aggregate", SCHEDULES)
 @pytest.mark.parametrize("masking", ["masked", "unmasked"])
+@for_each("seed", range(8))
 def test_going_on_without_a_lost_site_is_the_plain_sum_of_what_was_resampled(
     tmp_path: Path, masking: str, aggregate: str, seed: int
 ) -> None:

@@ -8,9 +8,10 @@ import pytest
 
 from pki.typed_fingerprints import is_same_fingerprint
 from protos.fingerprints import fingerprint, grouped
+from tests.for_each import for_each
 
 
-@pytest.mark.parametrize("seed", range(20))
+@for_each("seed", range(20))
 def test_a_fingerprint_has_eight_groups_and_tells_keys_apart(seed: int) -> None:
     """160 bits are 8 groups of 4; one flipped bit of the key gives another fingerprint."""
     key = bytearray(random.Random(seed).randbytes(32))

@@ -9,9 +9,10 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from pki.signatures import public_bytes, sign, verify
 from protos.errors import RefusedError
+from tests.for_each import for_each
 
 
-@pytest.mark.parametrize("seed", range(20))
+@for_each("seed", range(20))
 def test_a_statement_is_good_only_as_it_was_signed(seed: int) -> None:
     """Another label, another cut between parts, another byte or another key is refused."""
     generator = random.Random(seed)

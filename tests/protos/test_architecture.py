@@ -23,6 +23,7 @@ from protos.plan.architecture import (
     body_tensors,
     network_tensors,
 )
+from tests.for_each import for_each
 
 HEART = GlobalLayersNetwork(name="global-layers-network", latent=128, gate=False, input_normalisation=False)
 COVERTYPE = GlobalLayersNetwork(name="global-layers-network", latent=176, gate=True, input_normalisation=True)
@@ -56,7 +57,7 @@ def test_the_body_has_the_counts_of_the_paper(preset: GlobalLayersNetwork, tenso
     assert (len(body), number_count(body)) == (tensors, numbers)
 
 
-@pytest.mark.parametrize("latent", range(8, 400, 8))
+@for_each("latent", range(8, 400, 8))
 def test_the_body_follows_its_formula_for_every_latent_size(latent: int) -> None:
     """The body has 18s² + 29.5s numbers without a gate and 23s² + 29.5s with one."""
     plain, gated = network(latent=latent), network(latent=latent, gate=True)
@@ -73,7 +74,7 @@ def test_the_heart_network_has_the_counts_of_the_experiment(columns: int, number
     assert total == numbers == 8282 * columns + 340_673
 
 
-@pytest.mark.parametrize("outputs", range(1, 8))
+@for_each("outputs", range(1, 8))
 def test_the_covertype_network_has_the_counts_of_the_experiment(outputs: int) -> None:
     """A covertype site's network has 914,892 + 177·C numbers."""
     assert number_count(network_tensors(COVERTYPE, columns=11, outputs=outputs)) == 914_892 + 177 * outputs

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 
 from protos.wire.codec import (
     decode_coordinator_message,
@@ -13,6 +12,7 @@ from protos.wire.codec import (
 )
 from protos.wire.generated import federation_pb2 as generated
 from protos.wire.messages import Chunk, MalformedMessage
+from tests.for_each import for_each
 
 
 def drawn_chunk(seed: int) -> Chunk:
@@ -24,7 +24,7 @@ def drawn_chunk(seed: int) -> Chunk:
     return Chunk(min(round_number, 1 << 31), attempt, index, generator.bytes(int(generator.integers(0, 5000))))
 
 
-@pytest.mark.parametrize("seed", range(50))
+@for_each("seed", range(50))
 def test_protobuf_reads_what_is_written_by_hand(seed: int) -> None:
     """The generated parser finds the same chunk in the frame, from either side."""
     chunk = drawn_chunk(seed)
@@ -42,7 +42,7 @@ def test_protobuf_reads_what_is_written_by_hand(seed: int) -> None:
         )
 
 
-@pytest.mark.parametrize("seed", range(50))
+@for_each("seed", range(50))
 def test_what_protobuf_writes_is_read(seed: int) -> None:
     """A frame from the generated serialiser becomes the same record as one written by hand."""
     chunk = drawn_chunk(seed)
@@ -57,7 +57,7 @@ def test_what_protobuf_writes_is_read(seed: int) -> None:
         assert bytes(message.body) == chunk.body
 
 
-@pytest.mark.parametrize("seed", range(300))
+@for_each("seed", range(300))
 def test_a_changed_frame_is_the_parsers_chunk_or_refused(seed: int) -> None:
     """Whatever happens to a frame's bytes, it is read as protobuf reads it, or refused, and nothing else."""
     generator = np.random.default_rng(seed)

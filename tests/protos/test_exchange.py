@@ -24,6 +24,7 @@ from protos.plan.manifest import Occasion, manifest_of, slices_of
 from protos.plan.plan import Plan
 from protos.plan.volume import most_bytes, rounds_with
 from protos.wire.messages import MalformedMessage, Stage
+from tests.for_each import for_each
 from tests.protos.examples import METHODS, plan_of_method
 
 PROBE, TRAINING, VALIDATION, REPORT = Stage.PROBE, Stage.TRAINING, Stage.VALIDATION, Stage.REPORT
@@ -117,7 +118,7 @@ def test_a_run_has_its_stages_in_order() -> None:
     assert stage_at(plan, 1 << 31) is None
 
 
-@pytest.mark.parametrize("training_rounds", range(1, 5))
+@for_each("training_rounds", range(1, 5))
 def test_a_run_that_ends_early_has_what_measures_sooner(training_rounds: int) -> None:
     """So many training rounds, then validation and report."""
     plan = a_plan("player-fl", **CHAIN | MEASURING)
@@ -195,7 +196,7 @@ def test_fedlama_measures_distances_when_all_layers_meet() -> None:
     assert [is_synchronised(plan, number) for number in range(4)] == [False, True, False, True]
 
 
-@pytest.mark.parametrize("seed", range(6))
+@for_each("seed", range(6))
 def test_fedlp_keeps_the_same_layers_at_every_site(seed: int) -> None:
     """What goes up follows from plan and round alone, in any attempt; each layer is kept as often as planned."""
     schedule = {"aggregate": "every-steps", "rounds": 400, "steps_per_round": 1, "batch_rows": 4}
@@ -265,7 +266,7 @@ def test_what_the_plan_does_not_allow_is_no_round(plan: Plan, number: int, stage
         exchanges_of(plan).of(number, stage, layers)
 
 
-@pytest.mark.parametrize("number", range(1, 6))
+@for_each("number", range(1, 6))
 def test_where_training_may_end_early_measuring_may_come_early(number: int) -> None:
     """With early stopping, validation and report are allowed after the first training round, whenever it ends."""
     exchanges = exchanges_of(a_plan(**MEASURING | STOPPING))
@@ -288,7 +289,7 @@ def test_an_exchange_is_computed_once() -> None:
     assert exchanges.of(1, TRAINING, b"") is exchanges.of(3, TRAINING, b"")
 
 
-@pytest.mark.parametrize("seed", range(20))
+@for_each("seed", range(20))
 def test_a_place_in_the_vector_has_its_tensors_name(seed: int) -> None:
     """For each number that goes up, tensor_at names the tensor that holds it."""
     generator = np.random.default_rng(seed)
@@ -304,7 +305,7 @@ def test_a_place_in_the_vector_has_its_tensors_name(seed: int) -> None:
         exchange.tensor_at(exchange.layout.parameters)
 
 
-@pytest.mark.parametrize("seed", range(30))
+@for_each("seed", range(30))
 def test_spans_carry_every_number_to_its_place(seed: int) -> None:
     """Copying by spans is copying tensor by tensor; neighbours are copied at once."""
     generator = np.random.default_rng(seed)

@@ -9,6 +9,7 @@ import numpy.typing as npt
 import pytest
 
 from protos.numbers.fixed_point import BLOCK, FixedPoint, NotFinite, is_power_of_two, round_rows
+from tests.for_each import for_each
 
 RANGES = (2.0**-10, 0.5, 1.0, 8.0, 1024.0)
 
@@ -20,7 +21,7 @@ def encoded(fixed_point: FixedPoint, values: npt.NDArray[np.float32], weight: fl
     return out
 
 
-@pytest.mark.parametrize("sites", range(1, 101))
+@for_each("sites", range(1, 101))
 def test_no_sum_overflows_and_no_bit_is_wasted(sites: int) -> None:
     """S is a power of two with K * S * C below 2**31, and 2S would break that bound, for each range."""
     for clipping_range in RANGES:
@@ -30,8 +31,8 @@ def test_no_sum_overflows_and_no_bit_is_wasted(sites: int) -> None:
         assert scale * clipping_range <= (2**31 - 1) // sites < 2 * scale * clipping_range
 
 
-@pytest.mark.parametrize("sites", range(1, 101))
 @pytest.mark.parametrize("sign", [-1, 1])
+@for_each("sites", range(1, 101))
 def test_every_site_at_the_bound_still_sums_right(sites: int, sign: int) -> None:
     """K sites that all send the largest value sum to exactly K times it, modulo 2**32 and signed."""
     fixed_point = FixedPoint(8.0, sites)
@@ -72,7 +73,7 @@ def test_adding_one_for_n_rounds_gives_n(sites: int) -> None:
 
 
 @pytest.mark.parametrize(("sites", "bound"), [(3, 8e-9), (100, 9e-8)])
-@pytest.mark.parametrize("seed", range(20))
+@for_each("seed", range(20))
 def test_the_mean_is_as_near_as_the_protocol_says(sites: int, bound: float, seed: int) -> None:
     """With C = 8 the decoded mean is off by half a step at most, 8e-9 for 3 sites and 9e-8 for 100 on average."""
     fixed_point = FixedPoint(8.0, sites)
@@ -85,7 +86,7 @@ def test_the_mean_is_as_near_as_the_protocol_says(sites: int, bound: float, seed
     assert error.mean() <= bound
 
 
-@pytest.mark.parametrize("seed", range(30))
+@for_each("seed", range(30))
 def test_a_float_within_range_comes_back_to_half_a_step(seed: int) -> None:
     """Encoding and decoding one site's value moves it by at most half of 1/S, whatever the weight."""
     generator = np.random.default_rng(seed)
@@ -112,7 +113,7 @@ def test_what_is_not_finite_is_refused_where_it_stands(value: float, index: int)
     assert refusal.value.index == index
 
 
-@pytest.mark.parametrize("seed", range(10))
+@for_each("seed", range(10))
 def test_the_first_of_many_is_named(seed: int) -> None:
     """Of several values that are not finite the first is named, even among clipped ones."""
     generator = np.random.default_rng(seed)
@@ -126,7 +127,7 @@ def test_the_first_of_many_is_named(seed: int) -> None:
     assert refusal.value.index == places.min()
 
 
-@pytest.mark.parametrize("seed", range(20))
+@for_each("seed", range(20))
 def test_clipped_values_are_counted_and_stay_at_the_bound(seed: int) -> None:
     """Exactly the values beyond C are counted; they are sent as plus or minus C."""
     generator = np.random.default_rng(seed)
@@ -165,7 +166,7 @@ def test_an_empty_vector_has_nothing_to_encode() -> None:
     assert FixedPoint(8.0, 3).encode(np.empty(0, np.float32), 1.0, np.empty(0, np.int32)) == 0
 
 
-@pytest.mark.parametrize("seed", range(10))
+@for_each("seed", range(10))
 def test_the_blocks_leave_no_trace(seed: int) -> None:
     """A vector encoded whole and in two parts is the same, and its source is unchanged."""
     generator = np.random.default_rng(seed)

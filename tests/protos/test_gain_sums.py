@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from protos.plan.gain_sums import FEWEST_FOR_VARIANCE, GainSums, gain_over_sites, gain_sums
 from protos.plan.manifest import GAIN_SCALE
 from protos.plan.plan import MOST_SITES
+from tests.for_each import for_each
 
 METRICS = st.one_of(st.none(), st.floats(0, 1))
 SITES = st.lists(st.tuples(METRICS, METRICS), min_size=1, max_size=MOST_SITES)
@@ -67,7 +68,7 @@ def test_a_win_beats_every_baseline(baselines: tuple[float | None, ...], gained:
     assert gain_sums(0.8, baselines).gained == gained
 
 
-@pytest.mark.parametrize("sites", range(1, FEWEST_FOR_VARIANCE))
+@for_each("sites", range(1, FEWEST_FOR_VARIANCE))
 def test_few_sites_have_no_variance(sites: int) -> None:
     """It would tell each of them what the others reached."""
     found = gain_over_sites(added([gain_sums(0.1 * number, ()) for number in range(sites)]))

@@ -9,6 +9,7 @@ import pytest
 
 from protos.plan.architecture import Constant, GlobalLayersNetwork, Part, TensorSpec, Uniform, network_tensors
 from protos.plan.initial_values import initial_values
+from tests.for_each import for_each
 
 # Committed numbers: computed once, and equal on every machine for ever.
 KNOWN_ANSWERS = {
@@ -58,7 +59,7 @@ def test_the_heart_network_has_a_known_digest() -> None:
     assert digest.hexdigest() == KNOWN_DIGEST
 
 
-@pytest.mark.parametrize("seed", range(20))
+@for_each("seed", range(20))
 def test_a_tensor_does_not_depend_on_its_shape_or_neighbours(seed: int) -> None:
     """The same name gives the same numbers in the same order, whatever shape they are laid out in."""
     wide, flat = initial_values(spec("a", (6, 4), 0.5), seed), initial_values(spec("a", (24,), 0.5), seed)
@@ -74,7 +75,7 @@ def test_blocks_of_the_keystream_join_without_a_seam() -> None:
     assert len(np.unique(long[-5:])) == 5
 
 
-@pytest.mark.parametrize("seed", range(20))
+@for_each("seed", range(20))
 def test_names_and_seeds_give_different_values(seed: int) -> None:
     """Another name or another seed gives another start."""
     here = initial_values(spec("a", (8,), 1.0), seed)

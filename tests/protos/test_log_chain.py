@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from protos.wire.log_chain import GENESIS, BrokenChain, LogPosition, append, verify
+from tests.for_each import for_each
 
 RECORDS = 8
 
@@ -36,7 +37,7 @@ def broken_at(lines: list[bytes], position: LogPosition | None = None) -> int:
     return finding.value.line
 
 
-@pytest.mark.parametrize("records", range(6))
+@for_each("records", range(6))
 def test_an_honest_log_leads_to_its_head(records: int) -> None:
     """A log that nobody touched verifies, from the beginning and from every checkpoint on the way."""
     lines, checkpoints = log(records)
@@ -67,7 +68,7 @@ def test_a_flipped_bit_is_found_in_its_line(line: int, data: st.DataObject) -> N
     assert broken_at([*LINES[:line], bytes(changed), *LINES[line + 1 :]]) == line + 1
 
 
-@pytest.mark.parametrize("line", range(RECORDS))
+@for_each("line", range(RECORDS))
 def test_a_flipped_digit_is_found(line: int) -> None:
     """A round that was changed from n to 9 is found in its line."""
     changed = LINES[line].replace(b'"round":%d' % line, b'"round":9')
@@ -76,13 +77,13 @@ def test_a_flipped_digit_is_found(line: int) -> None:
     assert broken_at([*LINES[:line], changed, *LINES[line + 1 :]]) == line + 1
 
 
-@pytest.mark.parametrize("line", range(RECORDS - 1))
+@for_each("line", range(RECORDS - 1))
 def test_a_deleted_record_is_found_where_it_is_missing(line: int) -> None:
     """Without one of its records the log breaks at the next."""
     assert broken_at([*LINES[:line], *LINES[line + 1 :]]) == line + 1
 
 
-@pytest.mark.parametrize("line", range(RECORDS - 1))
+@for_each("line", range(RECORDS - 1))
 def test_swapped_records_are_found(line: int) -> None:
     """Two neighbours that changed places break the log at the first of them."""
     swapped = [*LINES[:line], LINES[line + 1], LINES[line], *LINES[line + 2 :]]
@@ -90,13 +91,13 @@ def test_swapped_records_are_found(line: int) -> None:
     assert broken_at(swapped) == line + 1
 
 
-@pytest.mark.parametrize("line", range(RECORDS))
+@for_each("line", range(RECORDS))
 def test_a_repeated_record_is_found(line: int) -> None:
     """A record written twice breaks the log at the second."""
     assert broken_at([*LINES[: line + 1], LINES[line], *LINES[line + 1 :]]) == line + 2
 
 
-@pytest.mark.parametrize("kept", range(RECORDS))
+@for_each("kept", range(RECORDS))
 def test_a_cut_tail_shows_against_a_kept_checkpoint(kept: int) -> None:
     """A shorter log is well formed but does not reach the checkpoint that someone else kept."""
     reached = verify(LINES[:kept])
@@ -104,13 +105,13 @@ def test_a_cut_tail_shows_against_a_kept_checkpoint(kept: int) -> None:
     assert reached == HEADS[kept] != HEADS[-1]
 
 
-@pytest.mark.parametrize("cut", range(1, 60))
+@for_each("cut", range(1, 60))
 def test_a_torn_line_is_found(cut: int) -> None:
     """The last line without its last bytes, even without its newline alone, is torn."""
     assert broken_at([*LINES[:-1], LINES[-1][:-cut]]) == RECORDS
 
 
-@pytest.mark.parametrize("from_line", range(RECORDS))
+@for_each("from_line", range(RECORDS))
 def test_a_recomputed_chain_does_not_reach_a_kept_checkpoint(from_line: int) -> None:
     """A log rewritten with right hashes from some record on verifies alone, but not against kept checkpoints."""
     position, forged = HEADS[from_line], list(LINES[:from_line])

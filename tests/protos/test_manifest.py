@@ -11,6 +11,7 @@ from pydantic import ValidationError
 from protos.errors import ConfigurationError
 from protos.plan.architecture import Constant, Part, TensorSpec, Uniform
 from protos.plan.manifest import Manifest, Occasion, Scalar, describe_difference, manifest_of
+from tests.for_each import for_each
 from tests.protos.examples import COLUMNS, FEDERATED_AVERAGING, LOCAL_ONLY, METHODS, NETWORK, plan_of_method, plan_with
 
 HEART = NETWORK | {"latent": 128}
@@ -135,7 +136,7 @@ def test_a_layer_is_measured_by_name() -> None:
     assert {scalar.occasion for scalar in distances} == {Occasion.SYNCHRONISED}
 
 
-@pytest.mark.parametrize("seed", range(20))
+@for_each("seed", range(20))
 def test_a_random_prefix_is_never_empty_and_never_all(seed: int) -> None:
     """PLayer-FL-Random federates at least the first layer and at most all but the last, by the plan's seed."""
     network = {"name": "dense", "hidden": [4, 3, 2]}
@@ -246,7 +247,7 @@ def test_the_digest_knows_the_order_the_bounds_and_the_occasions() -> None:
     assert len(digests) == 6
 
 
-@pytest.mark.parametrize("seed", range(20))
+@for_each("seed", range(20))
 def test_views_share_the_vectors_memory_and_tile_it(seed: int) -> None:
     """Writing every view writes every number of the vector once, in the manifest's order."""
     generator = np.random.default_rng(seed)
@@ -263,7 +264,7 @@ def test_views_share_the_vectors_memory_and_tile_it(seed: int) -> None:
     assert [view.shape for view in views.values()] == [tensor.shape for tensor in manifest.tensors]
 
 
-@pytest.mark.parametrize("seed", range(20))
+@for_each("seed", range(20))
 def test_equal_seeds_start_equal_and_others_do_not(seed: int) -> None:
     """Two programs that read the same plan compute the same first bits; another seed gives others."""
     manifest, again = (manifest_of(plan_with(seed=seed)) for _ in range(2))

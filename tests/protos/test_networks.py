@@ -25,6 +25,7 @@ from protos.plan.architecture import (
     body_tensors,
     network_tensors,
 )
+from tests.for_each import for_each
 from tests.protos.architectures import KINDS, drawn
 
 ADAPTER: TypeAdapter[Any] = TypeAdapter(Architecture)
@@ -42,7 +43,7 @@ def shapes(architecture: Architecture, **sizes: int) -> dict[str, tuple[int, ...
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("seed", range(20))
+@for_each("seed", range(20))
 def test_names_say_part_and_layer_and_layers_are_whole(kind: str, seed: int) -> None:
     """A name is unique and begins with part and layer; a layer's tensors stand together, in one part."""
     network = drawn(kind, seed)
@@ -58,7 +59,7 @@ def test_names_say_part_and_layer_and_layers_are_whole(kind: str, seed: int) -> 
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("seed", range(20))
+@for_each("seed", range(20))
 def test_parts_depend_on_what_their_site_has_to_agree_on(kind: str, seed: int) -> None:
     """The body is the same at every site; the input does not know outputs, common and head no columns."""
     network = drawn(kind, seed)
@@ -77,7 +78,7 @@ def test_parts_depend_on_what_their_site_has_to_agree_on(kind: str, seed: int) -
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("seed", range(20))
+@for_each("seed", range(20))
 def test_every_architecture_survives_its_plan(kind: str, seed: int) -> None:
     """What is written to a plan reads back as the same record, chosen by its name."""
     architecture = drawn(kind, seed).architecture
@@ -237,7 +238,7 @@ def test_a_wrong_network_is_refused(fields: dict[str, Any]) -> None:
         read(**fields)
 
 
-@pytest.mark.parametrize("seed", range(10))
+@for_each("seed", range(10))
 def test_first_layers_start_in_the_range_of_their_inputs(seed: int) -> None:
     """Every linear map of a chain starts in ±1/√fan-in, weights and biases alike."""
     generator = np.random.default_rng(seed)

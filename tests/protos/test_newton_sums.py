@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from protos.numbers.newton_sums import NewtonSums, OutOfBound, announced, number_count, read_announced
+from tests.for_each import for_each
 
 
 def _sums(seed: int, columns: int = 5, outputs: int = 2) -> NewtonSums:
@@ -14,7 +15,7 @@ def _sums(seed: int, columns: int = 5, outputs: int = 2) -> NewtonSums:
     return NewtonSums(hessian=rows.transpose(0, 2, 1) @ rows / 4, gradient=generator.normal(size=(outputs, columns)))
 
 
-@pytest.mark.parametrize("seed", range(20))
+@for_each("seed", range(20))
 def test_sums_come_back_from_their_integers(seed: int) -> None:
     """Decoding the integers of a site gives its H and g to within half a unit of the scale."""
     sums = _sums(seed)
@@ -27,7 +28,7 @@ def test_sums_come_back_from_their_integers(seed: int) -> None:
     np.testing.assert_allclose(back.gradient, sums.gradient, rtol=0, atol=2.0**-37)
 
 
-@pytest.mark.parametrize("seed", range(20))
+@for_each("seed", range(20))
 def test_announced_sums_are_exact(seed: int) -> None:
     """Integers of any sign and size survive the way down as float32."""
     generator = np.random.default_rng(seed)

@@ -13,6 +13,7 @@ from pydantic import ValidationError
 from protos.errors import ProtocolError
 from protos.plan.canonical import digest
 from protos.plan.plan import LARGEST_PLAN_BYTES, Plan, plan_from_wire
+from tests.for_each import for_each
 from tests.protos.examples import (
     FEDERATED_AVERAGING,
     LOCAL_ONLY,
@@ -82,7 +83,7 @@ FIRST_VALUES: dict[str, Any] = {"columns": ["age"], "outputs": 1}
 
 
 @pytest.mark.parametrize("method", METHODS, ids=lambda method: method["name"])
-@pytest.mark.parametrize("rounds", range(2, 8, 2))
+@for_each("rounds", range(2, 8, 2))
 def test_a_plan_survives_the_wire(method: dict[str, Any], rounds: int) -> None:
     """What a coordinator announces is read back as the same plan, bytes and digest."""
     schedule = {"aggregate": "every-epoch", "epochs": rounds, "batches_per_epoch": 3}
@@ -144,7 +145,7 @@ def test_the_smallest_quorum_follows_the_formula(sites: int, colluders: int, sma
     assert plan.smallest_masked_quorum == smallest
 
 
-@pytest.mark.parametrize("sites", range(3, 101))
+@for_each("sites", range(3, 101))
 def test_any_two_masked_quorums_share_an_honest_site(sites: int) -> None:
     """Two quorums of N sites overlap in more than c of them, for every c that a plan can assume."""
     for colluders in range(sites - 1):

@@ -10,6 +10,7 @@ from blake3 import blake3
 
 from protos.wire.messages import Offer, Stage
 from protos.wire.positions import DOWN_CHUNK_PARAMETERS, down_chunks, down_slice, parameters_digest, position
+from tests.for_each import for_each
 
 SIZES = (0, 1, DOWN_CHUNK_PARAMETERS - 1, DOWN_CHUNK_PARAMETERS, DOWN_CHUNK_PARAMETERS + 1, 717_640)
 
@@ -25,7 +26,7 @@ def test_chunks_tile_the_vector(size: int) -> None:
     np.testing.assert_array_equal(np.concatenate([*parts, np.empty(0, np.float32)]), vector)
 
 
-@pytest.mark.parametrize("seed", range(20))
+@for_each("seed", range(20))
 def test_the_digest_is_of_the_little_endian_bytes(seed: int) -> None:
     """BLAKE3 over all chunks in order is the digest, so it can be computed while they arrive."""
     vector = np.random.default_rng(seed).standard_normal(seed * 977).astype(np.float32)
@@ -37,7 +38,7 @@ def test_the_digest_is_of_the_little_endian_bytes(seed: int) -> None:
     assert parameters_digest(vector) == hasher.digest()
 
 
-@pytest.mark.parametrize("seed", range(20))
+@for_each("seed", range(20))
 def test_one_changed_bit_changes_the_digest(seed: int) -> None:
     """A single flipped bit anywhere, even the sign of a zero, is seen."""
     generator = np.random.default_rng(seed)

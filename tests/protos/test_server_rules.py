@@ -16,6 +16,7 @@ from protos.plan.manifest import manifest_of
 from protos.plan.plan import EqualWeights, Plan, RowWeights
 from protos.plan.server_rules import RuleState, apply_rule, begin_rule
 from tests.coordinator.totals import plan_of, sums_of
+from tests.for_each import for_each
 
 Float32 = npt.NDArray[np.float32]
 MEAN: dict[str, Any] = {"name": "fedavg"}
@@ -68,8 +69,8 @@ def test_a_weight_is_found_by_its_name_wherever_it_stands() -> None:
     assert sums.weight(plan.weighting) == 96 / 1024
 
 
-@pytest.mark.parametrize("seed", range(20))
 @pytest.mark.parametrize("size", [4, BLOCK - 1, BLOCK, BLOCK + 1, 3 * BLOCK + 7])
+@for_each("seed", range(20))
 def test_the_mean_rule_adds_the_mean(size: int, seed: int) -> None:
     """Next is received plus sum over weight, computed in float64 and rounded once, block by block."""
     generator = np.random.default_rng(seed)
@@ -177,7 +178,7 @@ def test_control_variates_follow_the_mean_change() -> None:
     np.testing.assert_array_equal(state["control"], np.full(4, 0.75))
 
 
-@pytest.mark.parametrize("seed", range(10))
+@for_each("seed", range(10))
 def test_the_control_is_the_mean_of_the_sites_own(seed: int) -> None:
     """Over many rounds in which all contribute, c stays the mean of the c_i that sites keep for themselves."""
     generator = np.random.default_rng(seed)

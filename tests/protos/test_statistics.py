@@ -14,6 +14,7 @@ from protos.plan.manifest import Occasion, manifest_of
 from protos.plan.plan import Plan
 from protos.plan.volume import most_bytes, rounds_with
 from protos.wire.messages import Stage
+from tests.for_each import for_each
 from tests.protos.examples import plan_of_method
 
 COLUMNS: list[dict[str, Any]] = [{"name": "age", "low": 10.0, "high": 90.0}, {"name": "sex", "codes": ["F", "M"]}]
@@ -43,7 +44,7 @@ def test_the_manifest_names_every_number_and_nothing_else() -> None:
     assert Stage.STATISTICS not in {Stage.TRAINING, Stage.PROBE, Stage.VALIDATION, Stage.REPORT}
 
 
-@pytest.mark.parametrize("seed", range(5))
+@for_each("seed", range(5))
 def test_sums_over_sites_are_the_moments_of_all_rows_together(seed: int) -> None:
     """Mean and deviation to six digits, counts exactly, however the rows lie at the sites."""
     generator = np.random.default_rng(seed)

@@ -26,6 +26,7 @@ from site_agent.hospital import read_hospital
 from site_agent.trainer.examination.admitted_rows import admit
 from site_agent.trainer.fitting import check_fit
 from site_agent.trainer.study import Outcome
+from tests.for_each import for_each
 from tests.hostile.masking_federation import identity_of
 from tests.hostile.masking_network import Network
 from tests.hostile.real_trainers import RealTrainer
@@ -210,8 +211,8 @@ def test_a_plan_for_images_is_refused_by_a_table_without(tmp_path: Path) -> None
         check_fit(plan, admit(hospital)[0], plan.site_names[0])
 
 
-@pytest.mark.parametrize("seed", range(20))
 @pytest.mark.parametrize("count", [2, 5, 12])
+@for_each("seed", range(20))
 def test_every_row_is_dealt_once_and_every_site_has_every_class(seed: int, count: int) -> None:
     """Shares differ as Dirichlet(0.5) has them; nobody is without a class."""
     classes = np.random.default_rng(seed).integers(0, 10, 1797)

@@ -7,12 +7,12 @@ import io
 from datetime import UTC, datetime, timedelta
 
 import numpy as np
-import pytest
 from rich.console import Console
 
 from protos.wire.messages import Bind, Finish, Offer, Stage
 from site_agent.agent_progress import drawn_on, shown
 from site_agent.gate.site_standing import Standing
+from tests.for_each import for_each
 
 
 def in_round(number: int) -> Standing:
@@ -49,7 +49,7 @@ def test_only_a_terminal_is_drawn_on() -> None:
     assert drawn(is_terminal=False) == ""
 
 
-@pytest.mark.parametrize("seed", range(30))
+@for_each("seed", range(30))
 def test_a_sites_pace_is_that_of_its_rounds_after_any_interruption(seed: int) -> None:
     """Rounds of a minute, streams that end for hours, repeated attempts, returns: a minute, and an end not passed."""
     generator, now = np.random.default_rng(seed), datetime(2026, 5, 1, tzinfo=UTC)

@@ -31,6 +31,7 @@ from site_agent.trainer_socket import (
     TrainerEnd,
     TrainerGone,
 )
+from tests.for_each import for_each
 
 HEADER = struct.Struct("<4sBIQ")
 MAGIC = b"GLH1"
@@ -196,7 +197,7 @@ def test_the_agent_takes_no_payload_before_it_expects_one() -> None:
         asked(frame(AGREED, {}, b"x"))
 
 
-@pytest.mark.parametrize("cut", range(1, HEADER.size + 2))
+@for_each("cut", range(1, HEADER.size + 2))
 def test_an_end_in_the_middle_of_a_frame_is_an_end(cut: int) -> None:
     """A process that dies while it writes is gone; half a message is never taken for one."""
     whole = frame(AGREED, {})
@@ -206,7 +207,7 @@ def test_an_end_in_the_middle_of_a_frame_is_an_end(cut: int) -> None:
         asked(whole[:-cut])
 
 
-@pytest.mark.parametrize("seed", range(200))
+@for_each("seed", range(200))
 def test_random_bytes_are_refused(seed: int) -> None:
     """Random bytes behind a good or a random beginning are refused, or are an end; nothing else happens."""
     generator = random.Random(seed)
@@ -221,7 +222,7 @@ def test_random_bytes_are_refused(seed: int) -> None:
         assert received(raw) is None
 
 
-@pytest.mark.parametrize("seed", range(200))
+@for_each("seed", range(200))
 def test_mutated_frames_are_refused_or_are_messages(seed: int) -> None:
     """A frame with a few changed bytes is refused, an end, or a well-formed message; never a crash."""
     generator = random.Random(seed)

@@ -10,6 +10,7 @@ from benchmarks.experiments.plans import experiment_plan
 from protos.plan.plan import Plan
 from site_agent.trainer.models.network_catalogue import build_network
 from site_agent.trainer.training.torch_losses import build_loss
+from tests.for_each import for_each
 from tests.laws.catalogue import COLUMNS, SITES, rows_at
 
 NETWORK = {"name": "dense", "hidden": [4, 3]}
@@ -58,7 +59,7 @@ def test_what_is_measured_at_a_site_follows_the_definitions() -> None:
         assert variance == pytest.approx(float(torch.tensor(first).var(correction=0)), rel=0.01)
 
 
-@pytest.mark.parametrize("seed", range(3))
+@for_each("seed", range(3))
 def test_sites_start_alike_and_drift_apart(seed: int) -> None:
     """Before training every layer of two sites has the similarity 1; after two epochs on other rows none has."""
     sites, plan = {site: rows_at(site, seed) for site in SITES}, plan_of("fedavg", seed)

@@ -10,6 +10,7 @@ import pytest
 from benchmarks.experiments.data.dealt import breast_cancer
 from benchmarks.experiments.statistics import Mean, by_seed, corrected_mean_of, difference, mean_of
 from benchmarks.experiments.variants import Predicted, Row, auroc_row, row_of
+from tests.for_each import for_each
 
 
 def row(variant: str, seed: int, site: str, value: float) -> Row:
@@ -62,7 +63,7 @@ def test_differences_are_paired() -> None:
     assert difference({1: 0.5}, {2: 0.5}) is None
 
 
-@pytest.mark.parametrize("seed", range(20))
+@for_each("seed", range(20))
 def test_the_area_by_ranks_is_scikit_learns(seed: int) -> None:
     """Ties included, for two classes and for several of which one is absent."""
     generator = np.random.default_rng(seed)

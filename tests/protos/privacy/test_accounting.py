@@ -9,6 +9,7 @@ import pytest
 from scipy.stats import norm
 
 from protos.privacy.accounting import delta_of, epsilon_of, ratio_of, together
+from tests.for_each import for_each
 
 
 def integrated_delta(epsilon: float, mu: float) -> float:
@@ -31,7 +32,7 @@ def test_a_published_value() -> None:
     assert 1 / ratio_of(1.0, 1e-5) < sqrt(2 * np.log(1.25 / 1e-5))
 
 
-@pytest.mark.parametrize("seed", range(50))
+@for_each("seed", range(50))
 def test_ratio_and_epsilon_undo_each_other_on_the_safe_side(seed: int) -> None:
     """Noise that is chosen for an epsilon never spends more than that."""
     generator = np.random.default_rng(seed)

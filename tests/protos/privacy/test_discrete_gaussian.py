@@ -11,6 +11,7 @@ from scipy.stats import chi2
 
 from protos.privacy import discrete_gaussian as sampler
 from protos.privacy.discrete_gaussian import LARGEST_VARIANCE, discrete_gaussian
+from tests.for_each import for_each
 
 UNLIKELY = 1e-6  # of a correct sampler; every test below draws from a seed, so it does not change from day to day
 
@@ -36,8 +37,8 @@ def misfit(counts: np.ndarray, chances: np.ndarray) -> float:
     return float(chi2.sf(((observed - wanted) ** 2 / wanted).sum(), len(observed) - 1))
 
 
-@pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("variance", [1, 2, 3, 7, 20, 90])
+@for_each("seed", range(3))
 def test_samples_fit_the_exact_chances(variance: int, seed: int) -> None:
     """40,000 samples lie on the integers as exp(-x^2 / (2 variance)) says."""
     most = 3 * int(sqrt(variance)) + 1

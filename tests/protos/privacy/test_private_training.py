@@ -20,6 +20,7 @@ from protos.plan.server_rules import apply_rule, begin_rule
 from protos.plan.volume import most_bytes
 from protos.privacy.accounting import PRIVATE_SCALE, delta_of, together
 from protos.wire.messages import Stage
+from tests.for_each import for_each
 from tests.protos.examples import listed
 from tests.protos.privacy.private_plans import PROMISE, private_network_plan, private_plan
 
@@ -144,7 +145,7 @@ def test_sums_of_a_hundred_sites_fit_their_words(rounds: int) -> None:
     assert training.bound >= LARGEST_PATIENTS * PRIVATE_SCALE + 64 * sqrt(training.share_variance)
 
 
-@pytest.mark.parametrize("seed", range(3))
+@for_each("seed", range(3))
 def test_a_step_is_the_rate_times_the_clipped_sum_over_the_declared_patients(seed: int) -> None:
     """By hand: parameters less rate * clip * sum / (patients * scale)."""
     plan = private_network_plan({"patients": 250, "clip": 0.5}, optimiser={"name": "sgd", "learning_rate": 2.0})

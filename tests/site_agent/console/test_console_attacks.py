@@ -17,6 +17,7 @@ from site_agent.console.console_actions import ACTS
 from site_agent.console.console_links import LINK_SECONDS, Role
 from site_agent.console.console_requests import LONGEST_FORM_BYTES, RefusedRequest, read_form, read_head
 from site_agent.state_folders import audit_log_path
+from tests.for_each import for_each
 from tests.site_agent.console.running_console import Answer, Running, Visitor, make_hospital, running_console
 
 HEADERS = {
@@ -315,7 +316,7 @@ def test_an_ambiguous_head_is_refused(running: Running, lines: str) -> None:
     assert running.raw(b"GET http://evil.example/ HTTP/1.1\r\n\r\n").status == 400
 
 
-@pytest.mark.parametrize("seed", range(20))
+@for_each("seed", range(20))
 def test_no_bytes_make_the_reading_fail(seed: int) -> None:
     """Whatever a head or a form is changed to, it is read or refused; nothing else happens."""
     generator = random.Random(seed)

@@ -27,6 +27,7 @@ from site_agent.trainer.data.tables import read_table
 from site_agent.trainer.evaluation import scores_of
 from site_agent.trainer.saved_model import SavedModel, save_model
 from site_agent.trainer.study import Outcome, Study
+from tests.for_each import for_each
 from tests.site_agent.trainer.sites import Table, conclude, make_plan, make_site, make_study, prepare, run_rounds
 
 Kind: TypeAlias = Literal["own-columns", "agreed-columns", "common-and-own", "own-module"]
@@ -275,7 +276,7 @@ def test_a_table_that_does_not_fit_leaves_no_output(tmp_path: Path) -> None:
     assert not (tmp_path / "out.csv").exists()
 
 
-@pytest.mark.parametrize("seed", range(5))
+@for_each("seed", range(5))
 def test_columns_that_nobody_reads_come_back_as_they_are(tmp_path: Path, seed: int) -> None:
     """Identifiers beside the contract keep every character, whatever it is; the predictions do not change."""
     trained = _trained(tmp_path)

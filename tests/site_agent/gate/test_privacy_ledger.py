@@ -27,6 +27,7 @@ from site_agent.gate.privacy_ledger import PrivacyLedger, with_noise
 from site_agent.gate.site_log import AuditError, AuditLog
 from site_agent.gate.spent import Release, Spent
 from site_agent.hospital import Policy, PrivacyLimits
+from tests.for_each import for_each
 from tests.protos.privacy.private_plans import private_plan
 from tests.rehearsal.gates import gate_for, policy_with
 from tests.site_agent.trainer.prior.prior_federation import prior_plan
@@ -230,7 +231,7 @@ def test_the_end_of_a_run_removes_the_numbers_and_no_payment(tmp_path: Path, aud
     assert spent(tmp_path, audit) == [1.0]
 
 
-@pytest.mark.parametrize("seed", range(3))
+@for_each("seed", range(3))
 def test_the_noise_of_a_site_has_the_variance_of_its_share(seed: int) -> None:
     """Over 300 draws of every number the variance is the plan's within the limits of chance."""
     assert PLAN.prior is not None

@@ -19,6 +19,7 @@ from site_agent.gate.permission import PolicyForbids, decide_plan
 from site_agent.gate.privacy_ledger import PrivacyLedger, standing, with_noise
 from site_agent.gate.site_log import AuditLog
 from site_agent.hospital import Hospital, Policy, PrivacyLimits
+from tests.for_each import for_each
 from tests.protos.privacy.private_plans import private_network_plan
 from tests.rehearsal.gates import gate_for, policy_with
 
@@ -172,7 +173,7 @@ def test_the_end_of_a_run_removes_the_numbers_of_all_rounds(tmp_path: Path, audi
     assert spent(tmp_path, audit) == [1.0]
 
 
-@pytest.mark.parametrize("seed", range(3))
+@for_each("seed", range(3))
 def test_noise_has_the_variance_of_one_round_s_share(seed: int) -> None:
     """Over many draws the variance is that of the plan's share for each of its rounds, within the limits of chance."""
     generator, training = np.random.default_rng(seed), PLAN.private_training

@@ -14,6 +14,7 @@ from site_agent.approvals import approve, keep_plan, last_approved
 from site_agent.gate.site_log import AuditLog
 from site_agent.service.state_moves import is_of_old_version, move_old_state
 from site_agent.state_folders import agent_folder, audit_log_path, gate_folder
+from tests.for_each import for_each
 from tests.hostile.masking_federation import masked_plan
 from tests.pki.whole_site import SiteKeys
 
@@ -67,7 +68,7 @@ def test_everything_is_moved_and_nothing_is_lost(tmp_path: Path) -> None:
     assert last_approved(state, other) is not None
 
 
-@pytest.mark.parametrize("cut", range(8))
+@for_each("cut", range(8))
 def test_a_power_cut_at_any_move_is_made_up_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cut: int) -> None:
     """Moved in two halves or at once, the folders are the same."""
     state, whole = old_state(tmp_path / "state", "run_joined", "run_finished"), tmp_path / "whole"

@@ -10,13 +10,14 @@ import pytest
 from protos.wire.messages import MalformedMessage
 from site_agent.trainer.answered_rounds import AnsweredRounds
 from site_agent.trainer_socket import Train
+from tests.for_each import for_each
 from tests.hostile.masking_federation import masked_plan
 
 PLAN = masked_plan("abc")
 
 
 @pytest.mark.parametrize("budget", [0, 1, 3])
-@pytest.mark.parametrize("seed", range(20))
+@for_each("seed", range(20))
 def test_over_any_sequence_the_answers_stay_within_rounds_and_budget(tmp_path: Path, seed: int, budget: int) -> None:
     """Rounds, draws, values and restarts in any order: distinct questions are at most the rounds and the budget."""
     luck, answered = random.Random(seed), set[tuple[int, int, bytes]]()

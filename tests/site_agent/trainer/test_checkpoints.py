@@ -11,11 +11,12 @@ import pytest
 
 from protos.errors import ConfigurationError, UnavailableError
 from site_agent.trainer.checkpoints import Json, Tensors, load, save
+from tests.for_each import for_each
 
 FACTS: dict[str, Json] = {"round": 3, "loss": 0.1, "columns": ["age", "größe"], "nothing": None}
 
 
-@pytest.mark.parametrize("seed", range(10))
+@for_each("seed", range(10))
 def test_what_is_saved_is_loaded_to_the_last_bit(tmp_path: Path, seed: int) -> None:
     """Any shape and kind of number, transposed or not, facts included."""
     generator = np.random.default_rng(seed)

@@ -13,6 +13,7 @@ from torch import nn
 
 from site_agent.trainer.choice import Choice, Rule
 from site_agent.trainer.training.bridge import FlatNetwork
+from tests.for_each import for_each
 
 NAN = float("nan")
 
@@ -49,7 +50,7 @@ def test_the_lowest_validation_loss_is_kept() -> None:
     assert kept == [None, 1, 1, 3, 3, 3, 6, 6]
 
 
-@pytest.mark.parametrize("seed", range(20))
+@for_each("seed", range(20))
 def test_the_own_best_is_the_first_minimum(seed: int) -> None:
     """For any losses, the model of the first of the smallest."""
     losses = [float(loss) for loss in np.round(np.random.default_rng(seed).random(30), 1)]
@@ -79,7 +80,7 @@ def test_what_is_kept_is_a_copy() -> None:
         assert _restored(choice) == 3.0
 
 
-@pytest.mark.parametrize("seed", range(10))
+@for_each("seed", range(10))
 def test_the_best_of_all_sites_is_followed_a_round_later(seed: int) -> None:
     """The offer of the round after says which round was best so far; the last two come with the result."""
     generator = np.random.default_rng(seed)

@@ -10,11 +10,12 @@ import pytest
 from sklearn import metrics
 
 from site_agent.trainer.evaluation import HeldOutRows, evaluate, measure, probabilities
+from tests.for_each import for_each
 
 TWO = ("negative", "positive")
 
 
-@pytest.mark.parametrize("seed", range(20))
+@for_each("seed", range(20))
 def test_two_classes_are_measured_as_scikit_learn_does(seed: int) -> None:
     """All seven metrics, the probability cut at 0.5."""
     generator = np.random.default_rng(seed)
@@ -37,7 +38,7 @@ def test_two_classes_are_measured_as_scikit_learn_does(seed: int) -> None:
     )
 
 
-@pytest.mark.parametrize("seed", range(20))
+@for_each("seed", range(20))
 def test_several_classes_are_measured_one_against_the_rest(seed: int) -> None:
     """With all classes present, the macro means of scikit-learn."""
     generator = np.random.default_rng(seed)

@@ -16,6 +16,7 @@ from site_agent.trainer import baselines
 from site_agent.trainer.baselines import FOLDS, Baseline, baseline_of, fit_baseline
 from site_agent.trainer.data.contract import Task
 from site_agent.trainer.data.dataset import Dataset, Examples
+from tests.for_each import for_each
 
 TASKS: tuple[Task, ...] = ("binary", "multi-class", "regression")
 CLASSES = {"binary": ("negative", "positive"), "multi-class": ("a", "b", "c"), "regression": ()}
@@ -51,7 +52,7 @@ def bits(baseline: Baseline) -> list[bytes]:
 
 
 @pytest.mark.parametrize("task", TASKS)
-@pytest.mark.parametrize("seed", range(5))
+@for_each("seed", range(5))
 def test_it_repeats_to_the_bit_and_follows_its_seed(task: Task, seed: int) -> None:
     """Equal rows and seed, equal bits in the model and out of fold; another seed, another forest."""
     dataset = made_up(task, seed)
@@ -75,7 +76,7 @@ def test_it_reads_training_rows_alone(task: Task) -> None:
 
 
 @pytest.mark.parametrize("task", TASKS)
-@pytest.mark.parametrize("seed", range(3))
+@for_each("seed", range(3))
 def test_kept_arrays_say_the_same(task: Task, seed: int) -> None:
     """Read again they give the same bits, and for each row alone too."""
     dataset = made_up(task, seed)
@@ -89,7 +90,7 @@ def test_kept_arrays_say_the_same(task: Task, seed: int) -> None:
         np.testing.assert_array_equal(baseline.predictions(features[row : row + 1])[0], predictions[row])
 
 
-@pytest.mark.parametrize("seed", range(5))
+@for_each("seed", range(5))
 def test_a_binary_opinion_is_a_bounded_mean_of_two_logits(seed: int) -> None:
     """Scikit-learn's own probabilities p, as log((p + .005) / (1 - p + .005)), at the shares of the two models."""
     dataset = made_up("binary", seed)
@@ -167,7 +168,7 @@ def _out_of_fold(dataset: Dataset, folds: np.ndarray) -> np.ndarray:
         return fit_baseline(dataset, 5).out_of_fold
 
 
-@pytest.mark.parametrize("seed", range(20))
+@for_each("seed", range(20))
 def test_a_patient_is_in_one_fold_and_classes_are_in_all(seed: int) -> None:
     """Rows of one patient stay together; each fold has its part of the rarer class."""
     generator = np.random.default_rng(seed)
@@ -182,7 +183,7 @@ def test_a_patient_is_in_one_fold_and_classes_are_in_all(seed: int) -> None:
     assert max(positive) - min(positive) <= 1
 
 
-@pytest.mark.parametrize("seed", range(10))
+@for_each("seed", range(10))
 def test_the_forests_share_is_the_probability_that_it_is_better(seed: int) -> None:
     """Of a normal with the mean and standard error of the patients' differences; halves where nothing differs."""
     generator = np.random.default_rng(seed)

@@ -10,6 +10,7 @@ from sklearn.ensemble import RandomForestClassifier, RandomForestRegressor
 
 from site_agent.trainer import forest as forests
 from site_agent.trainer.forest import Forest, forest_of
+from tests.for_each import for_each
 
 
 def table(seed: int, classes: int, rows: int = 60) -> tuple[np.ndarray, np.ndarray]:
@@ -25,7 +26,7 @@ def table(seed: int, classes: int, rows: int = 60) -> tuple[np.ndarray, np.ndarr
 
 
 @pytest.mark.parametrize("classes", [2, 3, 5])
-@pytest.mark.parametrize("seed", range(10))
+@for_each("seed", range(10))
 def test_shares_of_classes_equal_scikit_learns(seed: int, classes: int) -> None:
     """To 1e-12, for rows it was grown from and others, thresholds themselves included."""
     features, labels = table(seed, classes)
@@ -37,7 +38,7 @@ def test_shares_of_classes_equal_scikit_learns(seed: int, classes: int) -> None:
     np.testing.assert_allclose(forest.answers(others), grown.predict_proba(others), rtol=0, atol=1e-12)
 
 
-@pytest.mark.parametrize("seed", range(10))
+@for_each("seed", range(10))
 def test_numbers_equal_scikit_learns(seed: int) -> None:
     """A forest for a number gives the mean of its trees."""
     features, labels = table(seed, 4)

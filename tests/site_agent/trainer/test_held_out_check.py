@@ -15,6 +15,7 @@ from site_agent.trainer.held_out_check import is_harmful
 from site_agent.trainer.site_network import Seeds
 from site_agent.trainer.study import Answer, Asked, Study
 from site_agent.trainer.training.bridge import Vector
+from tests.for_each import for_each
 from tests.laws.catalogue import NAMES, catalogue_plan, rows_at
 
 RULE = HeldOutLoss(rule="held-out-loss", quorum=2, standard_errors=2.0, largest_rise=0.2)
@@ -68,7 +69,7 @@ def test_noise_alone_is_rarely_refused(rows: int, scale: float) -> None:
     assert refused == 0 or rows >= 4
 
 
-@pytest.mark.parametrize("seed", range(20))
+@for_each("seed", range(20))
 def test_a_large_rise_of_many_rows_is_refused_and_a_small_one_is_not(seed: int) -> None:
     """Both have to hold: more than the share of the plan, and beyond noise."""
     generator = np.random.default_rng(seed)

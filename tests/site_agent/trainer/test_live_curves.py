@@ -19,6 +19,7 @@ from site_agent.trainer.data.preprocessing import Preprocessing
 from site_agent.trainer.live_curves import LiveCurves
 from site_agent.trainer.live_page import LivePage, live_path
 from site_agent.trainer.study import Asked, Study
+from tests.for_each import for_each
 from tests.site_agent.trainer.sites import first_values, make_plan, make_site, numbers_of, prepare, run_rounds
 
 PLAN = make_plan(schedule={"aggregate": "every-epoch", "epochs": 6, "batches_per_epoch": 4})
@@ -157,7 +158,7 @@ def test_lines_share_their_axes_and_say_what_they_are() -> None:
     assert curves({"a": []}, what="Loss", lowest_is_best=True) == ""
 
 
-@pytest.mark.parametrize("rounds", range(1, 5))
+@for_each("rounds", range(1, 5))
 def test_a_short_run_is_shown(tmp_path: Path, rounds: int) -> None:
     """From the first measured round on the page has its figures, as points and in a table."""
     place = live_path(tmp_path, "study-v1-0123456789ab")
@@ -174,7 +175,7 @@ def test_a_short_run_is_shown(tmp_path: Path, rounds: int) -> None:
     assert "After 1 round the loss was not finite" in text
 
 
-@pytest.mark.parametrize("seed", range(10))
+@for_each("seed", range(10))
 def test_a_long_run_keeps_its_best_round(tmp_path: Path, seed: int) -> None:
     """Of thousands of rounds some hundred points are drawn; the first, the last and the best one are among them."""
     place = live_path(tmp_path, "study-v1-0123456789ab")

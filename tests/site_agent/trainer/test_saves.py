@@ -14,6 +14,7 @@ from protos.plan.plan import Plan
 from protos.wire.messages import Saved
 from site_agent.trainer.data.dataset import Dataset
 from site_agent.trainer.saves import SavedStudy, Saves
+from tests.for_each import for_each
 from tests.laws.catalogue import catalogue_plan, rows_at
 
 PLAN: Plan = catalogue_plan("fedavg")
@@ -62,7 +63,7 @@ def test_a_state_comes_back_to_the_bit(tmp_path: Path) -> None:
     assert file_of(tmp_path, 3).stat().st_mode & 0o777 == 0o600
 
 
-@pytest.mark.parametrize("seed", range(15))
+@for_each("seed", range(15))
 def test_a_damaged_state_counts_as_not_there(tmp_path: Path, seed: int) -> None:
     """A flipped bit or a cut anywhere: the state before it is what this site goes on from."""
     written(tmp_path, 3, 5)

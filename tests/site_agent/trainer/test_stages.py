@@ -10,6 +10,7 @@ import pytest
 from protos.wire.messages import MalformedMessage, Stage
 from site_agent.trainer.site_network import Seeds
 from site_agent.trainer.study import Asked, Study
+from tests.for_each import for_each
 from tests.site_agent.trainer.methods.tiny import (
     AHUS,
     BERLIN,
@@ -64,7 +65,7 @@ def _best_of(seed: int) -> tuple[Federation, dict[int, dict[str, Named]]]:
     return _federate(seed=seed, checkpoint="global", schedule=schedule(4, steps=1), optimiser=rate)
 
 
-@pytest.mark.parametrize("seed", range(12))
+@for_each("seed", range(12))
 def test_every_site_ends_with_the_round_that_was_best_over_all(seed: int) -> None:
     """The coordinator's mean of the sites' losses says which; the last aggregate and the one before it included."""
     federation, seen = _best_of(seed)

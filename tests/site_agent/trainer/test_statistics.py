@@ -16,6 +16,7 @@ from protos.plan.plan import Plan
 from site_agent.hospital import Hospital, read_hospital
 from site_agent.trainer.own_statistics import own_numbers
 from site_agent.trainer.released_columns import FILE, ReleasedBefore
+from tests.for_each import for_each
 from tests.site_agent.trainer.sites import make_plan
 
 AGES = [20.0, 30.0, 40.0, None, 50.0, 60.0, 70.0, 80.0, 90.0, 200.0, 25.0, 35.0]
@@ -139,7 +140,7 @@ def test_the_memory_holds_no_value(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("smallest_cell", [1, 2, 3, 5])
-@pytest.mark.parametrize("seed", range(20))
+@for_each("seed", range(20))
 def test_a_column_is_released_again_only_if_enough_rows_differ(tmp_path: Path, seed: int, smallest_cell: int) -> None:
     """Any number of changed rows below the smallest cell is refused, any from it on is answered."""
     generator = np.random.default_rng(seed)

@@ -13,6 +13,7 @@ from protos.plan.plan import Plan
 from protos.wire.messages import MalformedMessage
 from site_agent.trainer.network_baselines import train_alone
 from site_agent.trainer.study import Asked, Study
+from tests.for_each import for_each
 from tests.site_agent.trainer.sites import (
     NAMES,
     at_the_end,
@@ -37,8 +38,8 @@ def _three(folder: Path, plan: Plan) -> list[Study]:
     return [make_study(config, plan) for config in configs]
 
 
-@pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("dropout", [0.0, 0.2])
+@for_each("seed", range(3))
 def test_the_same_seed_gives_the_same_bits(tmp_path: Path, seed: int, dropout: float) -> None:
     """Also when one of the two trains alone in between."""
     architecture = make_plan().architecture.model_dump() | {"dropout": dropout}
@@ -95,7 +96,7 @@ def test_sites_differ_in_what_is_theirs_and_start_equal_in_what_is_shared(tmp_pa
     np.testing.assert_array_equal(np.concatenate(body), first_values(plan, one))
 
 
-@pytest.mark.parametrize("seed", range(3))
+@for_each("seed", range(3))
 def test_two_sites_meet_at_the_mean(tmp_path: Path, seed: int) -> None:
     """After a round of Global Layers every body is the mean of the bodies, and nothing private moved."""
     plan = make_plan(seed=seed)
@@ -116,7 +117,7 @@ def test_two_sites_meet_at_the_mean(tmp_path: Path, seed: int) -> None:
                 np.testing.assert_array_equal(value, own[name])
 
 
-@pytest.mark.parametrize("seed", range(5))
+@for_each("seed", range(5))
 def test_a_change_is_the_bodys_in_the_manifests_order(tmp_path: Path, seed: int) -> None:
     """Received plus change is the trained body; of the private tensors nothing is in it."""
     plan = make_plan(seed=seed)

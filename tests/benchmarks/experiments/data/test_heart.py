@@ -14,6 +14,7 @@ from protos.errors import ConfigurationError
 from site_agent.hospital import Split
 from site_agent.trainer.data.contract import read_contract
 from site_agent.trainer.data.dataset import align, prepare
+from tests.for_each import for_each
 
 from .conftest import DATA, needs_heart
 
@@ -63,7 +64,7 @@ def test_the_number_of_columns_is_the_same_for_all_seeds(recipe: Recipe, widths:
 
 @needs_heart
 @pytest.mark.parametrize("site", ["south-africa", "faisalabad"])
-@pytest.mark.parametrize("seed", range(3))
+@for_each("seed", range(3))
 def test_the_papers_recipe_is_what_a_hospital_gets(site: str, seed: int) -> None:
     """Where the contract leaves nothing open, the deployment's own command reads the same bits."""
     deployed, _ = prepare(DATA / "heart" / FILES[site], read_contract(CONTRACTS / f"{site}.yaml"), Split(seed=seed))

@@ -10,6 +10,7 @@ import pytest
 
 from benchmarks.experiments.data.dealt import breast_cancer
 from benchmarks.experiments.data.piecewise import encode_values, piecewise_linear
+from tests.for_each import for_each
 
 
 def equation_1(value: float, ends: npt.NDArray[np.float64]) -> list[float]:
@@ -26,7 +27,7 @@ def equation_1(value: float, ends: npt.NDArray[np.float64]) -> list[float]:
     return encoded
 
 
-@pytest.mark.parametrize("seed", range(20))
+@for_each("seed", range(20))
 def test_the_encoder_is_equation_1(seed: int) -> None:
     """Inside, between and beyond the bins, and exactly on their ends."""
     generator = np.random.default_rng(seed)
@@ -61,7 +62,7 @@ def test_a_constant_column_says_nothing() -> None:
     assert not encode_values(np.array([1.0, 2.0]), np.ones(11)).any()
 
 
-@pytest.mark.parametrize("seed", range(5))
+@for_each("seed", range(5))
 def test_scaling_first_changes_nothing(seed: int) -> None:
     """The encoding of a z-score is that of the number itself, so it can come after the scaling."""
     generator = np.random.default_rng(seed)

@@ -7,13 +7,14 @@ import pytest
 
 from benchmarks.experiments.data.uci_centres import CENTRES, fed_heart, player_heart
 from benchmarks.experiments.data.views import pooled
+from tests.for_each import for_each
 
 from .conftest import DATA, needs_heart
 
 pytestmark = needs_heart
 
 
-@pytest.mark.parametrize("seed", range(5))
+@for_each("seed", range(5))
 def test_fed_heart_has_flambys_parts(seed: int) -> None:
     """199/104, 172/89, 30/16 and 85/45 rows of 13 columns; a fifth of the former chooses, rounded down."""
     sites = fed_heart(DATA, seed)

@@ -14,9 +14,10 @@ from benchmarks.experiments.data.views import (
     pooled,
     union_of_columns,
 )
+from tests.for_each import for_each
 
 
-@pytest.mark.parametrize("seed", range(5))
+@for_each("seed", range(5))
 def test_every_patient_is_at_one_site(seed: int) -> None:
     """569 patients, each in one part of one site, and each site with its own families of columns."""
     sites = breast_cancer(seed)
@@ -27,7 +28,7 @@ def test_every_patient_is_at_one_site(seed: int) -> None:
     assert [len(site.columns) for site in sites.values()] == [10 * len(families) for families in FAMILIES.values()]
 
 
-@pytest.mark.parametrize("seed", range(5))
+@for_each("seed", range(5))
 def test_equal_seeds_deal_equally(seed: int) -> None:
     """Methods that are compared on a seed see the same bits."""
     assert [site.digest for site in breast_cancer(seed).values()] == [

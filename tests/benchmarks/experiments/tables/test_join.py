@@ -15,6 +15,7 @@ from benchmarks.experiments.tables.catalogue import TABLES
 from benchmarks.experiments.tables.join_page import MEAN, bar_lines, figures_of, render_join
 from benchmarks.experiments.variants import Row
 from global_layers.frames import tables_of
+from tests.for_each import for_each
 
 
 def clinics(number: int, rows: int, seed: int = 0) -> NaturalSites:
@@ -28,7 +29,7 @@ def clinics(number: int, rows: int, seed: int = 0) -> NaturalSites:
     return NaturalSites(tables=tables, concepts=concepts)
 
 
-@pytest.mark.parametrize("seed", range(400, 410))
+@for_each("seed", range(400, 410))
 def test_only_the_hospital_that_joins_has_few_rows(seed: int) -> None:
     """The others keep all of theirs, fewer rows are a part of more, and the test rows never change."""
     sites = clinics(4, 90)

@@ -17,6 +17,7 @@ from site_agent.commands.data_commands import data
 from site_agent.desk.drafting.concept_names import likeness
 from site_agent.desk.drafting.describe import describe
 from site_agent.trainer.data.contract import read_contract
+from tests.for_each import for_each
 
 _CHOLESTEROL = NumberConcept(
     kind="number",
@@ -58,8 +59,8 @@ def test_on_the_heart_clinics_nothing_wrong_is_proposed(style: str, fewest: int)
     assert style in STYLES
 
 
-@pytest.mark.parametrize("seed", range(20))
 @pytest.mark.parametrize("unit", ["mg/dl", "mmol/l"])
+@for_each("seed", range(20))
 def test_the_unit_that_the_values_fit_is_proposed(tmp_path: Path, seed: int, unit: str) -> None:
     """Cholesterol in another unit of the plan has this unit in the draft."""
     outcome: list[object] = [place % 2 for place in range(120)]

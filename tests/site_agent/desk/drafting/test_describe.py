@@ -16,6 +16,7 @@ from site_agent.desk.drafting.describe import describe
 from site_agent.trainer.data.contract import CategoricalFeature, Contract, DateFeature, NumericFeature
 from site_agent.trainer.data.disguised import disguised_numbers
 from site_agent.trainer.data.tables import survey_table
+from tests.for_each import for_each
 
 REPOSITORY = Path(__file__).parents[4]
 HEART = REPOSITORY.parent / "shared" / "data" / "heart"
@@ -123,7 +124,7 @@ def test_a_marker_that_means_itself_somewhere_stays_with_its_columns(tmp_path: P
     assert text.count("suspicious: -9") == 3
 
 
-@pytest.mark.parametrize("seed", range(50))
+@for_each("seed", range(50))
 def test_a_drafted_range_holds_every_value_and_ends_at_none(seed: int) -> None:
     """Rounded outward, and a table without negative numbers is given no negative limit."""
     generator = np.random.default_rng(seed)
@@ -236,7 +237,7 @@ def _of_dates(tmp_path: Path, cells: list[str]) -> tuple[Contract, str]:
     return _drafted(_made(tmp_path, ["patient,seen,age,outcome", *lines]))
 
 
-@pytest.mark.parametrize("seed", range(12))
+@for_each("seed", range(12))
 def test_every_way_in_which_dates_are_written_is_drafted(tmp_path: Path, seed: int) -> None:
     """Two or three ways in any shares: the draft names them all with their counts, and reads every row."""
     generator = np.random.default_rng(seed)

@@ -18,6 +18,7 @@ from site_agent.trainer.data.column_profile import Profile, effective_rows, prof
 from site_agent.trainer.data.contract import Contract
 from site_agent.trainer.data.tables import Table
 from site_agent.trainer.evaluation import HeldOutRows
+from tests.for_each import for_each
 
 CONTRACT = parse_document(
     b"""
@@ -96,7 +97,7 @@ def test_repeated_rows_of_patients_raise_no_alarm_of_their_own() -> None:
     assert by_row >= 25
 
 
-@pytest.mark.parametrize("seed", range(10))
+@for_each("seed", range(10))
 def test_a_real_drift_is_found_and_named(seed: int) -> None:
     """An age that rose by one deviation, and a pressure that is no longer measured in a third of the rows."""
     generator = np.random.default_rng(seed)

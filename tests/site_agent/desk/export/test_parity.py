@@ -39,6 +39,7 @@ from site_agent.trainer.data.preprocessing import fit
 from site_agent.trainer.data.tables import Table
 from site_agent.trainer.saved_model import SavedModel
 from site_agent.trainer.soft_target_training import added_columns
+from tests.for_each import for_each
 from tests.site_agent.trainer.sites import SMALL, make_plan
 
 TARGETS: dict[str, dict[str, object]] = {
@@ -287,7 +288,7 @@ def drawn_model(generator: np.random.Generator) -> SavedModel:
     return SavedModel(plan=plan, preprocessing=preprocessing, values=values, report={}, profile=profile)
 
 
-@pytest.mark.parametrize("seed", range(40))
+@for_each("seed", range(40))
 def test_every_encoding_is_written_down(seed: int) -> None:
     """Numbers, dates and codes however encoded, missing, rare and unseen values among them: three ways, one answer."""
     pytest.importorskip("onnxruntime")
@@ -306,7 +307,7 @@ def as_text(feature: Feature | DayColumn, value: float, decimal: str, generator:
     return date.fromordinal(int(value) + FIRST_DAY).strftime(feature.pattern)
 
 
-@pytest.mark.parametrize("seed", range(40))
+@for_each("seed", range(40))
 def test_a_table_is_answered_by_predictions_as_by_the_loader(seed: int, tmp_path: Path) -> None:
     """Cells as text through `site-agent predict`'s reading and through the loader: equal answers, equal silences."""
     generator = np.random.default_rng(1000 + seed)

@@ -11,6 +11,7 @@ from site_agent.desk.findings.thresholds import at_thresholds
 from site_agent.trainer.comparison.calibration import smoothed
 from site_agent.trainer.comparison.resampling import over_patients
 from site_agent.trainer.evaluation import Scores, probabilities
+from tests.for_each import for_each
 
 ERROR, INDEX = NAMES
 
@@ -44,7 +45,7 @@ def test_the_interval_of_net_benefit_covers_the_truth() -> None:
     assert 0.90 <= covered <= 0.99
 
 
-@pytest.mark.parametrize("seed", range(2))
+@for_each("seed", range(2))
 def test_resamples_are_those_of_the_rows_written_out(seed: int) -> None:
     """The resamples' distances are those that the report's own measures find on the drawn rows written out."""
     happened, scores = drawn(seed, 150, 0.5)
@@ -61,7 +62,7 @@ def test_resamples_are_those_of_the_rows_written_out(seed: int) -> None:
     assert found[INDEX][1] == pytest.approx(np.percentile(indices, 97.5), abs=0.015)  # type: ignore[index, arg-type]
 
 
-@pytest.mark.parametrize("seed", range(10))
+@for_each("seed", range(10))
 def test_rows_of_one_patient_count_as_one(seed: int) -> None:
     """Every row four times: as one patient's the intervals stay nearly as wide, as four patients' they shrink."""
     happened, scores = (np.repeat(part, 4) for part in drawn(seed, 100, 0.3))

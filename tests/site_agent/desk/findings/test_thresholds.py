@@ -13,6 +13,7 @@ from site_agent.desk.findings.curves import THRESHOLDS, decision_curve
 from site_agent.desk.findings.thresholds import at_thresholds, prevalence_of
 from site_agent.trainer.comparison.calibration import calibration, recalibration
 from site_agent.trainer.comparison.resampling import over_patients
+from tests.for_each import for_each
 
 
 def drawn(seed: int, rows: int = 200) -> tuple[np.ndarray, np.ndarray]:
@@ -22,7 +23,7 @@ def drawn(seed: int, rows: int = 200) -> tuple[np.ndarray, np.ndarray]:
     return (generator.random(rows) < scores).astype(np.int64), scores
 
 
-@pytest.mark.parametrize("seed", range(20))
+@for_each("seed", range(20))
 def test_the_shares_are_scikit_learns(seed: int) -> None:
     """The four counts of each threshold give all five shares, each inside its interval, which is scipy's."""
     happened, scores = drawn(seed)
@@ -43,7 +44,7 @@ def test_the_shares_are_scikit_learns(seed: int) -> None:
         assert (share.low, share.high) == pytest.approx((interval.low, interval.high), abs=1e-9)
 
 
-@pytest.mark.parametrize("seed", range(10))
+@for_each("seed", range(10))
 def test_net_benefit_is_that_of_the_decision_curve(seed: int) -> None:
     """Also its difference to the better of treating all and nobody, and both lie in their intervals."""
     happened, scores = drawn(seed)
@@ -99,7 +100,7 @@ def test_calibration_lines_of_resamples_are_scikit_learns() -> None:
     assert found["intercept"] == pytest.approx(list(np.percentile(intercepts, [2.5, 97.5])), abs=1e-4)
 
 
-@pytest.mark.parametrize("seed", range(40))
+@for_each("seed", range(40))
 def test_good_predictions_have_good_calibration_in_most_tables(seed: int) -> None:
     """The intervals include 0 and 1 in about 95 of 100 tables; here far outside of none."""
     happened, scores = drawn(seed, 400)

@@ -20,6 +20,7 @@ from site_agent.trainer.comparison.calibration import (
     smoothed,
 )
 from site_agent.trainer.evaluation import HeldOutRows, Scores, probabilities
+from tests.for_each import for_each
 
 
 def drawn(seed: int, rows: int, tilt: float = 1.0, shift: float = 0.0) -> tuple[npt.NDArray[np.int64], Scores]:
@@ -30,8 +31,8 @@ def drawn(seed: int, rows: int, tilt: float = 1.0, shift: float = 0.0) -> tuple[
     return happened.astype(np.int64), probabilities("binary", logit)
 
 
-@pytest.mark.parametrize("seed", range(5))
 @pytest.mark.parametrize(("tilt", "shift"), [(1.0, 0.0), (0.5, 0.0), (1.6, -0.7)])
+@for_each("seed", range(5))
 def test_the_line_finds_what_the_outcomes_were_drawn_from(seed: int, tilt: float, shift: float) -> None:
     """Intercept and slope of many rows are those of the truth."""
     found = recalibration(*drawn(seed, 20_000, tilt, shift))
@@ -39,7 +40,7 @@ def test_the_line_finds_what_the_outcomes_were_drawn_from(seed: int, tilt: float
     assert found == pytest.approx((shift, tilt), abs=0.1)
 
 
-@pytest.mark.parametrize("seed", range(20))
+@for_each("seed", range(20))
 def test_the_line_solves_the_equations_of_logistic_regression(seed: int) -> None:
     """At the fit neither the residuals nor their product with the logit has a sum; in the large one suffices."""
     happened, scores = drawn(seed, 80, 0.7, 0.4)
@@ -72,7 +73,7 @@ def test_two_groups_by_hand() -> None:
     assert found.integrated_calibration_index == pytest.approx(0.5 * 0.05 + 0.5 * 0.15, abs=1e-3)
 
 
-@pytest.mark.parametrize("seed", range(10))
+@for_each("seed", range(10))
 def test_bins_of_equal_counts_are_scikit_learns(seed: int) -> None:
     """Without ties, the weighted gaps of its calibration curve by quantiles."""
     happened, scores = drawn(seed, 200)
@@ -96,7 +97,7 @@ def test_the_order_of_rows_does_not_matter(order: list[int], scores: list[float]
     assert straight <= bound / 12 + 1e-12
 
 
-@pytest.mark.parametrize("seed", range(5))
+@for_each("seed", range(5))
 def test_the_index_is_the_mean_distance_to_the_truth(seed: int) -> None:
     """With many rows: near 0 for a calibrated model, and the true mean distance for one that is too extreme."""
     calibrated = calibration(*drawn(seed, 20_000))
@@ -109,7 +110,7 @@ def test_the_index_is_the_mean_distance_to_the_truth(seed: int) -> None:
     assert extreme.expected_calibration_error == pytest.approx(truth, abs=0.015)
 
 
-@pytest.mark.parametrize("seed", range(5))
+@for_each("seed", range(5))
 def test_the_curve_bends_where_the_line_cannot(seed: int) -> None:
     """A model that is right on average and on its slope, but not in between, is found out."""
     generator = np.random.default_rng(seed)

@@ -11,6 +11,7 @@ import pytest
 from site_agent.trainer.comparison.assessment import Assessment, assess
 from site_agent.trainer.comparison.gain import FEDERATED, PLACEBO, SILOED, Baselines, Gain
 from site_agent.trainer.evaluation import HeldOutRows, Scores, probabilities
+from tests.for_each import for_each
 
 TWO = ("negative", "positive")
 
@@ -79,7 +80,6 @@ def test_the_sentence_has_the_numbers() -> None:
     )
 
 
-@pytest.mark.parametrize("seed", range(5))
 @pytest.mark.parametrize(
     ("local", "placebo", "verdict"),
     [
@@ -91,6 +91,7 @@ def test_the_sentence_has_the_numbers() -> None:
         (3.5, 0.5, "lost"),
     ],
 )
+@for_each("seed", range(5))
 def test_gained_needs_the_best_local_model_and_the_placebo(
     seed: int, local: float, placebo: float | None, verdict: str
 ) -> None:

@@ -7,6 +7,7 @@ import pytest
 
 from site_agent.trainer.comparison.bootstrap_intervals import Difference, Interval, compare, is_lower_better
 from site_agent.trainer.evaluation import HeldOutRows, Scores
+from tests.for_each import for_each
 
 TWO = ("negative", "positive")
 AUROC_OF_UNIT_SHIFT = 0.7602  # P(a < b + 1) for standard normal a and b: Phi(1 / sqrt(2))
@@ -87,7 +88,7 @@ def test_one_resample_of_forty_lies_on_either_side(metric: str) -> None:
     assert (values > interval.high).sum() == pytest.approx(50, abs=5)
 
 
-@pytest.mark.parametrize("seed", range(10))
+@for_each("seed", range(10))
 def test_a_difference_is_paired(seed: int) -> None:
     """Two nearly equal models differ with far more certainty than either is known."""
     rows, scores = shifted(seed)
@@ -103,7 +104,7 @@ def test_a_difference_is_paired(seed: int) -> None:
     assert difference.interval.high - difference.interval.low < 0.3 * (alone.high - alone.low)
 
 
-@pytest.mark.parametrize("seed", range(10))
+@for_each("seed", range(10))
 def test_the_order_of_a_difference_changes_only_its_sign(seed: int) -> None:
     """First minus second is minus second minus first, interval included."""
     rows, scores = shifted(seed)

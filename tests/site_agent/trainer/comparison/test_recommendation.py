@@ -11,6 +11,7 @@ import pytest
 from site_agent.trainer.comparison.recommendation import MODEL_TITLES, recommend
 from site_agent.trainer.comparison.scored_rows import ScoredRows
 from site_agent.trainer.evaluation import HeldOutRows, Scores, probabilities
+from tests.for_each import for_each
 
 LINE, FOREST, ALONE, JOINED = "logistic_regression", "random_forest", "siloed", "federated"
 
@@ -38,7 +39,7 @@ def rows_with(seed: int, shifts: dict[str, float], *, count: int = 300, is_numbe
 
 
 @pytest.mark.parametrize("is_number", [False, True])
-@pytest.mark.parametrize("seed", range(8))
+@for_each("seed", range(8))
 def test_the_federated_model_is_recommended_where_it_is_clearly_the_best(seed: int, is_number: bool) -> None:
     """Simplicity is no reason to use a model that is clearly worse."""
     kept = rows_with(seed, {LINE: 0.1, FOREST: 0.1, ALONE: 0.1, JOINED: 1.0}, is_number=is_number)
@@ -51,7 +52,7 @@ def test_the_federated_model_is_recommended_where_it_is_clearly_the_best(seed: i
     assert "clearly lower than that of every other model" in str(found["sentence"])
 
 
-@pytest.mark.parametrize("seed", range(8))
+@for_each("seed", range(8))
 def test_within_chance_the_simplest_local_model_is_recommended(seed: int) -> None:
     """Of models of one quality it is the linear one, without it the next simplest; the sentence says why."""
     whole = rows_with(seed, dict.fromkeys((JOINED, ALONE, FOREST, LINE), 1.0), count=60)
@@ -69,7 +70,7 @@ def test_within_chance_the_simplest_local_model_is_recommended(seed: int) -> Non
     assert word in str(first["sentence"])
 
 
-@pytest.mark.parametrize("seed", range(8))
+@for_each("seed", range(8))
 def test_test_rows_have_no_say(seed: int) -> None:
     """Whatever they hold, and whatever the models say of them, the recommendation is the same."""
     kept = rows_with(seed, {LINE: 0.7, FOREST: 1.0, JOINED: 1.2})

@@ -13,6 +13,7 @@ from site_agent.trainer.comparison.resampled_metrics import resampled_metrics
 from site_agent.trainer.comparison.resampling import resampling_of
 from site_agent.trainer.data.contract import Task
 from site_agent.trainer.evaluation import HeldOutRows, Scores, probabilities
+from tests.for_each import for_each
 
 CLASSES = ("a", "b", "c", "d")
 EXACT = 1e-12
@@ -38,9 +39,9 @@ def written_out(counts: npt.NDArray[np.float64]) -> npt.NDArray[np.int64]:
     return np.repeat(np.arange(len(counts)), counts.astype(np.int64))
 
 
-@pytest.mark.parametrize("seed", range(6))
 @pytest.mark.parametrize("decimals", [1, 12])
 @pytest.mark.parametrize("task", ["binary", "multi-class", "regression"])
+@for_each("seed", range(6))
 def test_a_resample_is_measured_as_its_rows_are(task: Task, decimals: int, seed: int) -> None:
     """Every metric on every resample equals `measure` on the repeated rows, ties included."""
     rows, scores = made_up(task, 40, np.random.default_rng(seed), decimals)

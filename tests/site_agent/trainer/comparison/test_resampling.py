@@ -8,6 +8,7 @@ import pytest
 from site_agent.trainer.comparison import resampling
 from site_agent.trainer.comparison.resampling import resampling_of
 from site_agent.trainer.evaluation import HeldOutRows
+from tests.for_each import for_each
 
 TWO = ("negative", "positive")
 
@@ -27,7 +28,7 @@ def test_the_outcome_is_as_frequent_in_a_resample_as_in_another_test() -> None:
     assert events.std() == pytest.approx(np.sqrt(100 * 0.2 * 0.8), rel=0.05)
 
 
-@pytest.mark.parametrize("seed", range(20))
+@for_each("seed", range(20))
 def test_rows_of_one_patient_are_drawn_together(seed: int) -> None:
     """Equal counts within a patient, whose rows may stand anywhere; as many patients as there are."""
     generator = np.random.default_rng(seed)

@@ -15,6 +15,7 @@ from site_agent.trainer.data.contract import Contract
 from site_agent.trainer.data.preprocessing import Preprocessing, fit
 from site_agent.trainer.data.splits import split_rows
 from site_agent.trainer.data.tables import Table
+from tests.for_each import for_each
 
 from .conftest import contract_from
 
@@ -44,7 +45,7 @@ def _table(generator: np.random.Generator, rows: int, contract: Contract = CONTR
     return Table(contract=contract, rows=rows, features=MappingProxyType(features), target=target, patients=None)
 
 
-@pytest.mark.parametrize("seed", range(30))
+@for_each("seed", range(30))
 def test_no_bit_of_validation_or_test_rows_reaches_the_preprocessing(seed: int) -> None:
     """Other rows may hold anything, missing values and rare codes too: what is fitted is the same text."""
     generator = np.random.default_rng(seed)
@@ -70,7 +71,7 @@ def test_no_bit_of_validation_or_test_rows_reaches_the_preprocessing(seed: int) 
         assert other.to_json() != fitted.to_json(), name
 
 
-@pytest.mark.parametrize("seed", range(10))
+@for_each("seed", range(10))
 def test_a_saved_preprocessing_encodes_to_the_same_bits(seed: int) -> None:
     """Through text and back, of all rows at once, of some of them, and of one alone."""
     generator = np.random.default_rng(seed)

@@ -17,6 +17,7 @@ from protos.errors import DataError
 from site_agent.trainer.data.cells import Spelling, feature_parser
 from site_agent.trainer.data.contract import BinaryTarget, Contract, NumericFeature, TableFormat
 from site_agent.trainer.data.tables import read_table
+from tests.for_each import for_each
 
 from .conftest import SMALL_HEADER, SMALL_ROWS, contract_from
 
@@ -162,7 +163,7 @@ def test_ten_thousand_columns_are_read(tmp_path: Path) -> None:
     assert "the header's column number 10002 is not declared" in _refused(path, contract)
 
 
-@pytest.mark.parametrize("seed", range(10))
+@for_each("seed", range(10))
 def test_a_block_at_once_is_what_its_cells_are_one_by_one(seed: int) -> None:
     """Whatever stands in a column, the fast way and the careful way give the same numbers and the same flaws."""
     generator = np.random.default_rng(seed)
@@ -220,6 +221,7 @@ from site_agent.trainer.data.cells import Spelling, feature_parser
 from site_agent.trainer.data.contract import BinaryTarget, Contract, NumericFeature, TableFormat
 from site_agent.trainer.data.tables import read_table
 from site_agent.desk.drafting.describe import describe
+from tests.for_each import for_each
 contract = parse_document(Path(sys.argv[2]).read_bytes(), Contract, source="", consequence="")
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 describe(Path(sys.argv[1]))

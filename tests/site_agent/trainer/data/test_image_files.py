@@ -29,6 +29,7 @@ from site_agent.trainer.data.image_files import pixels_of
 from site_agent.trainer.data.splits import split_rows, steady_split
 from site_agent.trainer.data.tables import read_table, survey_table
 from site_agent.trainer.examination.examine import examine
+from tests.for_each import for_each
 
 SECRET = "Mrs-Smith-1950"
 
@@ -72,7 +73,7 @@ def table(folder: Path, names: list[str], files: dict[str, bytes]) -> Path:
     return folder / "table.csv"
 
 
-@pytest.mark.parametrize("seed", range(5))
+@for_each("seed", range(5))
 def test_pixels_are_those_of_the_files_in_the_order_of_the_rows(tmp_path: Path, seed: int) -> None:
     """Each row has its own file's intensities over 255, row by row, whatever the files' order."""
     images = [drawn(100 * seed + number) for number in range(30)]
@@ -87,7 +88,7 @@ def test_pixels_are_those_of_the_files_in_the_order_of_the_rows(tmp_path: Path, 
     assert found.contract.encoded_columns[7] == "scan grey row 2 column 2"
 
 
-@pytest.mark.parametrize("seed", range(5))
+@for_each("seed", range(5))
 def test_a_colour_image_is_laid_out_channel_by_channel(seed: int) -> None:
     """Red, then green, then blue, each row by row, as a network of images reads them."""
     image = drawn(seed, 4, 6, 3)
@@ -98,7 +99,7 @@ def test_a_colour_image_is_laid_out_channel_by_channel(seed: int) -> None:
     np.testing.assert_array_equal(found, image.transpose(2, 0, 1).reshape(-1).astype(np.float32) / np.float32(255))
 
 
-@pytest.mark.parametrize("seed", range(5))
+@for_each("seed", range(5))
 def test_sixteen_bits_are_read_in_full_and_a_window_cuts(seed: int) -> None:
     """Intensities below and above the window are 0 and 1, and those between lie on a line."""
     image = drawn(seed, 4, 6, dtype=np.uint16)
@@ -112,8 +113,8 @@ def test_sixteen_bits_are_read_in_full_and_a_window_cuts(seed: int) -> None:
     np.testing.assert_allclose(part, np.clip((image.reshape(-1) - 20_000.0) / 20_000, 0, 1), atol=1e-6)
 
 
-@pytest.mark.parametrize("orientation", range(1, 9))
 @pytest.mark.parametrize("form", ["PNG", "JPEG"])
+@for_each("orientation", range(1, 9))
 def test_the_exif_entry_turns_the_image_if_the_contract_wants_it(orientation: int, form: str) -> None:
     """All eight orientations end upright; `stored` leaves the pixels where they lie."""
     upright = Image.fromarray(np.repeat(np.repeat(drawn(3, 2, 3), 8, axis=0), 8, axis=1))
@@ -134,7 +135,7 @@ def test_the_exif_entry_turns_the_image_if_the_contract_wants_it(orientation: in
     np.testing.assert_allclose(left.reshape(stored.height, -1), np.asarray(stored) / 255, atol=0.02)
 
 
-@pytest.mark.parametrize("seed", range(5))
+@for_each("seed", range(5))
 def test_stretching_keeps_the_mean_and_gives_the_declared_size(seed: int) -> None:
     """A file of twice the size becomes the mean of its neighbourhoods; nothing is cut off."""
     image = np.kron(drawn(seed), np.ones((2, 2))).astype(np.uint8)
@@ -232,7 +233,7 @@ def test_a_damaged_exif_entry_does_not_turn_an_image_by_chance(form: str) -> Non
     assert found == image_flaws.DAMAGED
 
 
-@pytest.mark.parametrize("seed", range(300))
+@for_each("seed", range(300))
 def test_damaged_bytes_never_raise(seed: int) -> None:
     """Whatever the bytes of a file, the answer is an image of the declared size or a reason."""
     generator = np.random.default_rng(seed)

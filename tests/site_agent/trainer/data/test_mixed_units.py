@@ -13,6 +13,7 @@ import pytest
 from sklearn import datasets
 
 from site_agent.trainer.data.mixed_units import CONVERSIONS, Conversion, far_values, mixed_units
+from tests.for_each import for_each
 
 SHARED = Path(__file__).parents[5] / "shared" / "data"
 Columns = npt.NDArray[np.float64]
@@ -59,8 +60,8 @@ def test_ordinary_columns_raise_no_alarm(capsys: pytest.CaptureFixture[str]) -> 
     assert max(alarms, without, far) <= MOST_FALSE_ALARMS * columns
 
 
-@pytest.mark.parametrize("seed", range(20))
 @pytest.mark.parametrize("conversion", CONVERSIONS, ids=lambda one: f"{one.second} {one.factor:g}")
+@for_each("seed", range(20))
 def test_a_third_in_another_unit_is_found(conversion: Conversion, seed: int) -> None:
     """Of every known pair of units, where the factor is at least five deviations of the logarithms: which rows, too."""
     generator = np.random.default_rng(seed)
@@ -91,7 +92,7 @@ def test_two_kinds_of_patients_are_not_two_units() -> None:
     assert mixed_units(weight, [height]) is None
 
 
-@pytest.mark.parametrize("seed", range(20))
+@for_each("seed", range(20))
 def test_a_lost_decimal_point_is_found(seed: int) -> None:
     """One potassium of 41 among 300 around 4.1, and one of 0.04; the others are left alone."""
     generator = np.random.default_rng(seed)

@@ -18,6 +18,7 @@ from site_agent.trainer.data.contract import Contract
 from site_agent.trainer.data.preprocessing import Preprocessing, fit
 from site_agent.trainer.data.splits import split_rows
 from site_agent.trainer.data.tables import Table, read_table
+from tests.for_each import for_each
 
 from .conftest import SMALL, SMALL_ROWS, contract_from
 
@@ -45,7 +46,7 @@ def _random_table(generator: np.random.Generator, contract: Contract, rows: int)
     return Table(contract=contract, rows=rows, features=MappingProxyType(features), target=target, patients=None)
 
 
-@pytest.mark.parametrize("seed", range(20))
+@for_each("seed", range(20))
 def test_no_statistic_of_other_rows_reaches_the_encoders(seed: int) -> None:
     """Whatever the validation and test rows hold, the fitted record is the same to the last bit."""
     generator = np.random.default_rng(seed)
@@ -71,7 +72,7 @@ def test_no_statistic_of_other_rows_reaches_the_encoders(seed: int) -> None:
     assert fitted.to_json() != other.to_json()
 
 
-@pytest.mark.parametrize("seed", range(20))
+@for_each("seed", range(20))
 def test_a_saved_record_is_the_same_to_the_last_bit(seed: int) -> None:
     """Text and back: equal record, equal text, equal encoding."""
     generator = np.random.default_rng(seed)

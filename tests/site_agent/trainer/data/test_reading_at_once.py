@@ -13,6 +13,7 @@ from site_agent.trainer.data.cells import UNKNOWN_POSITION
 from site_agent.trainer.data.contract import CategoricalFeature, Contract
 from site_agent.trainer.data.sources import text
 from site_agent.trainer.data.tables import survey_table
+from tests.for_each import for_each
 
 from . import cell_by_cell
 from .conftest import contract_from
@@ -138,7 +139,7 @@ def _assert_same(path: Path, contract: Contract) -> None:
     assert told == {words: (rows[:20], len(rows)) for words, rows in wanted.mistakes.items()}
 
 
-@pytest.mark.parametrize("seed", range(80))
+@for_each("seed", range(80))
 def test_hostile_tables_are_read_as_cell_by_cell(seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Values to the bit, kinds of mistakes, their rows, and the words of a refusal, in pieces of any size."""
     monkeypatch.setattr(text, "_PIECE_BYTES", [1 << 21, 700, 64, 1][seed % 4])

@@ -22,6 +22,7 @@ from protos.errors import ConfigurationError, DataError, OperatorError
 from site_agent.trainer.data.contract import Contract, read_contract
 from site_agent.trainer.data.sources.blocks import text_of
 from site_agent.trainer.data.tables import Table, read_table, survey_table
+from tests.for_each import for_each
 
 from .conftest import REPOSITORY, SMALL, SMALL_HEADER, SMALL_ROWS, contract_from, needs_postgres
 
@@ -138,7 +139,7 @@ def test_a_damaged_sheet_is_refused_without_a_cell(tmp_path: Path, damage: str) 
     assert "Zebra" not in "".join(traceback.format_exception(error.value))
 
 
-@pytest.mark.parametrize("seed", range(40))
+@for_each("seed", range(40))
 def test_a_damaged_parquet_file_is_read_or_refused(tmp_path: Path, seed: int) -> None:
     """Whatever bytes are changed, nothing but three sentences comes of it, and no cell stands in them."""
     generator = np.random.default_rng(seed)

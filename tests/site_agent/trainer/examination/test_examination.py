@@ -19,6 +19,7 @@ from site_agent.trainer.data.contract import Contract, NumericFeature, read_cont
 from site_agent.trainer.data.tables import Survey, Table, survey_table
 from site_agent.trainer.examination.columns_alone import auroc, auroc_alone
 from site_agent.trainer.examination.examine import Examination, examine
+from tests.for_each import for_each
 
 REPOSITORY = Path(__file__).parents[4]
 HEART = REPOSITORY.parent / "shared" / "data" / "heart"
@@ -188,7 +189,7 @@ def test_equal_rows_in_training_and_test_are_found_where_nobody_says_whose_they_
     assert "duplicates-in-two-parts:training:test" in _keys(_examined(anonymous), "warning")
 
 
-@pytest.mark.parametrize("seed", range(20))
+@for_each("seed", range(20))
 def test_the_area_is_scikit_learns(seed: int) -> None:
     """With and without ties; and by missing values alone it is never below one half."""
     generator = np.random.default_rng(seed)
@@ -201,7 +202,7 @@ def test_the_area_is_scikit_learns(seed: int) -> None:
     assert alone >= max(roc_auc_score(truth, values), 1 - roc_auc_score(truth, values)) - 1e-12
 
 
-@pytest.mark.parametrize("seed", range(10))
+@for_each("seed", range(10))
 def test_a_column_of_many_codes_does_not_seem_to_predict(seed: int) -> None:
     """A code for nearly every row says nothing, as its rates come from other rows than those it is judged by."""
     generator = np.random.default_rng(seed)
@@ -275,7 +276,7 @@ def test_the_page_needs_nothing_but_itself(table: Table) -> None:
 
 
 @needs_heart
-@pytest.mark.parametrize("seed", range(5))
+@for_each("seed", range(5))
 def test_the_leak_of_faisalabad_is_found(seed: int) -> None:
     """Follow-up ends with death; it is pointed out whichever rows test, and no other column is."""
     contract = read_contract(REPOSITORY / "deploy" / "data" / "faisalabad.yaml")

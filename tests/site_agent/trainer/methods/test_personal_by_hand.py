@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 
+from tests.for_each import for_each
 from tests.site_agent.trainer.methods.by_hand import (
     Loss,
     Values,
@@ -271,7 +272,7 @@ def test_player_fl(threshold: float) -> None:
         check(federation.used(site), own[site])
 
 
-@pytest.mark.parametrize("seed", range(4))
+@for_each("seed", range(4))
 def test_player_fl_random(seed: int) -> None:
     """The plan's seed draws how many layers from the input on are shared; never the last."""
     federation, own = _begin({"name": "player-fl-random"}, architecture=DEEP, seed=seed)

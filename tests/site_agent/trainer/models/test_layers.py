@@ -8,9 +8,10 @@ from torch import nn
 from torch.nn import functional
 
 from site_agent.trainer.models.layers import Normalisation, dropout_terms
+from tests.for_each import for_each
 
 
-@pytest.mark.parametrize("seed", range(10))
+@for_each("seed", range(10))
 def test_the_normalisation_is_batch_normalisation_that_never_trained(seed: int) -> None:
     """It equals γ·x/√(1 + 1e-5) + β over the second axis."""
     generator = torch.Generator().manual_seed(seed)

@@ -13,6 +13,7 @@ from protos.plan.architecture import ColumnsNetwork, DenseNetwork, FeatureTokens
 from site_agent.trainer.models.network_catalogue import build_network
 from site_agent.trainer.models.two_columns import Columns
 from site_agent.trainer.training.training_model import Represents
+from tests.for_each import for_each
 from tests.protos.architectures import KINDS, Drawn, drawn
 from tests.site_agent.trainer.models.starting import start
 
@@ -47,7 +48,7 @@ def draw(seed: int, *shape: int, dtype: torch.dtype = torch.float64) -> Tensor:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("seed", range(20))
+@for_each("seed", range(20))
 def test_parameters_are_the_listed_tensors(kind: str, seed: int) -> None:
     """The parameters equal the plan's tensors in names, order and shapes; there is no buffer."""
     network = drawn(kind, seed)
@@ -62,7 +63,7 @@ def test_parameters_are_the_listed_tensors(kind: str, seed: int) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("seed", range(5))
+@for_each("seed", range(5))
 def test_a_network_that_nobody_started_says_so(kind: str, seed: int) -> None:
     """A fresh network predicts NaN, so forgotten first values cannot pass unnoticed."""
     network = drawn(kind, seed)
@@ -71,7 +72,7 @@ def test_a_network_that_nobody_started_says_so(kind: str, seed: int) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("seed", range(10))
+@for_each("seed", range(10))
 def test_logits_are_what_is_decided_on_the_representations(kind: str, seed: int) -> None:
     """The network is `decide` after `represent`; rows (B, d) become logits (B, C)."""
     network = drawn(kind, seed)
@@ -86,7 +87,7 @@ def test_logits_are_what_is_decided_on_the_representations(kind: str, seed: int)
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("seed", range(20))
+@for_each("seed", range(20))
 def test_a_stack_is_as_many_networks(kind: str, seed: int) -> None:
     """Logits and gradients of three networks in a stack are those of the three by themselves."""
     network = drawn(kind, seed)
@@ -110,7 +111,7 @@ def test_a_stack_is_as_many_networks(kind: str, seed: int) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("seed", range(5))
+@for_each("seed", range(5))
 def test_a_stack_of_float32_is_as_exact_as_float32(kind: str, seed: int) -> None:
     """In the trainer's own precision a stack differs from its networks by rounding alone."""
     network = drawn(kind, seed)
@@ -127,7 +128,7 @@ def test_a_stack_of_float32_is_as_exact_as_float32(kind: str, seed: int) -> None
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("seed", range(5))
+@for_each("seed", range(5))
 def test_a_stack_whose_copies_do_not_lie_together_is_the_same(kind: str, seed: int) -> None:
     """Copies may be rows of one flat tensor, each with all of its parameters: only strides differ."""
     network = drawn(kind, seed)
@@ -146,7 +147,7 @@ def test_a_stack_whose_copies_do_not_lie_together_is_the_same(kind: str, seed: i
     assert all(values.grad is not None and values.grad.isfinite().all() for values in stack.parameters())
 
 
-@pytest.mark.parametrize("seed", range(5))
+@for_each("seed", range(5))
 def test_a_dense_network_is_its_formula(seed: int) -> None:
     """Linear maps with the activation between them; without hidden widths one linear map."""
     generator = torch.Generator().manual_seed(seed)
@@ -162,8 +163,8 @@ def test_a_dense_network_is_its_formula(seed: int) -> None:
         torch.testing.assert_close(module(rows), expected)
 
 
-@pytest.mark.parametrize("seed", range(5))
 @pytest.mark.parametrize("kind", ["parallel", "columns"])
+@for_each("seed", range(5))
 def test_the_common_part_sees_the_common_columns_alone(kind: str, seed: int) -> None:
     """A site's own columns change the unique representation and leave the common one."""
     network = drawn(kind, seed)
@@ -178,8 +179,8 @@ def test_the_common_part_sees_the_common_columns_alone(kind: str, seed: int) -> 
     assert unique.shape[0] == common.shape[0] == 4
 
 
-@pytest.mark.parametrize("seed", range(10))
 @pytest.mark.parametrize("lateral", [0.0, 0.4])
+@for_each("seed", range(10))
 def test_columns_are_the_formula_of_chfl(lateral: float, seed: int) -> None:
     """z_u(i+1) = a(W z_u(i) + b + mu U z_c(i)), and the logits are z_c(L) + z_u(L)."""
     network = Drawn(ColumnsNetwork(name="columns", hidden=(5, 4, 3), activation="tanh", lateral=lateral), 7, 2, 4)
@@ -215,7 +216,7 @@ def test_the_joint_loss_leaves_a_detached_common_column_alone() -> None:
 
 
 @pytest.mark.parametrize("activation", ["reglu", "gelu"])
-@pytest.mark.parametrize("seed", range(5))
+@for_each("seed", range(5))
 def test_feature_tokens_are_the_library_s_transformer(activation: str, seed: int) -> None:
     """Tokens, pre-norm blocks and the head equal torch's own layers with the same parameters."""
     architecture = FeatureTokensNetwork.model_validate(

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from site_agent.trainer.models.transformer import BlockTensors, transform
+from tests.for_each import for_each
 
 TOKENS, WIDTH, BATCH = 3, 4, 2
 
@@ -27,7 +28,7 @@ def block(generator: torch.Generator, *, gate: bool) -> BlockTensors:
 
 @pytest.mark.parametrize("gate", [False, True])
 @pytest.mark.parametrize("dropout", [0.0, 0.4])
-@pytest.mark.parametrize("seed", range(5))
+@for_each("seed", range(5))
 def test_the_gradient_is_that_of_finite_differences(gate: bool, dropout: float, seed: int) -> None:
     """Two blocks in a row have the gradient of finite differences in the tokens and in every tensor."""
     generator = torch.Generator().manual_seed(seed)

@@ -12,6 +12,7 @@ from benchmarks.prior.swapped_columns import MISTAKES, found_in, with_mistake
 from protos.plan.concepts import CodedConcept, Conversion, NumberConcept, columns_of
 from site_agent.trainer.prior.compared_columns import OthersColumns, OwnColumn, Suspicion, suspicions
 from site_agent.trainer.prior.found_suspicions import find_suspicions, keep_suspicions
+from tests.for_each import for_each
 
 _TABLES = uci_tables(CONCEPTS.parent)
 _CREATININE = NumberConcept(
@@ -37,8 +38,8 @@ def _compared(values: np.ndarray, *, are_enough: bool = True, mean: float = 1.0,
     return [one.kind for one in suspicions(columns_of((_CREATININE,)), [own], others, None)]
 
 
-@pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("rows", [50, 0])
+@for_each("seed", range(3))
 def test_four_heart_clinics_without_a_mistake_raise_no_alarm(seed: int, rows: int) -> None:
     """Natural differences between hospitals are no suspicion."""
     found = found_in(_TABLES, rows, seed)
@@ -70,7 +71,7 @@ def test_swapped_codes_of_the_sex_are_found_where_nearly_all_are_men() -> None:
     assert (found.feature, found.kind) == ("sex", "codes")
 
 
-@pytest.mark.parametrize("seed", range(30))
+@for_each("seed", range(30))
 def test_a_unit_of_the_plan_explains_a_difference(seed: int) -> None:
     """Creatinine in µmol/l is named as such, and the same values in mg/dl raise no alarm."""
     values = np.random.default_rng(seed).lognormal(0.0, 0.4, 80)
@@ -79,7 +80,7 @@ def test_a_unit_of_the_plan_explains_a_difference(seed: int) -> None:
     assert _compared(values * 88.42) == ["unit"]
 
 
-@pytest.mark.parametrize("seed", range(10))
+@for_each("seed", range(10))
 def test_figures_of_too_few_other_sites_are_never_used(seed: int) -> None:
     """If only one other site records a column, its mean stays unspoken, however far it lies."""
     values = np.random.default_rng(seed).lognormal(0.0, 0.4, 80) * 88.42

@@ -28,6 +28,7 @@ from site_agent.trainer.saved_model import load_model
 from site_agent.trainer.site_network import Seeds
 from site_agent.trainer.study import Asked, Study
 from site_agent.trainer.worker import begin_study
+from tests.for_each import for_each
 from tests.site_agent.trainer.prior.prior_federation import SITES, concepts_of, make_hospital, prior_plan
 
 LOGISTIC: dict[str, Any] = {"name": "dense", "hidden": []}
@@ -81,7 +82,7 @@ def _own_regression(own: Dataset) -> float:
     return float(roc_auc_score(own.test.targets, fitted.decision_function(own.test.features)))
 
 
-@pytest.mark.parametrize("split", range(3))
+@for_each("split", range(3))
 def test_fedavg_on_concepts_is_above_each_clinic_s_own_regression(split: int) -> None:
     """Without a typed list of columns four clinics rank heart patients better than each does alone, in the mean."""
     studies = heart_studies("fedavg", LOGISTIC, split=split)
@@ -93,7 +94,7 @@ def test_fedavg_on_concepts_is_above_each_clinic_s_own_regression(split: int) ->
     assert min(found["cleveland"], found["hungarian"]) > 0.8
 
 
-@pytest.mark.parametrize("seed", range(5))
+@for_each("seed", range(5))
 def test_a_concept_that_a_clinic_lacks_has_no_change_there(seed: int) -> None:
     """Switzerland records no cholesterol, so the weights of this column do not move there in a step."""
     schedule = {"aggregate": "every-round", "epochs": 1, "batches_per_epoch": 1}

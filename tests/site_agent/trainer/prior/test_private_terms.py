@@ -24,6 +24,7 @@ from site_agent.trainer.prior.private_terms import clipped_terms
 from site_agent.trainer.site_network import Seeds
 from site_agent.trainer.study import Asked, Study
 from site_agent.trainer.worker import begin_prior
+from tests.for_each import for_each
 from tests.protos.privacy.private_plans import private_network_plan, private_plan
 from tests.site_agent.trainer.prior.prior_federation import SITES, make_hospital
 
@@ -44,7 +45,7 @@ def norm_of(numbers: Any) -> float:
 
 
 @pytest.mark.parametrize("clip", [0.5, 2.0, 50.0])
-@pytest.mark.parametrize("seed", range(10))
+@for_each("seed", range(10))
 def test_no_patient_changes_the_sums_by_more_than_the_noise_is_made_for(seed: int, clip: float) -> None:
     """Whoever joins, with one row or many, with values of any size, moves the vector of sums by at most 1."""
     generator, private = np.random.default_rng(seed), private_sums(clip=clip)

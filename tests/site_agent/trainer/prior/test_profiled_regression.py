@@ -17,6 +17,7 @@ from site_agent.trainer.prior.profiled_regression import (
     profiled_intercept,
     require_spread,
 )
+from tests.for_each import for_each
 
 RIDGE = 10.0
 Float64 = npt.NDArray[np.float64]
@@ -68,7 +69,7 @@ def _pooled(sites: list[Rows]) -> tuple[Float64, Float64]:
     return values[:columns], np.sqrt(np.diag(np.linalg.inv(hessian)))[:columns]
 
 
-@pytest.mark.parametrize("seed", range(10))
+@for_each("seed", range(10))
 def test_federated_equals_pooled(seed: int) -> None:
     """Coefficients and standard errors from sums lie within 1e-8 of the fit to all rows in one place."""
     sites = _dealt(seed)
@@ -80,7 +81,7 @@ def test_federated_equals_pooled(seed: int) -> None:
     np.testing.assert_allclose(sums.standard_errors(RIDGE)[0], errors, rtol=0, atol=1e-8)
 
 
-@pytest.mark.parametrize("seed", range(5))
+@for_each("seed", range(5))
 def test_numbers_need_one_step(seed: int) -> None:
     """For an outcome that is a number, one step gives the pooled ridge regression."""
     generator = np.random.default_rng(seed)
@@ -99,7 +100,7 @@ def test_numbers_need_one_step(seed: int) -> None:
     np.testing.assert_allclose(found[0], wanted, rtol=0, atol=1e-8)
 
 
-@pytest.mark.parametrize("seed", range(10))
+@for_each("seed", range(10))
 def test_without_a_site_is_near_the_fit_of_the_others(seed: int) -> None:
     """One step from the joint fit less a site's own sums predicts nearly as a fit that never saw the site."""
     sites = _dealt(seed)
@@ -114,7 +115,7 @@ def test_without_a_site_is_near_the_fit_of_the_others(seed: int) -> None:
     assert gap.mean() < 0.5 * moved.mean()
 
 
-@pytest.mark.parametrize("seed", range(20))
+@for_each("seed", range(20))
 def test_honest_sums_pass_their_bounds(seed: int) -> None:
     """At any coefficients, also wild ones, the sums of honest sites lie within the bounds."""
     generator = np.random.default_rng(seed)
@@ -139,7 +140,7 @@ def test_one_class_contributes_zeros() -> None:
     assert not any(own_sums(Rows(design=design[:0], targets=np.zeros((0, 1))), np.zeros((1, 3))).encoded())
 
 
-@pytest.mark.parametrize("seed", range(20))
+@for_each("seed", range(20))
 def test_the_intercept_is_the_likeliest(seed: int) -> None:
     """The profiled intercept is the minimum of the log loss, also for far-away linear parts."""
     generator = np.random.default_rng(seed)

@@ -16,6 +16,7 @@ from site_agent.trainer.prior.concept_mapping import Mapped, MappedCode, values_
 from site_agent.trainer.prior.prior_study import PriorStudy
 from site_agent.trainer.prior.profiled_regression import Rows, own_sums
 from site_agent.trainer.study import Asked
+from tests.for_each import for_each
 from tests.site_agent.trainer.prior.prior_federation import heart_members
 
 Float64 = npt.NDArray[np.float64]
@@ -50,7 +51,7 @@ def _standardised(mapped: tuple[Mapped, ...], own: Float64, generator: np.random
     return np.where(np.isnan(values), 0.0, (values - means) / deviations)
 
 
-@pytest.mark.parametrize("seed", range(100))
+@for_each("seed", range(100))
 def test_no_combination_of_columns_tells_few_rows_apart(seed: int) -> None:
     """Sets of rows whose indicator is a linear combination of a concept's columns have at least ten rows."""
     generator = np.random.default_rng(seed)
@@ -91,7 +92,7 @@ def test_rare_codes_count_together(counts: tuple[int, ...], kept: tuple[bool, ..
     assert tuple(one is not None for one in found) == kept
 
 
-@pytest.mark.parametrize("seed", range(10))
+@for_each("seed", range(10))
 def test_the_difference_of_two_columns_singles_nobody_out(seed: int) -> None:
     """One mild case among twelve severe ones: two columns of H would give its row, so only one takes part."""
     generator = np.random.default_rng(seed)

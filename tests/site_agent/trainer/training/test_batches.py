@@ -9,13 +9,14 @@ import torch
 from protos.errors import DataError
 from protos.plan.schedules import EpochSchedule, StepSchedule
 from site_agent.trainer.training.batches import Batches, Rows, check_batches
+from tests.for_each import for_each
 
 
 def _batches(seed: int, rows: int = 43, count: int = 4, batch_rows: int | None = None) -> Batches:
     return Batches(rows, count, [np.random.default_rng(seed)], stacked=False, batch_rows=batch_rows)
 
 
-@pytest.mark.parametrize("seed", range(5))
+@for_each("seed", range(5))
 def test_every_epoch_uses_equal_batches_and_no_row_twice(seed: int) -> None:
     """43 rows in 4 batches are 10 each; 3 are left over, other ones in other epochs."""
     batches = _batches(seed)
@@ -38,8 +39,8 @@ def test_batches_have_the_rows_that_were_agreed(rows: int) -> None:
     assert len(torch.cat(epoch).unique()) == 8 * (rows // 8)
 
 
-@pytest.mark.parametrize("seed", range(5))
 @pytest.mark.parametrize("drawn", [0, 3, 4, 6])
+@for_each("seed", range(5))
 def test_a_state_brings_back_the_batches_that_follow_it(seed: int, drawn: int) -> None:
     """Into the same batches after others were drawn, and into fresh ones of another seed."""
     batches, other = _batches(seed), _batches(seed + 1)
@@ -54,7 +55,7 @@ def test_a_state_brings_back_the_batches_that_follow_it(seed: int, drawn: int) -
         assert torch.equal(torch.stack([restored.draw() for _ in range(7)]), expected)
 
 
-@pytest.mark.parametrize("seed", range(5))
+@for_each("seed", range(5))
 def test_resampling_changes_this_epoch_and_those_after_it(seed: int) -> None:
     """Equal numbers give equal rows, whatever was drawn before; the rest of the epoch is resampled."""
     plain, resampled, again = _batches(seed), _batches(seed), _batches(seed)
@@ -70,7 +71,7 @@ def test_resampling_changes_this_epoch_and_those_after_it(seed: int) -> None:
     assert not torch.equal(drawn[0][3:], drawn[1][3:])
 
 
-@pytest.mark.parametrize("seed", range(3))
+@for_each("seed", range(3))
 def test_each_copy_of_a_stack_draws_as_it_would_alone(seed: int) -> None:
     """Two copies, two generators: row by row the batches of two separate trainings, and their rows."""
     stack = Batches(43, 4, [np.random.default_rng(seed), np.random.default_rng(seed + 7)], stacked=True)

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from site_agent.trainer.training.bridge import FlatNetwork
+from tests.for_each import for_each
 
 FEDERATED = ("1.bias", "1.weight")
 
@@ -21,7 +22,7 @@ def _normal(seed: int, *shape: int) -> Tensor:
     return torch.from_numpy(np.random.default_rng(seed).normal(size=shape).astype(np.float32))
 
 
-@pytest.mark.parametrize("seed", range(10))
+@for_each("seed", range(10))
 def test_laying_out_keeps_every_value_and_prediction(seed: int) -> None:
     """A network predicts the same before and after its parameters share two tensors."""
     network, rows = _network(seed), torch.ones(7, 3)
@@ -35,7 +36,7 @@ def test_laying_out_keeps_every_value_and_prediction(seed: int) -> None:
     assert (flat.federated.shape, flat.private.shape) == ((25,), (28,))
 
 
-@pytest.mark.parametrize("seed", range(10))
+@for_each("seed", range(10))
 def test_private_parameters_are_never_in_a_change(seed: int) -> None:
     """Whatever happens to the private ones, the change is the federated ones' alone, in their order."""
     flat, received = FlatNetwork(_network(seed), FEDERATED), _normal(seed, 25)
@@ -52,9 +53,9 @@ def test_private_parameters_are_never_in_a_change(seed: int) -> None:
     assert torch.equal(change, torch.cat([bias, weight.flatten()]) - received)
 
 
-@pytest.mark.parametrize("seed", range(10))
 @pytest.mark.parametrize("rate", [0.25, 0.7, 1.0])
 @pytest.mark.parametrize("part", [slice(None), slice(0, 5), slice(5, 25)])
+@for_each("seed", range(10))
 def test_taking_in_mixes_own_and_shared(seed: int, rate: float, part: slice) -> None:
     """The federated ones become (1 - rate) own + rate shared where they are taken in; all others stay."""
     flat, received = FlatNetwork(_network(seed), FEDERATED), _normal(seed, 25)
@@ -129,7 +130,7 @@ def test_adopting_makes_an_equal_and_separate_network() -> None:
     assert all(np.array_equal(array, _network(0).get_parameter(n).detach()) for n, array in other.values().items())
 
 
-@pytest.mark.parametrize("seed", range(5))
+@for_each("seed", range(5))
 def test_copies_lie_side_by_side(seed: int) -> None:
     """A stack begins with equal copies; each has a row of both stretches, and its values are read alone."""
     network = _network(seed)

@@ -26,6 +26,7 @@ from site_agent.trainer.training.procedures import build_procedure
 from site_agent.trainer.training.state import State
 from site_agent.trainer.training.torch_losses import build_loss
 from site_agent.trainer.training.training_model import Recipe
+from tests.for_each import for_each
 
 prepare_arithmetic(1)  # as every trainer does before it trains
 
@@ -81,8 +82,8 @@ def _numbers(flat: FlatNetwork) -> Tensor:
     return torch.cat([stretch.data for stretch in flat.stretches])
 
 
-@pytest.mark.parametrize("seed", range(5))
 @pytest.mark.parametrize("dropout", [0.0, 0.3])
+@for_each("seed", range(5))
 def test_the_same_seed_gives_the_same_bits_beside_other_training(seed: int, dropout: float) -> None:
     """Other networks that train in between, and torch's own generator, change nothing."""
     (quiet, expected, _), (disturbed, found, _) = _training(seed, dropout=dropout), _training(seed, dropout=dropout)
@@ -97,7 +98,7 @@ def test_the_same_seed_gives_the_same_bits_beside_other_training(seed: int, drop
     assert torch.equal(_numbers(expected), _numbers(found))
 
 
-@pytest.mark.parametrize("seed", range(3))
+@for_each("seed", range(3))
 def test_dropout_depends_on_its_seed_and_leaves_no_trace(seed: int) -> None:
     """Two seeds train differently, and the process's own generator goes on as if nothing had happened."""
     one, first, _ = _training(seed, dropout=0.3)
@@ -111,7 +112,7 @@ def test_dropout_depends_on_its_seed_and_leaves_no_trace(seed: int) -> None:
     assert not torch.equal(_numbers(first), _numbers(second))
 
 
-@pytest.mark.parametrize("seed", range(5))
+@for_each("seed", range(5))
 def test_taking_in_ones_own_values_is_no_event(seed: int) -> None:
     """A federation of one site, with update rate 1 and exact exchange, is training alone to the bit."""
     (alone, expected, _), (federated, found, _) = _training(seed), _training(seed)
@@ -153,7 +154,7 @@ def test_predicting_draws_no_dropout_and_is_the_same_in_blocks() -> None:
     np.testing.assert_allclose(whole[4990:], predict(flat, rows[4990:]), rtol=1e-4, atol=1e-6)
 
 
-@pytest.mark.parametrize("seed", range(3))
+@for_each("seed", range(3))
 def test_after_a_prediction_dropout_is_drawn_again(seed: int) -> None:
     """Measuring between two rounds changes no bit of the second one."""
     (quiet, expected, _), (measured, found, recipe) = _training(seed, dropout=0.3), _training(seed, dropout=0.3)

@@ -14,6 +14,7 @@ from protos.errors import ConfigurationError
 from protos.plan.losses import Focal, Loss, TaskDefault
 from site_agent.trainer.data.contract import Task
 from site_agent.trainer.training.torch_losses import LossFunction, build_loss
+from tests.for_each import for_each
 
 CLASSES = 4
 GAMMAS = [0.0, 0.5, 1.0, 2.0, 3.0, 20.0]
@@ -48,8 +49,8 @@ def _gradient(loss: LossFunction, outputs: Tensor, targets: Tensor) -> Tensor:
     return gradient
 
 
-@pytest.mark.parametrize("seed", range(5))
 @pytest.mark.parametrize("kind", KINDS)
+@for_each("seed", range(5))
 def test_the_default_is_torchs_own(seed: int, kind: str) -> None:
     """Without weights the three losses are torch's three means, to the last bits."""
     outputs, targets = _batch(seed, kind, 23)
@@ -64,8 +65,8 @@ def test_the_default_is_torchs_own(seed: int, kind: str) -> None:
     torch.testing.assert_close(found, expected, rtol=1e-6, atol=0)
 
 
-@pytest.mark.parametrize("seed", range(5))
 @pytest.mark.parametrize("kind", ["binary", "classes", "shares"])
+@for_each("seed", range(5))
 def test_focal_of_gamma_nought_is_cross_entropy(seed: int, kind: str) -> None:
     """At gamma 0 exactly, and a gamma that is all but 0 changes the loss by as little."""
     outputs, targets = _batch(seed, kind, 23)
@@ -79,7 +80,7 @@ def test_focal_of_gamma_nought_is_cross_entropy(seed: int, kind: str) -> None:
     torch.testing.assert_close(nearly, plain, rtol=1e-6, atol=1e-7)
 
 
-@pytest.mark.parametrize("seed", range(5))
+@for_each("seed", range(5))
 def test_explicit_weights_are_torchs(seed: int) -> None:
     """Several classes: cross_entropy(weight=); binary: the two terms of the logistic loss, by the sum of weights."""
     outputs, targets = _batch(seed, "classes", 23)
@@ -183,10 +184,10 @@ def test_no_logit_overflows(gamma: float, kind: str, weighted: bool, stack: bool
     assert _gradient(loss, outputs, targets).isfinite().all()
 
 
-@pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("gamma", [0.0, 2.0])
 @pytest.mark.parametrize("weights", ["none", "one for all", "each its own"])
+@for_each("seed", range(3))
 def test_a_stack_is_its_copies(seed: int, kind: str, gamma: float, weights: str) -> None:
     """Each copy's mean and gradient are those it has alone, and the stack's loss is their sum."""
     outputs, targets = _batch(seed, kind, 5, 19)

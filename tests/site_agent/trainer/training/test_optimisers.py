@@ -28,6 +28,7 @@ from site_agent.trainer.training.torch_optimisers import (
     optimiser_tensors,
     set_learning_rate,
 )
+from tests.for_each import for_each
 
 BETAS = {"first_decay": 0.8, "second_decay": 0.95, "offset": 1e-3, "weight_decay": 0.1}
 # Each with settings that are not its defaults, and torch's plainest code with the same.
@@ -254,7 +255,7 @@ def test_adagrad_needs_the_state_that_it_begins_with() -> None:
         load_optimiser_tensors(optimiser, {})
 
 
-@pytest.mark.parametrize("seed", range(10))
+@for_each("seed", range(10))
 def test_plain_descent_is_the_gradient_times_the_rate(seed: int) -> None:
     """What SCAFFOLD relies on: (x - y) / (steps * rate) is the mean gradient."""
     record = StochasticGradientDescent(name="sgd", learning_rate=0.05)

@@ -17,6 +17,7 @@ from site_agent.trainer.training.bridge import FlatNetwork
 from site_agent.trainer.training.penalties import Penalties, contrast
 from site_agent.trainer.training.torch_losses import build_loss
 from site_agent.trainer.training.training_model import Recipe
+from tests.for_each import for_each
 
 DENSE = DenseNetwork(name="dense", hidden=(3,), activation="tanh")
 PARALLEL = ParallelNetwork(name="parallel", common=(3,), unique=(3,), activation="tanh")
@@ -100,7 +101,7 @@ def test_a_contrast_is_the_cross_entropy_of_two_cosines(temperature: float) -> N
     assert float(contrast(own, other, alike, temperature)) == pytest.approx(np.log1p(np.exp(1 / temperature)), rel=1e-5)
 
 
-@pytest.mark.parametrize("seed", range(5))
+@for_each("seed", range(5))
 def test_a_contrast_of_a_stack_is_the_sum_of_its_copies(seed: int) -> None:
     """So that each copy's gradient is its own."""
     own, alike, other = (torch.from_numpy(np.random.default_rng(seed).normal(size=(3, 4, 5, 6)))).unbind()
@@ -119,7 +120,7 @@ def test_a_contrast_of_a_stack_is_the_sum_of_its_copies(seed: int) -> None:
     ],
     ids=["moon", "perfcl"],
 )
-@pytest.mark.parametrize("seed", range(5))
+@for_each("seed", range(5))
 def test_contrasts_compare_with_what_was_received_and_what_was_left(penalty: Penalty, seed: int) -> None:
     """Left is the model after the last round's training, before the next values were taken in."""
     (flat, penalties), rows = _network(penalty), _rows(seed)
@@ -149,7 +150,7 @@ def test_contrasts_compare_with_what_was_received_and_what_was_left(penalty: Pen
     torch.testing.assert_close(found, expected)
 
 
-@pytest.mark.parametrize("seed", range(3))
+@for_each("seed", range(3))
 def test_a_state_keeps_what_was_left(seed: int) -> None:
     """Restored into fresh penalties on an equal model, the next round's term is the same to the bit."""
     penalty, rows = Contrastive(strength=1.0, temperature=0.5), _rows(seed)

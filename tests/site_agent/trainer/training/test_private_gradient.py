@@ -13,6 +13,7 @@ from torch.nn import functional
 
 from protos.privacy.accounting import PRIVATE_SCALE
 from site_agent.trainer.training.private_gradient import Layer, clipped_gradients, drawn_rows
+from tests.for_each import for_each
 
 WIDTHS = ((3, 1), (7, 5, 1), (17, 32, 1), (4, 9, 6, 1), (40, 3, 1))
 
@@ -39,7 +40,7 @@ def norm_of(numbers: Any) -> float:
 
 
 @pytest.mark.parametrize("widths", WIDTHS, ids=str)
-@pytest.mark.parametrize("seed", range(6))
+@for_each("seed", range(6))
 def test_a_patient_who_leaves_takes_their_own_term_away_and_nothing_else(seed: int, widths: tuple[int, ...]) -> None:
     """The sum without a patient differs by the patient's own term, to the last bit, and this has at most the norm 1."""
     generator = np.random.default_rng(seed)

@@ -1,0 +1,51 @@
+"""Laws as loops: one test runs over many values, and its failure names the value.
+
+A case of its own for each seed would cost more than most laws do, and a table of thousands of cases tells nobody
+which laws there are.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+
+def for_each(name: str, values: Iterable[object]) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Run the decorated test once for each value of its argument `name`, in one case.
+
+    Each run has a folder `tmp_path` and changes through `monkeypatch` of its own. Other fixtures are shared by all
+    runs, so what keeps a state between runs needs `pytest.mark.parametrize`.
+    """
+    listed = tuple(values)
+
+    def looped(test: Callable[..., None]) -> Callable[..., None]:
+        signature = inspect.signature(test)
+        others = [parameter for parameter in signature.parameters.values() if parameter.name != name]
+        if len(others) == len(signature.parameters) or not listed:
+            raise ValueError(f"{test.__name__} has no argument {name}, or there is no value for it")
+
+        @functools.wraps(test)
+        def run_each(**given: Any) -> None:  # Any: whatever the fixtures are
+            for value in listed:
+                with pytest.MonkeyPatch.context() as patch:
+                    own: dict[str, Any] = {name: value}
+                    if "monkeypatch" in given:
+                        own["monkeypatch"] = patch
+                    if "tmp_path" in given:
+                        own["tmp_path"] = given["tmp_path"] / f"{name}-{value}"
+                        Path(own["tmp_path"]).mkdir()
+                    try:
+                        test(**given | own)
+                    except Exception as failure:
+                        failure.add_note(f"with {name}={value!r}")
+                        raise
+
+        run_each.__signature__ = signature.replace(parameters=others)  # type: ignore[attr-defined]
+        return run_each
+
+    return looped
