@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import safetensors.numpy
 
 from protos.errors import ConfigurationError
 from protos.plan.initial_values import initial_values
@@ -200,3 +202,75 @@ def test_buffers_stay_private_unless_the_plan_refuses_them(tmp_path: Path) -> No
     one, other = (federation.own(site) for site in federation.studies)
     assert not np.array_equal(one["scale.running_mean"], other["scale.running_mean"])
     assert "scale.running_mean" not in {tensor.name for tensor in manifest_of(federation.plan).tensors}
+
+
+def values_file(folder: Path, arrays: dict[str, np.ndarray]) -> str:
+    """Values beside the module's file, and their digest."""
+    content = safetensors.numpy.save(arrays)
+    (folder / "own.safetensors").write_bytes(content)
+    (folder / "own.safetensors").chmod(0o600)
+    return hashlib.sha256(content).hexdigest()
+
+
+def trunk(**changes: Any) -> dict[str, np.ndarray]:
+    """Pretrained values of the trunk, or others."""
+    generator = np.random.default_rng(9)
+    values = {"trunk.weight": generator.normal(size=(5, 3)), "trunk.bias": generator.normal(size=5)}
+    return {name: np.asarray(one, changes.get("dtype", np.float32)) for name, one in (values | changes).items()
+            if isinstance(one, np.ndarray)}  # fmt: skip
+
+
+def test_frozen_layers_have_the_values_of_the_file_that_the_plan_names(module: Path) -> None:
+    """At every site, from the first round to the last; the trained layers start from the plan's seed as ever."""
+    digest = values_file(module.parent, trunk())
+    federation = federation_of(plan_for({"name": "fedavg"}, LAYERS | {"frozen_values": digest}), module)
+    plain = federation_of(plan_for({"name": "fedavg"}, LAYERS), module)
+
+    starts = [each.own("ahus")["first.weight"] for each in (federation, plain)]
+    for number in range(3):
+        federation.round(number)
+
+    np.testing.assert_array_equal(*starts)
+    for site in federation.studies:
+        for name, values in trunk().items():
+            np.testing.assert_array_equal(federation.own(site)[name], values)
+
+
+WRONG_VALUES: list[tuple[dict[str, Any], str]] = [
+    ({"trunk.bias": np.zeros(6)}, "other tensors"),
+    ({"more": np.zeros(2)}, "other tensors"),
+    ({"dtype": np.float64}, "other types than float32"),
+    ({"trunk.bias": np.full(5, np.nan)}, "not finite"),
+    ({"more": np.zeros(1 << 19)}, "is larger than"),
+]
+
+
+@pytest.mark.parametrize(("changes", "words"), WRONG_VALUES)
+def test_a_file_of_values_that_does_not_fit_is_refused(module: Path, changes: dict[str, Any], words: str) -> None:
+    """Also if the plan names this very file; its size is limited by what the plan freezes."""
+    digest = values_file(module.parent, trunk(**changes))
+
+    with pytest.raises(ConfigurationError, match=words):
+        federation_of(plan_for({"name": "fedavg"}, LAYERS | {"frozen_values": digest}), module)
+
+
+def test_another_file_of_values_is_refused(module: Path) -> None:
+    """With both digests; a missing file, one that others can write and one that is no safetensors as well."""
+    digest = values_file(module.parent, trunk())
+    plan = plan_for({"name": "fedavg"}, LAYERS | {"frozen_values": digest})
+    file = module.parent / "own.safetensors"
+
+    file.chmod(0o622)
+    with pytest.raises(ConfigurationError, match="can be written by other accounts"):
+        federation_of(plan, module)
+    file.chmod(0o600)
+    other = values_file(module.parent, trunk(**{"trunk.bias": np.ones(5)}))
+    with pytest.raises(ConfigurationError, match=f"{other}, and the plan says {digest}"):
+        federation_of(plan, module)
+    file.write_bytes(b"no values")
+    noise = hashlib.sha256(b"no values").hexdigest()
+    with pytest.raises(ConfigurationError, match="is not a safetensors file"):
+        federation_of(plan_for({"name": "fedavg"}, LAYERS | {"frozen_values": noise}), module)
+    file.unlink()
+    with pytest.raises(ConfigurationError, match="cannot be read"):
+        federation_of(plan, module)
