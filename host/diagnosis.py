@@ -60,7 +60,7 @@ AILMENTS: Final = (
     Entry(
         "D410",
         "TLS",
-        "The coordinator's certificate is of this federation's authority. A device that inspects TLS breaks this.",
+        "This federation's authority issued the coordinator's certificate. A device that decrypts TLS replaces it.",
         "Ask for an exemption from TLS inspection. A load balancer must pass TLS through.",
     ),
     Entry(

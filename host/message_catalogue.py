@@ -74,7 +74,7 @@ ERRORS: Final = (
     Entry(
         "E003",
         "refused",
-        "The policy, the register or the other side refused. A restart does not help.",
+        "The hospital's policy, the office's register or the other program refused this. A restart does not help.",
         "Contact the people that the message names.",
     ),
     Entry(
@@ -235,7 +235,7 @@ ERRORS: Final = (
         "E030",
         "nobody answers",
         "No program runs with this state directory, or this user may not connect to it.",
-        "Start the program, or use its user: `sudo -u site-agent ...`.",
+        "Start the program, or run the command as the program's user: `sudo -u site-agent ...`.",
     ),
     Entry(
         "E031",

@@ -32,7 +32,7 @@ def report_options(command: Command) -> Command:
             "--bundle",
             "place",
             type=click.Path(path_type=Path),
-            help="Also write a support file. The file contains no names, paths or values.",
+            help="Also write a file for a person who helps you. The file contains no names, paths or values.",
         ),
         click.option("--json", "as_json", is_flag=True, help="Print JSON."),
     ):

@@ -74,7 +74,7 @@ class SiteKeys:
 
     @property
     def certificate_path(self) -> Path:
-        """The site's chain: its leaf, then the issuing certificate."""
+        """The file with the site's certificate, followed by the issuing certificate."""
         return self.directory / "tls.crt"
 
     @property

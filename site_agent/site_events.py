@@ -111,7 +111,7 @@ EVENTS: Final = (
     ),
     Entry("I300", "trainer_started", "The trainer's process started, without a network.", _NOTHING),
     Entry("I301", "study_prepared", "The network of a run is ready, and its table has no errors.", _NOTHING),
-    Entry("I305", "trainer_kept_from_network", "The kernel denies the trainer every network.", _NOTHING),
+    Entry("I305", "trainer_kept_from_network", "The kernel blocks all network access of the trainer.", _NOTHING),
     Entry("I302", "study_restored", "Training continues from a state on disk.", _NOTHING),
     Entry("I303", "study_reported", "The report on this site's gain was written.", _NOTHING),
     Entry(
@@ -126,7 +126,7 @@ EVENTS: Final = (
     Entry(
         "I308",
         "model_received",
-        "This site received the other hospitals' model. This site has sent no number.",
+        "This site received the other hospitals' model. It sent no data about its patients.",
         _NOTHING,
     ),
     Entry(

@@ -74,7 +74,9 @@ def as_html(title: str, summary: Iterable[tuple[str, str]], records: Iterable[Re
     sections += [_section(group, groups[group]) for group in (_PEOPLE, _REFUSED)]
     sections += [_run(name, found) for name, found in runs.items()]
     sections += [_section(group, groups[group]) for group in (_IDENTITY, _LOG, _OTHER)]
-    words = "Each record is shown once on this page. In the facts, as stored in the log, the first round is 0, not 1."
+    words = (
+        "Each record is shown once on this page. The column of facts shows the log itself, which counts rounds from 0."
+    )
     return page(title, [paragraph(words, "soft")], sections)
 
 

@@ -86,7 +86,7 @@ class StatusPage:
         )
 
     async def main(self) -> str:
-        """Return the live part as HTML."""
+        """Return the part of the page that changes during a run, as HTML."""
         facts = await self.facts()
         drawn = curve(
             facts.curve, what="Mean validation loss"

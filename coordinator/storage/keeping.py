@@ -290,7 +290,7 @@ class Kept:
 
 def _differs(number: int) -> UnavailableError:
     return UnavailableError(
-        what=f"Round {number + 1} would start from other parameters than before.",
+        what=f"Round {number + 1} was computed again, and its first parameters differ from the earlier ones.",
         consequence="The coordinator stopped before it sent anything to a site. No wrong number was computed.",
         remedy="Use the same kind of computer and the same versions as before, or give the study a new version.",
     )

@@ -29,7 +29,7 @@ class PartlyRecorded(Document):
 
     @property
     def what(self) -> str:
-        """The subject as a clause names it."""
+        """The name of this entry in a message."""
         return f"column {self.column}"
 
 

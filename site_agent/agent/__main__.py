@@ -54,7 +54,7 @@ def main(folder: Path, descriptor: int | None, place: Path | None) -> None:
     except MalformedMessage as malformed:
         error = ProtocolError(
             what=f"The gate of this site sent {malformed}.",
-            consequence="The message was not sent on.",
+            consequence="The agent did not send the message to the coordinator.",
             remedy="Install the same version of all three programs.",
         )
         print(error.lines("site-agent"), file=sys.stderr)

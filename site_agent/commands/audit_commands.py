@@ -40,7 +40,7 @@ _until = click.option("--until", help="Show records before this day or time, UTC
 def audit() -> None:
     """Check, read and export the log of everything that this site sent and received.
 
-    With --config, run this as the gate's user or as root. With --log, any user can check a copy.
+    With --config, run the command as the gate's user or as root. With --log, any user can check a copy of the log.
     """
 
 

@@ -38,8 +38,8 @@ def page(path: Path, listen: str) -> None:
 def curves(path: Path, listen: str) -> None:
     """Serve a live page with this site's losses and metric in each round, until you stop the command.
 
-    Run this command as the trainer's user. Nothing leaves this computer. Every user of this computer can open the
-    page at a port. With a Unix socket only users with permission for its file can open the page.
+    Run this command as the trainer's user. Nothing leaves this computer. If --listen names a port, every user of this
+    computer can open the page. If it names a Unix socket, only users with permission for the socket can.
 
     Example: site-agent curves --config hospital.yaml --listen 127.0.0.1:8482
     """
@@ -73,9 +73,7 @@ async def _serve(listen: str, respond: Callable[[bytes], Awaitable[bytes]], runn
     type=click.FloatRange(0.0, 1.0, min_open=True, max_open=True),
     help="Predicted probability from which you would treat a patient, such as 0.2. Repeat the option for more.",
 )
-@click.option(
-    "--html", type=click.Path(path_type=Path), help="Output file for the page, one file without links to others."
-)
+@click.option("--html", type=click.Path(path_type=Path), help="Output file for the page. The page needs no other file.")
 @click.option(
     "--json", "json_path", type=click.Path(path_type=Path), help="Output file for all figures and curves, as JSON."
 )

@@ -163,7 +163,7 @@ class Links:
         return idle
 
     def is_over(self, now_seconds: float) -> bool:
-        """Whether nobody can ask for anything any more."""
+        """Whether no session and no valid link is left."""
         return not self._sessions and (not self._unused or now_seconds >= self._ends_seconds)
 
     def _is_idle(self, session: Session, now_seconds: float) -> bool:

@@ -162,14 +162,14 @@ def _rounds(plan: Plan) -> Iterator[str]:
         yield f"If a group has fewer than {plan.statistics.smallest_cell} rows at this site, its count is left out."
         return
     if plan.private_training is not None:
-        yield f"{plan.schedule.rounds} of training: noisy sums of clipped gradients leave, and no other number."
+        yield f"{plan.schedule.rounds} of training: sums with noise leave, and no other number."
         return
     if plan.privacy is not None:
         yield "1 of statistics: sums of a regression on the common columns leave, with noise. There is no other round."
         return
     if plan.prior is not None:
         yield "1 of statistics: of each common column, only the numbers in the tables below leave."
-        yield f"At most {plan.training_rounds} of Newton's method: sums of a regression on the common columns leave."
+        yield f"At most {plan.training_rounds} of the regression (Newton's method): sums on the common columns leave."
         yield "1 guard: one number leaves, which shows whether the others' score helps."
         return
     if plan.has_probe:
@@ -186,9 +186,9 @@ def _changes(plan: Plan, manifest: Manifest) -> Section:
     method = plan.ingredients
     heading = "Changes of parameters"
     if not manifest.tensors:
-        return Section(heading, ("No parameter is shared, so no change of a parameter leaves.",))
+        return Section(heading, ("The plan shares no parameter, so no change of a parameter leaves.",))
     if plan.private_training is not None:
-        return Section(heading, ("No change of a parameter leaves. The site sends noisy sums of gradients.",))
+        return Section(heading, ("No change of a parameter leaves. The site sends sums of gradients with noise.",))
     which = ""
     if isinstance(method.federated, SensitivePrefix):
         which = " The result of the probe may limit this to the first layers."
@@ -216,7 +216,7 @@ def _numbers(plan: Plan, manifest: Manifest) -> Section:
     if not manifest.scalars:
         return Section(heading, ("No other number leaves.",))
     sentences = (
-        ("The coordinator and the other sites see them only as sums over the sites.",)
+        ("The coordinator and the other sites see these numbers only as sums over the sites.",)
         if plan.secure_aggregation == "required"
         else ()
     )
@@ -285,8 +285,8 @@ def _of_three(plan: Plan, prior: Prior) -> Iterator[str]:
     )
     yield f"{which}. The plan allows this with fewest_sites: 3. The default is 4."
     yield (
-        "Each of the three can subtract its own part from the sum. The rest is the sum of the two others. It shows "
-        "their means, their spreads, and how columns depend on each other and on the outcome."
+        "Each of the three can subtract its own part from the sum, and then has the sum of the two others. That sum "
+        "shows their means, their spreads, and how columns depend on each other and on the outcome."
     )
     yield (
         "If one of the other two shows its own part to the third, the third can compute this hospital's part. Approve "
@@ -312,7 +312,7 @@ def _of_prior(plan: Plan, prior: Prior) -> Iterator[str]:
         f"A site uses a column only if at least {FEWEST_ROWS} of its values differ from the most frequent value. "
         f"If fewer than {max(FEWEST_THERE, method.fewest_sites - 1)} sites use a column, all sites leave it out."
     )
-    yield "Each site computes the coefficients from the sums. Its report shows them with standard errors."
+    yield "Each site computes the coefficients from the sums. Every report shows the coefficients with standard errors."
 
 
 def _alternatives(plan: Plan, sweep: Sweep, run_bytes: int) -> Section:
@@ -333,12 +333,12 @@ def _alternatives(plan: Plan, sweep: Sweep, run_bytes: int) -> Section:
 
 def _of_private_training(plan: Plan, training: PrivateTraining) -> Iterator[str]:
     yield (
-        f"Each patient's gradient is shortened to the norm {training.promise.clip:g}. Each site adds noise that is "
+        f"The influence of each patient is limited (norm {training.promise.clip:g}). Each site adds noise that is "
         f"enough for {training.rounds} rounds while at most {plan.assumed_colluders} of the sites work together."
     )
     yield (
-        f"Each sum is divided by {training.patients} patients, which the plan declares. A site sends no count, loss, "
-        "vote or gain."
+        f"Each sum is divided by {training.patients} patients, which the plan declares. A site sends no other number: "
+        "no count, loss, vote or gain."
     )
 
 
@@ -380,8 +380,8 @@ def _choices(plan: Plan) -> Iterator[str]:
     if accepted is not None:
         yield (
             f"Every site tests what it receives on its own rows. If fewer than {accepted.quorum} sites accept it, the"
-            f" run returns to the parameters that were accepted last. The training ends after {accepted.patience} such"
-            " returns in a row."
+            f" run returns to the parameters that were accepted last. After {accepted.patience} returns in a row, the"
+            " training ends."
         )
     if plan.augmentation:
         yield augmentation_in_words(plan.augmentation)

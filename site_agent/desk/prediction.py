@@ -178,7 +178,7 @@ def _check_names(new: NewRows, ours: Sequence[str]) -> None:
     twice = [name for name in ours if name in new.others]
     if twice:
         raise DataError(
-            what=f"The table has a column {twice[0]}, and the predictions would have another of the same name.",
+            what=f"The table has a column {twice[0]}. The predictions need a column with the same name.",
             consequence="Nothing was predicted or overwritten.",
             remedy=f"Rename the column {twice[0]} in the table, or leave it out.",
         )

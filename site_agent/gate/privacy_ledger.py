@@ -1,4 +1,4 @@
-"""Records how much privacy budget of its patients this site has spent, and on which noise.
+"""Records how much of its patients' privacy budget this site has spent, and for which noise.
 
 One file of payments for each run, below `privacy/` in the gate's folder, and a folder of the noisy numbers that they
 bought, a file for each step. The rules:

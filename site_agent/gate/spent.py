@@ -61,7 +61,7 @@ class Spent:
             pass
         except (OSError, ValueError) as cause:
             raise RefusedError(
-                what=f"The file {self._path} with the volume sent in a run cannot be read.",
+                what=f"The file {self._path} cannot be read. It counts the bytes that this site sent in a run.",
                 consequence="Nothing of this run is sent.",
                 remedy="Restore the state from a backup, and inform the data protection officer.",
             ) from cause
@@ -139,7 +139,7 @@ class Spent:
             self._takes_lines = True
         except OSError as cause:
             raise AuditError(
-                what=f"The volume sent in a run cannot be recorded: {cause.strerror}.",
+                what=f"The number of sent bytes cannot be recorded: {cause.strerror}.",
                 consequence="Nothing of this round left this site.",
                 remedy="Free space on the disk of the state directory, or correct its permissions.",
             ) from cause

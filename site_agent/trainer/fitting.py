@@ -70,7 +70,7 @@ def _check_recorded(plan: Plan, dataset: Dataset, site: str) -> None:
         wrong += [f"output {number}" for number in range(plan.outputs) if (number in seen) == (number in unseen)]
     if wrong:
         raise ConfigurationError(
-            what=f"The plan is wrong about the records of {site}: {', '.join(wrong[:5])}.",
+            what=f"The plan does not describe the table of {site} correctly: {', '.join(wrong[:5])}.",
             consequence="Training did not start and nothing left this site. A sum could contain too few sites.",
             remedy="Ask the researcher to correct partly_recorded or partly_observed in the plan. These keys list "
             "the sites that record a column or have training patients of a class, unless all sites do.",

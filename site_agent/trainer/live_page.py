@@ -112,8 +112,8 @@ def _skipped(facts: Mapping[str, Any]) -> str:
     skipped = len({number for number, _ in losses} - {number for number, _ in values})
     if skipped:
         sentences.append(
-            f"For {_rounds(skipped)} of these, the loss on the training rows was skipped. Such a measurement may take "
-            "five seconds, or 5% of the training time if that is longer."
+            f"In {_rounds(skipped)} the loss on the training rows was not measured, to save time. Such a measurement "
+            "may take five seconds, or 5% of the training time if that is longer."
         )
     measured = facts.get("measured")
     if isinstance(measured, int) and measured > len(losses):

@@ -44,7 +44,7 @@ def _privately(rehearsal: Rehearsal) -> None:
         content["policy"]["privacy"] = LIMITS
         config.write_text(yaml.safe_dump(content))
         reviewed = command("site-agent", "review", "--config", config, "--plan", plan)
-        assert f"{ROUNDS} of training: noisy sums of clipped gradients leave, and no other number" in reviewed
+        assert f"{ROUNDS} of training: sums with noise leave, and no other number" in reviewed
         command("site-agent", "approve", "--config", config, "--plan", plan, "--by", "A. Jones", "--yes")
 
 

@@ -97,7 +97,7 @@ def normalisation(owner: str, channels: int) -> Iterator[TensorSpec]:
 
 
 def linear(name: str, inputs: int, outputs: int, *, bias: bool) -> Iterator[TensorSpec]:
-    """Yield a matrix (outputs, inputs) and perhaps a bias. Both start in ±1/√inputs, as in PyTorch."""
+    """Yield a matrix (outputs, inputs) and, with `bias`, a bias. Both start in ±1/√inputs, as in PyTorch."""
     initial = Uniform(1.0 / math.sqrt(inputs))
     yield spec(f"{name}.weight", (outputs, inputs), initial)
     if bias:

@@ -14,36 +14,36 @@ from site_agent.trainer.comparison.gain import headline_metric
 Facts: TypeAlias = Mapping[str, Any]
 _PREFIX: Final = "global_layers_monitor"
 _READING: Final = (
-    f"Below {SOME} a column has hardly changed. At {MUCH} or above a column has changed much. Two tables of the "
-    "same patients"
-    " differ by chance, and small tables differ more. An index is reported as drift only above a limit. Without drift,"
-    " the index of any column exceeds this limit in 1 of 100 tables. The groups of values (bins) are those of the "
+    f"Below {SOME} a column has hardly changed. At {MUCH} or above a column has changed much. Two tables from the "
+    "same hospital differ by chance, and small tables differ more. So an index is reported as drift only above a "
+    "limit. If nothing has changed, about 1 of 100 tables has a column above this limit. Values are grouped as in the "
     "training rows. Several rows of one patient count as fewer rows, because they are similar.",
-    "All shares are shares of all new rows. Missing: no value. Outside of the training rows: beyond the rounded "
-    "limits of the training rows. Not allowed: an undeclared code, a value outside the contract's range or in the "
-    "future, or text instead of a number. Such a value is in no other count.",
+    "Every share is a share of all new rows. Missing: the cell has no value. Outside of the training rows: the value "
+    "is beyond the rounded limits of the training rows. Not allowed: the value has an undeclared code, is outside the "
+    "contract's range or in the future, or is text instead of a number. Values that are not allowed are counted only "
+    "there.",
 )
 _INTERVALS: Final = (
-    "Intervals are 95% intervals over whole patients. With several metrics, more than 5 of 100 tables have an "
-    "interval without zero by chance alone. The verdict 'worse' therefore needs stronger evidence than an interval "
-    "without zero. Without any change the verdict appears in about 1 of 100 tables, in any metric."
+    "Intervals are 95% intervals over whole patients. By chance alone, one in 20 of them excludes zero. Therefore the "
+    "word 'worse' appears only if the evidence is stronger. If nothing has changed, 'worse' appears in about 1 of 100 "
+    "tables."
 )
 _HELP: Final = {
     "rows": "Rows of the table that was monitored.",
-    "abstained_rows": "Rows for which the model predicts nothing.",
+    "abstained_rows": "Rows without a prediction.",
     "off_contract_rows": "Rows with a value that the contract does not allow.",
-    "stability_index": "Population stability index of a column against the training rows.",
-    "stability_index_by_chance": "Value that any index exceeds by chance in 1 of 100 tables without drift.",
+    "stability_index": "Population stability index: how far a column differs from the training rows.",
+    "stability_index_by_chance": "Limit that the indexes exceed by chance in only 1 of 100 tables.",
     "missing_share": "Share of rows in which a column has no value.",
     "missing_share_in_training": "Share of training rows in which a column has no value.",
     "outside_training_share": "Share of rows beyond the limits of the training rows.",
     "outside_contract_share": "Share of rows with a value that the contract does not allow.",
     "metric": "A metric of the model on the monitored rows with a known outcome.",
     "metric_at_the_test": "The same metric on the test rows of the run.",
-    "metric_is_worse": "1 where the metric is worse than at the test by more than chance.",
-    "expected_mean": "Mean of the predictions, by outcome.",
-    "happened_mean": "Mean of the observed outcomes, by outcome.",
-    "integrated_calibration_index": "Mean distance between predicted probabilities and observed frequencies, by "
+    "metric_is_worse": "1 if the metric is worse than at the test by more than chance, else 0.",
+    "expected_mean": "Mean of the predictions for an outcome.",
+    "happened_mean": "Observed mean of an outcome.",
+    "integrated_calibration_index": "Mean distance between predicted probabilities and observed frequencies of an "
     "outcome.",
 }
 
@@ -119,7 +119,7 @@ def monitor_page(facts: Facts) -> str:
     inputs = [
         figures(
             figure(
-                f"Bars: differences that chance alone explains. Dotted line: {MUCH}",
+                f"Each bar shows how large an index by chance alone can be. Dotted line: {MUCH}",
                 _indices(label, rows),
                 is_wide=True,
             )

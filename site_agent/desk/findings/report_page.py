@@ -54,8 +54,8 @@ _METRICS: Final = {
 }
 _READING: Final = (
     "Intervals are 95% bootstrap intervals over the test patients. Differences are paired: both models use the same "
-    "resamples. We write better or worse only if the interval of the difference excludes zero. Without any real "
-    "difference, one in 20 such intervals excludes zero by chance.",
+    "resamples. The report writes better or worse only if the interval of the difference excludes zero. If there is no "
+    "real difference, one in 20 such intervals excludes zero by chance.",
     "Sensitivity: the share of patients with the outcome who are treated. Specificity: the share of patients "
     "without the outcome who are not treated. Predictive values: the share with the outcome among treated patients, "
     "and the share without it among untreated patients. Predictive values depend on how common the outcome is.",
@@ -67,7 +67,7 @@ _READING: Final = (
     "Decision curve: the net benefit of treating every patient at or above the threshold, in true positives per "
     "row. A model is useful at a threshold if its line is above those of treating all and treating nobody."
     " The curve has no intervals in this figure. The table below the curve shows the intervals.",
-    "Importance: how much worse the headline metric gets when one feature is shuffled. Importance shows which "
+    "Importance: how much worse the main metric gets when one feature's values are shuffled. Importance shows which "
     "features the model uses, not which features cause the outcome.",
 )
 
@@ -114,18 +114,18 @@ def checkpoint_sentence(checkpoint: Facts, validation_rows: int) -> str:
     """Explain which round's model was kept, and why."""
     number, loss, losses = checkpoint["round"], checkpoint["loss"], checkpoint["validation_losses"]
     if checkpoint["rule"] == "latest":
-        return f"The plan keeps the model of the last round, {number} (checkpoint: latest)."
+        return f"The plan keeps the model of the last round, round {number} (checkpoint: latest)."
     opening = f"The model after round {number} was kept: "
     if checkpoint["rule"] == "global":
         own = "not finite" if loss is None else f"{loss:.4g}"
         return (
-            f"{opening}the weighted sum of losses over all sites was lowest there (checkpoint: global); this site's own"
-            f" loss was {own}."
+            f"{opening}all sites together had their lowest loss there (checkpoint: global). This site's own loss was "
+            f"{own}."
         )
-    shown = "" if loss is None else f", {loss:.4g},"
+    shown = "" if loss is None else f" ({loss:.4g})"
     return (
-        f"{opening}its loss{shown} on this site's {validation_rows} validation rows was the lowest of {len(losses)}"
-        " measured (checkpoint: local)."
+        f"{opening}of {len(losses)} models, it had the lowest loss{shown} on this site's {validation_rows} validation "
+        "rows (checkpoint: local)."
     )
 
 

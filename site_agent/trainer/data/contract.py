@@ -218,7 +218,7 @@ class Contract(Document):
 
     @property
     def target(self) -> Target:
-        """The target, of which there is one."""
+        """The target column. A contract has exactly one."""
         return next(
             column for column in self.columns if isinstance(column, BinaryTarget | MultiClassTarget | RegressionTarget)
         )

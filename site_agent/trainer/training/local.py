@@ -150,9 +150,10 @@ def rows_at_once(flat: FlatNetwork, features: Tensor) -> int:
 
 
 def predict(flat: FlatNetwork, features: Tensor) -> npt.NDArray[np.float32]:
-    """Return the network's outputs, float32 (rows, outputs), for at least one row; of a stack (copies, rows, outputs).
+    """Return the network's outputs, float32 (rows, outputs), for at least one row.
 
-    Rows go through in blocks, whose size depends on the numbers of columns and copies alone.
+    A stack returns (copies, rows, outputs). Rows go through in blocks. Their size depends only on the number of columns
+    and copies.
     """
     block = rows_at_once(flat, features)
     flat.network.eval()

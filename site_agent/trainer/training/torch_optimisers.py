@@ -98,7 +98,7 @@ def set_learning_rate(optimiser: torch.optim.Optimizer, rate: float) -> None:
 
 
 def optimiser_tensors(optimiser: torch.optim.Optimizer) -> dict[str, Tensor]:
-    """Return a copy of all that the next step depends on, except for parameters, gradients and learning rate.
+    """Return a copy of the optimiser's memory, without parameters, gradients and learning rate.
 
     Returns:
         by "0.exp_avg" and the like, the number being the parameter's: tensors of the parameter's shape

@@ -120,7 +120,7 @@ limit this to the first layers.
     body.layer2.weight   2x2    32-bit integers  16             yes
     body.layer2.bias     2      32-bit integers  8              yes
 Other numbers
-  The coordinator and the other sites see them only as sums over the sites.
+  The coordinator and the other sites see these numbers only as sums over the sites.
 """
         in text
     )
@@ -144,7 +144,7 @@ In all
     ("keys", "said"),
     [
         ({"secure_aggregation": "off"}, "Without masking the coordinator sees what each site sends, not only sums."),
-        ({"gain": "sums"}, "The coordinator and the other sites see them only as sums over the sites."),
+        ({"gain": "sums"}, "The coordinator and the other sites see these numbers only as sums over the sites."),
         ({}, "The same sites take part in every round. If the connection to a site is lost, the others wait"),
         ({"checkpoint": "latest"}, "Checkpoint latest: every site keeps the model of the last round."),
         ({}, "Checkpoint local: every site keeps the model that is best on its own validation rows."),
@@ -169,7 +169,9 @@ def test_two_sites_are_told_that_each_sees_the_other() -> None:
 
 def test_a_plan_that_shares_nothing_says_so() -> None:
     """Local training names no tensor."""
-    assert "No parameter is shared, so no change of a parameter leaves." in page(plan_of_method({"name": "local"}))
+    assert "The plan shares no parameter, so no change of a parameter leaves." in page(
+        plan_of_method({"name": "local"})
+    )
 
 
 def test_layers_that_wait_are_announced() -> None:
@@ -325,7 +327,7 @@ def test_sums_of_three_hospitals_are_explained_in_plain_words() -> None:
     told = page(plan)
 
     assert "Only three hospitals record total-cholesterol." in told
-    assert "Each of the three can subtract its own part from the sum. The rest is the sum of the two others." in told
+    assert "Each of the three can subtract its own part from the sum, and then has the sum of the two others." in told
     assert "ask for a plan with four sites for each concept" in told
 
 

@@ -100,7 +100,7 @@ def test_drawing_takes_a_twentieth_of_the_time_and_ends_no_study(tmp_path: Path)
     assert [number for number, _ in facts_of(hospital)["validation"]] == [1, 2, 3, 4, 5, 6]
     text = LivePage("st-mary", hospital.state_path).main()
     assert "measured after 6 rounds" in text
-    assert "For 4 rounds of these, the loss on the training rows was skipped." in text
+    assert "In 4 rounds the loss on the training rows was not measured, to save time." in text
 
     (tmp_path / "file").write_text("")
     nowhere = LiveCurves(tmp_path / "file", PLAN.run_name, study.own, preprocessing, Clock())

@@ -75,7 +75,7 @@ def test_the_page_says_what_the_facts_say(facts: Mapping[str, Any]) -> None:
     assert facts["gain"]["sentence"] in page
     assert page.count("<svg class") == 10
     assert "integrated index (ICI)" in page
-    assert "lowest of 3 measured" in page
+    assert "of 3 models, it had the lowest loss" in page
     assert "&lt;b&gt;st-mary" in page
     assert "<b>" not in page
     assert "prefers-color-scheme:dark" in page
