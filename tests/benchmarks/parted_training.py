@@ -18,7 +18,7 @@ import torch
 from safetensors.numpy import save_file
 from torch import Tensor, distributed
 
-sys.path.insert(0, str(Path(__file__).parents[4]))
+sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from benchmarks.experiments.data.dealt import breast_cancer
 from benchmarks.experiments.federations import federate
