@@ -9,8 +9,9 @@ many times. It tests for the patient by the best test there is, at a threshold f
 of the error rates give a lower bound of epsilon that assumes nothing about the noise (95%). With half the noise the
 bound has to exceed the claim. private_audit.py audits a whole training in one run.
 
-Networks are in private_networks.py. `network_step_ratio` is the processor seconds of a private round of all clinics
-over those of a plain full-batch round, in one process. `trainer_step_ratio` is that of the trainer's own step alone.
+Networks are in private_networks.py, and those on two larger clinical tables in private_tables.py.
+`network_step_ratio` is the processor seconds of a private round of all clinics over those of a plain full-batch round,
+in one process. `trainer_step_ratio` is that of the trainer's own step alone.
 
 `step_ratio` is the seconds of a private round over those of a plain Newton round, both at all clinics with the gates'
 builders and the coordinator's sum, without network. Run:
@@ -25,6 +26,7 @@ import json
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from importlib.util import find_spec
 from math import log, sqrt
 from typing import Any, Final
 
@@ -42,6 +44,7 @@ from benchmarks.private_networks import (
     print_networks,
     trainer_step_ratio,
 )
+from benchmarks.private_tables import print_clinical
 from global_layers.one_process import Collection, Part
 from protos.plan.plan import Plan
 from protos.plan.prior_method import FederatedPrior
@@ -275,6 +278,10 @@ def main() -> None:
         here = found[epsilon] = areas(tables, splits, epsilon, draws)
         print(f"{epsilon:7g}  {here['shared']:.4f}  {here['curator']:.4f}   {here['each']:.4f}")
     print_networks(tables, EPSILONS, 5 if quick else splits_wanted, 1 if quick else draws)
+    if find_spec("SurvSet") is None:
+        print("The two larger tables need the extra clinical-tables, so they are skipped.")
+    else:
+        print_clinical(EPSILONS[1:2] if quick else EPSILONS, 1 if quick else 5)
     for hidden in ((), (8,)):
         print(f"network_step_ratio={network_step_ratio(tables, hidden):.2f}")
     for rows, hidden in ((600, ()), (600, (32,)), (6000, (32,))):
