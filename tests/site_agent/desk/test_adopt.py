@@ -331,11 +331,16 @@ def test_the_card_is_of_the_adopted_model(folder: Path, site_agent: Command) -> 
     assert f"| auroc | {report['simple_models']['random_forest']['metrics']['auroc']:.3f} |" in said
 
 
-@pytest.mark.parametrize("table", ["breast-cancer", "wine", "diabetes"])
-def test_every_model_is_exported_as_it_predicts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, table: Table) -> None:
-    """For every task, the loader without this program and ONNX answer as `predict` does."""
+@pytest.mark.parametrize(
+    ("table", "most_rows"), [("breast-cancer", 10_000), ("wine", 10_000), ("diabetes", 10_000), ("wine", 50)]
+)
+def test_every_model_is_exported_as_it_predicts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, table: Table, most_rows: int
+) -> None:
+    """For every task, the loader without this program and ONNX answer as `predict` does, also with many rows."""
     pytest.importorskip("onnxruntime")
     monkeypatch.setattr(simple_models, "_TREES", 10)
+    monkeypatch.setattr(simple_models, "MOST_ROWS", most_rows)  # beyond them boosting counts values in bins
     hospital = site_after_run(tmp_path / "site", table=table, simple_models=True)
     own, state = Path(hospital.data.table), hospital.state_path
 
