@@ -163,7 +163,7 @@ def _guard_line(cells: Mapping[str, Cells]) -> str:
 
 
 def _gaps(figures: Sequence[Figure], cells: Mapping[str, Cells]) -> str:
-    """Which numbers of training rows have no figure, and whether a site could have one."""
+    """Which numbers of training rows have no figure, and whether two sites could have one."""
     there = {(figure.table, figure.rows) for figure in figures}
     absent: dict[bool, list[str]] = {True: [], False: []}
     for table, setting in join.SETTINGS.items():
@@ -175,7 +175,7 @@ def _gaps(figures: Sequence[Figure], cells: Mapping[str, Cells]) -> str:
                 if (table, rows) not in there and (rows < join.NEARLY_ALL * most) == is_possible
             ]
             absent[is_possible] += [f"{table} at {', '.join(levels)}"] if levels else []
-    words = {False: "No site has clearly more training rows than", True: "They were not computed"}
+    words = {False: "No site has clearly more training rows than", True: "Measured at one site at most"}
     parts = [f"{text}: {'; '.join(absent[is_possible])}." for is_possible, text in words.items() if absent[is_possible]]
     return f"* Without a figure. {' '.join(parts)}" if parts else "* Every number of rows has its figure."
 

@@ -132,7 +132,7 @@ def test_the_page_says_where_the_bar_is_missed() -> None:
     assert "yes at UCI heart, va" in at_va
 
 
-def test_the_page_tells_what_no_site_can_have_from_what_was_not_computed(tmp_path: Path) -> None:
+def test_the_page_tells_what_no_site_can_have_from_what_is_missing(tmp_path: Path) -> None:
     """If the largest site has 210 training rows, 100 of them could be measured, and 200 are all of them."""
     rows = [row("va", seed, "UCI heart, 0", rows=90 + seed) for seed in range(3)]
     render_join([*rows, row("cleveland", 0, "UCI heart, 0", rows=210)], tmp_path / "join.md")
@@ -140,7 +140,7 @@ def test_the_page_tells_what_no_site_can_have_from_what_was_not_computed(tmp_pat
     text = (tmp_path / "join.md").read_text()
 
     assert "clearly more training rows than: UCI heart at 200, 400" in text
-    assert "They were not computed: UCI heart at 30, 50, 100;" in text
+    assert "Measured at one site at most: UCI heart at 30, 50, 100;" in text
 
 
 @pytest.mark.parametrize(("lead", "verdict"), [(0.1, "prior path at UCI heart, 50 rows"), (-0.1, "nowhere")])
