@@ -27,11 +27,11 @@ async def serving_pages(
     Args:
         listen: HOST:PORT of loopback or unix:/path, as `metrics_listen` names it; None for none.
         pages: path -> what makes its page at this moment.
-        consequence: where it cannot be listened on, what that means for the program that would have.
+        consequence: what a failure to listen means for the program.
         file: where the program's address is written.
 
     Raises:
-        ConfigurationError: the address cannot be listened on.
+        ConfigurationError: the program cannot listen on the address.
     """
     if listen is None:
         yield
@@ -46,7 +46,7 @@ async def serving_pages(
         server = await serve_locally(listen, respond)
     except OSError as cause:
         raise ConfigurationError(
-            what=f"The address {listen} of metrics_listen cannot be listened on: {cause.strerror}.",
+            what=f"The program cannot listen on {listen}, the address in metrics_listen: {cause.strerror}.",
             consequence=consequence,
             remedy=f"Choose another address in {file}, or stop the program that uses this one.",
             code="E028",
@@ -74,7 +74,7 @@ async def serve_page(
     """Listen for a command's page. `running` names what continues if the address cannot be used.
 
     Raises:
-        ConfigurationError: the address cannot be listened on.
+        ConfigurationError: the program cannot listen on the address.
     """
     try:
         return await serve_locally(address, respond, body_bytes)
@@ -103,7 +103,7 @@ async def serve_locally(
         body_bytes: from a request's head to the number of bytes of its body to read. Without it none is read.
 
     Raises:
-        OSError: the address cannot be listened on.
+        OSError: the program cannot listen on the address.
     """
 
     connections: set[asyncio.StreamWriter] = set()

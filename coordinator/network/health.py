@@ -30,7 +30,7 @@ async def health_server(listen: str | None) -> AsyncIterator[None]:
     """Answer health checks on a local address inside the block, if an address is configured.
 
     Raises:
-        ConfigurationError: the address cannot be listened on.
+        ConfigurationError: the coordinator cannot listen on the address.
     """
     if listen is None:
         yield
@@ -48,7 +48,7 @@ async def health_server(listen: str | None) -> AsyncIterator[None]:
         server.add_insecure_port(listen)
     except RuntimeError as cause:
         raise ConfigurationError(
-            what=f"The address {listen} of health_listen cannot be listened on.",
+            what=f"The coordinator cannot listen on {listen}, the address in health_listen.",
             consequence="The coordinator did not start. No site was contacted.",
             remedy="Choose another address in coordinator.yaml, or stop the program that uses this one.",
             code="E028",

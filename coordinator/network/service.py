@@ -290,7 +290,7 @@ def federation_server(
     in the largest plan that is known by now.
 
     Raises:
-        ConfigurationError: the address cannot be listened on.
+        ConfigurationError: the coordinator cannot listen on the address.
     """
     handler: Any = grpc.stream_stream_rpc_method_handler(service.participate)
     secrets = _secrets(credentials, fetch, asks_for_certificate=True)
@@ -376,7 +376,7 @@ def _server(
         server.add_secure_port(listen, secrets)
     except RuntimeError as cause:
         raise ConfigurationError(
-            what=f"The address {listen} cannot be listened on.",
+            what=f"The coordinator cannot listen on {listen}.",
             consequence="The coordinator did not start. No site was contacted.",
             remedy="Choose another address in coordinator.yaml, or end the program that uses this one.",
             code="E028",

@@ -283,15 +283,15 @@ def _of_three(plan: Plan, prior: Prior) -> Iterator[str]:
     which = (
         f"Only three hospitals record {', '.join(names)}" if names else "Some concepts may have only three hospitals"
     )
-    yield f"{which}. The plan allows this with fewest_sites: 3. The default is 4."
+    yield f"{which}. The plan permits sums of three hospitals with fewest_sites: 3. The default is 4."
     yield (
         "Each of the three can subtract its own part from the sum, and then has the sum of the two others. That sum "
         "shows their means, their spreads, and how columns depend on each other and on the outcome."
     )
     yield (
         "If one of the other two shows its own part to the third, the third can compute this hospital's part. Approve "
-        "only if this hospital accepts that. If not, ask for a plan with four sites for each concept. A plan with the "
-        "key privacy, which adds noise, is another way."
+        "only if this hospital accepts that. If not, ask for a plan with four sites for each concept. Or ask for a "
+        "plan with the key privacy, which adds noise."
     )
 
 

@@ -62,7 +62,7 @@ def keep_window(state: Path, window: Window | None) -> None:
         replace_file(state / FILE, json.dumps(content).encode())
     except OSError as cause:
         raise UnavailableError(
-            what=f"The window cannot be written: {cause.strerror}.",
+            what=f"The maintenance window cannot be written: {cause.strerror}.",
             consequence="Nothing was announced.",
             remedy="Free space on the disk of the state directory, or correct its permissions, and try again.",
         ) from cause

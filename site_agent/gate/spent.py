@@ -75,7 +75,7 @@ class Spent:
 
     @property
     def finished(self) -> datetime | None:
-        """When the run was finished here, with its zone, or None."""
+        """When the run was finished here, as an aware time, or None."""
         return self._finished
 
     @property
