@@ -250,7 +250,12 @@ def judge_clock(is_synchronised: bool | None, seconds_apart: float | None = None
         return fine("D406", f"This computer's clock and the coordinator's clock differ by {abs(seconds_apart):.1f} s.")
     if is_synchronised is False:
         return warning("D406", "No time server keeps this clock.", remedy)
-    return fine("D406", "The clock is kept by a time server." if is_synchronised else "The kernel does not report it.")
+    return fine(
+        "D406",
+        "The clock is kept by a time server."
+        if is_synchronised
+        else "The kernel does not report whether a time server keeps the clock.",
+    )
 
 
 def judge_address_rules(works: bool | None) -> Finding:

@@ -112,8 +112,7 @@ def end(authority: Authority, register: Register) -> None:
 
 def _under_way(step: str) -> ConfigurationError:
     return ConfigurationError(
-        what=f"This step is not possible in the current state of the change. This step requires no change, or the "
-        f"state {step}.",
+        what=f"This step is not possible now. It is possible only if no change is under way, or in the state {step}.",
         consequence="Nothing was changed.",
         remedy="`pki rotate status` shows the next step.",
     )

@@ -142,7 +142,9 @@ def _indices(label: str, rows: list[Row]) -> str:
 
 def _calm(facts: Facts) -> str:
     quality = (
-        "The outcome was not compared." if facts["quality"] is None else "The section Quality compares the outcome."
+        "The outcome was not compared."
+        if facts["quality"] is None
+        else "The section Quality shows the figures for the known outcomes."
     )
     return f"No column has drifted much. {quality}"
 
