@@ -49,6 +49,8 @@ def render_chfl(rows: list[Row], path: Path) -> None:
         *_differences(found[chfl.TABLE_II]),
         "## Table III: number of clients",
         "",
+        "A line with one run has the first split alone, so methods compare within a line.",
+        "",
         *_table(found, chfl.TABLE_III),
         "## Figure 4: share of common columns",
         "",
@@ -121,7 +123,7 @@ _NOTES: Final = (
     "## What is not here",
     "",
     "* Table II's rows sensorless, aloi, helena and jannis, and with them table IV: these data are not available here.",
-    "* Three splits times five runs: a run of table II costs about 85 processor seconds, of another setting about 40. "
-    "All fifteen of all seven settings would cost about 4,900. `--seeds` runs more of them.",
+    "* Three splits times five runs: a run of table II costs about 90 processor seconds, of another setting about 37. "
+    "All fifteen of all seven settings would cost about 4,700. `--seeds` runs more of them.",
     "",
 )

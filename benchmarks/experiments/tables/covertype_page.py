@@ -7,8 +7,9 @@ from pathlib import Path
 from benchmarks.experiments.data.covertype import AREAS
 from benchmarks.experiments.plots import Dot, plot_dots
 from benchmarks.experiments.statistics import by_seed, difference, mean_of
+from benchmarks.experiments.store import costs_beside, read_costs
 from benchmarks.experiments.tables import covertype
-from benchmarks.experiments.tables.markdown import begin_page, table_lines, write_page
+from benchmarks.experiments.tables.markdown import begin_page, seconds_for, table_lines, write_page
 from benchmarks.experiments.variants import Row
 
 _METRICS = (
@@ -16,6 +17,7 @@ _METRICS = (
     ("auroc_of_authors", "AUROC as the authors compute it (raw logits, an absent class counts 0.5), percent"),
     ("balanced_accuracy", "Balanced accuracy, percent; the paper calls it accuracy"),
     ("auprc", "AUPRC over the classes present, percent"),
+    ("auprc_of_authors", "AUPRC as the authors compute it (an absent class counts 0), percent"),
 )
 
 
@@ -26,8 +28,10 @@ def render_covertype(rows: list[Row], path: Path) -> None:
         "The published test rows are not available. These figures are of half of the published validation rows, which "
         f"took part in nothing; classes are balanced in them. {covertype.EPOCHS} epochs where the paper has "
         f"{covertype.PUBLISHED_EPOCHS}. Encoded as in the authors' experiment: eleven columns, the wilderness area "
-        "among them although it is constant at a site, because the published counts of parameters need it.",
+        "among them although it is constant at a site, because the published counts of parameters need it. FedAvg has "
+        "equal weights and shares all parameters. Centralized has all rows in one place, encoded together.",
         "",
+        *_whole_cost(path),
     ]
     for metric, title in _METRICS:
         lines += [f"## {title}", "", *_metric(rows, metric)]
@@ -36,17 +40,33 @@ def render_covertype(rows: list[Row], path: Path) -> None:
     _plot(rows, path)
 
 
+def _whole_cost(path: Path) -> list[str]:
+    """What the paper's epochs and seeds would cost, from what was run."""
+    costs, methods = read_costs(costs_beside(path)), (*covertype.METHODS, covertype.CENTRAL)
+    spent = [seconds_for(costs, name) for name in methods]
+    seeds = sum(count for _, count in spent)
+    if not seeds:
+        return []
+    an_epoch = sum(seconds for seconds, _ in spent) / seeds / covertype.EPOCHS
+    hours = len(methods) * an_epoch * covertype.PUBLISHED_EPOCHS * covertype.PUBLISHED_SEEDS / 3600
+    return [
+        f"All {covertype.PUBLISHED_EPOCHS} epochs of {covertype.PUBLISHED_SEEDS} seeds and {len(methods)} methods "
+        f"would cost about {hours:.1f} processor hours on one thread. A line without figures was not run yet.",
+        "",
+    ]
+
+
 def _metric(rows: list[Row], metric: str) -> list[str]:
+    place = {"auroc": 0, "auroc_of_authors": 0, "balanced_accuracy": 1, "auprc": 2, "auprc_of_authors": 2}[metric]
     body = []
-    for name in covertype.METHODS:
-        found = [list(by_seed(rows, name, area, metric).values()) for area in AREAS]
-        if all(found):
-            body.append([name, *(mean_of(values).text() for values in found), str(len(found[0]))])
-    place = {"auroc": 0, "auroc_of_authors": 0, "balanced_accuracy": 1}.get(metric)
-    if place is not None:
-        published = [f"{covertype.PUBLISHED[area][place]:.2f}" for area in AREAS]
-        body.append(["paper, global-layers, other rows", *published, "21"])
-    return table_lines(["method", *AREAS, "seeds"], body)
+    for name in (*covertype.METHODS, covertype.CENTRAL):
+        known = covertype.PUBLISHED[name]
+        found = {site: list(by_seed(rows, name, site, metric).values()) for site in known}
+        runs = max(map(len, found.values()))
+        cells = [mean_of(found[site]).text() if found.get(site) else "-" for site in (*AREAS, "central")]
+        published = [f"{known[site][place]:.2f}" if site in known else "-" for site in (*AREAS, "central")]
+        body += [[name, *cells, str(runs)], [f"paper, {name}, other rows", *published, str(covertype.PUBLISHED_SEEDS)]]
+    return table_lines(["method", *AREAS, "all areas", "seeds"], body)
 
 
 def _differences(rows: list[Row]) -> list[str]:

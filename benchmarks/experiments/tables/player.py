@@ -94,6 +94,10 @@ METHODS: Final = {
     # The paper's PLayer-FL-1 and PLayer-FL+1: one layer fewer and one more than FC2.
     "player-fl up to FC1": Entry(method={"name": "player-fl", "layers": 1}, rate=0.05),
     "player-fl up to FC3": Entry(method={"name": "player-fl", "layers": 3}, rate=0.05),
+    # What the paper does not publish: the step of pFedMe's shared model and FedBABU's epochs of fine-tuning.
+    "pfedme, shared step 0.1": Entry(method={"name": "pfedme", "rate": 0.1}, rate=0.1),
+    "fedbabu, tuned 10 epochs": Entry(method={"name": "fedbabu", "fine_tuning_epochs": 10}, rate=0.1),
+    "fedbabu, tuned 10 epochs, rate 0.01": Entry(method={"name": "fedbabu", "fine_tuning_epochs": 10}, rate=0.01),
 }  # fmt: skip
 # Medians of F_(l+1) / F_l over 20 seeds, measured independently.
 MEASURED_RATIOS: Final = (1.68, 2.19, 2.97)
@@ -133,9 +137,10 @@ class _Player:
 def player_plan(sites: Sites, seed: int, name: str, rate: float | None = None) -> Any:  # a Plan
     """The plan of a method for these sites, at its own rate or another."""
     entry, keys = METHODS[name], dict[str, Any]()
-    if name != "local":
+    method = entry.method["name"]
+    if method != "local":
         keys = {"columns": next(iter(sites.values())).columns}
-    if name not in ("local", "fedbabu"):  # whose head, and with it the number of classes, stays private
+    if method not in ("local", "fedbabu"):  # whose head, and with it the number of classes, stays private
         keys |= {"outputs": 5}
     rate = entry.rate if rate is None else rate
     optimiser: dict[str, Any] = {"name": "adamw", "learning_rate": rate, "weight_decay": 0.01}
@@ -145,7 +150,7 @@ def player_plan(sites: Sites, seed: int, name: str, rate: float | None = None) -
         method=entry.method,
         architecture=NETWORK,
         schedule={"aggregate": "every-epoch", "epochs": ROUNDS, "batches_per_epoch": 6},
-        optimiser={"name": "sgd", "learning_rate": rate} if name == "pfedme" else optimiser,
+        optimiser={"name": "sgd", "learning_rate": rate} if method == "pfedme" else optimiser,
         loss={"name": "focal", "gamma": 3.0, "class_weights": "balanced"},
         weighting={"name": "rows", "largest_rows": 256},
         checkpoint="local",

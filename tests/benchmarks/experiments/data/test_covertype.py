@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from benchmarks.experiments.data.covertype import AREAS, covertype
+from benchmarks.experiments.data.covertype import AREAS, centralized, covertype
 from benchmarks.experiments.data.dealt_columns import chfl_covertype, hillshades
 from benchmarks.experiments.data.recipes import Authors, ColumnsOf, Default, Paper, Recipe, Statistician
 
@@ -34,6 +34,16 @@ def test_areas_have_the_published_rows(recipe: Recipe, width: int, outputs: tupl
     assert [len(site.validation) + len(site.test) for site in sites.values()] == [922, 113, 1578, 1167]
     assert {site.training.features.shape[1] for site in sites.values()} == {width}
     assert tuple(site.outputs for site in sites.values()) == outputs
+
+
+def test_all_rows_in_one_place_are_the_areas_rows() -> None:
+    """11,340 rows train, and whoever tests at an area or chooses there is here too."""
+    sites, together = covertype(DATA, 8, Authors()), centralized(DATA, 8, Authors())["central"]
+
+    assert len(together.training) == sum(len(site.training) for site in sites.values()) == 11_340
+    assert len(together.validation) + len(together.test) == 3_780
+    assert together.columns == sites["neota"].columns
+    assert np.bincount(together.training.targets.astype(np.int64)).tolist() == [1620] * 7
 
 
 def test_classes_are_counted_as_described() -> None:

@@ -32,6 +32,8 @@ COVERTYPE = [
     ("chfl", "chfl, mu 1, 2 clients, 30% common, rate 0.001", "7"),
     ("chfl", "concatenated, 5 clients, 30% common, rate 0.001", "7"),
     ("covertype", "global-layers", "8"),
+    ("covertype", "fedavg", "8"),
+    ("covertype", "centralized", "8"),
 ]
 
 
