@@ -26,6 +26,7 @@ from coordinator.commands.release_commands import release
 from coordinator.configuration import read_configuration, read_plans
 from coordinator.network.control_socket import tell
 from coordinator.operations.coordinator_events import EVENTS
+from coordinator.operations.made_up_training import made_up_training
 from coordinator.operations.status_lines import print_status, print_wide
 from coordinator.storage.history import known_runs
 from host.command_line import explain_command, finish
@@ -83,6 +84,10 @@ def check(path: Path) -> None:
             click.echo(f"  privacy   {price_in_words(plan.privacy, plan.private_sums)}")
             for sentence in how_private(plan.method):
                 click.echo(f"            {sentence}")
+            if (made_up := made_up_training(plan)) is not None:
+                areas = f"{made_up.with_noise:.2f} with the noise and {made_up.without:.2f} without it"
+                click.echo(f"            With {made_up.patients} made-up patients, AUROC is {areas}.")
+                click.echo("            This shows what the noise takes. It is no forecast for real patients.")
         click.echo(
             f"  manifest  {manifest.digest.hex()} ({len(manifest.tensors)} tensors, {manifest.parameters} numbers)"
         )

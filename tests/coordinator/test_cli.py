@@ -97,6 +97,7 @@ def test_check_shows_the_price_of_a_private_plan_and_what_privacy_changes(coordi
         "epsilon 1, delta 1e-05 for each patient over all 10 rounds",
         "the proximal term is 0",
         "stays at the site",
+        "300 made-up patients, AUROC is 0.",
     )
     assert all(word.lower() in coordinator.out.lower() for word in words)
 

@@ -1,0 +1,74 @@
+"""The trainings on made-up patients show what noise, clip and rounds of a private plan cost."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+
+from coordinator.operations.made_up_training import _clipped_sum, _ranked, made_up_training
+from protos.plan.plan import Plan
+from protos.privacy.accounting import PRIVATE_SCALE
+from site_agent.trainer.training.private_gradient import Layer, clipped_gradients
+from tests.protos.privacy.private_plans import private_network_plan, private_plan
+
+
+def plan_with(epsilon: float, patients: int, **changes: Any) -> Plan:
+    """A plan of 40 rounds with a rate that suits it."""
+    promise = {"epsilon": epsilon, "patients": patients, "clip": 1.0}
+    return private_network_plan(promise, rounds=40, optimiser={"name": "sgd", "learning_rate": 3.0}, **changes)
+
+
+@pytest.mark.parametrize(("epsilon", "patients", "lowest", "highest"), [(8.0, 5000, -0.01, 0.01), (0.1, 100, 0.1, 0.4)])
+def test_more_noise_beside_fewer_patients_costs_more(
+    epsilon: float, patients: int, lowest: float, highest: float
+) -> None:
+    """With many patients and a large epsilon the noise costs nothing; with few and a small one nearly everything."""
+    found = made_up_training(plan_with(epsilon, patients))
+
+    assert found is not None
+    assert found.patients == min(patients, 2000)
+    assert lowest <= found.without - found.with_noise <= highest
+    assert 0.7 < found.without < 0.82
+
+
+@pytest.mark.parametrize("method", ["fedadam", "fedbabu"])
+def test_it_follows_the_plan_s_method(method: str) -> None:
+    """Server rules and layers that keep their first values are those of the plan, and the result is repeatable."""
+    rates = {"method": {"name": method, **({"rate": 0.05} if method == "fedadam" else {})}}
+    plan = plan_with(4.0, 2000, hidden=(6,), **rates, **({"outputs": None} if method == "fedbabu" else {}))
+
+    found = made_up_training(plan)
+
+    assert found == made_up_training(Plan.model_validate_json(json.dumps(json.loads(plan.canonical))))
+    assert found is not None
+    assert found.without > 0.65
+
+
+@pytest.mark.parametrize("shared", [1, 2])
+def test_its_gradient_is_that_of_the_deployed_trainer(shared: int) -> None:
+    """The sum of clipped gradients agrees with the trainer's integers to the steps of its grids."""
+    generator = np.random.default_rng(0)
+    features, outcomes = (
+        generator.standard_normal((50, 4)).astype(np.float32),
+        generator.integers(0, 2, 50).astype(float),
+    )
+    arrays = [generator.standard_normal(shape) for shape in ((5, 4), (5,), (1, 5), (1,))]
+    layers = [Layer(arrays[0], arrays[1]), Layer(arrays[2], arrays[3])]
+
+    exact = np.array(clipped_gradients(layers, 0.7, features, outcomes, None, shared=shared)) / PRIVATE_SCALE
+
+    np.testing.assert_allclose(_clipped_sum(arrays, shared, 0.7, features.astype(float), outcomes), exact, atol=5e-3)
+
+
+def test_a_plan_without_a_network_or_with_too_much_work_is_skipped() -> None:
+    """The federated prior has no gradients, and 10,000 rounds would keep a person waiting."""
+    assert made_up_training(private_plan()) is None
+    assert made_up_training(private_network_plan({"epsilon": 8.0}, rounds=10_000, hidden=(20,))) is None
+
+
+def test_ranks_of_scores_give_the_share_of_pairs_in_order() -> None:
+    """By hand: of six pairs five are in order."""
+    assert _ranked(np.array([0.1, 0.4, 0.3, 0.8, 0.9]), np.array([0, 0, 1, 1, 1])) == pytest.approx(5 / 6)
