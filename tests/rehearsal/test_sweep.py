@@ -6,6 +6,7 @@ import json
 from contextlib import ExitStack
 from pathlib import Path
 
+import pytest
 import yaml
 
 from protos.plan.documents import read_document
@@ -14,6 +15,7 @@ from tests.rehearsal.programs import finished
 from tests.rehearsal.test_real_processes import federation_in
 
 
+@pytest.mark.timeout(600)
 def test_the_alternative_with_the_lowest_summed_loss_is_chosen(tmp_path: Path) -> None:
     """A rate that trains beats one that hardly moves, masked. The coordinator reads sums only, and names the run."""
     federation = federation_in(tmp_path / "f", is_masked=True)
@@ -31,7 +33,7 @@ def test_the_alternative_with_the_lowest_summed_loss_is_chosen(tmp_path: Path) -
     with ExitStack() as stack:
         coordinator = stack.enter_context(federation.coordinator())
         agents = [stack.enter_context(federation.agent(name)) for name in federation.names]
-        statuses = [process.wait(150) for process in (coordinator, *agents)]
+        statuses = [process.wait(300) for process in (coordinator, *agents)]
 
     assert statuses == [0] * len(statuses), federation.log("coordinator").read_text()
     losses = {}
