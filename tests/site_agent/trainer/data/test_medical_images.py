@@ -18,7 +18,9 @@ import numpy.typing as npt
 import pydicom
 import pytest
 import yaml
+from PIL import Image
 from pydicom.dataset import Dataset, FileMetaDataset
+from pydicom.encaps import encapsulate
 
 from protos.errors import DataError
 from protos.plan.networks.convolutional_networks import LARGEST_IMAGE_NUMBERS
@@ -31,7 +33,7 @@ from site_agent.trainer.data.tables import read_table
 
 DICOM_FILES = Path(pydicom.__file__).parent / "data" / "test_files"
 NIFTI_FILES = Path(nibabel.__file__).parent / "tests" / "data"
-EXPLICIT = "1.2.840.10008.1.2.1"
+EXPLICIT, JPEG = "1.2.840.10008.1.2.1", "1.2.840.10008.1.2.4.50"
 SECRET = "Lestrade^Greg"
 AXIAL = {"kind": "nifti", "plane": "axial"}
 
@@ -65,6 +67,8 @@ def dicom(pixels: npt.NDArray[Any], syntax: str = EXPLICIT, **tags: Any) -> byte
     made.PixelData = pixels.tobytes()
     for name, value in tags.items():
         setattr(made, name, value)
+    made["PixelData"].VR = "OB" if pixels.dtype.itemsize == 1 else "OW"
+    made["PixelData"].is_undefined_length = syntax == JPEG
     file = io.BytesIO()
     pydicom.dcmwrite(file, made, enforce_file_format=True)
     return file.getvalue()
@@ -167,6 +171,13 @@ def test_damaged_bytes_never_raise(kind: str, seed: int) -> None:
     assert isinstance(found, Flaw) or (found.shape == (24,) and (abs(found - 0.5) <= 0.5).all())
 
 
+def test_packed_pixels_of_the_size_in_the_tags_are_read() -> None:
+    """A black JPEG of 4 by 6 in a DICOM file is black."""
+    content = dicom(drawn(0).astype(np.uint8), syntax=JPEG, PixelData=packed(4, 6))
+
+    assert not read(content, column()).any()
+
+
 @pytest.mark.parametrize("seed", range(5))
 def test_inverted_grey_is_turned_over(seed: int) -> None:
     """MONOCHROME1 says that the lowest number is white; both kinds of one image are equal."""
@@ -258,6 +269,14 @@ def test_nibabels_own_volumes_are_read_as_nibabel_reads_them() -> None:
         np.testing.assert_allclose(found.reshape(height, width), np.clip(expected / 12000, 0, 1), atol=1e-6)
 
 
+def packed(height: int, width: int) -> bytes:
+    """A black JPEG image of this size, as the pixels of a DICOM file."""
+    file = io.BytesIO()
+    Image.new("L", (width, height)).save(file, "JPEG")
+    found: bytes = encapsulate([file.getvalue()])
+    return found
+
+
 def with_header(content: bytes, **fields: Any) -> bytes:
     """A NIfTI-1 file with other entries in its header."""
     header = nibabel.Nifti1Header(content[:348])
@@ -286,6 +305,8 @@ WRONG: dict[str, tuple[bytes, dict[str, Any], int | None, Flaw | str]] = {
                            image_flaws.TOO_MANY_PIXELS),
     "announces more than is there": (dicom(drawn(0), Rows=5_000, Columns=5_000), {"resize": "stretch"}, None,
                                      image_flaws.DAMAGED),
+    "packed pixels that announce more than the tags": (
+        dicom(drawn(0).astype(np.uint8), syntax=JPEG, PixelData=packed(4000, 4000)), {}, None, image_flaws.DAMAGED),
     "no orientation": (dicom(drawn(0)), {"files": PLANE}, None, image_flaws.OTHER_PLANE),
     "another plane": (dicom(drawn(0), ImageOrientationPatient=[1, 0, 0, 0, 0, -1]), {"files": PLANE}, None,
                       image_flaws.OTHER_PLANE),
