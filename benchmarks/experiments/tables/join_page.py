@@ -50,7 +50,8 @@ means are over the sites. *Placebo* is the same federation with copies of the si
 with fewer splits have the first of the same ones. Settings are the plan's defaults, but for four things that a method
 cannot do without. CHFL has its two columns of layers, FENDA-FL and PerFCL have two extractors, and SCAFFOLD has plain
 steps at rate 0.1. The coordinator's optimisers (FedAdam, FedYogi, FedAdagrad) have rate 0.01. At the default of 1
-FedAdam and FedYogi end at 50.0. *Local* has no others, so its difference to its placebo shows what another start does.
+FedAdam and FedYogi ended at 50.0 in the first two splits, and the rate was set after that. So their three rows are no
+test on unseen splits. *Local* has no others, so its difference to its placebo shows what another start does.
 """
 _TOGETHER: Final = """
 Does federated-prior bring more together with Global Layers? On the same splits, means over the sites. What each costs

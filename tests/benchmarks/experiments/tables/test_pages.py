@@ -13,7 +13,7 @@ from benchmarks.experiments.data.heart import FILES
 from benchmarks.experiments.data.uci_centres import CENTRES
 from benchmarks.experiments.layer_measures import MEASURES
 from benchmarks.experiments.store import Cost, add_cost, costs_beside
-from benchmarks.experiments.tables import chfl, fed_heart, fed_heart_tuning, heart, heart_page, player
+from benchmarks.experiments.tables import chfl, composed, fed_heart, fed_heart_tuning, heart, heart_page, player
 from benchmarks.experiments.tables.catalogue import TABLES
 from benchmarks.experiments.tables.chfl_page import accuracies
 from benchmarks.experiments.tables.fed_heart_page import render_fed_heart
@@ -38,7 +38,7 @@ NAMES = (
 
 JOIN: tuple[str, ...] = (
     "federated-prior", "best local", "without others", "pooled", "permuted", "no outcomes", "weight", "rows", "guard",
-    "guard of permuted", "federated", "placebo",
+    "guard of permuted", "federated", "placebo", *composed.PARTS[1:], *composed.WAYS,
 )  # fmt: skip
 
 
