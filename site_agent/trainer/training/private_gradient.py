@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final, TypeAlias
+from typing import Final, TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -27,6 +27,7 @@ from site_agent.trainer.prior.private_terms import summed_terms
 
 Float64: TypeAlias = npt.NDArray[np.float64]
 Integers: TypeAlias = npt.NDArray[np.int64]
+Float = TypeVar("Float", np.float32, np.float64)
 
 # Inputs and activations have 18 bits, weights 26 and derivatives 18. So a product has 44 bits, and the sum of 500 of
 # them and a bias has fewer than the 53 bits of float64. A product of a derivative and an input has 36 bits, so a
@@ -36,7 +37,7 @@ _WEIGHT: Final = (64.0, 1 << 20)
 _DERIVATIVE: Final = (4.0, 1 << 16)
 _FURTHEST_LOGIT: Final = 40.0
 _STEPS_OF_ROWS: Final = PRIVATE_SCALE // _INPUT[1]
-_ROWS_AT_ONCE: Final = 2048
+_ROWS_AT_ONCE: Final = 1024
 
 
 @dataclass(frozen=True)
@@ -79,16 +80,15 @@ def clipped_gradients(
     exact = [
         Layer(_on_grid(_finite(layer.weight), _WEIGHT), _on_grid(_finite(layer.bias), _WEIGHT)) for layer in layers
     ]
-    inputs = _on_grid(_finite(np.asarray(features, np.float64)), _INPUT)
     is_single = _have_one_row(len(outcomes), patients)
     # Which way a patient's term is computed follows from this patient's number of rows alone.
-    total = _sum_of_single_rows(exact, clip, inputs[is_single], outcomes[is_single], shared)
     if patients is None or is_single.all():
-        return tuple(total.tolist())
+        return tuple(_sum_of_single_rows(exact, clip, features, outcomes, shared).tolist())
+    total = _sum_of_single_rows(exact, clip, features[is_single], outcomes[is_single], shared)
     numbers, others = len(total), np.flatnonzero(~is_single)
 
     def terms_of(rows: Integers) -> Float64:
-        return _gradients(_passes(exact, inputs[others[rows]], outcomes[others[rows]])[:shared], numbers)
+        return _gradients(_passes(exact, features[others[rows]], outcomes[others[rows]])[:shared], numbers)
 
     terms = summed_terms(terms_of, len(others), numbers, patients[others], unit=clip)
     return tuple(one + other for one, other in zip(total.tolist(), terms, strict=True))
@@ -121,7 +121,11 @@ def _have_one_row(rows: int, patients: Integers | None) -> npt.NDArray[np.bool_]
 
 
 def _sum_of_single_rows(
-    layers: Sequence[Layer], clip: float, inputs: Float64, outcomes: Float64, shared: int | None
+    layers: Sequence[Layer],
+    clip: float,
+    features: npt.NDArray[np.float32],
+    outcomes: Float64,
+    shared: int | None,
 ) -> Integers:
     """The sum of the terms of patients with one row each, int64 of shape (numbers,).
 
@@ -132,7 +136,7 @@ def _sum_of_single_rows(
     total = np.zeros(sum(layer.number_count for layer in layers[:shared]), np.int64)
     for first in range(0, len(outcomes), _ROWS_AT_ONCE):
         block = slice(first, first + _ROWS_AT_ONCE)
-        passes = _passes(layers, inputs[block], outcomes[block])[:shared]
+        passes = _passes(layers, features[block], outcomes[block])[:shared]
         factors = _shortened(passes, clip)[:, None] * _STEPS_OF_ROWS
         parts = []
         for moves, read in passes:
@@ -147,12 +151,17 @@ def _shortened(passes: Sequence[tuple[Float64, Float64]], clip: float) -> Float6
 
     Rounding moves each derivative by at most half a step, and with it this derivative's part of the term.
     """
-    sizes = [1.0 + (read**2).sum(axis=1) for _, read in passes]  # these sums of squares are exact too
-    squares = [(moves**2).sum(axis=1) * size for (moves, _), size in zip(passes, sizes, strict=True)]
+    sizes = [1.0 + _sums_of_squares(read) for _, read in passes]
+    squares = [_sums_of_squares(moves) * size for (moves, _), size in zip(passes, sizes, strict=True)]
     lost = [moves.shape[1] * size for (moves, _), size in zip(passes, sizes, strict=True)]
     norms = np.sqrt(np.sum(squares, axis=0)) / clip
     room = 1.0 - np.sqrt(np.sum(lost, axis=0)) / (2 * _STEPS_OF_ROWS) - 1.0 / PRIVATE_SCALE
     return np.asarray(np.minimum(1.0, room / np.maximum(norms, room)) / clip)
+
+
+def _sums_of_squares(values: Float64) -> Float64:
+    """Of each row, float64 of shape (rows,). They are exact for values on a grid, so their order does not matter."""
+    return np.asarray(np.einsum("ij,ij->i", values, values))
 
 
 def _gradients(passes: Sequence[tuple[Float64, Float64]], numbers: int) -> Float64:
@@ -166,11 +175,13 @@ def _gradients(passes: Sequence[tuple[Float64, Float64]], numbers: int) -> Float
     return found
 
 
-def _passes(layers: Sequence[Layer], inputs: Float64, outcomes: Float64) -> list[tuple[Float64, Float64]]:
+def _passes(
+    layers: Sequence[Layer], features: npt.NDArray[np.float32], outcomes: Float64
+) -> list[tuple[Float64, Float64]]:
     """For each layer the derivatives of each row's cross-entropy by its outputs, and its inputs."""
-    read = [inputs]
+    read = [_on_grid(_finite(features), _INPUT).astype(np.float64)]  # float32 holds this grid
     for layer in layers[:-1]:
-        read.append(_on_grid(np.maximum(read[-1] @ layer.weight.T + layer.bias, 0.0), _INPUT))
+        read.append(_on_grid(read[-1] @ layer.weight.T + layer.bias, _INPUT, lowest=0.0))
     logits = np.clip(read[-1] @ layers[-1].weight.T + layers[-1].bias, -_FURTHEST_LOGIT, _FURTHEST_LOGIT)
     moves = [_on_grid(1.0 / (1.0 + np.exp(-logits)) - outcomes[:, None], _DERIVATIVE)]
     for layer, own in zip(layers[:0:-1], read[:0:-1], strict=True):
@@ -178,16 +189,21 @@ def _passes(layers: Sequence[Layer], inputs: Float64, outcomes: Float64) -> list
     return list(zip(reversed(moves), read, strict=True))
 
 
-def _finite(values: Float64) -> Float64:
+def _finite(values: npt.NDArray[Float]) -> npt.NDArray[Float]:
     """The values, with 0 where they are no number; infinite ones are as good as huge ones."""
-    return np.asarray(np.where(np.isnan(values), 0.0, values))
+    lacking = np.isnan(values)
+    if not lacking.any():
+        return values
+    found = values.copy()
+    found[lacking] = 0.0
+    return found
 
 
-def _on_grid(values: Float64, grid: tuple[float, int]) -> Float64:
-    """The nearest values of a grid, from values that are numbers."""
+def _on_grid(values: npt.NDArray[Float], grid: tuple[float, int], *, lowest: float | None = None) -> npt.NDArray[Float]:
+    """The nearest values of a grid that are not below the lowest, from values that are numbers."""
     largest, steps = grid
-    kept = np.clip(values, -largest, largest)
+    kept = np.clip(values, -largest if lowest is None else lowest, largest)
     kept *= steps
     np.rint(kept, out=kept)
-    kept /= steps  # exact, since steps are a power of two
+    kept *= 1.0 / steps  # exact, since steps are a power of two
     return kept
