@@ -87,7 +87,9 @@ def check(path: Path) -> None:
             if (made_up := made_up_training(plan)) is not None:
                 areas = f"{made_up.with_noise:.2f} with the noise and {made_up.without:.2f} without it"
                 click.echo(f"            With {made_up.patients} made-up patients, AUROC is {areas}.")
-                click.echo("            This shows what the noise takes. It is no forecast for real patients.")
+                click.echo(
+                    "            The difference is due to the noise. It does not predict results for real patients."
+                )
         click.echo(
             f"  manifest  {manifest.digest.hex()} ({len(manifest.tensors)} tensors, {manifest.parameters} numbers)"
         )
@@ -158,7 +160,7 @@ def resume(path: Path) -> None:
 
     Example: coordinator resume --config coordinator.yaml
     """
-    click.echo(f"{asyncio.run(tell(Path(read_configuration(path).state), 'resume'))} goes on.")
+    click.echo(f"{asyncio.run(tell(Path(read_configuration(path).state), 'resume'))} continues.")
 
 
 @cli.command()

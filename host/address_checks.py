@@ -125,7 +125,7 @@ def _name(target: Target) -> Finding:
         kinds = [entry[0] for entry in socket.getaddrinfo(target.host, target.port, type=socket.SOCK_STREAM)]
     except OSError as cause:
         remedy = "Check the name in hospital.yaml and in the invitation, and the resolver of this computer."
-        says = f"The name {target.host} leads to no address: {cause.strerror or 'unknown'}."
+        says = f"The name {target.host} has no address: {cause.strerror or 'unknown'}."
         raise _Unreachable(failure("D407", says, remedy)) from cause
     first = ", IPv6 first" if kinds[0] == socket.AF_INET6 and socket.AF_INET in kinds else ""
     return fine("D407", f"The name {target.host} has {len(kinds)} address{'es' * (len(kinds) != 1)}{first}.")
@@ -146,8 +146,8 @@ def _port(target: Target, proxy: Proxy | None, patience: float) -> Finding:
             continue
         if silent:
             others = ", ".join(host for host, _ in silent)
-            says = f"{target} answers at {address[0]}, and not at {others}, which the name leads to as well."
-            return warning("D409", says, "Inform the office: each connection may try this address first and wait.")
+            says = f"{target} answers at {address[0]}, but not at {others}. Its name has all these addresses."
+            return warning("D409", says, "Inform the office. A connection may try a silent address first, and wait.")
         return fine("D409", f"{target} answers.")
     raise _Unreachable(_closed(target, silent))
 
@@ -234,8 +234,8 @@ def _shown(target: Target, proxy: Proxy | None, patience: float, context: ssl.SS
         except ssl.SSLCertVerificationError:
             raise
         except (OSError, ValueError) as cause:
-            says = f"Something answers at {target} that does not speak TLS."
-            remedy = "Check the port; if it is right, a device on the way cuts TLS off: ask the network department."
+            says = f"The program that answers at {target} does not use TLS."
+            remedy = "Check the port. If it is right, a device on the way blocks TLS. Ask the network department."
             raise _Unreachable(failure("D410", says, remedy)) from cause
 
 
@@ -247,14 +247,14 @@ def _unproven(target: Target, shown: x509.Certificate, code: int, now: datetime)
         case 9:  # not yet valid
             return failure("D410", f"The coordinator's certificate is not valid yet. {_times(shown, now)}", SET_CLOCK)
         case 62 | 64:  # another name, another address
-            says = f"The certificate shown at {target} is of this federation, and not for this name."
+            says = f"The certificate at {target} is from this federation, but not for this name."
             return failure("D410", says, "Use the name in the invitation, or ask the office for a certificate with it.")
         case _:
             says = (
-                f"TLS is intercepted: at {target} a certificate issued by {_issuer(shown)} is shown, which is not this"
-                " federation's authority."
+                f"TLS is intercepted: the certificate at {target} is from {_issuer(shown)}, not from this federation's "
+                "authority."
             )
-            remedy = f"Ask the network department to exempt {target} from TLS inspection; nothing is sent meanwhile."
+            remedy = f"Ask the network department to exempt {target} from TLS inspection. Until then nothing is sent."
             return failure("D410", says, remedy)
 
 

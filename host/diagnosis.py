@@ -48,7 +48,7 @@ AILMENTS: Final = (
         "D408",
         "proxy",
         "If https_proxy is set, the connection uses that proxy with CONNECT.",
-        "Ask for permission of CONNECT to the coordinator, or add its host to no_proxy.",
+        "Ask the proxy's administrator to allow CONNECT to the coordinator, or add its host to no_proxy.",
     ),
     Entry(
         "D409",
@@ -204,7 +204,7 @@ def exit_status(findings: Sequence[Finding]) -> int:
 
 def judge_disk(free_bytes: int) -> Finding:
     """Judge the free space on the disk of the state."""
-    says = f"{free_bytes / 1e9:.1f} GB are free where the state lies."
+    says = f"{free_bytes / 1e9:.1f} GB are free on the disk of the state directory."
     if free_bytes < TOO_FEW_BYTES:
         return failure("D405", says, "Free disk space now. Nothing is sent while the audit log cannot be written.")
     if free_bytes < FEW_BYTES:
@@ -237,7 +237,7 @@ def judge_validity(
         return failure("D404", f"{owner} has expired. {outside(start, end, now)}", f"{COMPARE_CLOCK} {renewal}")
     days_left = (end - now).total_seconds() / 86400
     if days_left < late_days:
-        return warning("D404", f"{owner} ends in {days_left:.0f} days.", renewal)
+        return warning("D404", f"{owner} expires in {days_left:.0f} days.", renewal)
     return fine("D404", f"{owner} is valid for {days_left:.0f} more days.")
 
 
@@ -249,12 +249,12 @@ def judge_clock(is_synchronised: bool | None, seconds_apart: float | None = None
     if seconds_apart is not None:
         return fine("D406", f"This computer's clock and the coordinator's clock differ by {abs(seconds_apart):.1f} s.")
     if is_synchronised is False:
-        return warning("D406", "No time server keeps this clock.", remedy)
+        return warning("D406", "No time server sets this clock.", remedy)
     return fine(
         "D406",
-        "The clock is kept by a time server."
+        "A time server sets the clock."
         if is_synchronised
-        else "The kernel does not report whether a time server keeps the clock.",
+        else "The kernel does not report whether a time server sets the clock.",
     )
 
 

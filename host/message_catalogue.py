@@ -33,16 +33,19 @@ class ExitCode:
 
 
 EXIT_CODES: Final = (
-    ExitCode(0, "Done, or asked to stop.", "", False),
+    ExitCode(0, "The program finished, or a person stopped it.", "", False),
     ExitCode(
-        1, "A failure that trying again, or an operator, can correct: network, disk, another process.", "operator", True
+        1,
+        "A failure of network, disk or another process. A new attempt or the operator can correct it.",
+        "operator",
+        True,
     ),
-    ExitCode(2, "Wrong words on the command line; nothing was done.", "whoever typed them", False),
-    ExitCode(3, "Of doctor alone: all works, and there are warnings.", "operator", False),
-    ExitCode(70, "A defect of the program; its line says where.", "the project", True),
-    ExitCode(77, "Refused: by the policy, the register, the plan or the coordinator.", "people on both sides", False),
-    ExitCode(78, "Configuration, contract or table is wrong.", "operator, data manager", False),
-    ExitCode(130, "Interrupted at the keyboard.", "", False),
+    ExitCode(2, "The command or an option is wrong. Nothing was done.", "whoever typed them", False),
+    ExitCode(3, "Only from doctor: everything works, but there are warnings.", "operator", False),
+    ExitCode(70, "A defect of the program. The log line shows the place.", "the project", True),
+    ExitCode(77, "The policy, the register, the plan or the coordinator refused this.", "people on both sides", False),
+    ExitCode(78, "The configuration, the contract or the table is wrong.", "operator, data manager", False),
+    ExitCode(130, "A person interrupted the program with Ctrl-C.", "", False),
 )
 
 
@@ -166,7 +169,8 @@ ERRORS: Final = (
     Entry(
         "E018",
         "training diverged",
-        "Training diverged: no model returns finite predictions. The audit log lists what was sent earlier.",
+        "Training diverged: every model returns infinite or undefined predictions. The audit log lists what was sent "
+        "earlier.",
         "Agree on a smaller learning rate. Check the table for extreme values.",
     ),
     Entry(
@@ -209,7 +213,7 @@ ERRORS: Final = (
     Entry(
         "E026",
         "part ended",
-        "The coordinator ended this site's part in the run for good. The message has the reason.",
+        "The coordinator ended this site's part in the run permanently. The message has the reason.",
         "Talk to the federation office before you start again.",
     ),
     Entry(

@@ -88,7 +88,7 @@ def judge_authority(directory: Path, now: datetime) -> list[Finding]:
         return [failure("D420", f"{directory} cannot be read: {cause.strerror}.", "Run this command as the owner.")]
     found = [fine("D420", f"The authority of {authority.federation} lists {len(sites)} sites.")]
     if authority.sealed_root_key_path.exists():
-        says = f"The sealed root key still lies at {authority.sealed_root_key_path}."
+        says = f"The sealed root key is still at {authority.sealed_root_key_path}."
         found.append(warning("D420", says, "Move the file to a place outside this computer."))
     found += judge_secrets((authority.issuing_key_path, authority.coordinator_key_path, authority.identity_key_path))
     for place, owner, renewal in (

@@ -56,11 +56,11 @@ def judge_own(keys: SiteKeys, now: datetime) -> list[Finding]:
 def judge_waiting(keys: SiteKeys) -> list[Finding]:
     """At a site: check a waiting key or certificate, if there is one."""
     if own_keys.staged_chain(keys) is not None:
-        says = "A certificate of the hospital's own authority waits to be taken by the coordinator."
-        remedy = "Start the agent, or run `site-agent renew`; if it is refused, the log says why."
+        says = "The coordinator has not yet accepted the next certificate of the hospital's own authority."
+        remedy = "Start the agent, or run `site-agent renew`. If it is refused, the log has the reason."
         return [warning("D404", says, remedy)]
     if own_keys.waiting_key_path(keys).exists():
-        says = "A key waits for a certificate of the hospital's own authority."
+        says = "A requested certificate of the hospital's own authority is not installed yet."
         return [warning("D404", says, "Install the issued certificate with `site-agent install-certificate`.")]
     return []
 

@@ -49,7 +49,7 @@ def add(certificate: Path, site: str, directory: Path, fingerprint: str) -> None
             now=datetime.now(UTC),
         )
     ends = added.certificate.not_valid_after_utc
-    click.echo(f"This authority counts for {site}, and for no other site, until {ends:%Y-%m-%d %H:%M} UTC.")
+    click.echo(f"This authority is accepted for {site}, and for no other site, until {ends:%Y-%m-%d %H:%M} UTC.")
 
 
 @own_authority.command(
@@ -71,7 +71,7 @@ def remove(site: str, directory: Path, fingerprint: str | None) -> None:
     with Register(Authority.load(directory).register_path) as register:
         gone = OwnAuthorities(register).remove(site_name(site), fingerprint)
     for one in gone:
-        click.echo(f"The authority {one.fingerprint} counts for {site} no more, nor does what it has issued.")
+        click.echo(f"The authority {one.fingerprint} and its certificates are no longer accepted for {site}.")
 
 
 @own_authority.command(name="list", epilog="Example: pki own-authority list --directory /var/lib/coordinator/pki")
@@ -90,7 +90,7 @@ def list_authorities(directory: Path, as_json: bool) -> None:
         used = "in use" if one.site in in_use else "not in use yet"
         click.echo(f"{one.site}  {one.fingerprint}  until {ends:%Y-%m-%d}  {used}")
     if not found:
-        click.echo("No hospital has brought an authority of its own.")
+        click.echo("No hospital has registered its own authority.")
 
 
 def _facts(one: OwnAuthority) -> dict[str, object]:

@@ -145,6 +145,5 @@ def _refused(reason: str) -> RefusedError:
     return RefusedError(
         what=f"The certificate was not accepted: {reason}.",
         consequence="The certificate was not stored. The current key and certificate are unchanged.",
-        remedy="Ask for a certificate from the request of `site-agent request-certificate`, and install the whole "
-        "chain.",
+        remedy="Send the request of `site-agent request-certificate` to the authority, and install the whole chain.",
     )

@@ -93,9 +93,9 @@ def init(
         )
     made = "" if passphrase else sealed_key.new_passphrase()
     authority = Authority.create(directory, record, passphrase=passphrase or made, now=_now())
-    click.echo(f"Made the authority of federation {federation} in {directory}.")
+    click.echo(f"Created the authority of federation {federation} in {directory}.")
     if made:
-        click.echo(f"Passphrase of the root key, shown this once: {made}")
+        click.echo(f"Passphrase of the root key, shown only once: {made}")
     click.echo(f"Move {authority.sealed_root_key_path} to a place that is not on this computer.")
 
 
@@ -155,7 +155,7 @@ def approve(site: str, directory: Path, fingerprint: str) -> None:
     """Approve the certificate of SITE, after its operator read the fingerprint to you."""
     with Register(Authority.load(directory).register_path) as register:
         register.approve(site_name(site), fingerprint, _now())
-    click.echo(f"Approved site {site}; it fetches its certificate when it asks next.")
+    click.echo(f"Approved site {site}. The site receives its certificate at its next request.")
 
 
 @commands.command(name="list", epilog="Example: pki list --directory /var/lib/coordinator/pki --plan")
@@ -189,7 +189,7 @@ def revoke(site: str, directory: Path) -> None:
     """Remove SITE from the federation. A running coordinator applies this within a second."""
     with Register(Authority.load(directory).register_path) as register:
         register.revoke(site_name(site), _now())
-    click.echo(f"Revoked site {site}: none of its certificates is accepted any more.")
+    click.echo(f"Revoked site {site}. Its certificates are no longer accepted.")
 
 
 @commands.command(epilog="Example: pki renew --directory /var/lib/coordinator/pki --authority")
@@ -211,7 +211,7 @@ def renew(directory: Path, with_authority: bool, passphrase_file: Path | None) -
     leaf = authority.coordinator_leaf()
     click.echo(f"The coordinator's certificate is valid until {leaf.not_valid_after_utc:%Y-%m-%d %H:%M} UTC.")
     if is_renewal_due(leaf, _now()):
-        click.echo("That is soon, because the issuing certificate ends then: run `pki renew --authority`.")
+        click.echo("The issuing certificate expires then. Run `pki renew --authority`.")
 
 
 @commands.command(epilog="Example: pki keys --directory /var/lib/coordinator/pki --output keys.json")
@@ -252,8 +252,11 @@ def rotate_begin(directory: Path, passphrase_file: Path | None, next_passphrase_
     made = "" if following else sealed_key.new_passphrase()
     rotation.begin(authority, _passphrase(passphrase_file), following or made, _now())
     if made:
-        click.echo(f"Passphrase of the next root key, shown this once: {made}")
-    click.echo(f"Move {directory / 'next-root.key.sealed'} away after `pki rotate complete`, as root.key.sealed.")
+        click.echo(f"Passphrase of the next root key, shown only once: {made}")
+    click.echo(
+        f"After `pki rotate complete`, move {directory / 'next-root.key.sealed'} to a place that is not on this "
+        "computer, with the name root.key.sealed."
+    )
 
 
 @rotate.command(name="complete", epilog="Example: pki rotate complete --directory /var/lib/coordinator/pki")
@@ -261,7 +264,7 @@ def rotate_begin(directory: Path, passphrase_file: Path | None, next_passphrase_
 def rotate_complete(directory: Path) -> None:
     """Issue certificates under the next root from now on. Both roots are trusted."""
     rotation.complete(Authority.load(directory), _now())
-    click.echo("The next authority issues from now on; sites get its certificates as they renew.")
+    click.echo("The next authority now issues the certificates. Each site receives one at its next renewal.")
 
 
 @rotate.command(name="end", epilog="Example: pki rotate end --directory /var/lib/coordinator/pki")
@@ -271,7 +274,7 @@ def rotate_end(directory: Path) -> None:
     authority = Authority.load(directory)
     with Register(authority.register_path) as register:
         rotation.end(authority, register)
-    click.echo("The old root is trusted no more.")
+    click.echo("The old root is no longer trusted.")
 
 
 @rotate.command(name="status", epilog="Example: pki rotate status --directory /var/lib/coordinator/pki")
@@ -280,11 +283,11 @@ def rotate_status(directory: Path) -> None:
     """Show the next step, and the sites that still have to renew."""
     authority = Authority.load(directory)
     if authority.next_root_path.exists():
-        click.echo("Begun: when every site has been connected once since then, run `pki rotate complete`.")
+        click.echo("The change has begun. When every site has connected once since then, run `pki rotate complete`.")
     elif authority.previous_root_path.exists():
         with Register(authority.register_path) as register:
             late = rotation.waiting(authority, register)
-        click.echo(f"Completed; yet to renew: {', '.join(late)}." if late else "Completed: run `pki rotate end`.")
+        click.echo(f"Completed. Still to renew: {', '.join(late)}." if late else "Completed. Run `pki rotate end`.")
     else:
         click.echo("No change of the authority is under way.")
 

@@ -128,7 +128,7 @@ def check(path: Path) -> None:
     parts = (len(dataset.training), len(dataset.validation), len(dataset.test))
     click.echo(f"{hospital.site}: {sum(parts)} rows ({parts[0]} training, {parts[1]} validation, {parts[2]} test)")
     if dropped := len(examination.table.dropped):
-        click.echo(f"{dropped} rows without an outcome are left out, as the contract says.")
+        click.echo(f"{dropped} rows without an outcome are left out, as the contract requires.")
     click.echo(f"{len(dataset.columns)} columns after encoding: {', '.join(dataset.columns)}")
 
 

@@ -75,7 +75,8 @@ def as_html(title: str, summary: Iterable[tuple[str, str]], records: Iterable[Re
     sections += [_run(name, found) for name, found in runs.items()]
     sections += [_section(group, groups[group]) for group in (_IDENTITY, _LOG, _OTHER)]
     words = (
-        "Each record is shown once on this page. The column of facts shows the log itself, which counts rounds from 0."
+        "Each record is shown once on this page. The column facts shows the log unchanged. "
+        "The log counts rounds from 0."
     )
     return page(title, [paragraph(words, "soft")], sections)
 

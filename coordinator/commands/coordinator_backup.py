@@ -48,7 +48,7 @@ def backup(file: Path, path: Path) -> None:
         )
     total = sum(entry.size for entry in catalogue.entries.values())
     click.echo(f"{len(catalogue.entries)} files and folders, {total / 1e6:.1f} MB, are in {file}.")
-    click.echo("It holds the authority's secret keys: keep it where only you can read it.")
+    click.echo("It contains the authority's secret keys. Keep it where only you can read it.")
     click.echo("It is sealed. Print the key of the seal with `coordinator backup-key`, and keep the paper elsewhere.")
 
 

@@ -63,7 +63,7 @@ async def unix_server(
             return await asyncio.start_unix_server(answer, place)
     except OSError as cause:
         raise ConfigurationError(
-            what=f"The {kind} {path} cannot be made: {cause.strerror or cause}.",
+            what=f"The {kind} {path} cannot be created: {cause.strerror or cause}.",
             consequence="The coordinator did not start.",
             remedy="Name a state directory in coordinator.yaml that this user may write.",
         ) from cause

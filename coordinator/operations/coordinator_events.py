@@ -102,7 +102,7 @@ EVENTS: Final = (
         "W151",
         "site_not_admitted",
         "A site was not admitted to the run. The site's plan digest, identity or state is not the required one.",
-        "Read `reason`. Usually the site has another version or another identity key.",
+        "Read `reason`. Usually the site has a different plan version or a different identity key.",
     ),
     Entry(
         "W152",

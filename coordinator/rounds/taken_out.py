@@ -42,7 +42,7 @@ MOST_LATE_ATTEMPTS: Final = 3
 
 
 def after_missing(terms: Terms, attempt: Attempt, missing: Sites) -> Attempt:
-    """Return the attempt that follows after these sites made one void."""
+    """Return the next attempt after an attempt that became void because of these sites."""
     late = sorted(missing) if len(attempt.bound - missing) >= terms.quorum else ()
     return replace(attempt, present=attempt.present - missing, late=(*attempt.late, *late))
 

@@ -56,8 +56,8 @@ _folder = click.Path(path_type=Path)
     default=UCI_HEART,
     show_default=True,
     metavar="NAME|FOLDER",
-    help=f"{UCI_HEART} (four heart clinics), {BREAST_CANCER} (one table dealt to hospitals), {DIGITS} (images of "
-    f"digits dealt to hospitals), or a folder with {', '.join(HEART.values())}. "
+    help=f"{UCI_HEART} (four heart clinics), {BREAST_CANCER} (one table divided among hospitals), {DIGITS} (images of "
+    f"digits divided among hospitals), or a folder with {', '.join(HEART.values())}. "
     "The researcher's page names the sources.",
 )
 @click.option("--masked/--unmasked", default=True, show_default=True, help="Secure aggregation.")

@@ -113,13 +113,13 @@ def _of_network(method: Method, conditions: Conditions) -> Iterator[str]:
         yield "the unique column of the network columns differs between sites, so not everything can be federated"
     # Method local too: a site needs the plan's list to distinguish common columns from its own.
     if isinstance(network, ColumnsNetwork) != isinstance(method.procedure, ColumnByColumn):
-        yield "training column by column goes with the network columns, which has a common and a unique column"
+        yield "training column by column needs the network columns, which has a common and a unique column"
     branches = isinstance(network, ParallelNetwork | ParallelConvolutionalNetwork | ColumnsNetwork)
     if isinstance(method.federated, SensitivePrefix | Prefix):
         if branches:
             yield f"the layers of the network {network.name} do not follow one another, so they have no prefix"
         if isinstance(network, NamedTensors) and network.layers != "sequence":
-            yield "the layers of a hospital's own network have a prefix only if the plan says layers: sequence"
+            yield "the layers of a hospital's own network have a prefix only if the plan has layers: sequence"
     if isinstance(method.federated, Prefix) and (wanted := method.federated.layers) is not None:
         count = len({tensor.layer for tensor in network_tensors(network, columns=2, outputs=1, common=1)})
         if wanted >= count:

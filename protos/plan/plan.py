@@ -193,7 +193,7 @@ class Plan(Document):
 
     def _of_concepts(self) -> Iterator[str]:
         if self.question is None and any(site.answers != "same" for site in self.sites):
-            yield "answers says how a site's outcome answers the question, and the plan has none"
+            yield "answers needs a question, and the plan has none"
         names = [concept.name for concept in self.concepts]
         if len(set(names)) != len(names):
             yield "a concept is listed twice"
@@ -238,7 +238,7 @@ class Plan(Document):
         else:
             of_networks = {"patients": self.privacy.patients, "sampling": self.privacy.sampling}
             found = (key for key, value in of_networks.items() if value is not None)
-            reasons += (f"{key} goes with the gradients of a network, so leave it out" for key in found)
+            reasons += (f"{key} is only for the gradients of a network, so leave it out" for key in found)
         if self.statistics is not None:
             reasons.append("sums of statistics have no clipped term for each patient yet")
         if self.secure_aggregation != "required":
@@ -289,9 +289,9 @@ class Plan(Document):
     def _of_start(self) -> Iterator[str]:
         yield from why_not_augmented(self.augmentation, self.architecture)
         if self.start == "own" and self.ingredients != Method(federated=self.ingredients.federated):
-            yield "start: own goes with methods that differ from fedavg in what is federated alone"
+            yield "start: own needs a method that differs from fedavg only in the shared parameters"
         if self.start == "own" and self.has_probe:
-            yield "start: own leaves no common start from which layers could be measured"
+            yield "with start: own the sites start differently, so no method can measure layers"
 
     def _of_acceptance(self) -> Iterator[str]:
         if self.acceptance is None:
@@ -303,9 +303,9 @@ class Plan(Document):
                 "the run's quorum and one less than the sites"
             )
         if isinstance(self.ingredients.federated, Nothing):
-            yield "acceptance needs a method that shares parameters, since sites accept what they receive"
+            yield "acceptance needs a method that shares parameters, because sites accept received parameters"
         if self.start == "own":
-            yield "start: own leaves no common start to which a run could go back, so it has no acceptance"
+            yield "with start: own a run cannot return to common first parameters, so acceptance is impossible"
 
     def _of_rates(self) -> Iterator[str]:
         rates = self.rate_schedule
@@ -353,7 +353,7 @@ class Plan(Document):
         if self.quorum > len(self.site_names):
             yield f"quorum {self.quorum} is more than the {len(self.site_names)} sites that contribute"
         if self.two_sites is not None and len(self.sites) != 2:
-            yield "two_sites goes with a plan that lists two sites"
+            yield "two_sites needs a plan that lists two sites"
         if self.secure_aggregation == "required" and self.quorum < self.smallest_masked_quorum:
             yield (
                 f"masking among {len(self.site_names)} sites with {self.assumed_colluders} assumed colluders "
@@ -366,20 +366,20 @@ class Plan(Document):
             if self.method.name != "local" or bare not in (
                 ("private", "local", None, None, "equal"), ("private", "latest", None, None, "equal"),
             ):  # fmt: skip
-                yield "statistics go with the method local and equal weights, and with nothing measured"
+                yield "statistics need the method local, equal weights, and no key that measures a model"
             if self.on_lost_site != "wait":
-                yield "statistics are asked of one set of sites only, so a lost site is waited for"
+                yield "statistics need the same sites until the end, so on_lost_site must be wait"
         if self.receiving_sites and self.prior is None:
             yield "a site that only receives needs the method federated-prior, whose result is a model by itself"
         if not self.evaluating_sites:
             return
         if self.quorum <= len(self.evaluating_sites):
-            yield "the quorum has to be more than the sites that only evaluate, or nobody might train"
+            yield "the quorum must be larger than the number of sites that only evaluate"
         plain = Method(server_rule=self.ingredients.server_rule)
         if self.ingredients != plain or not isinstance(plain.server_rule, Mean | Blend | Adaptive):
             yield "a site that only evaluates needs a method in which all sites share one whole network"
         if self.two_sites is not None or self.statistics is not None:
-            yield "a site that only evaluates goes neither with two_sites nor with statistics"
+            yield "a plan with two_sites or statistics cannot have a site that only evaluates"
 
     @property
     def smallest_masked_quorum(self) -> int:

@@ -174,16 +174,16 @@ def _of_network(keys: TrainingKeys) -> Iterator[str]:
         )
         return
     if keys.columns is None:
-        yield "columns are encoded by each site's own rows; list concepts, which are encoded by what the plan declares"
+        yield "each site encodes columns by its own rows; list concepts, whose encoding the plan declares"
         return
     widths = (keys.columns, *network.hidden)
     numbers = sum((inner + 1) * outer for inner, outer in zip(widths, (*network.hidden, 1), strict=True))
     if max(widths) > WIDEST:
-        yield f"the widest layer has {max(widths)} inputs, and {WIDEST} is the most of private training"
+        yield f"the widest layer has {max(widths)} inputs; private training allows at most {WIDEST}"
     if numbers > MOST_PRIVATE_NUMBERS:
-        yield f"the network has {numbers} numbers, and {MOST_PRIVATE_NUMBERS} is the most of private training"
+        yield f"the network has {numbers} numbers; private training allows at most {MOST_PRIVATE_NUMBERS}"
     if keys.outputs not in (None, 1):
-        yield "private training is for a binary outcome, so outputs is 1"
+        yield "private training needs a binary outcome, so outputs must be 1"
 
 
 def _of_steps(keys: TrainingKeys) -> Iterator[str]:
@@ -195,7 +195,7 @@ def _of_steps(keys: TrainingKeys) -> Iterator[str]:
             f"noise at every site that is {sqrt(max(1, keys.honest)):.3g} times as large as its share in each step"
         )
     if schedule.rounds > MOST_PRIVATE_ROUNDS:
-        yield f"the plan has {schedule.rounds} rounds, and {MOST_PRIVATE_ROUNDS} is the most of private training"
+        yield f"the plan has {schedule.rounds} rounds; private training allows at most {MOST_PRIVATE_ROUNDS}"
     if _variance_of(promise, 1, schedule.rounds) > LARGEST_VARIANCE:
         yield (
             f"the noise of {schedule.rounds} rounds at epsilon {promise.epsilon:g} is more than can be drawn; "

@@ -61,7 +61,7 @@ class Sweep(Document):
         for key, value in zip(self.keys, self.alternatives[self.at], strict=True):
             found = _find(settings, key)
             if found is None:
-                yield f"sweep lists {key}, which is no number of this plan"
+                yield f"sweep lists {key}, which is not a number of this plan"
                 return
             if found[0][found[1]] != value:
                 yield f"alternative {self.at} of sweep has {key} {value:g}, and the plan has {found[0][found[1]]:g}"

@@ -222,7 +222,9 @@ def refuse(path: Path, plan_path: Path | None, by: str, because: str) -> None:
         )
     audit_log_of(hospital).write("plan_declined", reason=reason, **_facts(plan, by))
     record_refusal(hospital.state_path, plan, by=by, at=datetime.now(UTC), because=reason)
-    click.echo(f"{by} refused {plan.study} version {plan.version}. It is not approved, and nothing of it leaves.")
+    click.echo(
+        f"{by} refused {plan.study} version {plan.version}. It is not approved, so nothing is trained or sent for it."
+    )
 
 
 def read_plan(hospital: Hospital, path: Path | None) -> Plan:

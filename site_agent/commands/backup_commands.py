@@ -59,7 +59,7 @@ def backup(file: Path, path: Path) -> None:
     )
     total = sum(entry.size for entry in catalogue.entries.values())
     click.echo(f"{len(catalogue.entries)} files and folders, {total / 1e6:.1f} MB, are in {file}.")
-    click.echo("It holds this site's secret keys and its models: keep it as patient data are kept.")
+    click.echo("It contains this site's secret keys and its models. Protect it like patient data.")
     click.echo("It is sealed. Print the key of the seal with `site-agent backup-key`, and keep the paper elsewhere.")
 
 

@@ -50,10 +50,10 @@ def request_certificate(path: Path, output: Path, has_new_key: bool) -> None:
     keys = _keys_of(hospital)
     request = own_keys.waiting_request(keys, site_name(hospital.site), has_new_key=has_new_key)
     store.write_public(output, request)
-    click.echo(f"The request is in {output}; have your hospital's authority issue a certificate from it:")
-    click.echo(f"  one name, the URI {site_uri(keys.federation(), hospital.site)}, and no other;")
-    click.echo("  usage: digital signature; extended usage: client authentication, and no other; at most 398 days.")
-    click.echo("Then run `site-agent install-certificate` with the certificate and all that stands above it.")
+    click.echo(f"The request is in {output}. Send it to your hospital's authority. The certificate must have:")
+    click.echo(f"  one name, the URI {site_uri(keys.federation(), hospital.site)}, and no other")
+    click.echo("  only the usage digital signature, only the extended usage client authentication, at most 398 days")
+    click.echo("Then run `site-agent install-certificate` with the whole certificate chain.")
 
 
 @click.command("install-certificate")
@@ -77,8 +77,7 @@ def install_certificate(path: Path, chain: Path) -> None:
     ends = found.leaf.not_valid_after_utc
     click.echo(f"The certificate of {hospital.site} is in order, until {ends:%Y-%m-%d %H:%M} UTC.")
     click.echo(f"Fingerprint of its authority, to read aloud to the office: {authority_fingerprint(found.authority)}")
-    click.echo("It counts once the coordinator has taken it: the agent shows it by itself; without one, run")
-    click.echo("`site-agent renew`.")
+    click.echo("A running agent sends it to the coordinator. If no agent runs, run `site-agent renew`.")
 
 
 def _keys_of(hospital: Hospital) -> SiteKeys:
@@ -98,8 +97,8 @@ def _keys_of(hospital: Hospital) -> SiteKeys:
 @click.command()
 @config_option
 def renew(path: Path) -> None:
-    """Replace this site's TLS key and certificate now. Stop the gate of the site first. Certificates also renew by "
-    "themselves.
+    """Replace this site's TLS key and certificate now. Stop the gate of the site first. Certificates also renew by
+    themselves.
 
     The request goes to the coordinator's enrolment port. The identity key does not change. If the programs run as
     services, run this as root.
@@ -112,4 +111,4 @@ def renew(path: Path) -> None:
 
     ends = asyncio.run(renew_now(hospital, path.resolve())).expiry()
     click.echo(f"The certificate of {hospital.site} is renewed, with a new key, until {ends:%Y-%m-%d %H:%M} UTC.")
-    click.echo("The one before it is refused as soon as `site-agent join` has connected with this one.")
+    click.echo("When `site-agent join` has connected with it, the coordinator refuses the previous certificate.")

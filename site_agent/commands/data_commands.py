@@ -35,7 +35,7 @@ def data() -> None:
 @click.option(
     "--concepts",
     type=click.Path(path_type=Path),
-    help="File of a plan, or of its key `concepts`. Propose a column for each concept. A person must confirm each.",
+    help="File with a plan, or with its key `concepts`. Propose a column for each concept. A person must confirm each.",
 )
 def describe(table: Path, output: Path | None, sheet: str | None, query: Path | None, concepts: Path | None) -> None:
     """Write a draft contract for a table. A person must correct it.

@@ -240,7 +240,7 @@ def export(path: Path, output: Path, has_onnx: bool, run_name: str | None) -> No
     click.echo(f"On made-up rows the loader differs from the model by at most {made.loader_difference:.1e}.")
     if made.onnx_difference is not None:
         click.echo(f"On made-up rows ONNX differs from the model by at most {made.onnx_difference:.1e}.")
-    click.echo("The files hold what was learnt of this site's rows; see card.md before giving them away.")
+    click.echo("The files contain figures from this site's rows. Read card.md before you send them to others.")
     for notice in made.notices:
         click.echo(notice)
 

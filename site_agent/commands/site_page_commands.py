@@ -59,7 +59,9 @@ async def _serve(listen: str, respond: Callable[[bytes], Awaitable[bytes]], runn
 
 @click.command()
 @config_option
-@click.option("--run", "run_name", help="Run to report. Without this option, the latest run.")
+@click.option(
+    "--run", "run_name", help="Name of the run in the report. Without this option, the report shows the latest run."
+)
 @click.option(
     "--group",
     "groups",

@@ -70,7 +70,7 @@ def approve(path: Path, run: str, by: str, recipient: str, output: Path) -> None
     log.write("release_approved", run=run, parameters_sha256=digest, recipient=approval.recipient, by=approval.by)
     write_public(output, (json.dumps(approval.model_dump(), indent=2) + "\n").encode())
     click.echo(f"{approval.by} approved that the parameters {digest[:16]}... of {run} go to {approval.recipient}.")
-    click.echo(f"Send {output} to the federation office; it takes the like from every other site.")
+    click.echo(f"Send {output} to the federation office. The office needs such a file from every site.")
 
 
 @release.command("withdraw-data")

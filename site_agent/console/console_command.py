@@ -42,7 +42,7 @@ _ROLES = ("data-manager", "officer", "clinician")
     help="End a session after this many minutes without a request.",
 )
 def console(path: Path, roles: tuple[str, ...], by: str | None, listen: str, idle_minutes: float) -> None:
-    """Serve pages on which people read and decide: the table, plans, the audit log, the report, models.
+    """Serve pages with the table, plans, the audit log, the report and the models. People read and decide there.
 
     Open the printed link in a browser on this computer. Each link works once. Every button runs a command of
     site-agent as the user who started the console. Ctrl-C ends the command.

@@ -169,7 +169,7 @@ def _rounds(plan: Plan) -> Iterator[str]:
         return
     if plan.prior is not None:
         yield "1 of statistics: of each common column, only the numbers in the tables below leave."
-        yield f"At most {plan.training_rounds} of the regression (Newton's method): sums on the common columns leave."
+        yield f"At most {plan.training_rounds} of the regression (Newton's method): sums over the common columns leave."
         yield "1 guard: one number leaves, which shows whether the others' score helps."
         return
     if plan.has_probe:
@@ -298,7 +298,7 @@ def _of_three(plan: Plan, prior: Prior) -> Iterator[str]:
 def _of_prior(plan: Plan, prior: Prior) -> Iterator[str]:
     method = prior.method
     columns, concepts = len(prior.columns), len(prior.concepts)
-    yield f"Every site receives the sums over all sites, for {columns} columns of {concepts} concepts."
+    yield f"Every site receives the sums over all sites, for {columns} columns, which encode {concepts} concepts."
     yield "The same sites take part in every round. If the connection to a site is lost, the others wait for it."
     if prior.private is not None:
         yield (
@@ -347,8 +347,9 @@ def _of_columns(plan: Plan) -> Iterator[str]:
         yield f"Every site sees the names of all encoded columns: {', '.join(plan.columns)}."
     if plan.reads_concepts:
         yield (
-            f"The network reads {len(plan.shared_columns)} columns of {len(plan.concepts)} concepts. Values are "
-            "standardised by the plan's ranges, typical values and spreads. A missing value counts as typical."
+            f"The network reads {len(plan.shared_columns)} columns, which encode {len(plan.concepts)} concepts. "
+            "Values are standardised by the plan's ranges, typical values and spreads. A missing value is treated as "
+            "typical."
         )
 
 
@@ -380,8 +381,8 @@ def _choices(plan: Plan) -> Iterator[str]:
     if accepted is not None:
         yield (
             f"Every site tests what it receives on its own rows. If fewer than {accepted.quorum} sites accept it, the"
-            f" run returns to the parameters that were accepted last. After {accepted.patience} returns in a row, the"
-            " training ends."
+            f" run returns to the parameters that were accepted last. After {accepted.patience} such returns"
+            " in a row, the training ends."
         )
     if plan.augmentation:
         yield augmentation_in_words(plan.augmentation)

@@ -76,7 +76,7 @@ def _closed() -> Finding:
 
 
 def _threads(wanted: int, there: int) -> Finding:
-    says = f"hospital.yaml sets {wanted} threads, and {there} processors may be used."
+    says = f"hospital.yaml sets {wanted} threads. This process may use {there} processors."
     if wanted > there:
         return warning("D413", says, "Lower `threads` in hospital.yaml, or give the service more processors.")
     return fine("D413", says)

@@ -58,7 +58,7 @@ def masks_nothing(refused: MaskingRefused) -> OperatorError:
     if refused.reason is Reason.OTHER_SETS:
         return ProtocolError(
             what=f"This site refuses to mask: {refused}.",
-            consequence="Nothing more leaves this site. Otherwise the updates of a few sites could be computed.",
+            consequence="Nothing more leaves this site. Another sum could reveal the updates of a few sites.",
             remedy="Ask the federation office for a plan with the same sites as before. If an earlier run used "
             "other patients' rows, add its name to uncounted_runs in hospital.yaml.",
         )

@@ -238,7 +238,7 @@ class PrivacyLedger:
 
 def _unrecorded(cause: OSError) -> AuditError:
     return AuditError(
-        what=f"The price of this round in patients' privacy cannot be recorded: {cause.strerror}.",
+        what=f"The privacy budget that this round spends cannot be recorded: {cause.strerror}.",
         consequence="Nothing of this round left this site.",
         remedy="Free space on the disk of the state directory, or correct its permissions.",
     )

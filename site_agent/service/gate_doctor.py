@@ -43,8 +43,8 @@ def _policy(hospital: Hospital) -> list[Finding]:
         loose.append(f"smallest_sites: {policy.smallest_sites} lets others compute this site's change")
     if policy.lost_site_budget:
         loose.append(f"lost_site_budget: {policy.lost_site_budget} lets a lying coordinator estimate a change")
-    says = "Nothing in the policy loosens what is the default."
-    remedy = "Nothing, if your data protection officer decided so; otherwise change it in hospital.yaml."
+    says = "No key of the policy reduces the default protection."
+    remedy = "Change it in hospital.yaml, unless your data protection officer decided so."
     return [warning("D416", f"{text}.", remedy) for text in loose] or [fine("D416", says)]
 
 
@@ -52,7 +52,7 @@ async def _program(hospital: Hospital) -> list[Finding]:
     answer = await read_status(hospital.state_path)
     found = [fine("D418", f"The gate is running: {json.loads(answer)['phase']}.")] if answer else []
     if not found:
-        remedy = "Start it: `systemctl start site-gate`, or `site-agent join`; ask as the user that it runs as."
+        remedy = "Start it: `systemctl start site-gate`, or `site-agent join`. Check with the user that it runs as."
         found.append(warning("D418", "No gate is running here.", remedy))
     if hospital.trainer_socket is not None and not answer:  # a running gate holds it, and it takes one
         found.append(_trainer_socket(Path(hospital.trainer_socket)))
@@ -61,7 +61,7 @@ async def _program(hospital: Hospital) -> list[Finding]:
 
 def _trainer_socket(place: Path) -> Finding:
     if not place.is_socket():
-        remedy = "Start it: `systemctl start site-trainer`; the path has to be the one in its unit."
+        remedy = "Run `systemctl start site-trainer`. The path must be the path in its unit."
         return failure("D419", f"There is no socket at {place}.", remedy)
     if not os.access(place, os.W_OK):
         remedy = "Put this user into the socket's group, as the packages do."

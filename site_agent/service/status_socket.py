@@ -100,7 +100,7 @@ async def _listen(place: Path, told: Told, folder: Path) -> asyncio.Server:
         return await asyncio.start_unix_server(answer, place)
     except OSError as cause:
         raise ConfigurationError(
-            what=f"The status socket in {folder} cannot be made: {cause.strerror}.",
+            what=f"The status socket in {folder} cannot be created: {cause.strerror}.",
             consequence="The site agent did not start. Nothing left this site.",
             remedy="Name a state directory in hospital.yaml that this user may write.",
         ) from cause

@@ -63,7 +63,7 @@ class TrainingDiverged(OperatorError):  # names what was found
 
     def __init__(self) -> None:
         super().__init__(
-            what="Training diverged: no model returns finite predictions.",
+            what="Training diverged: every model returns infinite or undefined predictions.",
             consequence="No model was kept. The audit log lists what this site sent in earlier rounds.",
             remedy="Agree on a smaller learning_rate in the plan, and check the table for extreme values.",
         )

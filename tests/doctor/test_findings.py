@@ -58,13 +58,13 @@ def office(tmp_path_factory: pytest.TempPathFactory) -> Office:
         (lambda: judge_disk(900 << 20), WARNING, "Free space"),
         (lambda: judge_disk(1 << 20), FAILURE, "audit log"),
         (lambda: validity(60.0), FINE, "60 more days"),
-        (lambda: validity(9.0), WARNING, "ends in 9 days. Renew."),
+        (lambda: validity(9.0), WARNING, "expires in 9 days. Renew."),
         (lambda: validity(-3.0), FAILURE, f"It has expired. It is valid from {at(NOW - 93 * DAY)} to "),
         (lambda: validity(-3.0), FAILURE, f"This computer's clock shows {at(NOW)}, 3 days after the end. Compare"),
         (lambda: validity(150.0), FAILURE, f"{at(NOW)}, 60 days before the start. Set this computer's clock: `timedat"),
-        (lambda: judge_clock(True), FINE, "kept"),
+        (lambda: judge_clock(True), FINE, "A time server sets"),
         (lambda: judge_clock(False), WARNING, "timedatectl"),
-        (lambda: judge_clock(None), FINE, "does not report it"),
+        (lambda: judge_clock(None), FINE, "does not report whether"),
         (lambda: judge_clock(False, 1.5), FINE, "differ by 1.5 s"),
         (lambda: judge_clock(True, 300.0), FAILURE, "5 minutes ahead of the coordinator's clock."),
         (lambda: judge_clock(True, 10 * 86400.0), FAILURE, "10 days ahead of"),
@@ -177,7 +177,7 @@ def test_an_authority(office: Office, tmp_path: Path) -> None:
     after = key_checks.judge_authority(directory, NOW)
     late = key_checks.judge_authority(directory, NOW + timedelta(days=85))
 
-    assert [finding.says for finding in before if finding.severity] == [f"The sealed root key still lies at {root}."]
+    assert [finding.says for finding in before if finding.severity] == [f"The sealed root key is still at {root}."]
     assert {finding.severity for finding in after} == {FINE}
     assert "Run `pki renew`." in {finding.remedy for finding in late}
     assert key_checks.judge_authority(tmp_path, NOW)[0].severity is FAILURE

@@ -134,7 +134,7 @@ def test_a_program_that_speaks_no_tls(office: Office) -> None:
     with listening(lambda connection: connection.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")) as port:
         finding = the_failure(look(target_of(office, port)))
 
-    assert "does not speak TLS" in finding.says
+    assert "does not use TLS" in finding.says
 
 
 def test_an_expired_coordinator(tmp_path: Path) -> None:

@@ -201,7 +201,7 @@ class Federation:
         if " pki init " in words and REGISTRY not in words:
             sealed = f"{words.split()[-1]}/root.key.sealed"
             self.safe["root.key.sealed"] = machine.run("cat", sealed).encode()
-            self.safe["passphrase"] = re.findall("shown this once: (.*)", said)[0].encode()
+            self.safe["passphrase"] = re.findall("shown only once: (.*)", said)[0].encode()
             machine.run("rm", sealed)
         if " pki invite " in words:
             name, paper = words.split()[6], words.split()[-1]

@@ -129,7 +129,7 @@ def test_a_passphrase_is_read_or_made(pki: Terminal, tmp_path: Path) -> None:
     assert "valid until" in pki.out
 
     assert pki(*init_words(tmp_path / "b")) == 0
-    assert "shown this once" in pki.out
+    assert "shown only once" in pki.out
     assert pki("renew", "--directory", tmp_path / "b", "--authority", "--passphrase-file", file) == 77
     assert exposed(tmp_path) == []
 

@@ -60,7 +60,7 @@ def test_an_authority_changes_in_three_steps_and_status_names_the_next(
     assert "No change of the authority is under way." in pki.out
 
     assert pki("rotate", "begin", *where, "--passphrase-file", passphrase) == 0
-    assert "Passphrase of the next root key, shown this once: " in pki.out
+    assert "Passphrase of the next root key, shown only once: " in pki.out
     assert Authority.load(directory).root_pem() == before
     assert pki("rotate", "status", *where) == 0
     assert "run `pki rotate complete`" in pki.out
@@ -68,13 +68,13 @@ def test_an_authority_changes_in_three_steps_and_status_names_the_next(
     assert pki("rotate", "complete", *where) == 0
     assert Authority.load(directory).root_pem() != before
     assert pki("rotate", "status", *where) == 0
-    assert pki.out == "Completed; yet to renew: a.\n"
+    assert pki.out == "Completed. Still to renew: a.\n"
     assert pki("rotate", "end", *where) == 78
     assert "These sites still have certificates of the old authority: a." in pki.err
 
     assert pki("revoke", "a", *where) == 0
     assert pki("rotate", "status", *where) == 0
-    assert pki.out == "Completed: run `pki rotate end`.\n"
+    assert pki.out == "Completed. Run `pki rotate end`.\n"
     assert pki("rotate", "end", *where) == 0
     assert not Authority.load(directory).is_changing()
 
@@ -89,7 +89,7 @@ def test_the_next_root_key_opens_with_the_passphrase_that_was_given_for_it(
     words = ("--passphrase-file", passphrase, "--next-passphrase-file", following)
 
     assert pki("rotate", "begin", "--directory", directory, *words) == 0
-    assert "shown this once" not in pki.out
+    assert "shown only once" not in pki.out
     assert "battery" not in pki.out + pki.err
     assert pki("rotate", "complete", "--directory", directory) == 0
 
@@ -125,7 +125,7 @@ def test_doctor_warns_until_the_root_key_is_away_and_fails_where_a_secret_lies_o
     authority, where = Authority.load(directory), ("--directory", directory)
 
     assert pki("doctor", *where) == 3
-    assert "The sealed root key still lies at" in pki.out
+    assert "The sealed root key is still at" in pki.out
     authority.sealed_root_key_path.rename(tmp_path / "stick")
     before = fingerprints(directory)
     assert pki("doctor", *where) == 0

@@ -40,10 +40,10 @@ REFUSED: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
     "unique columns without their procedure": (
         of("fenda-fl"),
         {"architecture": TWO_COLUMNS},
-        "goes with the network columns",
+        "needs the network columns",
     ),
-    "two columns for a site alone": (of("local"), {"architecture": TWO_COLUMNS}, "goes with the network columns"),
-    "columns one after the other in one chain": (of("chfl"), CHAIN, "goes with the network columns"),
+    "two columns for a site alone": (of("local"), {"architecture": TWO_COLUMNS}, "needs the network columns"),
+    "columns one after the other in one chain": (of("chfl"), CHAIN, "needs the network columns"),
     "a prefix of two extractors": (of("player-fl"), {"architecture": TWO_EXTRACTORS}, "they have no prefix"),
     "a prefix beside a linear path": (
         of("player-fl"),
@@ -67,7 +67,7 @@ REFUSED: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
     ),
     "layers of named tensors": (of({"name": "global-layers", "layers": ["body.weight"]}), NAMED, "cannot be named"),
     "all layers as a prefix": (of({"name": "player-fl", "layers": 3}), CHAIN, "3 layers cannot be shared"),
-    "a random prefix of named tensors": (of("player-fl-random"), NAMED, "only if the plan says layers: sequence"),
+    "a random prefix of named tensors": (of("player-fl-random"), NAMED, "only if the plan has layers: sequence"),
     "private normalisations without any": (of("fedbn"), CHAIN, "no tensor known as a normalisation"),
     "private normalisations of named tensors": (of("fedbn"), NAMED, "no tensor known as a normalisation"),
     "private lower layers without any": (of("lg-fedavg"), LOGISTIC, "nothing would stay private"),

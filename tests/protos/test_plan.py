@@ -163,7 +163,7 @@ def test_any_two_masked_quorums_share_an_honest_site(sites: int) -> None:
         ({"sites": listed(5), "quorum": 3}, "needs a quorum of 4 or more"),
         ({"assumed_colluders": 2}, "needs a quorum of 4 or more"),
         ({"sites": listed(2), "quorum": 2}, "needs a quorum of 3 or more"),
-        ({"two_sites": "each-sees-the-other"}, "two_sites goes with a plan that lists two sites"),
+        ({"two_sites": "each-sees-the-other"}, "two_sites needs a plan that lists two sites"),
         ({"quorum": 0}, "greater than or equal to 1"),
         ({"assumed_colluders": -1}, "greater than or equal to 0"),
         ({"sites": []}, "at least 1 item"),

@@ -167,7 +167,7 @@ def test_hospitals_learn_from_images_that_they_never_see(tmp_path: Path, hospita
 @pytest.mark.parametrize(
     ("method", "architecture", "words"),
     [
-        ({"name": "chfl"}, CONVOLUTIONAL, "goes with the network columns"),
+        ({"name": "chfl"}, CONVOLUTIONAL, "needs the network columns"),
         ({"name": "fedbn"}, CONVOLUTIONAL, "no tensor known as a normalisation"),
         ({"name": "fenda-fl"}, CONVOLUTIONAL, "common"),
         ({"name": "player-fl"}, PARALLEL, "do not follow one another"),

@@ -62,7 +62,7 @@ def test_the_whole_path_as_people_type_it(tmp_path: Path) -> None:
     fingerprint = authority_fingerprint(authority.certificate)
     assert fingerprint in typed(pki, "inspect", paper)
     words = ("own-authority", "add", "--site", "a", "--fingerprint", fingerprint, *directory, paper)
-    assert "counts for a, and for no other site" in typed(pki, *words)
+    assert "is accepted for a, and for no other site" in typed(pki, *words)
     assert "not in use yet" in typed(pki, "own-authority", "list", *directory)
 
     told = typed(site_agent, "request-certificate", *config, "--output", request)
@@ -88,7 +88,9 @@ def test_the_whole_path_as_people_type_it(tmp_path: Path) -> None:
     assert events(tmp_path) == ["own_certificate_shown", "certificate_renewed"]
     (listed,) = json.loads(typed(pki, "own-authority", "list", *directory, "--json"))
     assert (listed["site"], listed["fingerprint"], listed["in_use"]) == ("a", fingerprint, True)
-    assert "counts for a no more" in typed(pki, "own-authority", "remove", "--site", "a", *directory)
+    assert "its certificates are no longer accepted for a" in typed(
+        pki, "own-authority", "remove", "--site", "a", *directory
+    )
     assert "No hospital" in typed(pki, "own-authority", "list", *directory)
     at_port(office, tmp_path, hospital)
     assert not own_keys.is_of_own_authority(keys)
@@ -133,7 +135,7 @@ def test_people_hear_of_it_long_before_it_ends(tmp_path: Path, capsys: pytest.Ca
     assert {one.severity for one in own_authority_checks.judge_sites(authority, early)} == {Severity.FINE}
     assert own_authority_checks.judge_waiting(keys) == []
     own_keys.waiting_request(keys, A, has_new_key=False)
-    assert "A key waits" in own_authority_checks.judge_waiting(keys)[0].says
+    assert "is not installed yet" in own_authority_checks.judge_waiting(keys)[0].says
     upkeep, audit = upkeep_of(keys, tmp_path / "log")
     assert isinstance(upkeep, SiteUpkeep)
     assert [asyncio.run(upkeep._renewal()), asyncio.run(upkeep._renewal())] == [[], []]

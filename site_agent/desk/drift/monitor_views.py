@@ -33,7 +33,7 @@ _HELP: Final = {
     "abstained_rows": "Rows without a prediction.",
     "off_contract_rows": "Rows with a value that the contract does not allow.",
     "stability_index": "Population stability index: how far a column differs from the training rows.",
-    "stability_index_by_chance": "Limit that the indexes exceed by chance in only 1 of 100 tables.",
+    "stability_index_by_chance": "Highest index by chance: without drift, only 1 of 100 tables exceeds it.",
     "missing_share": "Share of rows in which a column has no value.",
     "missing_share_in_training": "Share of training rows in which a column has no value.",
     "outside_training_share": "Share of rows beyond the limits of the training rows.",

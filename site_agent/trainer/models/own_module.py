@@ -98,7 +98,7 @@ def keep_terms(path: Path, network: nn.Module, declared: NamedTensors, seed: int
     others = {name for name, _ in network.named_buffers()} - {tensor.name for tensor in declared.frozen}
     if declared.buffers == "refuse" and others:
         _refuse(
-            f"The module in {path} has the buffers {_some(sorted(others))}, and the plan says buffers: refuse.",
+            f"The module in {path} has the buffers {_some(sorted(others))}, but the plan has buffers: refuse.",
             "Use a normalisation without running values, such as GroupNorm or LayerNorm.",
         )
     if declared.representations:
@@ -108,11 +108,11 @@ def keep_terms(path: Path, network: nn.Module, declared: NamedTensors, seed: int
 def _frozen_values(path: Path, declared: NamedTensors) -> Mapping[str, npt.NDArray[np.float32]]:
     """The values of the frozen tensors: float32 arrays of the declared shapes, all finite."""
     most = 4 * sum(tensor.number_count for tensor in declared.frozen) + _LARGEST_HEADER_BYTES
-    remedy = "Copy the file that the plan's digest names to this place, with the name of the module's file."
+    remedy = "Copy the file with the plan's digest to this place. Its name is the name of the module's file."
     content = read_source(path, largest_bytes=most, remedy=remedy)
     found = hashlib.sha256(content).hexdigest()
     if found != declared.frozen_values:
-        _refuse(f"{path} has the SHA-256 {found}, and the plan says {declared.frozen_values}.", remedy)
+        _refuse(f"{path} has the SHA-256 {found}, but the plan names {declared.frozen_values}.", remedy)
     try:
         arrays = safetensors.numpy.load(content)
     except safetensors.SafetensorError as cause:
@@ -122,7 +122,7 @@ def _frozen_values(path: Path, declared: NamedTensors) -> Mapping[str, npt.NDArr
     shapes = {name: (array.dtype.str, array.shape) for name, array in arrays.items()}
     if shapes != {tensor.name: ("<f4", tensor.shape) for tensor in declared.frozen}:
         _refuse(
-            f"{path} has other tensors than the frozen ones of the plan, other shapes, or other types than float32.",
+            f"{path} differs from the plan's frozen tensors: in names, in shapes, or in types other than float32.",
             "Ask the researcher for a plan whose frozen tensors are those of the file.",
         )
     if not all(np.isfinite(array).all() for array in arrays.values()):
@@ -133,7 +133,7 @@ def _frozen_values(path: Path, declared: NamedTensors) -> Mapping[str, npt.NDArr
 def _check_representations(path: Path, network: nn.Module, count: int, columns: int) -> None:
     needed = f"the plan needs {count} representations of its rows"
     if not isinstance(network, Represents):
-        _refuse(f"The module in {path} has no represent and decide, and {needed}.", "Add both, as the plan says.")
+        _refuse(f"The module in {path} has no represent and decide, but {needed}.", "Add both functions to the module.")
     trial = copy.deepcopy(network).eval()
     rows = torch.linspace(-1, 1, _DRY_ROWS * columns).reshape(_DRY_ROWS, columns)
     try:

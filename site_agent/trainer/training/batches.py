@@ -98,7 +98,7 @@ class Batches:
         return self._permutation[..., place * self.rows_in_each : (place + 1) * self.rows_in_each]
 
     def resample(self, seed: int) -> None:
-        """Draw with another seed from now on, including the rest of this epoch. Not for stacks."""
+        """Draw with another seed from now on, including the rest of this epoch. Not for stacks of copies."""
         if self._stacked:
             raise ValueError("each copy of a stack has draws of its own")
         self._orders = [np.random.default_rng(seed)]

@@ -22,7 +22,7 @@ def prefixed(prefix: str, state: State) -> State:
 
 
 def part_of(state: State, prefix: str) -> State:
-    """Return the tensors that `prefixed` gave this prefix, under their own names."""
+    """Return the tensors whose names have this prefix, under their names without it. Undoes `prefixed`."""
     start = prefix + "/"
     return {name.removeprefix(start): tensor for name, tensor in state.items() if name.startswith(start)}
 

@@ -40,10 +40,10 @@ def training_of(plan: Plan) -> PrivateTraining:
         ({"architecture": {"name": "dense", "hidden": [4], "dropout": 0.1}}, "no exact gradient of single patients"),
         ({"architecture": {"name": "dense", "hidden": [4], "activation": "tanh"}}, "no exact gradient of single"),
         ({"architecture": {"name": "parallel", "common": [4], "unique": [4]}}, "no exact gradient of single patients"),
-        ({"architecture": {"name": "dense", "hidden": [501]}}, "501 inputs, and 500 is the most"),
-        ({"architecture": {"name": "dense", "hidden": [400, 20]}}, "numbers, and 4096 is the most"),
-        ({"columns": ["a", "b"], "concepts": []}, "list concepts, which are encoded by what the plan declares"),
-        ({"outputs": 3}, "for a binary outcome, so outputs is 1"),
+        ({"architecture": {"name": "dense", "hidden": [501]}}, "501 inputs; private training allows at most 500"),
+        ({"architecture": {"name": "dense", "hidden": [400, 20]}}, "numbers; private training allows at most 4096"),
+        ({"columns": ["a", "b"], "concepts": []}, "list concepts, whose encoding the plan declares"),
+        ({"outputs": 3}, "needs a binary outcome, so outputs must be 1"),
         ({"schedule": {"aggregate": "every-batch", "epochs": 2, "batches_per_epoch": 2}}, "one gradient of all rows"),
         (
             {"schedule": {"aggregate": "every-round", "epochs": 4, "batches_per_epoch": 1, "epochs_per_round": 2}},
@@ -53,7 +53,7 @@ def training_of(plan: Plan) -> PrivateTraining:
             {"schedule": {"aggregate": "every-steps", "rounds": 3, "steps_per_round": 1, "batch_rows": 9}},
             "one gradient of all rows",
         ),
-        ({"schedule": {"aggregate": "every-batch", "epochs": 10_001, "batches_per_epoch": 1}}, "10000 is the most"),
+        ({"schedule": {"aggregate": "every-batch", "epochs": 10_001, "batches_per_epoch": 1}}, "at most 10000"),
         ({"optimiser": {"name": "adamw", "learning_rate": 0.1}}, "one plain step along each sum"),
         ({"optimiser": {"name": "sgd", "learning_rate": 0.1, "momentum": 0.9}}, "one plain step along each sum"),
         ({"rate_schedule": {"name": "cosine"}}, "leave rate_schedule out"),
@@ -89,7 +89,7 @@ def test_what_would_let_an_unpaid_number_out_is_refused_by_name(changes: dict[st
 
 def test_patients_go_with_networks_alone() -> None:
     """The federated prior divides by nothing, so a declared number there is a mistake."""
-    with pytest.raises(ValidationError, match="patients goes with the gradients of a network"):
+    with pytest.raises(ValidationError, match="patients is only for the gradients of a network"):
         private_plan({"patients": 300})
 
 

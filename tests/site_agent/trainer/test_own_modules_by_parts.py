@@ -146,7 +146,7 @@ def test_a_method_shares_the_declared_parts_and_no_frozen_layer(
 @pytest.mark.parametrize(
     ("method", "architecture", "words"),
     [
-        ({"name": "player-fl"}, listed("body", "body"), "only if the plan says layers: sequence"),
+        ({"name": "player-fl"}, listed("body", "body"), "only if the plan has layers: sequence"),
         ({"name": "moon", "strength": 0.1}, listed("body", "body"), "set representations in the architecture to 1"),
         ({"name": "perfcl"}, listed("common", "unique", representations=1), "set representations .* to 2"),
         ({"name": "fenda-fl"}, LAYERS, "common"),
@@ -237,9 +237,9 @@ def test_frozen_layers_have_the_values_of_the_file_that_the_plan_names(module: P
 
 
 WRONG_VALUES: list[tuple[dict[str, Any], str]] = [
-    ({"trunk.bias": np.zeros(6)}, "other tensors"),
-    ({"more": np.zeros(2)}, "other tensors"),
-    ({"dtype": np.float64}, "other types than float32"),
+    ({"trunk.bias": np.zeros(6)}, "in names, in shapes"),
+    ({"more": np.zeros(2)}, "in names, in shapes"),
+    ({"dtype": np.float64}, "in types other than float32"),
     ({"trunk.bias": np.full(5, np.nan)}, "not finite"),
     ({"more": np.zeros(1 << 19)}, "is larger than"),
 ]
@@ -265,7 +265,7 @@ def test_another_file_of_values_is_refused(module: Path) -> None:
         federation_of(plan, module)
     file.chmod(0o600)
     other = values_file(module.parent, trunk(**{"trunk.bias": np.ones(5)}))
-    with pytest.raises(ConfigurationError, match=f"{other}, and the plan says {digest}"):
+    with pytest.raises(ConfigurationError, match=f"{other}, but the plan names {digest}"):
         federation_of(plan, module)
     file.write_bytes(b"no values")
     noise = hashlib.sha256(b"no values").hexdigest()

@@ -20,7 +20,7 @@ Record: TypeAlias = tuple[int, list[str]]
 
 
 def text_of(value: object) -> str | None:
-    """Return a value as text, as in a text file; None for bytes, lists and the like.
+    """Return a value as text, as in a text file. Return None for bytes, lists and other types.
 
     Missing values are empty; floats have all their digits; dates are written 2020-01-31, with the time only where
     there is one.
