@@ -96,7 +96,7 @@ ERRORS: Final = (
         "E006",
         "protocol",
         "The other side sent a message that violates the protocol of this version. The connection was closed.",
-        "Compare the versions on both sides. After that, tell the federation office.",
+        "Compare the versions on both sides. After that, inform the federation office.",
     ),
     Entry(
         "E007",

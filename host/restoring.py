@@ -105,7 +105,7 @@ def refuse_if_newer(path: Path, catalogue: Catalogue, name: str, root: Path) -> 
         if entry is None or size > entry.size or digest_of_beginning(path, at, size) != _digest(place):
             raise _refused(
                 f"{place} holds what the backup does not: the backup is older, or of another federation",
-                "Use the newest backup; if this one is meant, move the present directory away first.",
+                "Use the newest backup. To use this backup, first move the present directory away.",
             )
 
 

@@ -22,7 +22,7 @@ from host.durable import give_to_owner, opened_folder
 from protos.errors import UsageError
 from protos.wire.log_checkpoints import LogCheckpoint
 
-_READING: Final = Consequences(of_damage="It proves nothing from there on; nothing was changed.", of_no_room="")
+_READING: Final = Consequences(of_damage="The log proves nothing after that place. Nothing was changed.", of_no_room="")
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from protos.wire.log_checkpoints import COORDINATOR, IdentityKey, LogCheckpoint,
 
 _CONSEQUENCES: Final = Consequences(
     of_damage="The coordinator decides and sends nothing more until this is understood.",
-    of_no_room="The coordinator stopped before the decision took effect; nothing more was sent.",
+    of_no_room="The coordinator stopped before the decision took effect. Nothing more was sent.",
 )
 # The journal's words, as the log names them.
 _EVENTS: Final = {

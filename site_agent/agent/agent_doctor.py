@@ -31,7 +31,10 @@ from site_agent.hospital import Hospital
 from site_agent.state_folders import agent_folder
 
 _PATIENCE_SECONDS: Final = 5.0
-_RENEWAL: Final = "Start the agent, which renews it; once it has ended, ask the federation office for a new invitation."
+_RENEWAL: Final = (
+    "Start the agent. It renews the certificate, also after its expiry. If that is refused, ask the federation office "
+    "for a new invitation."
+)
 
 
 async def examine(hospital: Hospital, environment: Mapping[str, str]) -> list[Finding]:
@@ -104,7 +107,7 @@ def _closed_at_once(leaf: x509.Certificate, now: datetime) -> Finding:
     certificate that it does not trust, so both are named, with the times that a person needs to compare clocks.
     """
     start, end = leaf.not_valid_before_utc, leaf.not_valid_after_utc
-    says = "The coordinator rejects this site's certificate: it closes the connection at once."
+    says = "The coordinator rejects this site's certificate. It closes the connection at once."
     if not start <= now < end:
         return failure("D411", f"{says} The certificate is not valid now, see D404.", _RENEWAL)
     ahead, behind = spelled((end - now).total_seconds()), spelled((now - start).total_seconds())
@@ -133,7 +136,7 @@ async def _membership(address: str, credentials: Credentials, leaf: x509.Certifi
         taken.append(at)
         answered.set()
 
-    remedy = "Ask the office whether this site is active: `pki list`; look at D404 above for its certificate."
+    remedy = "Ask the office whether `pki list` shows this site as active. D404 above is about its certificate."
     async with Connection(address, credentials, accepted) as connection:
         waiting, ended = asyncio.create_task(answered.wait()), asyncio.create_task(connection.receive())
         await asyncio.wait({waiting, ended}, timeout=_PATIENCE_SECONDS, return_when=asyncio.FIRST_COMPLETED)
@@ -145,7 +148,7 @@ async def _membership(address: str, credentials: Credentials, leaf: x509.Certifi
             return fine("D411", "The coordinator accepts this site's certificate."), apart
     match result:
         case CallEnded(status=status) if status in REFUSALS:
-            says = "The coordinator refuses this site's certificate: its register does not have it."
+            says = "The coordinator refuses this site's certificate, because the register does not have it."
             return failure("D411", says, remedy), None
         case CallEnded():
             return _closed_at_once(leaf, datetime.now(UTC)), None

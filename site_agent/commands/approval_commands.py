@@ -89,7 +89,7 @@ def review(path: Path, plan_path: Path | None, page: Path | None, dry_run: bool)
 @config_option
 @plan_option
 @_by_option
-@click.option("--yes", is_flag=True, help="Approve without asking at a terminal. Scripts need this option.")
+@click.option("--yes", is_flag=True, help="Approve without the question y or n. Scripts need this option.")
 @click.option(
     "--until",
     help="Last day of this approval, or the time of its end. The time is in UTC if it has no time zone.",
@@ -185,7 +185,7 @@ def withdraw(path: Path, plan_path: Path | None, by: str) -> None:
         raise UsageError(
             what=f"Nobody has approved {plan.study} version {plan.version} here, so there is nothing to withdraw.",
             consequence="Nothing was changed. Nothing is sent under this plan.",
-            remedy="Name the plan that was approved with --plan.",
+            remedy="Use --plan to name the approved plan.",
         )
     log = audit_log_of(hospital)
     for alternative in plan.alternatives:

@@ -74,7 +74,7 @@ def _trainer(path: Path) -> list[Finding]:
     words = [sys.executable, "-P", "-m", "site_agent.desk.trainer_doctor", "--config", str(path.resolve())]
     done = subprocess.run(words, stdout=subprocess.PIPE, text=True, check=False, timeout=_TRAINER_SECONDS)
     if done.returncode:
-        remedy = "Read its message above; if there is none, check whether memory ran out."
+        remedy = "Read its message above. If there is no message, check whether memory ran out."
         return [failure("D412", "The process that reads the table ended too early.", remedy)]
     return [
         Finding(

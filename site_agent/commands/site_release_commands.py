@@ -110,7 +110,7 @@ def _consequences(run: str, sent: dict[int, dict[str, Any]]) -> list[str]:
         "  ask the researcher for a new version of the plan, trained from the start without this data or this site",
         f"  delete what this site keeps of it below its state: models/{run}, reports/{run}.json, saves/{run}",
         "  take the patients out of the table: the next study then is without them",
-        "Tell the federation office and the data protection officer; the audit log has this record to show them.",
+        "Inform the federation office and the data protection officer. Show them this record of the audit log.",
     ]
 
 

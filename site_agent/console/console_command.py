@@ -51,7 +51,7 @@ def console(path: Path, roles: tuple[str, ...], by: str | None, listen: str, idl
     Example: site-agent console --config hospital.yaml --role officer
     """
     read_hospital(path)
-    check_local(listen, "Nothing was started; nothing left this site.")
+    check_local(listen, "Nothing was started and nothing left this site.")
     if listen.startswith("unix:"):
         raise UsageError(
             what="A browser cannot open a Unix socket.",

@@ -22,7 +22,7 @@ _REPEATED: Final = (
 )
 _VERDICTS: Final = {
     0: "This hospital's policy allows the plan.",
-    77: "This hospital's policy refuses the plan, so you cannot approve it. The review gives the reasons.",
+    77: "This hospital's policy refuses the plan, so you cannot approve it. The review shows the reasons.",
     78: "This hospital's table has too few rows for the plan. The review gives the numbers.",
 }
 

@@ -65,7 +65,7 @@ def masks_nothing(refused: MaskingRefused) -> OperatorError:
     return ProtocolError(
         what=f"This site refuses to mask: {refused}.",
         consequence="Nothing more leaves this site.",
-        remedy="Tell the federation office and the security officer. The audit log records the reason.",
+        remedy="Inform the federation office and the security officer. The audit log records the reason.",
     )
 
 
@@ -139,7 +139,7 @@ def parted(farewell: Farewell) -> OperatorError:
             code="E026",
         )
     return UnavailableError(
-        what=f"The coordinator asks this site to reconnect: {farewell.detail}.",
+        what=f"The coordinator requires this site to reconnect: {farewell.detail}.",
         consequence="Nothing is lost.",
         remedy="You need not do anything.",
         code="E020",

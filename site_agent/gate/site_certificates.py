@@ -103,7 +103,7 @@ class SiteCertificates:
             raise ConfigurationError(
                 what=f"The file {self._memory} with the name of this site's federation cannot be read.",
                 consequence="Nothing was sent or signed.",
-                remedy="Restore the state from a backup, and tell the security officer.",
+                remedy="Restore the state from a backup, and inform the security officer.",
             ) from cause
 
     async def look(self) -> ShownCertificates:
@@ -190,7 +190,7 @@ def _failed(answer: Answer) -> OperatorError:
     return ProtocolError(
         what="The agent of this site, the process with the network, returned an unexpected answer.",
         consequence="This site has stopped. Nothing was sent.",
-        remedy="Install the same version of all three programs. If they are, tell the security officer.",
+        remedy="Install the same version of all three programs. If they are, inform the security officer.",
     )
 
 

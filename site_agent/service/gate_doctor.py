@@ -52,7 +52,7 @@ async def _program(hospital: Hospital) -> list[Finding]:
     answer = await read_status(hospital.state_path)
     found = [fine("D418", f"The gate is running: {json.loads(answer)['phase']}.")] if answer else []
     if not found:
-        remedy = "Start it: `systemctl start site-gate`, or `site-agent join`. Check with the user that it runs as."
+        remedy = "Run `systemctl start site-gate` or `site-agent join`. Run this check as the gate's user."
         found.append(warning("D418", "No gate is running here.", remedy))
     if hospital.trainer_socket is not None and not answer:  # a running gate holds it, and it takes one
         found.append(_trainer_socket(Path(hospital.trainer_socket)))

@@ -108,7 +108,7 @@ async def join(hospital: Hospital, path: Path, watch: Callable[[Standing], None]
         certificates = SiteCertificates(link.ask, gate_folder(state))
         told = Told(hospital.site, state, standing, certificates, version("global-layers"), now)
         watch(standing)
-        stopped = "The site agent did not start; nothing left this site."
+        stopped = "The site agent did not start, and nothing left this site."
         pages = serving_pages(hospital.metrics_listen, pages_of(told, state), consequence=stopped, file="hospital.yaml")
         try:
             async with telling(gate_folder(state), told, standing), pages:
@@ -248,7 +248,7 @@ async def _put_back(certificates: SiteCertificates, audit: AuditLog, refused: Re
     return UnavailableError(
         what="The coordinator does not accept this site's renewed certificate.",
         consequence="Nothing is lost. The previous certificate was restored.",
-        remedy="Start the site agent again, and tell the federation office.",
+        remedy="Start the site agent again, and inform the federation office.",
     )
 
 

@@ -41,7 +41,7 @@ class StateLost(ConfigurationError):  # names what was found
         super().__init__(
             what=f"This site cannot continue with round {number + 1}: its saved state is missing or damaged.",
             consequence="Nothing was trained. Without that state, training would restart in the middle of the study.",
-            remedy="Restore this site's whole state folder from a backup, or tell the federation office.",
+            remedy="Restore this site's whole state folder from a backup, or inform the federation office.",
         )
 
 

@@ -50,9 +50,7 @@ def class_curves(facts: Facts, kinds: Sequence[str]) -> list[str]:
     """Draw the curves of the federated model, one line for each of the first classes against the rest."""
     outcomes = list(facts["treat_all"])
     lines = {f"class {name}": facts["curves"][FEDERATED][name] for name in outcomes[:COLOURS]}
-    words = (
-        "These are curves of the federated model, of each class against the rest; the other models are in the table."
-    )
+    words = "These are curves of the federated model, of each class against the rest. The table has the other models."
     return [figures(*(_drawing(kind, lines, None) for kind in kinds)), *_left_out(outcomes, words)]
 
 

@@ -181,14 +181,15 @@ def check_batch(path: Path, network: nn.Module, columns: int, rows: int, federat
         ) from cause
     if not found.isfinite().all():
         _refuse(
-            f"The module in {path} makes no finite numbers of zeros.", "Look where its forward divides or takes logs."
+            f"The module in {path} returns infinite or undefined numbers for rows of zeros.",
+            "Check where its forward divides or takes logarithms.",
         )
     parameters = dict(trial.named_parameters())
     idle = [name for name in federated if parameters[name].grad is None]
     if idle:
         _refuse(
-            f"The module in {path} does not use {_some(idle)} for its result, though the plan federates that.",
-            "Let forward use every layer that the plan lists, without detaching what comes of it.",
+            f"The module in {path} does not use {_some(idle)} for its result, but the plan shares it.",
+            "Let forward use every layer that the plan lists, without detaching its result.",
         )
 
 
@@ -273,7 +274,7 @@ def _check_federated(path: Path, found: Mapping[str, tuple[int, ...]], tensors: 
             hint = f"; did you mean {near}?" if near is not None else "."
             subject = f"The module in {path} has no parameter {tensor.name}"
             differences[tensor.name] = f"{subject}, which the plan federates{hint}"
-            remedies.append(f"Name its parts as in the plan; it has {_some(list(found))}.")
+            remedies.append(f"Name its parts as in the plan. It has {_some(list(found))}.")
         elif found[tensor.name] != tensor.shape:
             subject = f"The parameter {tensor.name} of the module in {path}"
             differences[tensor.name] = f"{subject} has shape {found[tensor.name]}, the plan says {tensor.shape}."
@@ -300,7 +301,7 @@ def _check_outputs(path: Path, network: nn.Module, columns: int, outputs: int) -
     if not isinstance(found, Tensor) or tuple(found.shape) != wanted or found.dtype != torch.float32:
         shown = f"{found.dtype} {tuple(found.shape)}" if isinstance(found, Tensor) else type(found).__name__
         _refuse(
-            f"The module in {path} made {shown} of {_DRY_ROWS} rows; this site needs torch.float32 {wanted}.",
+            f"The module in {path} returned {shown} for {_DRY_ROWS} rows. This site needs torch.float32 {wanted}.",
             "Let forward return one float32 row of outputs for each row.",
         )
 
