@@ -28,12 +28,16 @@ ROOMS: Final = (
 # What an auditor reads to learn what leaves a hospital, in this order. docs/security-officer.md describes each part.
 AUDIT_ORDER: Final = {
     "the one door": ("site_agent.gate.door",),
-    "the decision": tuple(
-        f"site_agent.gate.{name}"
-        for name in ("permission", "policy", "consent", "spent", "privacy_ledger", "itinerary", "waiting")
+    "the decision": (
+        "site_agent.gate.permission", "site_agent.gate.policy", "site_agent.gate.consent", "site_agent.approvals",
+        "site_agent.approvals_guard", "site_agent.gate.spent", "site_agent.gate.privacy_ledger",
+        "site_agent.gate.itinerary", "site_agent.gate.waiting",
     ),
     "a round": tuple(f"site_agent.gate.{name}" for name in ("loop", "site_rounds", "download", "mishaps", "dry_run")),
-    "what a plan exchanges": ("protos.plan.manifest", "protos.plan.exchange", "protos.privacy"),
+    "what a plan exchanges": (
+        "protos.plan.manifest", "protos.plan.exchange", "protos.plan.patient_privacy", "protos.plan.private_training",
+        "protos.plan.private_prior", "protos.privacy",
+    ),
     "the masks": ("site_agent.gate.site_masking", "site_agent.gate.earlier_runs", "protos.masking"),
     "the audit log": (
         "site_agent.gate.site_log", "audit.audit_log", "audit.log_files", "audit.cosigning", "audit.checkpoint_memory",

@@ -122,8 +122,12 @@ def test_what_an_auditor_skips_sends_nothing_of_a_run() -> None:
 
 
 def test_the_list_for_an_auditor_is_complete() -> None:
-    """Every file of the gate, the masks, the noise and the written log is in one part of the list, none in two."""
-    packages = ("site_agent.gate.", "protos.masking.", "protos.privacy.", "audit.")
+    """Every file of gate, approvals, masks, noise and written log is in one part of the list, none in two.
+
+    Of the plan, these are the files whose keys decide how much noise is drawn.
+    """
+    packages = ("site_agent.gate.", "site_agent.approvals", "protos.masking.", "protos.privacy.", "audit.")
+    packages += ("protos.plan.patient_privacy", "protos.plan.private_")
     wanted = {name for name in counted() if name.startswith(packages) and not name.startswith("audit.reading")}
     listed = [name for name in counted() for prefix in AUDITED if is_in(name, prefix)]
 
