@@ -55,6 +55,7 @@ LARGEST_DELTA: Final = 1e-3
 SMALLEST_DELTA: Final = 1e-12
 SMALLEST_SAMPLING: Final = 1e-4
 LARGEST_SAMPLING: Final = 0.9  # with more, all patients are as cheap
+SMALLEST_CLIP: Final = 1e-6  # its inverse and its square stay far from the ends of float64
 
 
 class Privacy(Document):
@@ -76,7 +77,7 @@ class Privacy(Document):
     unit: Literal["patient"]
     epsilon: float = Field(allow_inf_nan=True)
     delta: float = Field(allow_inf_nan=True)
-    clip: float = Field(gt=0, le=1000)
+    clip: float = Field(ge=SMALLEST_CLIP, le=1000)
     patients: StrictInt | None = Field(default=None, ge=1, le=1 << 30)
     sampling: float | None = Field(default=None, ge=SMALLEST_SAMPLING, le=LARGEST_SAMPLING)
 

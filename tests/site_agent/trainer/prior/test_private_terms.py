@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from protos.plan.patient_privacy import SMALLEST_CLIP
 from protos.plan.private_prior import PrivateSums
 from protos.privacy.accounting import PRIVATE_SCALE
 from protos.wire.messages import Stage
@@ -44,7 +45,7 @@ def norm_of(numbers: Any) -> float:
     return float(np.sqrt(float(sum(int(number) ** 2 for number in numbers)))) / PRIVATE_SCALE
 
 
-@pytest.mark.parametrize("clip", [0.5, 2.0, 50.0])
+@pytest.mark.parametrize("clip", [SMALLEST_CLIP, 0.5, 2.0, 50.0, 1000.0])
 @for_each("seed", range(10))
 def test_no_patient_changes_the_sums_by_more_than_the_noise_is_made_for(seed: int, clip: float) -> None:
     """Whoever joins, with one row or many, with values of any size, moves the vector of sums by at most 1."""

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from protos.plan.patient_privacy import SMALLEST_CLIP
 from protos.privacy.accounting import PRIVATE_SCALE
 from site_agent.trainer.training.private_gradient import Layer, clipped_gradients, drawn_rows
 from tests.for_each import for_each
@@ -73,6 +74,19 @@ def test_a_row_has_the_same_term_wherever_it_stands(rows: int) -> None:
     np.testing.assert_array_equal(together, np.sum(np.array(alone), axis=0))
     order = generator.permutation(rows)
     np.testing.assert_array_equal(together, clipped_gradients(layers, 0.5, features[order], outcomes[order], None))
+
+
+@pytest.mark.parametrize("clip", [SMALLEST_CLIP, 1000.0])
+def test_a_patient_without_a_gradient_adds_nothing_with_any_clip_of_a_plan(clip: float) -> None:
+    """A coordinator may choose parameters with which a derivative is exactly 0: no clip makes this no number."""
+    layers, features = [Layer(np.zeros((1, 2)), np.array([64.0]))], np.ones((4, 2), np.float32)
+    patients = np.array([0, 0, 1, 2])
+
+    nobody = clipped_gradients(layers, clip, features, np.ones(4), patients)
+    somebody = clipped_gradients(layers, clip, features, np.array([1.0, 1.0, 1.0, 0.0]), patients)
+
+    assert nobody == (0, 0, 0)
+    assert 0 < norm_of(somebody) <= 1.0
 
 
 @pytest.mark.parametrize("widths", WIDTHS, ids=str)
