@@ -23,7 +23,16 @@ from protos.plan.concepts import Concept, columns_of
 from protos.plan.documents import Document, refuse_for
 from protos.plan.federated_statistics import Statistics
 from protos.plan.held_out_rule import HeldOutLoss
-from protos.plan.ingredients import Adaptive, Blend, Mean, Method, Nothing, SensitivePrefix
+from protos.plan.ingredients import (
+    Adaptive,
+    Blend,
+    KeptLayersMean,
+    LayerIntervals,
+    Mean,
+    Method,
+    Nothing,
+    SensitivePrefix,
+)
 from protos.plan.learning_rates import ConstantRate, ExponentialRate, RateSchedule, StepRate
 from protos.plan.losses import Loss, TaskDefault
 from protos.plan.methods import MethodChoice, described
@@ -260,7 +269,18 @@ class Plan(Document):
                 "sweep compares validation losses of the same sites in all rounds, so checkpoint is global, quorum is "
                 "the number of sites that contribute, and on_lost_site is wait"
             )
-        yield from self.sweep.why_impossible(self.model_dump(mode="json"), Plan.model_validate_json)
+        yield from self.sweep.why_impossible(self.model_dump(mode="json"), self._same_exchange)
+
+    def _same_exchange(self, alternative: str) -> None:
+        """Raise ValueError if a plan, as JSON, sends other layers than this one, or sends them in other rounds."""
+        if Plan.model_validate_json(alternative)._choice_of_layers != self._choice_of_layers:
+            raise ValueError("it changes which layers leave, or when; one approval covers equal exchanges only")
+
+    @property
+    def _choice_of_layers(self) -> tuple[object, ...]:
+        method = self.ingredients
+        rule = method.server_rule if isinstance(method.server_rule, KeptLayersMean | LayerIntervals) else None
+        return method.federated, rule, method.has_controls, self.has_probe, self.rounds
 
     def _training_keys(self, promise: Privacy) -> TrainingKeys:
         unpaid = {
@@ -548,9 +568,15 @@ class Plan(Document):
     @property
     def alternatives(self) -> tuple[Self, ...]:
         """All plans of this plan's sweep, in order. One approval covers all. Without a sweep: this plan."""
-        if self.sweep is None:
+        sweep = self.sweep
+        if sweep is None:
             return (self,)
-        return tuple(map(type(self).model_validate_json, self.sweep.documents(self.model_dump(mode="json"))))
+        # Each was checked when this plan was read. To check the list again in each would take minutes for a large plan.
+        plans = map(type(self).model_validate_json, sweep.documents(self.model_dump(mode="json")))
+        return tuple(
+            plan.model_copy(update={"sweep": sweep.model_copy(update={"at": number})})
+            for number, plan in enumerate(plans)
+        )
 
     @property
     def canonical(self) -> bytes:

@@ -18,9 +18,13 @@ from protos.plan.documents import Document
 
 MOST_ALTERNATIVES: Final = 16
 
-# Only numbers of these sections: they change how sites train, and nothing of what leaves, when, or for whom.
+# Only numbers of these sections change how sites train. The plan refuses those that change what leaves. A place in a
+# list has one spelling, so that no number has two keys.
 SweptKey: TypeAlias = Annotated[
-    str, StringConstraints(pattern=r"^(optimiser|rate_schedule|method|loss)(\.[a-z0-9_]{1,40}){1,4}$")
+    str,
+    StringConstraints(
+        pattern=r"^(optimiser|rate_schedule|method|loss)(\.(0|[1-9][0-9]{0,3}|[a-z][a-z0-9_]{0,39})){1,4}$"
+    ),
 ]
 # What a plan is as JSON.
 Settings: TypeAlias = dict[str, Any]
@@ -56,7 +60,8 @@ class Sweep(Document):
 
         Args:
             settings: the plan as JSON.
-            read: reads a plan from JSON, and raises ValidationError if it is none.
+            read: reads an alternative from JSON. It raises ValidationError if this is no plan, and another ValueError
+                if it may not be an alternative of this one.
         """
         for key, value in zip(self.keys, self.alternatives[self.at], strict=True):
             found = _find(settings, key)
@@ -67,12 +72,14 @@ class Sweep(Document):
                 yield f"alternative {self.at} of sweep has {key} {value:g}, and the plan has {found[0][found[1]]:g}"
         for number in set(range(len(self.alternatives))) - {self.at}:
             try:
-                read(json.dumps(self._settings_of(settings, number) | {"sweep": None}))
+                read(json.dumps(self._settings_of(settings, number)))
             except ValidationError as impossible:
                 yield f"alternative {number} of sweep is impossible: {impossible.errors()[0]['msg']}"
+            except ValueError as other:
+                yield f"alternative {number} of sweep is impossible: {other}"
 
     def documents(self, settings: Settings) -> Iterator[str]:
-        """Yield each alternative as JSON, from the settings of any of them."""
+        """Yield each alternative as JSON without its sweep, from the settings of any of them."""
         for number in range(len(self.alternatives)):
             yield json.dumps(self._settings_of(settings, number))
 
@@ -83,8 +90,7 @@ class Sweep(Document):
             assert found is not None
             # A count such as a number of steps is a whole number in the plan, too.
             found[0][found[1]] = int(value) if value.is_integer() else value
-        other["sweep"]["at"] = number
-        return other
+        return other | {"sweep": None}
 
     def text_of(self, number: int) -> str:
         """Return an alternative's keys and values in one line."""

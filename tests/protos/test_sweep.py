@@ -77,6 +77,8 @@ def test_strengths_and_counts_of_a_method_may_be_swept() -> None:
         (sweep_of(["optimiser.learning_rate"], [[0.001], [0.001]]), "listed twice"),
         (sweep_of(["optimiser.learning_rate"], [[0.001], [0.1, 2.0]]), "one for each key"),
         (sweep_of(["optimiser.learning_rate"], [[0.001]]), "at least 2"),
+        (sweep_of(["optimiser.learning_rate"], [[0.001], [float("nan")]]), "finite number"),
+        (sweep_of(["method.of.0.strength", "method.of.00.strength"], [[0.1, 0.1], [0.1, 0.2]]), "pattern"),
         # Only how a site trains may differ: what leaves, when and among whom is the same in all runs.
         (sweep_of(["quorum"], [[3], [2]]), "pattern"),
         (sweep_of(["encoding.clipping_range"], [[8.0], [16.0]]), "pattern"),
@@ -87,6 +89,39 @@ def test_a_sweep_that_cannot_be_agreed_is_refused(changes: dict[str, Any], reaso
     """The reason names what is wrong."""
     with pytest.raises(ValidationError, match=reason):
         swept(**changes)
+
+
+@pytest.mark.parametrize(
+    ("method", "key", "other"),
+    [
+        ({"name": "player-fl", "layers": 1}, "layers", 2),
+        ({"name": "player-fl", "threshold": 2.0}, "threshold", 1e6),
+        ({"name": "fedlp", "keep_probability": 0.5}, "keep_probability", 1.0),
+        ({"name": "fedlama", "slow_factor": 4}, "slow_factor", 2),
+    ],
+)
+def test_a_number_that_decides_which_layers_leave_is_not_swept(method: dict[str, Any], key: str, other: float) -> None:
+    """The review shows what leaves in one alternative, and the approval covers all: no other may send more layers."""
+    keys = {
+        "method": method,
+        "architecture": {"name": "dense", "hidden": [8, 8]},
+        "columns": ["age"],
+        "schedule": {"aggregate": "every-epoch", "epochs": 4, "batches_per_epoch": 4},
+        "outputs": 1,
+    }
+    assert swept(**keys).method.name == method["name"]
+
+    with pytest.raises(ValidationError, match="alternative 1 of sweep is impossible: it changes which layers leave"):
+        swept(**keys, **sweep_of([f"method.{key}"], [[method[key]], [other]]))
+
+
+def test_the_alternatives_of_a_plan_are_read_once_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    """To check the whole list in each alternative again would take minutes for the largest plan."""
+    plan, read = swept(), Plan.model_validate_json
+    texts: list[str] = []
+    monkeypatch.setattr(Plan, "model_validate_json", lambda text: texts.append(text) or read(text))
+
+    assert len(plan.alternatives) == len(texts) == len(RATES)
 
 
 @pytest.mark.parametrize("checkpoint", ["local", "global"])
