@@ -44,7 +44,8 @@ _PLAIN: Final = ("1.2.840.10008.1.2", "1.2.840.10008.1.2.1", "1.2.840.10008.1.2.
 _JPEG: Final = ("1.2.840.10008.1.2.4.50", "1.2.840.10008.1.2.4.90", "1.2.840.10008.1.2.4.91")  # baseline, 2000
 _PATIENT: Final = (
     "PatientName", "PatientID", "PatientBirthDate", "PatientAddress", "PatientTelephoneNumbers", "OtherPatientNames",
-    "OtherPatientIDs", "PatientMotherBirthName",
+    "OtherPatientIDs", "PatientMotherBirthName", "PatientBirthName", "OtherPatientIDsSequence",
+    "PatientTelecomInformation", "MedicalRecordLocator",
 )  # fmt: skip
 _SEVERAL_SCALES: Final = (
     "ModalityLUTSequence", "SharedFunctionalGroupsSequence", "PerFrameFunctionalGroupsSequence",
@@ -99,8 +100,10 @@ def _dicom_tags(content: bytes) -> Dataset | Flaw:
 
 def _dicom_flaw(tags: Dataset, column: ImageColumn, files: DicomFiles, number: int | None) -> Flaw | None:
     """What is wrong by the tags alone."""
+    from pydicom.multival import MultiValue
+
     burned_in = str(tags.get("BurnedInAnnotation") or "").strip().upper()
-    if burned_in == "YES":
+    if "YES" in burned_in:  # also one of several values
         return image_flaws.BURNED_IN
     if burned_in != "NO" and files.burned_in == "require-no":
         return image_flaws.NOT_DECLARED_CLEAN
@@ -117,6 +120,8 @@ def _dicom_flaw(tags: Dataset, column: ImageColumn, files: DicomFiles, number: i
         return image_flaws.NO_SUCH_SLICE
     if number is None and frames != 1:
         return image_flaws.SEVERAL
+    if any(isinstance(tags.get(name), MultiValue) for name in ("RescaleSlope", "RescaleIntercept")):
+        return image_flaws.UNSCALED  # numpy would make an image of each of them
     height, width, wanted = int(tags.Rows), int(tags.Columns), column.image
     if column.resize == "refuse" and sorted((width, height)) != sorted((wanted.width, wanted.height)):
         return image_flaws.other_size(column)
@@ -138,7 +143,8 @@ def _dicom_pixels(tags: Dataset, column: ImageColumn, files: DicomFiles, number:
 
     if tags.file_meta.TransferSyntaxUID in _JPEG:
         frames = int(tags.get("NumberOfFrames") or 1)
-        with Image.open(io.BytesIO(get_frame(tags.PixelData, number - 1, number_of_frames=frames))) as packed:
+        frame = get_frame(tags.PixelData, number - 1, number_of_frames=frames)
+        with Image.open(io.BytesIO(frame), formats=("JPEG", "JPEG2000")) as packed:
             if packed.size != (int(tags.Columns), int(tags.Rows)):  # the tags were checked, and this is what unpacks
                 return image_flaws.DAMAGED
     stored = pixel_array(tags, index=number - 1).astype(np.float32)
@@ -224,6 +230,8 @@ def _nifti_plane(
     index = number - 1 if number is not None else int(np.ceil(files.at * (count - 1) - 0.5))
     if not 0 <= index < count:
         return image_flaws.NO_SUCH_SLICE
+    if volume.size // count > image_flaws.LARGEST_FILE_PIXELS:
+        return image_flaws.TOO_MANY_PIXELS
     found = directions[place]
     assert found is not None
     chosen = np.take(volume, index if found[1] == sign else count - 1 - index, axis=place)

@@ -289,12 +289,22 @@ VOLUME = nifti(drawn(0, 6, 4, 3), np.diag([-1, -1, 1, 1]))
 NAMED = {"kind": "dicom", "patient_tags": "refuse"}
 CLEAN = {"kind": "dicom", "burned_in": "require-no"}
 PLANE = {"kind": "dicom", "plane": "axial"}
+OTHER_NUMBER = Dataset()
+OTHER_NUMBER.PatientID = "7"
 WRONG: dict[str, tuple[bytes, dict[str, Any], int | None, Flaw | str]] = {
     "burnt-in names": (dicom(drawn(0), BurnedInAnnotation="YES"), {}, None, image_flaws.BURNED_IN),
+    "burnt-in names, among other values": (dicom(drawn(0), BurnedInAnnotation=["YES", ""]), {}, None,
+                                           image_flaws.BURNED_IN),
     "not said to be clean": (dicom(drawn(0)), {"files": CLEAN}, None, image_flaws.NOT_DECLARED_CLEAN),
     "a name in its tags": (dicom(drawn(0)), {"files": NAMED}, None, image_flaws.WITH_PATIENT),
     "a number in its tags": (dicom(drawn(0), PatientName="", PatientID="7"), {"files": NAMED}, None,
                              image_flaws.WITH_PATIENT),
+    "an earlier name in its tags": (dicom(drawn(0), PatientName="", PatientBirthName=SECRET), {"files": NAMED}, None,
+                                    image_flaws.WITH_PATIENT),
+    "another number in its tags": (dicom(drawn(0), PatientName="", OtherPatientIDsSequence=[OTHER_NUMBER]),
+                                   {"files": NAMED}, None, image_flaws.WITH_PATIENT),
+    "a telephone number in its tags": (dicom(drawn(0), PatientName="", PatientTelecomInformation="221"),
+                                       {"files": NAMED}, None, image_flaws.WITH_PATIENT),
     "another modality": (dicom(drawn(0)), {"files": {"kind": "dicom", "modality": "CT"}}, None,
                          image_flaws.OTHER_MODALITY),
     "several frames": (dicom(drawn(0, 3, 4, 6)), {}, None, image_flaws.SEVERAL),
@@ -314,6 +324,8 @@ WRONG: dict[str, tuple[bytes, dict[str, Any], int | None, Flaw | str]] = {
                            image_flaws.OTHER_PLANE),
     "a slope that is no number": (dicom(drawn(0), RescaleSlope="1e30", RescaleIntercept="0"), {}, None,
                                   image_flaws.NO_NUMBERS),
+    "many slopes": (dicom(drawn(0, 512, 512), RescaleSlope=["1"] * 500, RescaleIntercept="0"),
+                    {"image": {"height": 512, "width": 512}}, None, image_flaws.UNSCALED),
     "deflated": (dicom(drawn(0), syntax="1.2.840.10008.1.2.1.99"), {}, None, image_flaws.PACKED),
     "grey for colour": (dicom(drawn(0)), {"image": {"height": 4, "width": 6, "channels": 3}}, None, image_flaws.GREY),
     "a picture": (b"\x89PNG\r\n\x1a\n" + bytes(200), {}, None, image_flaws.NOT_DICOM),
@@ -355,6 +367,20 @@ def test_a_file_that_the_contract_does_not_allow_has_one_exact_reason(case: str)
     assert isinstance(found, Flaw)
     assert found.words == (expected if isinstance(expected, str) else expected.words)
     assert most < 4 << 20
+
+
+def test_a_slice_with_too_many_pixels_is_refused_before_it_is_converted() -> None:
+    """A packed file of 36 kB may hold one slice that would need gigabytes as numbers."""
+    content = gzip.compress(nifti(np.zeros((6000, 6000, 1), np.uint8), np.diag([-1, -1, 1, 1])))
+    assert image_flaws.LARGEST_FILE_PIXELS < 6000 * 6000
+
+    tracemalloc.start()
+    found = pixels_of(content, column(files=AXIAL, resize="stretch"))
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+
+    assert found == image_flaws.TOO_MANY_PIXELS
+    assert most < 5 * 6000 * 6000
 
 
 def test_one_frame_or_slice_is_named_behind_the_path(tmp_path: Path) -> None:
