@@ -115,9 +115,9 @@ def _frozen_values(path: Path, declared: NamedTensors) -> Mapping[str, npt.NDArr
         _refuse(f"{path} has the SHA-256 {found}, but the plan names {declared.frozen_values}.", remedy)
     try:
         arrays = safetensors.numpy.load(content)
-    except safetensors.SafetensorError as cause:
+    except (safetensors.SafetensorError, KeyError) as cause:  # KeyError: a type that numpy lacks, such as BF16
         raise ConfigurationError(
-            what=f"{path} is not a safetensors file.", consequence=_CONSEQUENCE, remedy=remedy
+            what=f"{path} is not a safetensors file with float32 tensors.", consequence=_CONSEQUENCE, remedy=remedy
         ) from cause
     shapes = {name: (array.dtype.str, array.shape) for name, array in arrays.items()}
     if shapes != {tensor.name: ("<f4", tensor.shape) for tensor in declared.frozen}:

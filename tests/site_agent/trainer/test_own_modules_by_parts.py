@@ -255,7 +255,7 @@ def test_a_file_of_values_that_does_not_fit_is_refused(module: Path, changes: di
 
 
 def test_another_file_of_values_is_refused(module: Path) -> None:
-    """With both digests; a missing file, one that others can write and one that is no safetensors as well."""
+    """With both digests; a missing file, one that others can write and one without float32 tensors as well."""
     digest = values_file(module.parent, trunk())
     plan = plan_for({"name": "fedavg"}, LAYERS | {"frozen_values": digest})
     file = module.parent / "own.safetensors"
@@ -271,6 +271,11 @@ def test_another_file_of_values_is_refused(module: Path) -> None:
     noise = hashlib.sha256(b"no values").hexdigest()
     with pytest.raises(ConfigurationError, match="is not a safetensors file"):
         federation_of(plan_for({"name": "fedavg"}, LAYERS | {"frozen_values": noise}), module)
+    header = b'{"a":{"dtype":"BF16","shape":[1],"data_offsets":[0,2]}}'
+    file.write_bytes(len(header).to_bytes(8, "little") + header + bytes(2))
+    halves = hashlib.sha256(file.read_bytes()).hexdigest()
+    with pytest.raises(ConfigurationError, match="with float32 tensors"):
+        federation_of(plan_for({"name": "fedavg"}, LAYERS | {"frozen_values": halves}), module)
     file.unlink()
     with pytest.raises(ConfigurationError, match="cannot be read"):
         federation_of(plan, module)
