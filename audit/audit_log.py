@@ -391,7 +391,7 @@ class LogFile:
 def broken_log(finding: str, consequences: Consequences) -> AuditError:
     """Return the error that a log was changed or damaged."""
     return AuditError(
-        what=f"The audit log is not what was written: {finding}.",
+        what=f"The audit log is damaged or was changed: {finding}.",
         consequence=consequences.of_damage,
         remedy="Do not change the files, and call the security officer.",
     )

@@ -166,7 +166,7 @@ def read_catalogue(path: Path, key: bytes | None) -> Catalogue:
             "nobody could change it since, add --unauthenticated.",
         ) from cause
     except (tarfile.TarError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as cause:
-        raise _refused(f"{path} is not what was written as a backup", "Use another backup.") from cause
+        raise _refused(f"{path} is damaged, or is not a backup", "Use another backup.") from cause
     check_number(catalogue.state_format, str(path))
     return catalogue
 

@@ -175,7 +175,7 @@ class FederationService:
             if len(certificates) != 1 or versions != [_TLS_VERSION]:
                 raise RefusedError(
                     what="A peer connected without TLS 1.3, without a certificate or with several certificates.",
-                    consequence="The peer's stream was closed and nothing was sent to it.",
+                    consequence="The other side's stream was closed and nothing was sent to it.",
                     remedy="If the peer is a site, install the current version of the site agent there.",
                 )
             caller = self._identify(certificates[0], b"".join(facts.get("x509_pem_cert_chain", ())))

@@ -47,8 +47,8 @@ _folder = click.Path(path_type=Path)
     "methods",
     multiple=True,
     metavar="NAME",
-    help="Method from the README's table, several joined by + (ditto+player-fl), or in braces the content of "
-    "`method` in a plan. May be repeated. The last method is compared with the best local model. "
+    help="Method from the README's table. Join several by + (ditto+player-fl), or write a plan's `method` in "
+    "braces. May be repeated. The last method is compared with the best local model. "
     "[default: fedavg (not on breast-cancer), global-layers and, on uci-heart, federated-prior]",
 )
 @click.option(

@@ -129,7 +129,7 @@ def present(values: Numbers, *, is_code: bool) -> Numbers:
 
 
 def rounded_outward(low: float, high: float) -> tuple[float, float]:
-    """Return limits outside both values, in whole steps of a tenth of their distance up to all of it."""
+    """Return limits outside both values, on whole steps. A step is the power of ten at or below their distance."""
     distance = high - low or abs(high) or 1.0
     return steps_around(low, high, 10.0 ** math.floor(math.log10(distance)))
 
