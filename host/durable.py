@@ -84,11 +84,12 @@ def replace_in(folder: int, name: str, content: bytes, *, partial: str, mode: in
 
 
 def append_synced(path: Path, content: bytes) -> None:
-    """Append to an existing file and sync it. A failure can leave a part of the content at its end.
+    """Append a record to an existing file and sync it. A failure can leave a part of the content at its end.
 
     Raises:
         OSError: there is no such file, it is a symbolic link, or the disk does not take it.
     """
+    require_room(path.parent, len(content), RECORDS_RESERVE_BYTES)
     file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         if os.write(file, content) != len(content):

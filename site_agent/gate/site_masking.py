@@ -211,9 +211,7 @@ class SiteMasking:
             if step is not None and self._check:
                 line, check = ledger.line_after(self._check, step)
                 self._check = ""  # should the line come to lie there in part, the next writing replaces it
-                content = line.encode()
-                require_room(self._path.parent, len(content), RECORDS_RESERVE_BYTES)
-                append_synced(self._path, content)
+                append_synced(self._path, line.encode())
             else:
                 text = ledger.to_text()
                 _write_synced(self._path, text.encode())

@@ -129,9 +129,7 @@ class Spent:
         takes_lines, self._takes_lines = self._takes_lines, False  # a line that fails midway is replaced next time
         try:
             if takes_lines and sent is not None:
-                content = _line(sent)
-                require_room(self._path.parent, len(content), RECORDS_RESERVE_BYTES)
-                append_synced(self._path, content)
+                append_synced(self._path, _line(sent))
             else:
                 rounds = {str(number): count for number, count in sorted(self._bytes.items())}
                 finished = self._finished.isoformat() if self._finished else None

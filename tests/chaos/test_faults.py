@@ -20,10 +20,10 @@ from coordinator.rounds.course import Course
 from coordinator.storage.journal import Journal
 from coordinator.storage.snapshots import Snapshot, read_snapshot, rounds_in, write_snapshot
 from deploy.quickstart.ports import free_port
-from host.durable import MODELS_RESERVE_BYTES, RECORDS_RESERVE_BYTES
+from host.durable import MODELS_RESERVE_BYTES, RECORDS_RESERVE_BYTES, append_synced
 from protos.errors import OperatorError
 from site_agent.gate.site_log import AuditLog
-from site_agent.gate.site_masking import _append_synced, _write_synced
+from site_agent.gate.site_masking import _write_synced
 from site_agent.trainer.trainer_files import write_whole
 from tests.chaos import in_process
 from tests.chaos.disks import files_at_most, fill, read_only, small_disk
@@ -115,7 +115,7 @@ def ledger_line(folder: Path) -> Writer:
     """A line of the record of what was masked."""
     path = folder / "run.json"
     path.write_bytes(b"first\n")
-    return Writer(lambda: _explained(lambda: _append_synced(path, b"x" * 20_000)), lambda: b"first", 0)
+    return Writer(lambda: _explained(lambda: append_synced(path, b"x" * 20_000)), lambda: b"first", 0)
 
 
 def saved_state(folder: Path) -> Writer:

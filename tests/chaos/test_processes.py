@@ -243,6 +243,7 @@ def what_came_out(rehearsal: Rehearsal) -> dict[str, str]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(1500)
 def test_a_dozen_kills_change_no_bit(tmp_path_factory: pytest.TempPathFactory) -> None:
     """Coordinator, agents and trainers are killed a dozen times in a short run: it ends by itself, in the same bits."""

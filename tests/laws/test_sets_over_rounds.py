@@ -8,7 +8,6 @@ from contextlib import AbstractContextManager
 import pytest
 
 from protos.masking.answered_sets import Answer
-from tests.for_each import for_each
 from tests.hostile.sets_weakened import (
     with_free_growth,
     with_short_memory,
@@ -33,7 +32,7 @@ def at_every_site(history: History) -> bool:
     return all(support is None or support >= history.smallest for support in found)
 
 
-@for_each("block", range(4))
+@pytest.mark.parametrize("block", range(4))
 def test_no_combination_of_answered_sums_isolates_fewer_sites_than_was_paid_for(block: int) -> None:
     """Over plans, rounds, attempts, returns, restarts and steps that are over; every site for itself, and all
     together where nobody has a budget."""

@@ -15,6 +15,7 @@ from tests.rehearsal.programs import finished
 from tests.rehearsal.test_real_processes import federation_in
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_the_alternative_with_the_lowest_summed_loss_is_chosen(tmp_path: Path) -> None:
     """A rate that trains beats one that hardly moves, masked. The coordinator reads sums only, and names the run."""

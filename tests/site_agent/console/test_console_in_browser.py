@@ -104,6 +104,7 @@ def events(folder: Path) -> list[dict[str, Any]]:
     return [json.loads(line)["facts"] for line in lines]
 
 
+@pytest.mark.slow
 def test_three_people_do_their_work(folder: Path, browser: Browser) -> None:
     """Data manager, officer and clinician read and decide in the browser; state and log are those of the commands."""
     roles = [word for role in ROLES for word in ("--role", role)]

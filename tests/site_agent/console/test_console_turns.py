@@ -250,7 +250,7 @@ def test_a_person_can_leave(tmp_path: Path) -> None:
         assert first.get().status == 403
         assert second.get().status == 200
         assert second.post({"action": "leave"}).status == 200
-        assert ended(running) == ["Everybody left it."]
+        assert ended(running) == ["All users left it."]
 
 
 @contextmanager

@@ -99,7 +99,7 @@ def test_what_cannot_be_recorded_does_not_leave_and_a_damaged_file_is_refused(
 
     spent = Spent(tmp_path, "run")
     spent.finish(datetime.now(UTC))
-    monkeypatch.setattr("site_agent.gate.spent.require_room", full)
+    monkeypatch.setattr("host.durable.require_room", full)
     with pytest.raises(AuditError, match="No space left"):
         spent.take(48, LAST)
     (tmp_path / "gate" / "spent" / "run.json").write_text("{")

@@ -81,7 +81,7 @@ def test_a_site_that_lacks_what_the_plan_takes_for_everybodys_does_not_train(wha
 @pytest.mark.parametrize("what", PARTLY)
 def test_a_site_that_has_what_the_plan_says_it_lacks_does_not_train(what: str) -> None:
     """It would contribute where the plan counts it out."""
-    with pytest.raises(ConfigurationError, match=f"the records of ahus: {what}"):
+    with pytest.raises(ConfigurationError, match=f"the table of ahus correctly: {what}"):
         check_fit(plan(**PARTLY[what]), table(), "ahus")
 
 
