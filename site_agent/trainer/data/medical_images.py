@@ -234,12 +234,17 @@ def _nifti_plane(
         return image_flaws.TOO_MANY_PIXELS
     found = directions[place]
     assert found is not None
-    chosen = np.take(volume, index if found[1] == sign else count - 1 - index, axis=place)
+    chosen = np.moveaxis(volume, place, 0)[index if found[1] == sign else count - 1 - index]
     slope, intercept = header.get_slope_inter()
-    values = chosen.astype(np.float64) * (1.0 if slope is None else slope) + (intercept or 0.0)
-    values[~(np.abs(values) <= LARGEST_INTENSITY)] = np.inf  # refused below; float32 might not hold them
+    values = chosen.astype(np.float64)  # changed in place, because a slice may have 256 MiB
+    values *= 1.0 if slope is None else slope
+    values += intercept or 0.0
+    is_kept = (values >= -LARGEST_INTENSITY) & (values <= LARGEST_INTENSITY)
+    values[~is_kept] = np.inf  # refused below; float32 might not hold them
+    image = values.astype(np.float32)[:, :, None]
+    del values
     down, right = (direction for other, direction in enumerate(directions) if other != place)
-    return _upright(values.astype(np.float32)[:, :, None], (down, right), files.plane)
+    return _upright(image, (down, right), files.plane)
 
 
 def _nearest(vector: npt.NDArray[np.float64]) -> Direction | None:
