@@ -133,7 +133,7 @@ def _of_network(method: Method, conditions: Conditions) -> Iterator[str]:
 def _of_named_layers(names: tuple[str, ...], network: Architecture) -> Iterator[str]:
     """Names that the network does not have, and a choice that leaves nothing private."""
     if isinstance(network, NamedTensors):
-        yield "the network named-tensors lists what is shared itself, so layers cannot be named beside it"
+        yield "the network named-tensors itself lists the shared tensors, so the method cannot name layers too"
         return
     there = list(dict.fromkeys(tensor.layer for tensor in network_tensors(network, columns=2, outputs=1, common=1)))
     missing = [name for name in names if name not in there]
@@ -165,11 +165,11 @@ def _of_procedure(method: Method, conditions: Conditions) -> Iterator[str]:
             "set aggregate to every-epoch or every-round"
         )
     if isinstance(method.procedure, PersonalCopy | Mixture | InnerProblem) and method.update_rate != 1.0:
-        yield "a personal model is measured from the shared values, so the site has to take them in whole"
+        yield "a personal model is compared with the shared values, so the site must load all of them unchanged"
     if isinstance(method.procedure, ColumnByColumn) and method.penalties:
-        yield "the common column trains on its own loss alone, so it takes no penalty"
+        yield "the common column trains on its own loss alone, so no penalty is possible"
     if isinstance(method.procedure, InnerProblem) and method.penalties:
-        yield "the inner problem is the loss with its own proximal term, so it takes no penalty"
+        yield "the inner problem has a proximal term of its own, so no other penalty is possible"
 
 
 def _of_controls(method: Method, conditions: Conditions) -> Iterator[str]:
@@ -190,7 +190,7 @@ def _of_controls(method: Method, conditions: Conditions) -> Iterator[str]:
             "set weighting to {name: equal}"
         )
     if method.penalties:
-        yield "a penalty's gradient would be taken for a part of the control variate"
+        yield "the control variate would include the gradient of the penalty"
     if method.update_rate != 1.0:
         yield "a site that keeps a part of its own values has no gradient sum to control"
 
@@ -200,7 +200,7 @@ def _of_layers(method: Method, conditions: Conditions) -> Iterator[str]:
     if isinstance(rule, KeptLayersMean | LayerIntervals) and isinstance(method.federated, SensitivePrefix):
         yield "two methods would both choose the layers of a round"
     if isinstance(rule, KeptLayersMean | LayerIntervals) and method.update_rate != 1.0:
-        yield "layers that are left out keep their values only where shared values are taken in whole"
+        yield "layers can be left out only if a site loads all shared values unchanged"
     if not isinstance(rule, LayerIntervals):
         return
     if conditions.training_rounds % rule.slow_factor:
@@ -224,7 +224,7 @@ def _of_penalties(method: Method, conditions: Conditions) -> Iterator[str]:
             elif _width(network, network.common) != _width(network, network.unique):
                 yield "the two extractors are compared with one another, so their last widths have to be equal"
         if isinstance(penalty, Contrastive) and isinstance(network, DenseNetwork) and not network.hidden:
-            yield "a network without hidden layers decides on its inputs, which no contrast can move"
+            yield "a network without hidden layers decides on its inputs, and a contrast cannot change inputs"
 
 
 def _of_representations(penalty: Penalty, representations: int) -> Iterator[str]:

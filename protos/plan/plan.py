@@ -331,9 +331,9 @@ class Plan(Document):
         rates = self.rate_schedule
         if isinstance(self.schedule, EpochSchedule):
             if rates.warm_up_epochs >= self.schedule.epochs:
-                yield "the learning rate would still be warming up at the end of the run"
+                yield "the warm-up of the learning rate is longer than the run"
         elif rates.warm_up_epochs or isinstance(rates, StepRate | ExponentialRate):
-            yield "with every-steps each site has epochs of its own, so the rate cannot follow epochs"
+            yield "with every-steps the sites have different epochs, so the learning rate cannot follow epochs"
 
     def _of_sizes(self) -> Iterator[str]:
         """A federated part has one size for all sites; of a private one each site has its own."""

@@ -65,7 +65,11 @@ REFUSED: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
         CHAIN,
         "nothing would stay private",
     ),
-    "layers of named tensors": (of({"name": "global-layers", "layers": ["body.weight"]}), NAMED, "cannot be named"),
+    "layers of named tensors": (
+        of({"name": "global-layers", "layers": ["body.weight"]}),
+        NAMED,
+        "cannot name layers too",
+    ),
     "all layers as a prefix": (of({"name": "player-fl", "layers": 3}), CHAIN, "3 layers cannot be shared"),
     "a random prefix of named tensors": (of("player-fl-random"), NAMED, "only if the plan has layers: sequence"),
     "private normalisations without any": (of("fedbn"), CHAIN, "no tensor known as a normalisation"),
@@ -81,11 +85,11 @@ REFUSED: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
         {"schedule": {"aggregate": "every-steps", "rounds": 2, "steps_per_round": 2, "batch_rows": 2}},
         "a round has to be made of whole epochs",
     ),
-    "a personal copy of what is taken in by half": (of(HALF, "ditto"), {}, "take them in whole"),
-    "a mixture with what is taken in by half": (of(HALF, "apfl"), {}, "take them in whole"),
-    "an inner problem around what is taken in by half": (of(HALF, "pfedme"), {}, "take them in whole"),
-    "a penalty on the common column": (of("chfl", "fedprox"), {"architecture": TWO_COLUMNS}, "it takes no penalty"),
-    "a penalty in the inner problem": (of("pfedme", "fedprox"), CHAIN, "so it takes no penalty"),
+    "a personal copy of what is taken in by half": (of(HALF, "ditto"), {}, "load all of them unchanged"),
+    "a mixture with what is taken in by half": (of(HALF, "apfl"), {}, "load all of them unchanged"),
+    "an inner problem around what is taken in by half": (of(HALF, "pfedme"), {}, "load all of them unchanged"),
+    "a penalty on the common column": (of("chfl", "fedprox"), {"architecture": TWO_COLUMNS}, "no penalty is possible"),
+    "a penalty in the inner problem": (of("pfedme", "fedprox"), CHAIN, "no other penalty is possible"),
     "control variates with adam": (
         of("scaffold"),
         {"optimiser": {"name": "adam", "learning_rate": 0.1}},
@@ -112,12 +116,16 @@ REFUSED: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
         "has to be constant",
     ),
     "control variates by rows": (of("scaffold"), ROWS, "weigh the sites equally"),
-    "control variates with a penalty": (of("scaffold", "fedprox"), DESCENT, "taken for a part of the control variate"),
+    "control variates with a penalty": (
+        of("scaffold", "fedprox"),
+        DESCENT,
+        "would include the gradient of the penalty",
+    ),
     "control variates of a half": (of("scaffold", HALF), DESCENT, "no gradient sum to control"),
     "two choices of layers": (of("player-fl", "fedlp"), CHAIN, "both choose the layers"),
     "measured and waiting layers": (of("player-fl", "fedlama"), CHAIN, "both choose the layers"),
-    "left out layers of a half": (of("fedlp", HALF), {}, "taken in whole"),
-    "waiting layers of a half": (of("fedlama", HALF), {}, "taken in whole"),
+    "left out layers of a half": (of("fedlp", HALF), {}, "loads all shared values unchanged"),
+    "waiting layers of a half": (of("fedlama", HALF), {}, "loads all shared values unchanged"),
     "a last round without all layers": (
         of({"name": "fedlama", "slow_factor": 3}),
         {},
@@ -131,7 +139,7 @@ REFUSED: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
         "their last widths have to be equal",
     ),
     "a contrast of an unknown network": (of("moon"), NAMED, "set representations in the architecture to 1"),
-    "a contrast of inputs": (of("moon"), LOGISTIC, "which no contrast can move"),
+    "a contrast of inputs": (of("moon"), LOGISTIC, "a contrast cannot change inputs"),
     "alone with a common checkpoint": (of("local"), {"checkpoint": "global"}, "a site that trains alone chooses alone"),
     "alone with a common end": (of("local"), STOPPING, "a site that trains alone chooses alone"),
 }
@@ -160,7 +168,13 @@ def test_all_that_speaks_against_a_plan_is_told_at_once() -> None:
     (error,) = refusal.value.errors()
     reasons = error["ctx"]["error"].found
     assert len(reasons) == 5
-    for word in ("plain sgd", "has to be constant", "weigh the sites equally", "a penalty's gradient", "quorum 9"):
+    for word in (
+        "plain sgd",
+        "has to be constant",
+        "weigh the sites equally",
+        "the gradient of the penalty",
+        "quorum 9",
+    ):
         assert len([reason for reason in reasons if word in reason]) == 1
 
 

@@ -339,13 +339,13 @@ STEPS = {"aggregate": "every-steps", "rounds": 3, "steps_per_round": 5, "batch_r
 @pytest.mark.parametrize(
     ("schedule", "rates", "reason"),
     [
-        (STEPS, {"name": "constant", "warm_up_epochs": 1}, "epochs of its own"),
-        (STEPS, {"name": "step", "every_epochs": 2, "factor": 0.5}, "epochs of its own"),
-        (STEPS, {"name": "exponential", "factor": 0.9}, "epochs of its own"),
+        (STEPS, {"name": "constant", "warm_up_epochs": 1}, "have different epochs"),
+        (STEPS, {"name": "step", "every_epochs": 2, "factor": 0.5}, "have different epochs"),
+        (STEPS, {"name": "exponential", "factor": 0.9}, "have different epochs"),
         (
             {"aggregate": "every-epoch", "epochs": 2, "batches_per_epoch": 4},
             {"name": "cosine", "warm_up_epochs": 2},
-            "still be warming up",
+            "is longer than the run",
         ),
     ],
 )
