@@ -126,12 +126,12 @@ def test_people_hear_of_it_long_before_it_ends(tmp_path: Path, capsys: pytest.Ca
 
     soon, early = utc_now(), utc_now() - timedelta(days=60)
 
-    site = "This site's certificate, of its hospital's own authority, ends in 25 days."
+    site = "This site's certificate, of its hospital's own authority, expires in 25 days."
     assert lines(own_authority_checks.judge_own(keys, soon))[site] is Severity.WARNING
     assert [one.severity for one in own_authority_checks.judge_own(keys, early)] == [Severity.FINE] * 2
     office_says = lines(own_authority_checks.judge_sites(authority, soon))
-    assert office_says["The certificate of a ends in 25 days."] is Severity.WARNING
-    assert office_says["The own authority of a ends in 65 days."] is Severity.WARNING
+    assert office_says["The certificate of a expires in 25 days."] is Severity.WARNING
+    assert office_says["The own authority of a expires in 65 days."] is Severity.WARNING
     assert {one.severity for one in own_authority_checks.judge_sites(authority, early)} == {Severity.FINE}
     assert own_authority_checks.judge_waiting(keys) == []
     own_keys.waiting_request(keys, A, has_new_key=False)

@@ -124,7 +124,7 @@ def test_batches_too_small_for_the_module_are_refused_before_training(tmp_path: 
     ("before", "after", "words"),
     [
         ("self.exit(self.shared(", "(self.exit.weight.sum() * 0.0 + 1.0) * self.exit((", "does not use shared"),
-        ("return self.exit(", "return self.exit.weight[:, 0] + 0.0 * float('nan') * self.exit(", "no finite numbers"),
+        ("return self.exit(", "return self.exit.weight[:, 0] + 0.0 * float('nan') * self.exit(", "or undefined"),
         ("(self.entry(rows))))", "(self.entry(rows)))).detach()", "failed on a training batch"),
     ],
 )
@@ -233,7 +233,7 @@ def test_all_tensors_that_do_not_fit_are_told_at_once(tmp_path: Path) -> None:
     ("old", "new", "shown"),
     [
         ("nn.Linear(width, outputs)", "nn.Linear(width, outputs + 1)", "torch.float32 (2, 3)"),
-        ("return self.exit(", "return str(", "made str of"),
+        ("return self.exit(", "return str(", "returned str for"),
         ("return self.exit(", "return torch.ones(2, 2).double() * 0 + self.exit(", "torch.float64 (2, 2)"),
         ("self.entry(rows)", "self.entry(rows[:, :2])", "in forward"),
         ("return Own(columns, outputs)", "return Own(columns, outputs).double()", "entry.weight"),
