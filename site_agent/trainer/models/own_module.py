@@ -88,7 +88,7 @@ def keep_terms(path: Path, network: nn.Module, declared: NamedTensors, seed: int
         ConfigurationError: the module is not what the plan says beside its trained tensors.
     """
     there = dict(network.named_parameters()) | dict(network.named_buffers())
-    _check_federated(path, {name: tuple(values.shape) for name, values in there.items()}, declared.frozen)
+    _check_federated(path, {name: tuple(values.shape) for name, values in there.items()}, declared.frozen, "freezes")
     given = _frozen_values(path.with_suffix(".safetensors"), declared) if declared.frozen_values else {}
     for tensor in declared.frozen:
         owner, _, name = tensor.name.rpartition(".")
@@ -264,7 +264,9 @@ def _check_parameters(path: Path, network: nn.Module, tensors: Sequence[TensorSp
     _check_federated(path, {name: tuple(values.shape) for name, values in found.items()}, tensors)
 
 
-def _check_federated(path: Path, found: Mapping[str, tuple[int, ...]], tensors: Sequence[TensorSpec]) -> None:
+def _check_federated(
+    path: Path, found: Mapping[str, tuple[int, ...]], tensors: Sequence[TensorSpec], verb: str = "federates"
+) -> None:
     """Refuse a module that lacks tensors of the plan or changes a shape; the federation receives the first."""
     differences, remedies = dict[str, str](), []
     free = found.keys() - {tensor.name for tensor in tensors}
@@ -273,7 +275,7 @@ def _check_federated(path: Path, found: Mapping[str, tuple[int, ...]], tensors: 
             near = nearest_name(tensor.name, free)
             hint = f"; did you mean {near}?" if near is not None else "."
             subject = f"The module in {path} has no parameter {tensor.name}"
-            differences[tensor.name] = f"{subject}, which the plan federates{hint}"
+            differences[tensor.name] = f"{subject}, which the plan {verb}{hint}"
             remedies.append(f"Name its parts as in the plan. It has {_some(list(found))}.")
         elif found[tensor.name] != tensor.shape:
             subject = f"The parameter {tensor.name} of the module in {path}"

@@ -236,6 +236,14 @@ def test_frozen_layers_have_the_values_of_the_file_that_the_plan_names(module: P
             np.testing.assert_array_equal(federation.own(site)[name], values)
 
 
+def test_a_missing_frozen_layer_is_reported_as_frozen(tmp_path: Path) -> None:
+    """A frozen layer is not federated, so the message does not mention that."""
+    path = written(tmp_path, SOURCE.replace("trunk", "stem"))
+
+    with pytest.raises(ConfigurationError, match=r"no parameter trunk\.weight, which the plan freezes"):
+        federation_of(plan_for({"name": "fedavg"}, LAYERS), path)
+
+
 WRONG_VALUES: list[tuple[dict[str, Any], str]] = [
     ({"trunk.bias": np.zeros(6)}, "in names, in shapes"),
     ({"more": np.zeros(2)}, "in names, in shapes"),
