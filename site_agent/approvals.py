@@ -23,9 +23,10 @@ from pydantic import AfterValidator, Field, ValidationError
 
 from host.durable import give_to_owner, make_folder, opened_folder, replace_file
 from protos.errors import ProtocolError, RefusedError
+from protos.plan.announced_plan import plan_from_wire
 from protos.plan.documents import Document
 from protos.plan.manifest import manifest_of
-from protos.plan.plan import Plan, plan_from_wire
+from protos.plan.plan import Plan
 from site_agent.state_folders import approvals_folder, gate_folder
 
 

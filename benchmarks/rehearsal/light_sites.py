@@ -26,9 +26,10 @@ from benchmarks.rehearsal.plain_stream import PlainStream
 from pki.identity_key import read_identity_key
 from protos.numbers.chunk_layout import Layout
 from protos.numbers.fixed_point import FixedPoint
+from protos.plan.announced_plan import plan_from_wire
 from protos.plan.exchange import Exchange, Exchanges
 from protos.plan.manifest import manifest_of
-from protos.plan.plan import Plan, plan_from_wire
+from protos.plan.plan import Plan
 from protos.wire.messages import (
     MOST_CHUNKS_AT_ONCE,
     PROTOCOL_VERSION,

@@ -38,7 +38,7 @@ def release(path: Path, name: str, files: tuple[Path, ...], output: Path) -> Non
     """
     from coordinator.configuration import read_configuration
     from host.durable import replace_file
-    from protos.plan.plan import plan_from_wire
+    from protos.plan.announced_plan import plan_from_wire
     from protos.wire.release_statements import check_release, read_release_approval
 
     configuration = read_configuration(path)

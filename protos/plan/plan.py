@@ -11,9 +11,8 @@ import json
 from collections.abc import Iterator
 from typing import Annotated, Final, Literal, Self, TypeAlias
 
-from pydantic import Field, StringConstraints, ValidationError, model_validator
+from pydantic import Field, StringConstraints, model_validator
 
-from protos.errors import ProtocolError
 from protos.numbers.fixed_point import is_power_of_two, round_rows
 from protos.plan.architecture import Architecture, ColumnsNetwork, DenseNetwork
 from protos.plan.augmentation import Augmentation, why_not_augmented
@@ -595,30 +594,3 @@ class Plan(Document):
     def digest(self) -> bytes:
         """The SHA-256 of the canonical bytes, 32 bytes. A hospital approves this digest."""
         return digest("plan", self.canonical)
-
-
-def _has_negative_zero(raw: bytes) -> bool:
-    found: list[str] = []
-    json.loads(raw, parse_float=found.append, parse_int=found.append)
-    return any(number.startswith("-") and float(number) == 0.0 for number in found)
-
-
-def plan_from_wire(raw: bytes) -> Plan:
-    """Return the plan that a coordinator announced.
-
-    Raises:
-        ProtocolError: the bytes are too many, no plan, or not the plan's canonical form.
-    """
-    try:
-        if len(raw) > LARGEST_PLAN_BYTES:
-            raise ValueError("too large")
-        plan = Plan.model_validate_json(raw)
-        if plan.canonical != raw or _has_negative_zero(raw):  # a plan's file reads -0.0 as 0.0: another digest
-            raise ValueError("not canonical")
-    except (ValidationError, ValueError) as cause:
-        raise ProtocolError(
-            what="The coordinator announced a plan that this version cannot read.",
-            consequence="Nothing left this site.",
-            remedy="Ask the federation office which version of global-layers the study needs.",
-        ) from cause
-    return plan

@@ -18,9 +18,10 @@ from typing import TYPE_CHECKING
 import click
 
 from protos.errors import ConfigurationError, DataError, OperatorError, RefusedError, UsageError
+from protos.plan.announced_plan import plan_from_wire
 from protos.plan.documents import read_document
 from protos.plan.manifest import manifest_of
-from protos.plan.plan import Plan, plan_from_wire
+from protos.plan.plan import Plan
 from site_agent.approvals import (
     Approval,
     announced_plans,

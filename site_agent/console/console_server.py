@@ -24,8 +24,9 @@ from pathlib import Path
 from typing import Final
 
 from protos.errors import OperatorError
+from protos.plan.announced_plan import plan_from_wire
 from protos.plan.manifest import manifest_of
-from protos.plan.plan import Plan, plan_from_wire
+from protos.plan.plan import Plan
 from site_agent.approvals import Approval, Refusal, announced_plans, find_approval, find_refusal, why_not
 from site_agent.console.console_actions import ACTS, APPROVE, COMPARE, EXAMINE, REVIEW, Act, Done, run_command
 from site_agent.console.console_links import COOKIE, Links, Role, Session, Shown

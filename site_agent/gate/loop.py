@@ -21,10 +21,11 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from protos.errors import ProtocolError, RefusedError, UnavailableError
 from protos.fingerprints import fingerprint
 from protos.masking.masking_refusals import MaskingRefused
+from protos.plan.announced_plan import plan_from_wire
 from protos.plan.contributors import smallest_set
 from protos.plan.manifest import Manifest, manifest_of
 from protos.plan.methods import method_names
-from protos.plan.plan import Plan, plan_from_wire
+from protos.plan.plan import Plan
 from protos.wire.messages import (
     MOST_SAVED,
     PROTOCOL_VERSION,

@@ -28,9 +28,10 @@ import numpy as np
 
 from host.durable import RECORDS_RESERVE_BYTES, make_folder, replace_file, require_room, sync_folder
 from protos.errors import RefusedError
+from protos.plan.announced_plan import plan_from_wire
 from protos.plan.documents import Document
 from protos.plan.patient_privacy import Privacy
-from protos.plan.plan import Plan, plan_from_wire
+from protos.plan.plan import Plan
 from protos.privacy.accounting import epsilon_of, ratio_of, together
 from protos.privacy.discrete_gaussian import RandomBytes, discrete_gaussian
 from site_agent.gate.site_log import AuditError, AuditLog

@@ -18,7 +18,8 @@ import numpy as np
 import numpy.typing as npt
 
 from protos.errors import ConfigurationError, OperatorError, ProtocolError
-from protos.plan.plan import Plan, plan_from_wire
+from protos.plan.announced_plan import plan_from_wire
+from protos.plan.plan import Plan
 from site_agent.state_folders import FEDERATED_FILE, require_run_name, saved_runs
 from site_agent.trainer.baselines import Baseline, baseline_of
 from site_agent.trainer.checkpoints import Json, Tensors, load, save

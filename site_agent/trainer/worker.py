@@ -26,8 +26,9 @@ import numpy.typing as npt
 import structlog
 
 from protos.errors import DataError, OperatorError, ProtocolError, RefusedError, UnavailableError, explained
+from protos.plan.announced_plan import plan_from_wire
 from protos.plan.manifest import manifest_of
-from protos.plan.plan import LARGEST_PLAN_BYTES, Plan, RowWeights, plan_from_wire
+from protos.plan.plan import LARGEST_PLAN_BYTES, Plan, RowWeights
 from protos.wire.messages import MalformedMessage, Saved, SiteReason, Stage
 from site_agent.approvals import find_approval, why_not
 from site_agent.approvals_guard import require_guarded

@@ -31,9 +31,10 @@ from pki.invitation import Invitation, new_token
 from pki.names import Address, FederationName, SiteName
 from protos.errors import ConfigurationError, OperatorError, ProtocolError, RefusedError
 from protos.numbers.chunk_layout import Layout
+from protos.plan.announced_plan import plan_from_wire
 from protos.plan.documents import parse_document
 from protos.plan.manifest import manifest_of
-from protos.plan.plan import Plan, plan_from_wire
+from protos.plan.plan import Plan
 from protos.wire.chunk_frame import decode_chunk, encode_chunk
 from protos.wire.codec import (
     decode_coordinator_message,

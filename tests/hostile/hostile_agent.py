@@ -22,8 +22,9 @@ import numpy as np
 
 from pki.identity_key import identity_key_path
 from protos.errors import OperatorError
+from protos.plan.announced_plan import plan_from_wire
 from protos.plan.manifest import manifest_of
-from protos.plan.plan import Plan, plan_from_wire
+from protos.plan.plan import Plan
 from protos.wire.messages import Stage
 from site_agent.approvals import approve
 from site_agent.state_folders import audit_log_path, gate_folder

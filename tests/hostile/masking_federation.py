@@ -23,10 +23,11 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from protos.errors import UnavailableError
 from protos.fingerprints import fingerprint
 from protos.numbers.fixed_point import FixedPoint
+from protos.plan.announced_plan import plan_from_wire
 from protos.plan.exchange import Exchange, Exchanges
 from protos.plan.manifest import ROWS, manifest_of, slices_of
 from protos.plan.methods import METHOD_NAMES
-from protos.plan.plan import Plan, plan_from_wire
+from protos.plan.plan import Plan
 from protos.wire.messages import MOST_SAVED, Chunk, CoordinatorMessage, SiteMessage, Stage
 from site_agent.agent.connection import Connection
 from site_agent.approvals import approve

@@ -14,9 +14,10 @@ import numpy as np
 import numpy.typing as npt
 
 from protos.numbers.fixed_point import FixedPoint
+from protos.plan.announced_plan import plan_from_wire
 from protos.plan.exchange import Exchange, Exchanges
 from protos.plan.manifest import manifest_of
-from protos.plan.plan import Plan, plan_from_wire
+from protos.plan.plan import Plan
 from protos.wire.messages import Stage
 from site_agent.hospital import read_hospital
 from site_agent.trainer.study import Asked, Study

@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 
 from protos.errors import ProtocolError
-from protos.plan.plan import Plan, plan_from_wire
+from protos.plan.announced_plan import plan_from_wire
+from protos.plan.plan import Plan
 from protos.wire.messages import Announcement, Join
 from tests.hostile.masking_coordinator import agree, ask_for
 from tests.hostile.masking_federation import Site, masked_plan, of_kind, settle, sites_of

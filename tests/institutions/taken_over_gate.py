@@ -25,9 +25,10 @@ from typing import Any, Final
 import numpy as np
 
 from protos.errors import OperatorError
+from protos.plan.announced_plan import plan_from_wire
 from protos.plan.exchange import Exchanges, stage_at
 from protos.plan.manifest import manifest_of
-from protos.plan.plan import Plan, plan_from_wire
+from protos.plan.plan import Plan
 from protos.wire.messages import MalformedMessage, Stage
 from site_agent.approvals import approve
 from site_agent.framed_messages import HEADER

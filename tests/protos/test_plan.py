@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from protos.errors import ProtocolError
+from protos.plan.announced_plan import plan_from_wire
 from protos.plan.canonical import digest
-from protos.plan.plan import LARGEST_PLAN_BYTES, Plan, plan_from_wire
+from protos.plan.plan import LARGEST_PLAN_BYTES, Plan
 from tests.for_each import for_each
 from tests.protos.examples import (
     FEDERATED_AVERAGING,

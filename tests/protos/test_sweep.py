@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from protos.plan.plan import Plan, plan_from_wire
+from protos.plan.announced_plan import plan_from_wire
+from protos.plan.plan import Plan
 from protos.plan.sweep import chosen_of
 from tests.protos.examples import listed, plan_with
 from tests.protos.test_plan import COMPANIONS, OTHER_VALUES

@@ -19,9 +19,10 @@ import numpy as np
 
 from deploy.quickstart.ports import free_port
 from protos.errors import OperatorError
+from protos.plan.announced_plan import plan_from_wire
 from protos.plan.exchange import Exchanges
 from protos.plan.manifest import manifest_of
-from protos.plan.plan import Plan, plan_from_wire
+from protos.plan.plan import Plan
 from protos.wire.codec import decode_site_message, encode_coordinator_message
 from protos.wire.messages import PARTICIPATE, Announcement, Chunk, CoordinatorMessage, Join, Ready, SiteMessage, Stage
 from site_agent.approvals import approve

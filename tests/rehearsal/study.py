@@ -16,9 +16,10 @@ import numpy.typing as npt
 
 from protos.fingerprints import fingerprint
 from protos.numbers.fixed_point import FixedPoint
+from protos.plan.announced_plan import plan_from_wire
 from protos.plan.exchange import Exchange, Exchanges
 from protos.plan.manifest import manifest_of
-from protos.plan.plan import Plan, RowWeights, plan_from_wire
+from protos.plan.plan import Plan, RowWeights
 from protos.wire.messages import (
     MOST_SAVED,
     Announcement,

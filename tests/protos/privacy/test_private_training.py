@@ -11,10 +11,11 @@ import pytest
 from pydantic import ValidationError
 
 from protos.numbers.round_sums import Sums
+from protos.plan.announced_plan import plan_from_wire
 from protos.plan.exchange import Exchanges, stage_at
 from protos.plan.ingredients import Adaptive
 from protos.plan.manifest import manifest_of
-from protos.plan.plan import Plan, plan_from_wire
+from protos.plan.plan import Plan
 from protos.plan.private_training import LARGEST_PATIENTS, PrivateTraining
 from protos.plan.server_rules import apply_rule, begin_rule
 from protos.plan.volume import most_bytes
