@@ -134,13 +134,14 @@ async def serve(
             await server.start()
         if plans:
             engine.start()
+        # Before anybody is informed that it runs: an unhandled SIGHUP would end it.
+        stop = _stop_on_signals()
+        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, Reloading(path, configuration, plans, engine.add))
         structlog.get_logger().info("coordinator_listening", address=configuration.listen)
         notifier = sdnotify.SystemdNotifier()
         notifier.notify("READY=1")
         watch_status(engine.status)
         watch = asyncio.create_task(_observed(configuration, engine, parts.authority, _watch(parts, notifier)))
-        stop = _stop_on_signals()
-        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, Reloading(path, configuration, plans, engine.add))
         try:
             await _until_over(engine, stop, watch, configuration.stay_seconds)
         finally:
