@@ -38,7 +38,7 @@ from audit.log_files import (
     position_after,
     start_of_file,
 )
-from host.durable import RECORDS_RESERVE_BYTES, give_to_owner, make_folder, opened_folder, require_room
+from host.durable import RECORDS_RESERVE_BYTES, give_to_owner, make_folder, new_file, opened_folder, require_room
 from protos.errors import OperatorError
 from protos.plan.documents import Document
 from protos.wire.log_chain import BrokenChain, LogPosition, Record, append, checked, start_of
@@ -357,12 +357,9 @@ class LogFile:
 
     def _keep_torn(self, tail: bytes) -> None:
         stem = f"{self._path.name}.torn-{self._now():%Y%m%dT%H%M%S}"
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
         for name in (stem, *(f"{stem}-{number}" for number in range(2, 1000))):
-            with suppress(FileExistsError), opened_folder(self._path.parent) as folder:
-                torn = os.open(name, flags, 0o600, dir_fd=folder)
-                with os.fdopen(torn, "wb") as file:
-                    give_to_owner(torn, folder)
+            with suppress(FileExistsError):
+                with os.fdopen(new_file(self._path.with_name(name)), "wb") as file:
                     file.write(tail)
                     file.flush()
                     os.fsync(file.fileno())

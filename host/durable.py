@@ -83,6 +83,20 @@ def replace_in(folder: int, name: str, content: bytes, *, partial: str, mode: in
     os.fsync(folder)
 
 
+def new_file(path: Path) -> int:
+    """Create a file with mode 0600 and return its open descriptor. What root creates belongs to the folder's owner.
+
+    Raises:
+        ConfigurationError: as `opened_folder`.
+        OSError: the name is taken, the folder does not exist, or the disk does not take it.
+    """
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    with opened_folder(path.parent) as folder:
+        descriptor = os.open(path.name, flags, 0o600, dir_fd=folder)
+        give_to_owner(descriptor, folder)
+    return descriptor
+
+
 def append_synced(path: Path, content: bytes) -> None:
     """Append a record to an existing file and sync it. A failure can leave a part of the content at its end.
 

@@ -18,7 +18,7 @@ from typing import Any, Final, NoReturn, TypeVar
 import click
 
 from host.diagnosis import AILMENTS, Finding, exit_status
-from host.durable import give_to_owner, opened_folder
+from host.durable import new_file
 from protos.errors import ConfigurationError
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -92,11 +92,8 @@ def write_bundle(place: Path, content: Mapping[str, Any]) -> None:
     Raises:
         ConfigurationError: there is a file already, or it cannot be written.
     """
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     try:
-        with opened_folder(place.parent) as folder:
-            descriptor = os.open(place.name, flags, 0o600, dir_fd=folder)
-            give_to_owner(descriptor, folder)
+        descriptor = new_file(place)
     except OSError as cause:
         raise ConfigurationError(
             what=f"The bundle {place} cannot be written: {cause.strerror}.",

@@ -18,7 +18,7 @@ from audit.reading.log_keys import read_checkpoints, read_keys
 from audit.reading.log_page import as_html
 from audit.reading.log_report import Choice, as_csv, chosen, moment
 from audit.reading.log_verification import KnownKeys, Verification, facts_in, verify_log
-from host.durable import give_to_owner, opened_folder
+from host.durable import new_file
 from protos.errors import UsageError
 from protos.wire.log_checkpoints import LogCheckpoint
 
@@ -80,11 +80,8 @@ class Desk:
             text = as_csv(records)
         else:
             text = as_html(title, summary(self.verification(), choice), records)
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
         try:
-            with opened_folder(output.parent) as folder:
-                file = os.open(output.name, flags, 0o600, dir_fd=folder)
-                give_to_owner(file, folder)
+            file = new_file(output)
         except FileExistsError as cause:
             raise UsageError(
                 what=f"{output} exists already.",

@@ -116,11 +116,7 @@ def _reply(raw: bytes) -> EnrolmentReply:
     try:
         reply = decode_enrolment_reply(raw)
     except MalformedMessage as malformed:
-        raise ProtocolError(
-            what=f"The enrolment port returned an invalid answer: {malformed}.",
-            consequence="This site has no certificate. No data was read.",
-            remedy="Tell the federation office. Start again after the office has found the cause.",
-        ) from malformed
+        raise _invalid_answer(malformed, "This site has no certificate.") from malformed
     if reply.refusal:
         raise RefusedError(
             what=f"The coordinator refused the invitation: {reply.refusal}",
@@ -129,6 +125,14 @@ def _reply(raw: bytes) -> EnrolmentReply:
             code="E024",
         )
     return reply
+
+
+def _invalid_answer(malformed: MalformedMessage, certificate: str) -> ProtocolError:
+    return ProtocolError(
+        what=f"The enrolment port returned an invalid answer: {malformed}.",
+        consequence=f"{certificate} No data was read.",
+        remedy="Tell the federation office. Start again after the office has found the cause.",
+    )
 
 
 async def renew(
@@ -153,11 +157,7 @@ async def renew(
     try:
         answer = decode_renewed(raw)
     except MalformedMessage as malformed:
-        raise ProtocolError(
-            what=f"The enrolment port returned an invalid answer: {malformed}.",
-            consequence="This site's certificate is unchanged. No data was read.",
-            remedy="Tell the federation office. Start again after the office has found the cause.",
-        ) from malformed
+        raise _invalid_answer(malformed, "This site's certificate is unchanged.") from malformed
     if answer.refusal:
         audit.write("renewal_refused", reason=answer.refusal)
         raise RefusedError(

@@ -122,7 +122,7 @@ def texts_of(cells: arrow.Array) -> arrow.StringArray | None:
     try:
         encoded = cells if arrow.types.is_dictionary(cells.type) else cells.dictionary_encode()
         values, places = encoded.dictionary.to_pylist(), encoded.indices
-    except arrow.ArrowNotImplementedError:  # lists and the like
+    except arrow.ArrowNotImplementedError:  # such as lists
         return None if len(cells) > cells.null_count else arrow.array([""] * len(cells), arrow.string())
     except (arrow.ArrowException, ValueError, OverflowError):  # such as a time before the year 1
         return None
