@@ -16,6 +16,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -152,6 +153,10 @@ class Services:
         trainers = self._trainers_of(name)
         if trainers and self.luck.random() < 0.5:
             victim, name = self.luck.choice(trainers), f"{name}'s agent or trainer"
+        self.kill(victim, name)
+
+    def kill(self, victim: int, name: str) -> None:
+        """Kill one process, if it is there."""
         try:
             os.kill(victim, signal.SIGKILL)
         except ProcessLookupError:
@@ -197,9 +202,16 @@ class Nursery:
 
 
 def run(
-    rehearsal: Rehearsal, kills: int, seed: int, nursery: Nursery | None = None
+    rehearsal: Rehearsal,
+    kills: int,
+    seed: int,
+    nursery: Nursery | None = None,
+    watch: Callable[[Services], None] = lambda _: None,
 ) -> tuple[dict[str, str], list[str]]:
-    """Run the study to its end with so many kills; digests of what came out, and who was killed."""
+    """Run the study to its end with so many kills; digests of what came out, and who was killed.
+
+    `watch` is called fifty times a second, and may kill further processes.
+    """
     services = Services(rehearsal, random.Random(seed), nursery)
     deadline = time.monotonic() + LONGEST_SECONDS
     with ExitStack() as stack:
@@ -214,6 +226,7 @@ def run(
             if size > journal_grown and len(services.killed) < kills and time.monotonic() > following:
                 services.strike()
                 journal_grown, following = size, time.monotonic() + services.luck.uniform(0.0, 2.0)
+            watch(services)
             time.sleep(0.02)
         _wait_for_reports(rehearsal, deadline)
     return what_came_out(rehearsal), services.killed

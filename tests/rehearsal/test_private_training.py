@@ -22,8 +22,13 @@ LIMITS = {"largest_epsilon_per_study": 4.0, "largest_epsilon_per_year": 4.0, "de
 PROMISE = {"unit": "patient", "epsilon": 4.0, "delta": 1e-5, "clip": 1.0, "patients": 600}
 
 
-def _privately(rehearsal: Rehearsal) -> None:
-    """Write limits into the policies and a private network on concepts into the plan, and approve it."""
+def privately(
+    rehearsal: Rehearsal, rounds: int = ROUNDS, promise: dict[str, Any] = PROMISE, rate: float = 4.0, **keys: Any
+) -> None:
+    """Write limits into the policies and a private network on concepts into the plan, and approve it.
+
+    `keys` are further keys of the plan.
+    """
     (plan,) = rehearsal.folder.glob("plan-*.yaml")
     (study,) = studies_of(["federated-prior"])
     concepts = plan_of(study, rehearsal.hospitals, latent=8, is_masked=True)["concepts"]
@@ -31,12 +36,12 @@ def _privately(rehearsal: Rehearsal) -> None:
     written = {key: value for key, value in yaml.safe_load(plan.read_text()).items() if key not in others} | {
         "concepts": concepts,
         "architecture": {"name": "dense", "hidden": []},
-        "schedule": {"aggregate": "every-batch", "epochs": ROUNDS, "batches_per_epoch": 1},
-        "optimiser": {"name": "sgd", "learning_rate": 4.0},
+        "schedule": {"aggregate": "every-batch", "epochs": rounds, "batches_per_epoch": 1},
+        "optimiser": {"name": "sgd", "learning_rate": rate},
         "weighting": {"name": "equal"},
-        "privacy": PROMISE,
+        "privacy": promise,
     }
-    plan.write_text(yaml.safe_dump(written))
+    plan.write_text(yaml.safe_dump(written | keys))
     for hospital in rehearsal.hospitals:
         config = rehearsal.folder / hospital.name / "hospital.yaml"
         training = {"training": {"simple_models": False, "siloed_baseline": False}}
@@ -44,7 +49,7 @@ def _privately(rehearsal: Rehearsal) -> None:
         content["policy"]["privacy"] = LIMITS
         config.write_text(yaml.safe_dump(content))
         reviewed = command("site-agent", "review", "--config", config, "--plan", plan)
-        assert f"{ROUNDS} of training: sums with noise leave, and no other number" in reviewed
+        assert f"{rounds} of training: sums with noise leave, and no other number" in reviewed
         command("site-agent", "approve", "--config", config, "--plan", plan, "--by", "A. Jones", "--yes")
 
 
@@ -58,7 +63,7 @@ def test_a_private_network_from_plan_to_report(tmp_path: Path) -> None:
         folder=tmp_path, hospitals=uci_hospitals(tables), methods=("fedavg",), rounds=2, seed=0, is_masked=True
     )
     prepare(rehearsal)
-    _privately(rehearsal)
+    privately(rehearsal)
     checked = command("coordinator", "check", "--config", tmp_path / "coordinator.yaml")
 
     run_to_the_end(rehearsal, Console(quiet=True))

@@ -1,0 +1,143 @@
+"""A private network over the wire while its programs are killed: no budget comes back, and no noise serves twice.
+
+The programs, and who kills them, are those of tests/chaos/test_processes.py. Noise is drawn from the operating system,
+so no undisturbed run has the same bits. What the run ends with is computed again from the sums that the gates kept.
+"""
+
+from __future__ import annotations
+
+import json
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+import yaml
+from safetensors.numpy import load_file
+
+from protos.plan.announced_plan import plan_from_wire
+from protos.plan.manifest import manifest_of
+from protos.plan.plan import Plan
+from protos.privacy.accounting import PRIVATE_SCALE
+from quickstart.federation import Rehearsal, prepare
+from quickstart.hospitals import uci_hospitals
+from tests.chaos.test_processes import Nursery, Services, called, run
+from tests.rehearsal.test_private_training import privately
+
+ROUNDS = 24
+KILLS, MOST_KILLS = 8, 16
+EPSILON = 0.5
+PROMISE = {"unit": "patient", "epsilon": EPSILON, "delta": 1e-5, "clip": 1.0, "patients": 600}
+
+
+class Watched:
+    """What the gates' folders showed during a run, and the laws that hold at every moment."""
+
+    def __init__(self) -> None:
+        self.sums: dict[tuple[str, str], npt.NDArray[np.float64]] = {}  # by hospital and position
+        self._spent: dict[str, float] = {}
+        self._drawn: set[Path] = set()
+
+    def watch(self, services: Services) -> None:
+        """Look at every gate. Some of them are killed as soon as their noise is on disk."""
+        for hospital in services.rehearsal.hospitals:
+            gate = services.rehearsal.folder / hospital.name / "state" / "gate"
+            new = set(gate.glob("privacy/*.numbers/*")) - self._drawn
+            self._drawn |= new
+            if new and len(services.killed) < MOST_KILLS and services.luck.random() < 0.3:
+                services.kill(services.running[hospital.name].pid, f"{hospital.name} with new noise")
+            self._look(hospital.name, gate)
+
+    def _look(self, name: str, gate: Path) -> None:
+        draws = [draw for path in gate.glob("privacy/*.json") for draw in json.loads(path.read_text())["draws"]]
+        paid = {one["identifier"]: one["epsilon"] for one in (draw["payment"] for draw in draws) if one is not None}
+        paid |= {one["identifier"]: one["epsilon"] for one in records(gate, "privacy_spent")}
+        spent = sum(paid.values())
+        assert spent >= self._spent.get(name, 0.0), f"{name} has spent less than before"
+        self._spent[name] = spent
+        for draw in draws:
+            for path in gate.glob(f"privacy/*.numbers/{draw['position']}"):
+                self._keep(name, path)
+
+    def _keep(self, name: str, path: Path) -> None:
+        try:
+            numbers = np.frombuffer(path.read_bytes(), "<i8").astype(np.float64)
+        except FileNotFoundError:  # the run is over
+            return
+        kept = self.sums.setdefault((name, path.name), numbers)
+        assert (kept == numbers).all(), f"{name} has drawn other noise for a sum that was paid for"
+
+
+def records(gate: Path, event: str) -> list[dict[str, Any]]:
+    """The facts of an event in a log that may be written at this moment."""
+    log = gate / "audit.log"
+    lines = log.read_text().split("\n")[:-1] if log.exists() else []
+    return [facts for facts in (json.loads(line)["facts"] for line in lines) if facts["event"] == event]
+
+
+def prepared(folder: Path) -> Rehearsal:
+    """Three heart clinics whose trainers are services, and a private regression of 24 rounds."""
+    tables = folder / "tables"
+    tables.mkdir(parents=True)
+    hospitals = uci_hospitals(tables)[:3]
+    rehearsal = Rehearsal(folder=folder, hospitals=hospitals, methods=("fedavg",), rounds=2, seed=0, is_masked=True)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("quickstart.federation.command", called)
+        patch.setattr("tests.rehearsal.test_private_training.command", called)
+        prepare(rehearsal)
+        for hospital in hospitals:
+            config = folder / hospital.name / "hospital.yaml"
+            content = yaml.safe_load(config.read_text()) | {"trainer_socket": "trainer socket"}
+            config.write_text(yaml.safe_dump(content))
+        saving = {"snapshots": {"every_rounds": 3, "every_seconds": None}}
+        privately(rehearsal, ROUNDS, PROMISE, 0.5, **saving)
+    return rehearsal
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+def test_kills_neither_lower_the_spent_epsilon_nor_use_noise_twice(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Coordinator, gates, agents and trainers are killed: each site pays once, each step has its own noise, and the
+    result is the sum of exactly these noisy sums."""
+    folder = tmp_path_factory.mktemp("kills")  # a socket's path has at most 107 bytes
+    rehearsal, watched = prepared(folder), Watched()
+
+    with Nursery() as nursery:
+        _, killed = run(rehearsal, KILLS, 1, nursery, watched.watch)
+
+    print(f"\nkilled: {killed}")
+    assert len(killed) >= KILLS
+    assert any("with new noise" in name for name in killed)
+    plan = plan_from_wire(next(folder.glob("*/state/gate/plans/*.json")).read_bytes())
+    for hospital in rehearsal.hospitals:
+        _check_site(plan, folder / hospital.name, watched)
+    _check_result(plan, folder, watched)
+
+
+def _check_site(plan: Plan, home: Path, watched: Watched) -> None:
+    """One payment for all rounds, one noisy sum for each, and no two sums with the same noise."""
+    released = {one["round"]: one["position"] for one in records(home / "state" / "gate", "contribution_released")}
+    shown = json.loads(called("site-agent", "privacy", "--config", home / "hospital.yaml", "--json"))
+    sums = [numbers for (name, _), numbers in watched.sums.items() if name == home.name]
+
+    assert [payment["epsilon"] for payment in shown["payments"]] == [EPSILON]
+    assert set(released) == set(range(ROUNDS))
+    assert {position for name, position in watched.sums if name == home.name} == set(released.values())
+    # Sums of neighbouring rounds hardly differ at this learning rate. What makes them different is noise.
+    apart = min(float(np.sqrt(np.mean((one - other) ** 2))) for one, other in combinations(sums, 2))
+    assert apart > plan.noise_variance**0.5 / 4
+
+
+def _check_result(plan: Plan, folder: Path, watched: Watched) -> None:
+    """The model is one step along each sum that the gates kept, and along no other."""
+    training, manifest = plan.private_training, manifest_of(plan)
+    assert training is not None
+    moved = training.mean_change(np.sum(list(watched.sums.values()), axis=0))
+    (record,) = folder.glob("coordinator/runs/*/record.json")
+    found = load_file(record.parent / "parameters.safetensors")
+    fitted = np.concatenate([found[tensor.name].ravel() for tensor in manifest.tensors])
+
+    np.testing.assert_allclose(fitted - manifest.initial_parameters(plan.seed), moved, atol=1e-4)
+    assert float(np.abs(moved).max()) > 100 / PRIVATE_SCALE
