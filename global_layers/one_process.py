@@ -53,7 +53,7 @@ class Collection:
         payload = part.changes.tobytes() + np.array(part.scalars, "<i8").tobytes()
         here, noise = offered.offer.parameters_digest, None if self.plan.privacy is None else self.noise
         contribution = self._builder.build(
-            here, offered.exchange, memoryview(payload), rows=part.rows, redraw=0, noise=noise
+            here, offered.exchange, memoryview(payload), rows=part.rows, resample=0, noise=noise
         )
         for index in range(offered.exchange.layout.chunks):
             self.run.running_sum.add(site, index, offered.exchange.layout.body(contribution.buffer, index))
@@ -93,11 +93,11 @@ def run_rounds(plan: Plan, studies: Mapping[str, Study | PriorStudy]) -> Collect
     return collection
 
 
-def asked_by(message: Offer | Finish, redraw: int = 0) -> Asked:
-    """What an offer or the last message of a run asks of a site; `redraw` as the gate adds it."""
+def asked_by(message: Offer | Finish, resample: int = 0) -> Asked:
+    """What an offer or the last message of a run asks of a site; `resample` as the gate adds it."""
     return Asked(
         round=message.round,
-        redraw=redraw,
+        resample=resample,
         stage=message.stage if isinstance(message, Offer) else Stage.REPORT,
         layers=message.layers,
         best_round=message.best_round,

@@ -43,7 +43,7 @@ class Train:
     the control variates of the same tensors where the method has them.
 
     Attributes:
-        redraw: 0 for the ordinary draw; otherwise the same step again from its start, with batches drawn
+        resample: 0 for the ordinary draw; otherwise the same step again from its start, with batches drawn
             again by a generator keyed by this number.
         stage: what the round is for, a number of protos.wire.messages.Stage.
         layers: which of the manifest's layers take part, in hexadecimal as an offer carries them.
@@ -55,7 +55,7 @@ class Train:
     """
 
     round: int
-    redraw: int
+    resample: int
     stage: int
     layers: str
     best_round: int

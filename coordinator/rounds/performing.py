@@ -128,11 +128,11 @@ class Performer:
         contributors = tuple(sorted(bind.contributors))
         for site in bind.sites:
             arrived = run.running_sum.arrived(site)
-            self._send(frozenset({site}), Bind(bind.round, bind.attempt, contributors, arrived, bind.redraw))
+            self._send(frozenset({site}), Bind(bind.round, bind.attempt, contributors, arrived, bind.resample))
 
     def _close(self, run: Run, kept: Kept, number: int, contributors: Sites) -> None:
         before = run.course
-        run.close_round(number, redraw=kept.history.past[number].redraw)
+        run.close_round(number, resample=kept.history.past[number].resample)
         run.times.closed()
         kept.closed(number, contributors)
         self.log.info("round_closed", run=run.name, round=run.rounds_made, contributors=len(contributors))

@@ -26,7 +26,7 @@ class Past:
     attempt: int
     bound: Sites
     was_bound: bool = False
-    redraw: int = 0
+    resample: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,7 +75,7 @@ class Attempt:
     `present` are the connected sites, bound or entering; `entering` become contributors with the
     next round. `agreed` are the sites that hold the masking keys of `key_session`. `corruptions` counts
     the attempts at this round whose sums did not add up. `was_bound`: contributors were named at some
-    attempt, so that some may have sent. `redraw`: the attempt whose number seeds new batches and dropout at all
+    attempt, so that some may have sent. `resample`: the attempt whose number seeds new batches and dropout at all
     sites, because the round continues without a named site; 0 for the usual draw. `withdrawn`: bound sites
     that persons have taken out, their own or the office; the others wait for them, or go on at once, as the plan says.
     `late`: a site once for each attempt that was void for it since it last gave what it owed.
@@ -90,7 +90,7 @@ class Attempt:
     agreed: Sites = frozenset()
     corruptions: int = 0
     was_bound: bool = False
-    redraw: int = 0
+    resample: int = 0
     withdrawn: Sites = frozenset()
     late: tuple[str, ...] = ()
 
@@ -105,7 +105,7 @@ class Attempt:
             key_session=self.key_session,
             agreed=self.agreed,
             was_bound=past.was_bound,
-            redraw=past.redraw,
+            resample=past.resample,
             withdrawn=self.withdrawn & past.bound,
             late=self.late,
         )
@@ -338,7 +338,7 @@ class BindRound:
     contributors: Sites
     round: int
     attempt: int
-    redraw: int
+    resample: int
     resumes: bool
 
 

@@ -52,7 +52,7 @@ class Accepted:
         return replace(self, values=self.values.copy(), rule_state=rule_state)
 
 
-def refusals_in(plan: Plan, course: Course, round_number: int, sums: Sums, *, redraw: int) -> int | None:
+def refusals_in(plan: Plan, course: Course, round_number: int, sums: Sums, *, resample: int) -> int | None:
     """Return how many sites refused this round's starting parameters, or None if the round does not report it.
 
     Args:
@@ -60,10 +60,10 @@ def refusals_in(plan: Plan, course: Course, round_number: int, sums: Sums, *, re
         course: before the round closes; if the run has just returned, no refusal counts.
         round_number: of the round.
         sums: of the round.
-        redraw: which draw of the step the sums are of; only the ordinary one, 0, carries refusals.
+        resample: which draw of the step the sums are of; only the ordinary one, 0, carries refusals.
     """
     names = [f"refusal {power}" for power in range(1, refusal_numbers(plan) + 1)]
-    if not names or redraw or names[0] not in sums.scalars:
+    if not names or resample or names[0] not in sums.scalars:
         return None
     if course.returned_to(round_number - 1) is not None:
         return 0

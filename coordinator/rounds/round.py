@@ -156,7 +156,7 @@ def _deadline(terms: Terms, absent: Sites, now: float) -> float:
 
 
 def _bind(attempt: Attempt) -> BindRound:
-    return BindRound(attempt.bound, attempt.bound, attempt.round, attempt.number, attempt.redraw, resumes=False)
+    return BindRound(attempt.bound, attempt.bound, attempt.round, attempt.number, attempt.resample, resumes=False)
 
 
 def _work(terms: Terms, state: Working, event: Event, now: float) -> Outcome:
@@ -251,7 +251,7 @@ def _return(terms: Terms, state: Working, event: Joined, now: float) -> Outcome:
         deadline = min(state.latest, _deadline(terms, attempt.bound - attempt.present, now))
         return replace(state, attempt=attempt, ready=state.ready - {site}, deadline=deadline), (offer,)
     deadline = min(state.latest, _deadline(terms, attempt.bound - attempt.present - state.complete, now))
-    bind = BindRound(frozenset({site}), attempt.bound, attempt.round, attempt.number, attempt.redraw, resumes=True)
+    bind = BindRound(frozenset({site}), attempt.bound, attempt.round, attempt.number, attempt.resample, resumes=True)
     return replace(state, attempt=attempt, deadline=deadline), (offer, bind)
 
 
@@ -385,9 +385,9 @@ def _give_up_waiting(terms: Terms, state: Interrupted, now: float) -> Outcome:
     remaining, missing = attempt.bound & attempt.present, attempt.bound - attempt.present
     if terms.on_lost_site == "continue" and len(remaining) >= terms.quorum and not state.returns:
         number = attempt.number + 1
-        redraw = number if attempt.was_bound else attempt.redraw
+        resample = number if attempt.was_bound else attempt.resample
         return _begin_attempt(
-            terms, replace(attempt, number=number, bound=remaining, agreed=frozenset(), redraw=redraw), now
+            terms, replace(attempt, number=number, bound=remaining, agreed=frozenset(), resample=resample), now
         )
     # If all sites of this round are connected, an earlier round needs a site that is not.
     absent = missing or terms.sites - attempt.present

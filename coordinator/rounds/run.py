@@ -152,15 +152,15 @@ class Run:
         self.running_sum.reset(self.offered(round_number).exchange.layout, contributors)
         self._training_contributors = len(set(contributors) - self.plan.evaluating_sites)
 
-    def close_round(self, round_number: int, *, redraw: int = 0) -> None:
+    def close_round(self, round_number: int, *, resample: int = 0) -> None:
         """Apply the server rule to the complete and consistent sum, and make the next decisions.
 
         Where too few sites accept what this round was trained from, the sum is dropped and the run returns to what they
-        accepted last. `redraw` says which draw of the step the sum is of.
+        accepted last. `resample` says which draw of the step the sum is of.
         """
         exchange = self.offered(round_number).exchange
         sums = self._sums(exchange)
-        refusals = self._refusals(round_number, sums, redraw)
+        refusals = self._refusals(round_number, sums, resample)
         if refusals is not None:
             assert self.accepted is not None
             course = roll_back(self.plan, self.accepted, self.course, round_number, sums, refusals)
@@ -176,12 +176,12 @@ class Run:
         self.terms = replace(self.terms, rounds=rounds_of(self.plan, self.course))
         self.rounds_made += 1
 
-    def _refusals(self, round_number: int, sums: Sums, redraw: int) -> int | None:
+    def _refusals(self, round_number: int, sums: Sums, resample: int) -> int | None:
         """How many sites refuse, where the sum has to be dropped; otherwise None, and what was accepted is kept."""
         if self.plan.acceptance is None or sums.exchange.stage not in (Stage.TRAINING, Stage.VALIDATION):
             return None
         contributors = self.running_sum.sites
-        refusals = refusals_in(self.plan, self.course, round_number, sums, redraw=redraw)
+        refusals = refusals_in(self.plan, self.course, round_number, sums, resample=resample)
         if refusals is not None and is_below_quorum(self.plan, refusals, contributors):
             return refusals
         if refusals is not None or round_number == self.plan.has_probe:

@@ -88,7 +88,7 @@ class History:
             case "offered" | "bound":
                 number, attempt, is_bound = entry["round"], entry["attempt"], kind == "bound" or entry["was_bound"]
                 self.past[number] = Past(
-                    attempt=attempt, bound=frozenset(entry["sites"]), was_bound=is_bound, redraw=entry["redraw"]
+                    attempt=attempt, bound=frozenset(entry["sites"]), was_bound=is_bound, resample=entry["redraw"]
                 )
                 self.given_up.difference_update(entry["sites"])
                 if kind == "offered":
@@ -142,10 +142,10 @@ class History:
         past = self.past.get(number) or self.past.get(number - 1)
         return frozenset() if past is None else past.bound
 
-    def redraw_before(self, number: int) -> int:
+    def resample_before(self, number: int) -> int:
         """Return which resampling of the previous round produced the states at the start of this round."""
         past = self.past.get(number - 1)
-        return 0 if past is None else past.redraw
+        return 0 if past is None else past.resample
 
     def facts(self) -> dict[str, object]:
         """Return the events of each site, ready for JSON."""

@@ -104,14 +104,14 @@ class Kept:
         known = self.history.past.get(number)
         if known is None or known.attempt != attempt.number:
             for site in attempt.bound - self.history.bound_at(number - 1):
-                self.hold(site, Saved(number, self.history.redraw_before(number)))
+                self.hold(site, Saved(number, self.history.resample_before(number)))
             self.note(
                 "offered",
                 round=number,
                 attempt=attempt.number,
                 sites=sorted(attempt.bound),
                 was_bound=attempt.was_bound,
-                redraw=attempt.redraw,
+                redraw=attempt.resample,
                 parameters=digest,
             )
         return replace(offered, attempt=attempt.number, saves=self._saving[1], oldest=self.oldest)
@@ -119,7 +119,7 @@ class Kept:
     def bound(self, attempt: Attempt) -> None:
         """Record the contributors of an attempt."""
         self.note(
-            "bound", round=attempt.round, attempt=attempt.number, sites=sorted(attempt.bound), redraw=attempt.redraw
+            "bound", round=attempt.round, attempt=attempt.number, sites=sorted(attempt.bound), redraw=attempt.resample
         )
 
     def closed(self, number: int, contributors: Sites) -> None:
@@ -132,11 +132,11 @@ class Kept:
         if self._saving != (number, True):
             return
         self.journal.sync()
-        redraw = self.history.past[number].redraw
-        self._write(self._snapshot(number + 1, contributors, redraw))
+        resample = self.history.past[number].resample
+        self._write(self._snapshot(number + 1, contributors, resample))
         self._saved_at, self._saved_for = self._clock(), contributors
         for site in contributors:
-            self.hold(site, Saved(number + 1, redraw))
+            self.hold(site, Saved(number + 1, resample))
 
     def joined(self, site: str, join: Join) -> None:
         """Record from which states a site can continue."""
@@ -259,11 +259,11 @@ class Kept:
         expected = self._clock() - self._saved_at + (run.times.newest[-1] if run.times.newest else 0.0)
         return every.every_seconds is not None and expected >= every.every_seconds
 
-    def _snapshot(self, number: int, contributors: Sites, redraw: int) -> Snapshot:
+    def _snapshot(self, number: int, contributors: Sites, resample: int) -> Snapshot:
         return Snapshot(
             round=number,
             contributors=contributors,
-            redraw=redraw,
+            resample=resample,
             course=self._run.course,
             values=self._run.values,
             rule_state=self._run.rule_state,
@@ -281,7 +281,7 @@ class Kept:
         return [0] * has_start + [snapshot.round for snapshot in snapshots] or [0]
 
     def _state(self, number: int) -> Saved:
-        return Saved(number, self.history.redraw_before(number))
+        return Saved(number, self.history.resample_before(number))
 
     def _has(self, site: str, number: int) -> bool:
         """Whether a site holds what it needs for a round; who is not in it needs nothing."""

@@ -38,7 +38,7 @@ class Snapshot:
 
     Attributes:
         round: that round.
-        contributors: of the round before it, and `redraw` which draw of it they made.
+        contributors: of the round before it, and `resample` which draw of it they made.
         course: what had been decided.
         values: float32, as Run has them.
         rule_state: float64 arrays by name.
@@ -48,7 +48,7 @@ class Snapshot:
 
     round: int
     contributors: Sites
-    redraw: int
+    resample: int
     course: Course
     values: npt.NDArray[np.float32] = field(repr=False)
     rule_state: Mapping[str, npt.NDArray[np.float64]] = field(repr=False)
@@ -86,7 +86,7 @@ def write_snapshot(folder: Path, snapshot: Snapshot) -> None:
             "version": FORMAT,
             "round": snapshot.round,
             "contributors": sorted(snapshot.contributors),
-            "redraw": snapshot.redraw,
+            "redraw": snapshot.resample,
             "course": snapshot.course.to_json().decode(),
             "journal_lines": snapshot.journal_lines,
             "accepted": _facts_of(snapshot.accepted),
@@ -121,7 +121,7 @@ def read_snapshot(folder: Path, number: int) -> Snapshot | None:
         return Snapshot(
             round=number,
             contributors=frozenset(facts["contributors"]),
-            redraw=facts["redraw"],
+            resample=facts["redraw"],
             course=Course.from_json(facts["course"].encode()),
             values=arrays["values"],
             rule_state=_of(arrays, "rule "),

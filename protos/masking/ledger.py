@@ -61,13 +61,13 @@ class Ask:
         mark: step and attempt.
         position: digest of run, step and everything sent down for it, 32 bytes.
         contributors: U, sorted; checked with `check_contributors`.
-        redraw: which draw of the step all contributors make; 0 is the ordinary one.
+        resample: which draw of the step all contributors make; 0 is the ordinary one.
     """
 
     mark: Mark
     position: bytes
     contributors: tuple[str, ...]
-    redraw: int = 0
+    resample: int = 0
 
     def __post_init__(self) -> None:
         if len(self.position) != 32 or list(self.contributors) != sorted(set(self.contributors)):
@@ -81,12 +81,12 @@ class Masked:
     Attributes:
         contributors: the set.
         vector: digest of the encoded vector before masking, 32 bytes.
-        redraw: which draw of the step gave the vector; 0 is the ordinary one.
+        resample: which draw of the step gave the vector; 0 is the ordinary one.
     """
 
     contributors: tuple[str, ...]
     vector: bytes
-    redraw: int
+    resample: int
 
 
 @dataclass(frozen=True)
@@ -96,20 +96,20 @@ class Compute:
 
 @dataclass(frozen=True)
 class Repeat:
-    """The set is known: the draw `redraw` again has to give this vector."""
+    """The set is known: the draw `resample` again has to give this vector."""
 
     vector: bytes
-    redraw: int
+    resample: int
 
 
 @dataclass(frozen=True)
-class DrawAfresh:
-    """Another set for a step that was masked: train with a generator keyed by (site seed, step, redraw)."""
+class Resample:
+    """Another set for a step that was masked: train with a generator keyed by (site seed, step, resample)."""
 
-    redraw: int
+    resample: int
 
 
-Permission: TypeAlias = Compute | Repeat | DrawAfresh
+Permission: TypeAlias = Compute | Repeat | Resample
 
 
 @dataclass(frozen=True)
@@ -216,11 +216,11 @@ class Ledger:
         require(hmac.compare_digest(ask.position, known.position), Reason.OTHER_POSITION)
         for entry in known.masked:
             if entry.contributors == ask.contributors:
-                require(ask.redraw == entry.redraw, Reason.OTHER_VECTOR)
-                return Repeat(entry.vector, entry.redraw)
+                require(ask.resample == entry.resample, Reason.OTHER_VECTOR)
+                return Repeat(entry.vector, entry.resample)
         self._require_budget(ask, compared, budget, Reason.OTHER_SET)
-        require(all(ask.redraw != entry.redraw for entry in known.masked), Reason.SAME_VECTOR)
-        return DrawAfresh(ask.redraw)
+        require(all(ask.resample != entry.resample for entry in known.masked), Reason.SAME_VECTOR)
+        return Resample(ask.resample)
 
     def freeze(self, ask: Ask, context: bytes, vector: bytes, compared: Comparison, budget: int = 0) -> Ledger:
         """Return the ledger after this vector was masked. Write it to disk before a byte of the vector is sent.
@@ -242,14 +242,14 @@ class Ledger:
         by_set = Counter(self._counted)
         match permission := self.permit(ask, compared, budget):
             case Compute():
-                masked = (Masked(ask.contributors, vector, ask.redraw),)
+                masked = (Masked(ask.contributors, vector, ask.resample),)
                 by_set[ask.contributors] += 1
             case Repeat(vector=before):
                 require(hmac.compare_digest(before, vector), Reason.OTHER_VECTOR)
-            case DrawAfresh(redraw=redraw):
+            case Resample(resample=resample):
                 # The same vector for two sets gives the missing site's change exactly, by subtraction.
                 require(all(entry.vector != vector for entry in masked), Reason.SAME_VECTOR)
-                masked = (*masked, Masked(ask.contributors, vector, redraw))
+                masked = (*masked, Masked(ask.contributors, vector, resample))
                 by_set[ask.contributors] += 1
             case _:
                 assert_never(permission)
@@ -317,7 +317,7 @@ class Ledger:
 
     def _entry(self, step: int) -> dict[str, Any]:
         known = self.steps[step]
-        masked = [[list(entry.contributors), entry.vector.hex(), entry.redraw] for entry in known.masked]
+        masked = [[list(entry.contributors), entry.vector.hex(), entry.resample] for entry in known.masked]
         place = {"step": step, "attempt": known.attempt, "position": known.position.hex()}
         return place | {"masked": masked}
 
@@ -369,8 +369,8 @@ class Ledger:
 
 
 def _masked(entries: list[Any]) -> tuple[Masked, ...]:
-    found = tuple(Masked(tuple(sites), digest(vector), redraw) for sites, vector, redraw in entries)
-    whole(*(entry.redraw for entry in found))
+    found = tuple(Masked(tuple(sites), digest(vector), resample) for sites, vector, resample in entries)
+    whole(*(entry.resample for entry in found))
     if not found:
         raise ValueError("a step that was masked for nobody")
     return found

@@ -80,7 +80,7 @@ def encode_site_message(message: SiteMessage | Upkeep) -> bytes:
                     manifest_digest=message.manifest_digest,
                     key_session=message.key_session,
                     next_round=_from_round(message.next_round),
-                    saved=[generated.SavedState(round=state.round, redraw=state.redraw) for state in message.saved],
+                    saved=[generated.SavedState(round=state.round, resample=state.resample) for state in message.saved],
                 )
             )
         case Ready():
@@ -124,7 +124,7 @@ def decode_site_message(raw: bytes) -> SiteMessage | Upkeep:
             return Hello(hello.protocol, hello.software, hello.upkeep, hello.away_from, hello.away_until)
         case "join":
             join = outer.join
-            saved = tuple(Saved(state.round, state.redraw) for state in join.saved)
+            saved = tuple(Saved(state.round, state.resample) for state in join.saved)
             following = _to_round(join.next_round)
             return Join(join.run, join.plan_digest, join.manifest_digest, join.key_session, following, saved)
         case "ready":
@@ -175,7 +175,7 @@ def encode_coordinator_message(message: CoordinatorMessage | Upkeep) -> bytes:
                     attempt=message.attempt,
                     sites=message.sites,
                     first_chunk=message.first_chunk,
-                    redraw=message.redraw,
+                    resample=message.resample,
                 )
             )
         case Finish():
@@ -234,7 +234,7 @@ def decode_coordinator_message(raw: bytes | memoryview) -> CoordinatorMessage | 
             return Offer(offer.round, offer.attempt, digest, stage, layers, best, offer.saves, offer.oldest, returned)
         case "bind":
             bind = outer.bind
-            return Bind(bind.round, bind.attempt, tuple(bind.sites), bind.first_chunk, bind.redraw)
+            return Bind(bind.round, bind.attempt, tuple(bind.sites), bind.first_chunk, bind.resample)
         case "finish":
             finish = outer.finish
             best, returned = _to_round(finish.best_round), _to_round(finish.returned_to)

@@ -127,13 +127,13 @@ class Announcement:
 
 @dataclass(frozen=True, slots=True)
 class Saved:
-    """A state on a site's disk: it goes on with `round`, and draw `redraw` of the round before led to it."""
+    """A state on a site's disk: it goes on with `round`, and draw `resample` of the round before led to it."""
 
     round: int
-    redraw: int = 0
+    resample: int = 0
 
     def __post_init__(self) -> None:
-        _require_position(self.round, self.redraw)
+        _require_position(self.round, self.resample)
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,7 +213,7 @@ class Ready:
 class Bind:
     """The contributors of a round are fixed; the site sends from `first_chunk` on.
 
-    `redraw` is 0 for the ordinary draw of the step. After a site was lost for good it is the attempt
+    `resample` is 0 for the ordinary draw of the step. After a site was lost for good it is the attempt
     at which that was decided: every contributor resamples, keyed by this number, so that
     the result follows from the sets and attempts alone.
     """
@@ -222,13 +222,13 @@ class Bind:
     attempt: int
     sites: tuple[str, ...]
     first_chunk: int
-    redraw: int = 0
+    resample: int = 0
 
     def __post_init__(self) -> None:
         _require_position(self.round, self.attempt)
         _require_sites(self.sites, "contributors")
         _require(0 <= self.first_chunk < 1 << 20, "first chunk")
-        _require(0 <= self.redraw <= self.attempt, "draw of a step")
+        _require(0 <= self.resample <= self.attempt, "draw of a step")
 
 
 @dataclass(frozen=True, slots=True)

@@ -52,7 +52,7 @@ class Contribution:
 
     position: bytes
     exchange: Exchange
-    redraw: int
+    resample: int
     clipped: int
     buffer: memoryview = field(repr=False)
     digest: bytes
@@ -81,7 +81,7 @@ class Gate:
         self._builder = Builder(plan, trains=allowance.trains, smallest_rows=allowance.policy.smallest_training_rows)
 
     def build(
-        self, position: bytes, exchange: Exchange, payload: memoryview, *, rows: int, redraw: int
+        self, position: bytes, exchange: Exchange, payload: memoryview, *, rows: int, resample: int
     ) -> Contribution:
         """Encode and check the trainer's answer. See Builder.
 
@@ -90,7 +90,7 @@ class Gate:
             AuditError: what it costs cannot be recorded.
         """
         noise = partial(self._permission.with_noise, position) if self._permission.has_noise else None
-        return self._builder.build(position, exchange, payload, rows=rows, redraw=redraw, noise=noise)
+        return self._builder.build(position, exchange, payload, rows=rows, resample=resample, noise=noise)
 
     def finish(self) -> None:
         """Handle the end of the run. See Permission."""
@@ -171,7 +171,7 @@ class Builder:
         payload: memoryview,
         *,
         rows: int,
-        redraw: int,
+        resample: int,
         noise: Noise | None = None,
     ) -> Contribution:
         """Encode and check the trainer's answer.
@@ -182,7 +182,7 @@ class Builder:
             payload: the changes as little-endian float32, then the scalars without "rows" as
                 little-endian int64, each in the exchange's order.
             rows: training rows on the public grid; not used where they do not travel.
-            redraw: which draw of the step it is, 0 for the ordinary one.
+            resample: which draw of the step it is, 0 for the ordinary one.
             noise: returns the scalars with noise; a plan with privacy needs it.
 
         Raises:
@@ -196,7 +196,7 @@ class Builder:
         if not self._trains and values.any():
             what = "The trainer handed out a change, but this site only evaluates."
             raise GateRefusal(what=what, reason=SiteReason.TRAINER_FAILED)
-        weight, scalars = self._weigh(exchange, rows), self._scalars(exchange, payload, rows, redraw)
+        weight, scalars = self._weigh(exchange, rows), self._scalars(exchange, payload, rows, resample)
         scalars = self._noisy(scalars, noise)
         buffer, digest, clipped = space(layout.total_bytes), blake3(), 0
         for index in range(layout.chunks):
@@ -215,7 +215,7 @@ class Builder:
         if clipped > self._plan.encoding.largest_clipped_share * values.size:
             what = f"{clipped} of {values.size} values lay outside the agreed clipping range."
             raise GateRefusal(what=what, reason=SiteReason.TOO_MUCH_CLIPPED)
-        return Contribution(position, exchange, redraw, clipped, buffer.toreadonly(), digest.digest())
+        return Contribution(position, exchange, resample, clipped, buffer.toreadonly(), digest.digest())
 
     def _noisy(self, scalars: list[int], noise: Noise | None) -> list[int]:
         if (noise is None) != (self._plan.privacy is None):
@@ -237,7 +237,7 @@ class Builder:
             case _:
                 assert_never(self._plan.weighting)
 
-    def _scalars(self, exchange: Exchange, payload: memoryview, rows: int, redraw: int) -> list[int]:
+    def _scalars(self, exchange: Exchange, payload: memoryview, rows: int, resample: int) -> list[int]:
         """The exchange's scalars, each within its bound."""
         start, count = 4 * exchange.layout.parameters, sum(scalar.name != ROWS for scalar in exchange.scalars)
         given = iter(np.frombuffer(payload, "<i8", count, start).tolist())
@@ -247,7 +247,7 @@ class Builder:
             if not scalar.lowest <= value <= scalar.bound:
                 what = f"The trainer's number for {scalar.name} lies outside its agreed bounds."
                 raise GateRefusal(what=what, reason=SiteReason.TRAINER_FAILED)
-            values.append(0 if redraw and scalar.occasion.travels_once else value)
+            values.append(0 if resample and scalar.occasion.travels_once else value)
         return values
 
 

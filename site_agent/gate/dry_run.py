@@ -80,7 +80,7 @@ async def _make(hospital: Hospital, plan: Plan, end: GateEnd) -> tuple[Made, ...
             raise unexpected_answer()
         # This noise costs no budget, because these bytes are never sent.
         noise = None if plan.privacy is None else partial(with_noise, plan)
-        built = builder.build(b"", exchange, memoryview(answer.payload), rows=answer.rows, redraw=0, noise=noise)
+        built = builder.build(b"", exchange, memoryview(answer.payload), rows=answer.rows, resample=0, noise=noise)
         stage = exchange.stage.name.lower()
         made.append(Made(stage=stage, bytes=len(built.buffer), clipped=built.clipped, digest=built.digest.hex()))
     return tuple(made)

@@ -323,7 +323,7 @@ class SiteGate:
             )
         try:
             pairs = np.frombuffer(answer.payload, "<i8").reshape(-1, 2).tolist()
-            return tuple(Saved(number, redraw) for number, redraw in sorted(pairs))
+            return tuple(Saved(number, resample) for number, resample in sorted(pairs))
         except ValueError as cause:
             raise unexpected_answer() from cause
 

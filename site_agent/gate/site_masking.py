@@ -247,7 +247,7 @@ class SiteMasking:
         check_contributors(self._site, bind.sites, {advert.site for advert in self._roster}, self._quorum)
 
     def _ask(self, position: bytes, bind: Bind) -> Ask:
-        return Ask(Mark(bind.round, bind.attempt), position, bind.sites, bind.redraw)
+        return Ask(Mark(bind.round, bind.attempt), position, bind.sites, bind.resample)
 
     def _is_open(self, context: bytes) -> bool:
         """Whether exactly this was frozen by this process, so that the same bytes are sent again."""

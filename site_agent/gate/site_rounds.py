@@ -122,7 +122,7 @@ class Rounds:
         self._exchange: Exchange | None = None  # of what was offered last
         self._position = b""  # of what was downloaded whole last
         self._vector: npt.NDArray[np.float32] = np.empty(0, np.float32)
-        self._asked_redraw, self._upload_number = 0, 0
+        self._asked_resample, self._upload_number = 0, 0
         self._contribution: Contribution | None = None
         made = (*released, *self._spent.beyond(released))
         self._itinerary = Itinerary(run, plan, manifest, made, only_receives=self._receives)
@@ -155,7 +155,7 @@ class Rounds:
         """Handle a restart of the trainer. Contributions from its lost memory are not sent."""
         self._saved = {state.round: state for state in saved}
         self.next_round = None if saved else 0
-        self._position, self._contribution, self._asked_redraw = b"", None, 0
+        self._position, self._contribution, self._asked_resample = b"", None, 0
 
     def end(self) -> None:
         """Delete this run's keys, because another run starts."""
@@ -197,7 +197,7 @@ class Rounds:
 
     async def built(self, contribution: Contribution) -> None:
         """Send an allowed contribution, or report that it is ready."""
-        if (contribution.position, contribution.redraw) != (self._position, self._asked_redraw):
+        if (contribution.position, contribution.resample) != (self._position, self._asked_resample):
             return  # a draw that was asked for before the contributors changed
         self._contribution = contribution
         if self._bind is not None:
@@ -296,25 +296,25 @@ class Rounds:
         assert self._exchange is not None
         if self._masking is not None:
             self._masking.check_draw(self._position, bind, self._exchange.layout)
-        redraw = bind.redraw
-        if self._contribution is not None and self._contribution.redraw == redraw:
+        resample = bind.resample
+        if self._contribution is not None and self._contribution.resample == resample:
             self._stop_upload()
             self._upload = self._around.spawn(self._upload_all(self._contribution, bind, self._upload_number))
-        elif redraw != self._asked_redraw and self.plan.privacy is not None:
-            raise MalformedMessage("a private round to be drawn again")
-        elif redraw != self._asked_redraw:
+        elif resample != self._asked_resample and self.plan.privacy is not None:
+            raise MalformedMessage("a private round to be resampled")
+        elif resample != self._asked_resample:
             self._contribution = None
             self._audit.write("step_drawn_afresh", run=self.run, round=bind.round, attempt=bind.attempt)
-            self._train(self._offer, redraw, self._vector)
+            self._train(self._offer, resample, self._vector)
 
-    def _train(self, offer: Offer, redraw: int, vector: npt.NDArray[np.float32]) -> None:
+    def _train(self, offer: Offer, resample: int, vector: npt.NDArray[np.float32]) -> None:
         assert self._exchange is not None
-        self._vector, self._asked_redraw = vector, redraw
+        self._vector, self._asked_resample = vector, resample
         best = -1 if offer.best_round is None else offer.best_round
         payload = vector.view(np.uint8).data
         layers, saves = offer.layers.hex(), offer.saves
         returned = -1 if offer.returned_to is None else offer.returned_to
-        question = Train(offer.round, redraw, int(offer.stage), layers, best, payload, saves, offer.oldest, returned)
+        question = Train(offer.round, resample, int(offer.stage), layers, best, payload, saves, offer.oldest, returned)
         if self.next_round in (None, 0) and not self._saved:
             self._saved[offer.round] = Saved(offer.round)  # it can always start from the beginning
         self.next_round = offer.round + 1
@@ -325,11 +325,11 @@ class Rounds:
         if not isinstance(answer, Trained) or answer.round != question.round:
             raise unexpected_answer()
         if question.saves:
-            self._saved[question.round + 1] = Saved(question.round + 1, question.redraw)
+            self._saved[question.round + 1] = Saved(question.round + 1, question.resample)
         if self._gate is None:
             raise MalformedMessage("a round for a site that only receives")
         contribution = self._gate.build(
-            here, exchange, memoryview(answer.payload), rows=answer.rows, redraw=question.redraw
+            here, exchange, memoryview(answer.payload), rows=answer.rows, resample=question.resample
         )
         await self._around.deliver(Built(contribution))
 

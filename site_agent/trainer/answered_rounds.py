@@ -42,7 +42,7 @@ class AnsweredRounds:
             UnavailableError: the disk does not take it.
         """
         digest = blake3(train.payload).hexdigest()
-        question: Question = (train.round, train.stage, train.layers, train.redraw, digest)
+        question: Question = (train.round, train.stage, train.layers, train.resample, digest)
         if question in self._known:
             return
         known = {*self._known, question}
@@ -56,8 +56,8 @@ class AnsweredRounds:
             return []
         found = []
         for line in self._path.read_text().splitlines():
-            number, stage, layers, redraw, digest = json.loads(line)
-            found.append((int(number), int(stage), str(layers), int(redraw), str(digest)))
+            number, stage, layers, resample, digest = json.loads(line)
+            found.append((int(number), int(stage), str(layers), int(resample), str(digest)))
         return found
 
     def _write(self, question: Question) -> None:

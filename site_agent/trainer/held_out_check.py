@@ -145,10 +145,10 @@ class HeldOutCheck:
                 self._rule, known.losses, losses, scale
             )
 
-    def redrawn(self, is_redrawn: bool) -> None:
+    def resampled(self, is_resampled: bool) -> None:
         """Mark a resampled round: it contains no answers."""
         if self.newest is not None and self.newest.round != self._plan.has_probe:
-            self.newest = replace(self.newest, is_decided=self.newest.losses.numel() > 0 and not is_redrawn)
+            self.newest = replace(self.newest, is_decided=self.newest.losses.numel() > 0 and not is_resampled)
 
     def state(self) -> State:
         """Return everything that the next decision depends on."""

@@ -57,13 +57,13 @@ class Saves:
             if other != folder:
                 shutil.rmtree(other)
         self.began: int | None = self._read_began()
-        self._held = {number: redraw for number in self._numbers() if (redraw := self._check(number)) is not None}
+        self._held = {number: resample for number in self._numbers() if (resample := self._check(number)) is not None}
 
     @property
     def held(self) -> tuple[Saved, ...]:
         """The states from which this site can continue, including the round in which it began."""
         begun = {} if self.began is None else {self.began: 0}
-        return tuple(Saved(number, redraw) for number, redraw in sorted((begun | self._held).items()))
+        return tuple(Saved(number, resample) for number, resample in sorted((begun | self._held).items()))
 
     def begin(self, number: int) -> None:
         """Record once in which round this site begins.
@@ -83,9 +83,9 @@ class Saves:
             UnavailableError: the disk does not take it; what was there is unchanged.
         """
         arrays = {name: tensor.numpy() for name, tensor in study.tensors.items()}
-        facts: dict[str, Json] = {"version": FORMAT, "plan": self._plan, "rows": self._rows, "redraw": state.redraw}
+        facts: dict[str, Json] = {"version": FORMAT, "plan": self._plan, "rows": self._rows, "redraw": state.resample}
         save(self._folder, _name(state.round), arrays, facts | {"study": study.facts})
-        self._held[state.round] = state.redraw
+        self._held[state.round] = state.resample
         for number in sorted(self._held)[:-_MOST]:
             self._remove(number)
 
@@ -128,10 +128,10 @@ class Saves:
         """Which draw of the round before led to a saved state; None where it cannot be gone on from."""
         try:
             facts = load(self._folder, _name(number)).facts
-            redraw = facts["redraw"]
+            resample = facts["redraw"]
             is_ours = (facts["version"], facts["plan"], facts["rows"]) == (FORMAT, self._plan, self._rows)
-            if is_ours and isinstance(redraw, int):
-                return redraw
+            if is_ours and isinstance(resample, int):
+                return resample
         except (ConfigurationError, KeyError):
             pass
         structlog.get_logger().warning("saved_state_damaged", round=number + 1)

@@ -57,12 +57,12 @@ from site_agent.trainer.training.state import State, part_of, prefixed
 class Asked:
     """What an offer requires from a site. See messages.Offer.
 
-    `redraw` is 0 for the ordinary draw of batches and dropout, otherwise the number that, with the round,
+    `resample` is 0 for the ordinary draw of batches and dropout, otherwise the number that, with the round,
     keys another one; equal numbers give equal bits. docs/design/protocol.md, "The ledger", rule 3.
     """
 
     round: int
-    redraw: int = 0
+    resample: int = 0
     stage: Stage = Stage.TRAINING
     layers: bytes = b""
     best_round: int | None = None
@@ -103,7 +103,7 @@ class Study:
         dataset: Dataset,
         *,
         seeds: Seeds,
-        redraw_budget: int = 0,
+        resample_budget: int = 0,
         own_module: Path | None = None,
         soft_targets: SoftTargets | None = None,
         inputs: ConceptInputs | None = None,
@@ -114,7 +114,7 @@ class Study:
             plan: as approved.
             dataset: this site's own columns.
             seeds: what this site draws from, with its name.
-            redraw_budget: how many rounds the policy allows to be resampled.
+            resample_budget: how many rounds the policy allows to be resampled.
             own_module: the file of the hospital's own network, where the plan wants one.
             soft_targets: of the site's baseline if it was fitted before; otherwise it is fitted if the plan has one.
             inputs: what the network reads where it reads concepts; otherwise it reads the site's own columns.
@@ -144,9 +144,9 @@ class Study:
         self._check = None if plan.acceptance is None else HeldOutCheck(plan, plan.acceptance)
         self._due_before: tuple[int, bytes] | None = None
         self._rounds_taken, self._is_closed = 0, False
-        self._redraw_budget = redraw_budget
+        self._resample_budget = resample_budget
         self._trains = plan.tier_of(seeds.site) == "training"
-        self._redrawn: set[tuple[int, int]] = set()
+        self._resampled: set[tuple[int, int]] = set()
         self._start_of_round: tuple[tuple[bytes, bytes], State] | None = None
         # Receives each round that was measured, and whether it is the last one. It changes nothing.
         self.watch: Callable[[int, SiteTraining, Choice, bool], None] = lambda *_: None
@@ -232,7 +232,7 @@ class Study:
             "due before": None if self._due_before is None else [self._due_before[0], self._due_before[1].hex()],
             "rounds taken": self._rounds_taken,
             "is closed": self._is_closed,
-            "redrawn": [list(draw) for draw in sorted(self._redrawn)],
+            "redrawn": [list(draw) for draw in sorted(self._resampled)],
         }
         return SavedStudy(tensors=tensors, facts=facts)
 
@@ -250,7 +250,7 @@ class Study:
         self._due_before = None if due is None else (due[0], bytes.fromhex(due[1]))
         self._rounds_taken, self._is_closed, self._start_of_round = facts["rounds taken"], facts["is closed"], None
         # A resampled round stays resampled in every repetition.
-        self._redrawn |= {(number, redraw) for number, redraw in facts["redrawn"]}
+        self._resampled |= {(number, resample) for number, resample in facts["redrawn"]}
 
     def conclude(self) -> Outcome:
         """Return the chosen model, fine-tuned if the method requires it, and its predictions.
@@ -264,10 +264,10 @@ class Study:
         is_again = asked.round == self._rounds_taken - 1 and self._start_of_round is not None
         if self._is_closed or not (is_again or self._rounds_taken <= asked.round):
             raise MalformedMessage("a round that is over")
-        asked_redraws = self._redrawn | ({(asked.round, asked.redraw)} if asked.redraw else set())
-        if asked.redraw and self.plan.privacy is not None:
-            raise MalformedMessage("a private round to be drawn again")
-        if len(asked_redraws) > self._redraw_budget and asked_redraws != self._redrawn:
+        asked_resamples = self._resampled | ({(asked.round, asked.resample)} if asked.resample else set())
+        if asked.resample and self.plan.privacy is not None:
+            raise MalformedMessage("a private round to be resampled")
+        if len(asked_resamples) > self._resample_budget and asked_resamples != self._resampled:
             raise MalformedMessage("a round to be resampled more often than this site allows")
         shared = torch.from_numpy(received)
         values, controls = shared[: exchange.down_parameters], shared[exchange.down_parameters :]
@@ -275,11 +275,11 @@ class Study:
             self._return_to_start(asked, received)
         else:
             self._begin_round(asked, received, values)
-        self._redrawn = asked_redraws
+        self._resampled = asked_resamples
         if self._check is not None:
-            self._check.redrawn(asked.redraw > 0)
-        local, draw = self._training.local, f"round {asked.round} redraw {asked.redraw}"
-        if asked.redraw:
+            self._check.resampled(asked.resample > 0)
+        local, draw = self._training.local, f"round {asked.round} redraw {asked.resample}"
+        if asked.resample:
             local.resample(self.seeds.own(draw))
         self._due_before = (asked.round, asked.layers)
         if self.plan.private_training is not None:
@@ -347,7 +347,7 @@ class Study:
         self._rounds_taken = asked.round + 1
         # The learning rate follows the round, also where this site entered late or was away.
         self._training.local.steps_made = (asked.round - self.plan.has_probe) * self.plan.schedule.steps_per_round
-        if self._redraw_budget:  # otherwise the copy of three models would be made for nothing
+        if self._resample_budget:  # otherwise the copy of three models would be made for nothing
             self._start_of_round = (parameters_digest(received), asked.layers), self._training.local.state()
 
     def _return_to_start(self, asked: Asked, received: Vector) -> None:

@@ -165,7 +165,7 @@ class Worker:
         self._trainer_socket.largest_payload = max(4 * numbers, LARGEST_PLAN_BYTES)
         self._plan, self._saves = plan, Saves(self._state / "saves" / run, plan, study.own)
         self._next = 0 if self._saves.began is None else None
-        held = [number for state in self._saves.held for number in (state.round, state.redraw)]
+        held = [number for state in self._saves.held for number in (state.round, state.resample)]
         self._log.info("study_prepared", run=run, columns=len(study.dataset.columns), saved=held[::2])
         return Prepared(found, _packed(held))
 
@@ -287,7 +287,7 @@ class Worker:
         assert self._saves is not None
         self._next = question.round + 1
         if question.saves and self._report is None:
-            self._saves.write(Saved(self._next, question.redraw), study.saved())
+            self._saves.write(Saved(self._next, question.resample), study.saved())
         self._saves.forget_before(question.oldest)
 
     def _study_before(self, number: int) -> Study | PriorStudy:
@@ -378,7 +378,7 @@ def begin_study(hospital: Hospital, plan: Plan, state: Path) -> tuple[Study, Pre
         plan,
         dataset,
         seeds=seeds,
-        redraw_budget=hospital.policy.lost_site_budget,
+        resample_budget=hospital.policy.lost_site_budget,
         own_module=Path(own_module) if own_module else None,
         inputs=inputs,
     )
@@ -423,8 +423,10 @@ def _asked(question: Train | Conclude) -> Asked:
         raise MalformedMessage("a round before the first")
     best = None if question.best_round < 0 else question.best_round
     returned = None if question.returned_to < 0 else question.returned_to
-    redraw = question.redraw if isinstance(question, Train) else 0
-    return Asked(round=question.round, redraw=redraw, stage=stage, layers=layers, best_round=best, returned_to=returned)
+    resample = question.resample if isinstance(question, Train) else 0
+    return Asked(
+        round=question.round, resample=resample, stage=stage, layers=layers, best_round=best, returned_to=returned
+    )
 
 
 def _packed(scalars: Sequence[int]) -> bytes:

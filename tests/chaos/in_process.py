@@ -328,7 +328,7 @@ class Results:
             budget = hospital.policy.lost_site_budget
             seeds = Seeds.published(plan.seed, hospital.site)  # so that federations in two folders can be compared
             fitted = SimpleNamespace(contract=SimpleNamespace(target=SimpleNamespace(answers=None)))
-            return Study(plan, rows_at(hospital.site), seeds=seeds, redraw_budget=budget), fitted
+            return Study(plan, rows_at(hospital.site), seeds=seeds, resample_budget=budget), fitted
 
         def report(hospital: Hospital, study: Study, preprocessing: Any, run: str) -> Any:
             outcome = study.conclude()

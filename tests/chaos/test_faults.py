@@ -79,7 +79,7 @@ def snapshot(folder: Path) -> Writer:
         number = 1 + len(taken)
         values = np.full(100_000, number, np.float32)
         state = Snapshot(
-            round=number, contributors=frozenset("ab"), redraw=0, course=Course(), values=values, rule_state={}
+            round=number, contributors=frozenset("ab"), resample=0, course=Course(), values=values, rule_state={}
         )
         write_snapshot(folder / "snapshots", state)
         taken.append(number)

@@ -144,7 +144,7 @@ def measuring(**keys: Any) -> Plan:
 
 
 def told(plan: Plan, losses: list[float | None], improving: list[int] | None = None) -> Course:
-    """The course after rounds 1, 2, ... in which the sites' weighted losses added up to these; None for a redraw."""
+    """The course after rounds 1, 2, ... in which the sites' weighted losses added up to these; None for a resample."""
     manifest = manifest_of(plan)
     course = begin_course(plan, manifest)
     zeros = np.zeros(manifest.parameters)
@@ -253,7 +253,7 @@ def test_training_ends_when_no_site_improves(improving: list[int], training_roun
 
 
 def test_silence_after_a_fresh_draw_is_no_sign_of_the_end() -> None:
-    """Where a redrawn round says nothing, a sum of 0 improving sites does not end training."""
+    """Where a resampled round says nothing, a sum of 0 improving sites does not end training."""
     course = told(measuring(**stopping("local", 2)), [5.0, None], [1, 0])
 
     assert course.training_rounds is None

@@ -37,7 +37,14 @@ def begun(plan: Plan) -> Run:
 
 
 def close(
-    run: Run, number: int, refusing: int = 0, *, seed: int = 0, redraw: int = 0, ring: bool = False, lies: bool = False
+    run: Run,
+    number: int,
+    refusing: int = 0,
+    *,
+    seed: int = 0,
+    resample: int = 0,
+    ring: bool = False,
+    lies: bool = False,
 ) -> None:
     """One round: five drawn contributions, in an order that follows from the seed; so many sites refuse.
 
@@ -59,7 +66,7 @@ def close(
         exchange.layout.changes(body, 0)[:] = generator.integers(limit - 10, limit, exchange.layout.parameters)
         run.running_sum.add(SITES[place], 0, body)
     assert run.is_consistent
-    run.close_round(number, redraw=redraw)
+    run.close_round(number, resample=resample)
 
 
 def bits(run: Run) -> bytes:
@@ -179,7 +186,7 @@ def test_a_round_that_was_drawn_again_decides_nothing() -> None:
     close(run, 1)
     accepted = bits(begun_with(run))
 
-    close(run, 2, redraw=3)
+    close(run, 2, resample=3)
     close(run, 3, refusing=2)
 
     assert bits(run) == accepted
@@ -221,7 +228,7 @@ def snapshot_of(run: Run, number: int) -> Snapshot:
     return Snapshot(
         round=number,
         contributors=frozenset(SITES),
-        redraw=0,
+        resample=0,
         course=run.course,
         values=run.values,
         rule_state=run.rule_state,

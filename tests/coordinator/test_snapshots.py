@@ -17,7 +17,7 @@ def a_snapshot(number: int) -> Snapshot:
     return Snapshot(
         round=number,
         contributors=frozenset({"a", "b"}),
-        redraw=2,
+        resample=2,
         course=Course(curve=((1, 0.5), (2, 0.25)), best=(2, 0.25)),
         values=generator.normal(size=20).astype(np.float32),
         rule_state={"first moment": generator.normal(size=20), "second moment": generator.normal(size=20)},
@@ -33,7 +33,7 @@ def test_a_snapshot_comes_back_to_the_bit(tmp_path: Path) -> None:
     found = read_snapshot(tmp_path, 3)
 
     assert found is not None
-    assert (found.round, found.contributors, found.redraw, found.course) == (3, {"a", "b"}, 2, snapshot.course)
+    assert (found.round, found.contributors, found.resample, found.course) == (3, {"a", "b"}, 2, snapshot.course)
     assert found.journal_lines == 7
     assert found.values.tobytes() == snapshot.values.tobytes()
     assert {name: array.tobytes() for name, array in found.rule_state.items()} == {

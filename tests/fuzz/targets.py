@@ -174,7 +174,7 @@ def _snapshots(folder: Path) -> Target:
     snapshot = Snapshot(
         round=7,
         contributors=frozenset("ab"),
-        redraw=1,
+        resample=1,
         course=Course(),
         values=np.arange(50, dtype=np.float32),
         rule_state={"moment": np.linspace(0.0, 1.0, 9)},

@@ -48,7 +48,7 @@ class Contribution:
     value: float = 1.0
     number: int = 0
     rows: int = 16
-    redraw: int = 0
+    resample: int = 0
 
 
 def contributed(folder: Path, made: Contribution, between: Callable[[int], None] = lambda index: None) -> list[Chunk]:
@@ -61,7 +61,7 @@ def contributed(folder: Path, made: Contribution, between: Callable[[int], None]
         scalars = sum(scalar.name != "rows" for scalar in exchange.scalars)
         changes = np.full(exchange.layout.parameters, made.value, "<f4").tobytes()
         payload = memoryview(changes + np.full(scalars, made.number, "<i8").tobytes())
-        built = gate.build(bytes(32), exchange, payload, rows=made.rows, redraw=made.redraw)
+        built = gate.build(bytes(32), exchange, payload, rows=made.rows, resample=made.resample)
         chunks = []
         for chunk in gate.release(built, bind):
             chunks.append(chunk)
@@ -158,7 +158,7 @@ def without_checked_values() -> Iterator[None]:
 def without_bounds_of_numbers() -> Iterator[None]:
     """The gate takes every number that the trainer has measured."""
 
-    def scalars(self: Builder, exchange: Any, payload: memoryview, rows: int, redraw: int) -> list[int]:
+    def scalars(self: Builder, exchange: Any, payload: memoryview, rows: int, resample: int) -> list[int]:
         given = iter(np.frombuffer(payload, "<i8", offset=4 * exchange.layout.parameters).tolist())
         return [rows if scalar.name == "rows" else next(given) for scalar in exchange.scalars]
 
@@ -268,8 +268,8 @@ def numbers_of_a_second_draw(weakened: bool) -> bool:
             yield
 
     with scratch() as folder, in_copy(weakened, without_once):
-        redrawn = Contribution(plan=made.plan, bind=made.bind, number=1, redraw=1)
-        (chunk,) = contributed(folder, redrawn)
+        resampled = Contribution(plan=made.plan, bind=made.bind, number=1, resample=1)
+        (chunk,) = contributed(folder, resampled)
         exchange = Exchanges(made.plan, manifest_of(made.plan)).of(1, Stage.TRAINING, b"")
         return bool(exchange.layout.words(chunk.body, 0)[1:].any())
 

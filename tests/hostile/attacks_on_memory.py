@@ -170,8 +170,8 @@ def two_time_pad(weakened: bool) -> bool:
         gate = gate_of(sites[0])
         here = position(plan.run_name, Offer(0, 0, parameters_digest(zeros)))
         exchange = Exchanges(plan, manifest).of(0, Stage.TRAINING, b"")
-        trained = gate.build(here, exchange, change_of("a", 0, 0, zeros).data.cast("B"), rows=0, redraw=0)
-        retrained = gate.build(here, exchange, zeros.data.cast("B"), rows=0, redraw=0)
+        trained = gate.build(here, exchange, change_of("a", 0, 0, zeros).data.cast("B"), rows=0, resample=0)
+        retrained = gate.build(here, exchange, zeros.data.cast("B"), rows=0, resample=0)
         first = list(gate.release(trained, bind))
         try:
             second = list(gate.release(retrained, bind))

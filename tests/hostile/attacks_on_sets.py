@@ -75,8 +75,8 @@ def next_step_for_a_smaller_set(weakened: bool) -> bool:
     """Send the same parameters again as the next step, without d, where training follows from the parameters alone."""
     plan = masked_plan("abcd", on_lost_site="continue")
 
-    def whole_batches(site: str, number: int, redraw: int, parameters: Vector) -> Vector:
-        return change_of(site, 0, redraw, parameters)
+    def whole_batches(site: str, number: int, resample: int, parameters: Vector) -> Vector:
+        return change_of(site, 0, resample, parameters)
 
     async def scene(folder: Path) -> bool:
         sites = [Site(name, plan, folder / name, trainer=MadeUpTrainer(name, whole_batches)) for name in "abcd"]

@@ -36,7 +36,7 @@ from tests.hostile.sets_weakened import with_free_growth, with_free_returns, wit
 ROWS_WEIGHTED = {"name": "rows", "largest_rows": 128}
 
 
-def _from_parameters(site: str, number: int, redraw: int, parameters: Vector) -> Vector:
+def _from_parameters(site: str, number: int, resample: int, parameters: Vector) -> Vector:
     return change_of(site, 0, 0, parameters)
 
 

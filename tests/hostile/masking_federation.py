@@ -65,9 +65,9 @@ def masked_plan(sites: Iterable[str], *, rounds: int = 3, parameters: int = 10, 
     return plan_with({name: identity_of(name) for name in names}, rounds=rounds, parameters=parameters, changes=keys)
 
 
-def change_of(site: str, number: int, redraw: int, parameters: Vector) -> Vector:
+def change_of(site: str, number: int, resample: int, parameters: Vector) -> Vector:
     """What training gives at a made-up hospital: the same for the same step, nothing where units are dead."""
-    seed = hashlib.sha256(f"{site}|{number}|{redraw}".encode()).digest()
+    seed = hashlib.sha256(f"{site}|{number}|{resample}".encode()).digest()
     draw = np.random.default_rng(list(seed)).standard_normal(parameters.size).astype(np.float32)
     return np.where(np.abs(parameters) < DEAD, draw / 8, np.float32(0)).astype(np.float32)
 
@@ -129,13 +129,13 @@ class MadeUpTrainer:
                 draws = dict(self.trained)
                 held = [(number, draws.get(number - 1, 0)) for number in sorted(draws)[-MOST_SAVED:]]
                 return Prepared(manifest_of(self._plan).digest.hex(), np.array(held, "<i8").tobytes())
-            case Train(round=number, redraw=redraw, payload=payload):
-                self.trained.append((number, redraw))
+            case Train(round=number, resample=resample, payload=payload):
+                self.trained.append((number, resample))
                 exchange = self._exchanges.of(number, Stage(message.stage), bytes.fromhex(message.layers))
                 parameters = np.frombuffer(payload, "<f4").copy()
                 assert parameters.size == exchange.down_numbers
                 await asyncio.sleep(self._seconds())
-                change = self._changes(self._site, number, redraw, going_up(exchange, parameters))
+                change = self._changes(self._site, number, resample, going_up(exchange, parameters))
                 measured = measured_by(self._site, number, exchange)
                 scalars = [value for name, value in measured.items() if name != ROWS]
                 answer = change.tobytes() + np.array(scalars, "<i8").tobytes()
@@ -290,10 +290,10 @@ class Site:
         """Every chunk that has left this site."""
         return of_kind(self.said, Chunk)
 
-    def change(self, number: int = 0, redraw: int = 0) -> Integers:
+    def change(self, number: int = 0, resample: int = 0) -> Integers:
         """The secret: the encoded change of a round from ordinary parameters."""
         parameters = np.zeros(manifest_of(self.plan).parameters, np.float32)
-        return encoded(self.plan, change_of(self.name, number, redraw, parameters))
+        return encoded(self.plan, change_of(self.name, number, resample, parameters))
 
     async def _live(self, gate: SiteGate) -> None:
         try:

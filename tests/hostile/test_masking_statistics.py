@@ -26,9 +26,9 @@ PARAMETERS = 20_000
 Bytes = npt.NDArray[np.uint8]
 
 TRAINED: dict[str, Callable[[str, int, int, Vector], Vector]] = {
-    "nothing": lambda site, number, redraw, parameters: np.zeros_like(parameters),
-    "the bound": lambda site, number, redraw, parameters: np.full_like(parameters, 8.0),
-    "small": lambda site, number, redraw, parameters: np.full_like(parameters, -1e-6),
+    "nothing": lambda site, number, resample, parameters: np.zeros_like(parameters),
+    "the bound": lambda site, number, resample, parameters: np.full_like(parameters, 8.0),
+    "small": lambda site, number, resample, parameters: np.full_like(parameters, -1e-6),
 }
 
 

@@ -60,9 +60,9 @@ def evaluating_plan(**changes: Any) -> Plan:
     return plan_with({}, changes=keys)
 
 
-def zeros_for_d(site: str, number: int, redraw: int, parameters: Vector) -> Vector:
+def zeros_for_d(site: str, number: int, resample: int, parameters: Vector) -> Vector:
     """What an honest trainer hands out: d does not train."""
-    return np.zeros_like(parameters) if site == "d" else change_of(site, number, redraw, parameters)
+    return np.zeros_like(parameters) if site == "d" else change_of(site, number, resample, parameters)
 
 
 def test_a_site_that_only_evaluates_counts_in_the_losses_and_not_in_the_mean(tmp_path: Path) -> None:

@@ -86,7 +86,7 @@ ACTS: Final[dict[str, Callable[[Train, random.Random], Message | bytes]]] = {
         asked, stage=luck.choice([int(stage) for stage in Stage if stage != asked.stage] + [99])
     ),
     "other values": lambda asked, luck: replace(asked, payload=_drawn(asked, luck)),
-    "another draw": lambda asked, luck: replace(asked, redraw=luck.randrange(1, 1 << 20)),
+    "another draw": lambda asked, luck: replace(asked, resample=luck.randrange(1, 1 << 20)),
     "other layers": lambda asked, luck: replace(asked, layers=luck.choice(("01", "ff", "zz", "0" * 300))),
     "a round beyond the last": lambda asked, luck: replace(asked, round=luck.choice((-1, 20_001, 1 << 40))),
     "too few values": lambda asked, luck: replace(asked, payload=bytes(asked.payload)[: -4 * luck.randrange(1, 50)]),

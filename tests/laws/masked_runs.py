@@ -28,7 +28,7 @@ def unmasked(plan: Plan) -> Plan:
 
 
 def reference(
-    plan: Plan, contributors: Callable[[int], str], redraws: dict[tuple[str, int], int] | None = None
+    plan: Plan, contributors: Callable[[int], str], resamples: dict[tuple[str, int], int] | None = None
 ) -> Vector:
     """What a run has to end in, without any message: plain integers in the plainest order."""
     manifest = manifest_of(plan)
@@ -38,7 +38,7 @@ def reference(
     number = 0
     while (stage := stage_at(plan, number, course.training_rounds)) is not None:
         exchange = exchanges.of(number, stage, layers_at(plan, course, number))
-        sums = summed(plan, exchange, number, contributors(number), parameters, redraws or {})
+        sums = summed(plan, exchange, number, contributors(number), parameters, resamples or {})
         if stage is Stage.TRAINING:
             apply_rule(plan, manifest, sums, parameters, state)
         course = follow(plan, manifest, course, number, sums)
@@ -47,17 +47,17 @@ def reference(
 
 
 def summed(
-    plan: Plan, exchange: Exchange, number: int, sites: str, parameters: Vector, redraws: dict[tuple[str, int], int]
+    plan: Plan, exchange: Exchange, number: int, sites: str, parameters: Vector, resamples: dict[tuple[str, int], int]
 ) -> Sums:
     """The sums of one round over these sites."""
     received = picked(manifest_of(plan), exchange.up, parameters)
     totals, changes = dict.fromkeys((scalar.name for scalar in exchange.scalars), 0), []
     for site in sites:
-        redraw = redraws.get((site, number), 0)
+        resample = resamples.get((site, number), 0)
         rows = rows_of(site) / largest_weight(plan) if plan.weighting.name == "rows" else 1.0
-        changes.append(encoded(plan, change_of(site, number, redraw, received), rows))
+        changes.append(encoded(plan, change_of(site, number, resample, received), rows))
         for scalar, value in zip(exchange.scalars, measured_by(site, number, exchange).values(), strict=True):
-            totals[scalar.name] += 0 if redraw and scalar.occasion.travels_once else value
+            totals[scalar.name] += 0 if resample and scalar.occasion.travels_once else value
     changed = np.sum(changes, axis=0, dtype=np.int32)
     return Sums(exchange=exchange, contributors=len(sites), changes=changed, scalars=totals)
 

@@ -113,8 +113,8 @@ def _permits(history: History, site: str, run: str, listing: Listing, mark: Mark
     ledger, others = ledgers_of(holder, run, listing)
     known = ledger.steps.get(mark.step)
     again = next((entry for entry in known.masked if entry.contributors == sites), None) if known else None
-    redraw = mark.attempt if again is None else again.redraw
-    ask, vector = Ask(mark, _digest(run, mark.step), sites, redraw), _digest(site, run, mark.step, redraw)
+    resample = mark.attempt if again is None else again.resample
+    ask, vector = Ask(mark, _digest(run, mark.step), sites, resample), _digest(site, run, mark.step, resample)
     compared = Comparison(history.smallest, others)
     try:
         frozen = ledger.freeze(ask, _digest(run, mark, sites), vector, compared, history.budget)

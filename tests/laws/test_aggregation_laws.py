@@ -109,7 +109,7 @@ def contributions(made: Study) -> dict[str, list[bytes]]:
         weight = made.rows[site] if made.plan.weighting.name == "rows" else 1
         scalars = [min(weight, scalar.bound) for scalar in made.exchange.scalars if scalar.name != ROWS]
         payload = change.astype("<f4").tobytes() + np.array(scalars, "<i8").tobytes()
-        built = builder.build(b"p" * 32, made.exchange, memoryview(payload), rows=made.rows[site], redraw=0)
+        built = builder.build(b"p" * 32, made.exchange, memoryview(payload), rows=made.rows[site], resample=0)
         chunks[site] = [bytes(made.layout.body(built.buffer, index)) for index in range(made.layout.chunks)]
     return chunks
 

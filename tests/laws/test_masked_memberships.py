@@ -28,7 +28,9 @@ def contributors_of(network: Network, site: str = "a") -> dict[int, str]:
 
 def draws_of(network: Network) -> dict[tuple[str, int], int]:
     """Which draw of each step every site trained last."""
-    return {(name, number): redraw for name, site in network.sites.items() for number, redraw in site.trainer.trained}
+    return {
+        (name, number): resample for name, site in network.sites.items() for number, resample in site.trainer.trained
+    }
 
 
 @pytest.mark.parametrize("aggregate", SCHEDULES)

@@ -25,8 +25,8 @@ from tests.site_agent.trainer.methods.tiny import Federation, scalars_of
 by_method = pytest.mark.parametrize("name", NAMES)
 
 
-def _federation(plan: Plan, redraw_budget: int = 0) -> Federation:
-    return Federation(plan, {site: rows_at(site) for site in SITES}, redraw_budget=redraw_budget)
+def _federation(plan: Plan, resample_budget: int = 0) -> Federation:
+    return Federation(plan, {site: rows_at(site) for site in SITES}, resample_budget=resample_budget)
 
 
 def _bits(state: State) -> dict[str, bytes]:
@@ -115,12 +115,12 @@ def _first_training_rounds(federation: Federation, count: int) -> int:
 def test_a_round_resampled_starts_where_the_round_started(name: str) -> None:
     """Another draw gives another answer, the same draw the same bits; what follows is as if nothing had been."""
     plan = catalogue_plan(name, dropout=0.2)
-    disturbed, quiet = _federation(plan, redraw_budget=2), _federation(plan)
+    disturbed, quiet = _federation(plan, resample_budget=2), _federation(plan)
     number = _first_training_rounds(disturbed, 1)
     assert _first_training_rounds(quiet, 1) == number
     study, down = disturbed.studies["ahus"], disturbed.down(number)
 
-    draws = [study.train(disturbed.asked(number, redraw), down) for redraw in (0, 1, 2, 1, 0)]
+    draws = [study.train(disturbed.asked(number, resample), down) for resample in (0, 1, 2, 1, 0)]
 
     undisturbed = quiet.studies["ahus"].train(quiet.asked(number), down)
     assert _payload(draws[0]) == _payload(undisturbed) == _payload(draws[4])

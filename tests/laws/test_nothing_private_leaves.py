@@ -118,7 +118,7 @@ class Watched(ScriptedSocket):
             assert isinstance(trained, Trained), trained
             position = number.to_bytes(32, "little")
             payload = memoryview(trained.payload)
-            built = gate.build(position, offered.exchange, payload, rows=trained.rows, redraw=0)
+            built = gate.build(position, offered.exchange, payload, rows=trained.rows, resample=0)
             self.run.begin_sum(number, ["ahus"])
             for chunk in gate.release(built, Bind(number, 0, ("ahus",), 0)):
                 self.released.append(bytes(chunk.body))

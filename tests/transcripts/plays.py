@@ -185,7 +185,7 @@ def tell(effect: Effect) -> str:
             return f"offer {number}.{attempt} to {names(sites)}"
         case BindRound(sites=sites, contributors=contributors, round=number, attempt=attempt, resumes=resumes):
             how = "resume" if resumes else "bind"
-            draw = f", draw {effect.redraw}" if effect.redraw else ""
+            draw = f", draw {effect.resample}" if effect.resample else ""
             return f"{how} {number}.{attempt} of {names(contributors)} to {names(sites)}{draw}"
         case CloseRound(round=number, contributors=contributors):
             return f"close {number} of {names(contributors)}"

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from protos.masking import ledger as module
 from protos.masking.answered_sets import Listing, listing_of_equals
-from protos.masking.ledger import Ask, Comparison, Compute, DrawAfresh, Ledger, Mark, Repeat
+from protos.masking.ledger import Ask, Comparison, Compute, Ledger, Mark, Repeat, Resample
 from protos.masking.ledger_lines import check_of
 from protos.masking.masking_refusals import MaskingRefused, Reason
 
@@ -26,8 +26,10 @@ def _hash(text: object) -> bytes:
     return hashlib.sha256(str(text).encode()).digest()
 
 
-def _ask(step: int, attempt: int, contributors: tuple[str, ...] = ALL, position: object = None, redraw: int = 0) -> Ask:
-    return Ask(Mark(step, attempt), _hash(step if position is None else position), contributors, redraw)
+def _ask(
+    step: int, attempt: int, contributors: tuple[str, ...] = ALL, position: object = None, resample: int = 0
+) -> Ask:
+    return Ask(Mark(step, attempt), _hash(step if position is None else position), contributors, resample)
 
 
 def _begun() -> Ledger:
@@ -39,7 +41,7 @@ ATTACKS = [
     ("the same attempt again", _ask(4, 1), "vector 4", Reason.NOT_INCREASING),
     ("an earlier attempt", _ask(4, 0), "vector 4", Reason.NOT_INCREASING),
     ("other bytes sent down", _ask(4, 2, position="other"), "vector 4", Reason.OTHER_POSITION),
-    ("a smaller set", _ask(4, 2, FEWER, redraw=2), "vector 4b", Reason.OTHER_SET),
+    ("a smaller set", _ask(4, 2, FEWER, resample=2), "vector 4b", Reason.OTHER_SET),
     ("a retrained vector", _ask(4, 2), "vector 4b", Reason.OTHER_VECTOR),
 ]
 
@@ -89,7 +91,7 @@ def test_a_remembered_step_comes_again_only_as_it_was() -> None:
         for ask, vector, reason in (
             (_ask(step, step), ("vector", step), Reason.NOT_INCREASING),
             (_ask(step, step + 1, position="other"), ("vector", step), Reason.OTHER_POSITION),
-            (_ask(step, step + 1, FEWER, redraw=step + 1), "resampled", Reason.OTHER_SET),
+            (_ask(step, step + 1, FEWER, resample=step + 1), "resampled", Reason.OTHER_SET),
             (again, "retrained", Reason.OTHER_VECTOR),
         ):
             with pytest.raises(MaskingRefused) as refused:
@@ -123,21 +125,21 @@ def test_the_same_set_repeats_the_same_vector_under_a_new_attempt() -> None:
 def test_another_set_costs_budget_and_needs_a_vector_resampled() -> None:
     """With room in the budget the site goes on, never with a vector that it masked for another set."""
     ledger = _begun()
-    ask = _ask(4, 2, FEWER, redraw=2)
+    ask = _ask(4, 2, FEWER, resample=2)
 
-    assert ledger.permit(ask, ALONE, budget=1) == DrawAfresh(2)
+    assert ledger.permit(ask, ALONE, budget=1) == Resample(2)
     with pytest.raises(MaskingRefused) as ordinary:
         ledger.permit(_ask(4, 2, FEWER), ALONE, budget=1)
     with pytest.raises(MaskingRefused) as same:
         ledger.freeze(ask, _hash("context"), _hash("vector 4"), ALONE, budget=1)
     after = ledger.freeze(ask, _hash("context"), _hash("vector 4 again"), ALONE, budget=1)
     with pytest.raises(MaskingRefused) as spent:
-        after.permit(_ask(4, 3, OTHERS, redraw=3), ALONE, budget=1)
+        after.permit(_ask(4, 3, OTHERS, resample=3), ALONE, budget=1)
 
     assert ordinary.value.reason is Reason.SAME_VECTOR
     assert same.value.reason is Reason.SAME_VECTOR
     assert spent.value.reason is Reason.BUDGET_SPENT
-    assert after.permit(_ask(4, 3, FEWER, redraw=2), ALONE) == Repeat(_hash("vector 4 again"), 2)
+    assert after.permit(_ask(4, 3, FEWER, resample=2), ALONE) == Repeat(_hash("vector 4 again"), 2)
     assert after.permit(_ask(4, 3, ALL), ALONE) == Repeat(_hash("vector 4"), 0)
     assert after.permit(_ask(5, 0, OTHERS), ALONE, budget=2) == Compute()
 
@@ -209,14 +211,14 @@ def test_a_number_with_too_few_contributors_is_refused_whatever_the_budget() -> 
 
 def test_the_budget_counts_over_steps_and_restarts() -> None:
     """A run has one budget: neither a new step nor a restart fills it again."""
-    ledger = _begun().freeze(_ask(4, 2, FEWER, redraw=2), _hash(1), _hash(2), ALONE, budget=1)
+    ledger = _begun().freeze(_ask(4, 2, FEWER, resample=2), _hash(1), _hash(2), ALONE, budget=1)
     ledger = Ledger.from_text(ledger.to_text(), "run-1").freeze(_ask(5, 0), _hash(3), _hash(4), ALONE)
 
     with pytest.raises(MaskingRefused) as refused:
         ledger.permit(_ask(5, 1, FEWER), ALONE, budget=1)
 
     assert refused.value.reason is Reason.BUDGET_SPENT
-    assert ledger.permit(_ask(5, 1, FEWER, redraw=1), ALONE, budget=2) == DrawAfresh(1)
+    assert ledger.permit(_ask(5, 1, FEWER, resample=1), ALONE, budget=2) == Resample(1)
 
 
 def test_a_retransmission_is_the_kept_bytes_under_the_open_context(weakened: Any) -> None:
@@ -253,12 +255,12 @@ def test_a_ledger_that_was_rolled_back_is_refused(weakened: Any) -> None:
         old.refuse_if_older(new.last)
     # The differencing that the check prevents: what was masked for all is masked for fewer, undisguised.
     assert old.permit(_ask(5, 0, FEWER), ALONE, budget=1) == Compute()
-    assert new.permit(_ask(5, 1, FEWER, redraw=1), ALONE, budget=1) == DrawAfresh(1)
+    assert new.permit(_ask(5, 1, FEWER, resample=1), ALONE, budget=1) == Resample(1)
 
 
 def test_text_gives_the_ledger_back_without_what_was_open() -> None:
     """Reading what was written loses nothing but the right to retransmit."""
-    ledger = _begun().freeze(_ask(4, 2, FEWER, redraw=2), _hash(1), _hash(2), ALONE, budget=1)
+    ledger = _begun().freeze(_ask(4, 2, FEWER, resample=2), _hash(1), _hash(2), ALONE, budget=1)
 
     for state in (Ledger("run-1"), _begun(), ledger):
         assert Ledger.from_text(state.to_text(), "run-1") == replace(state, open=None)
@@ -329,8 +331,8 @@ def test_whatever_a_coordinator_asks_for_no_two_vectors_can_be_played_off(asks: 
     The number of sets beyond the first of each step never passes the budget.
     """
     ledger, taken = Ledger("run-1"), []
-    for step, attempt, contributors, sent_down, vector, redraw, is_restarted in asks:
-        ask = _ask(step, attempt, contributors, position=(step, sent_down), redraw=redraw)
+    for step, attempt, contributors, sent_down, vector, resample, is_restarted in asks:
+        ask = _ask(step, attempt, contributors, position=(step, sent_down), resample=resample)
         try:
             ledger = ledger.freeze(ask, _hash((step, attempt)), _hash(vector), ALONE, budget)
             taken.append((step, attempt, sent_down, contributors, vector))

@@ -46,7 +46,7 @@ def exchange_of(plan: Plan, number: int = 0, stage: Stage = Stage.TRAINING, laye
 
 def built(gate: Gate, plan: Plan, change: npt.NDArray[np.float32], rows: int = 0) -> Contribution:
     """The contribution for a change in a round without scalars of the trainer's."""
-    return gate.build(POSITION, exchange_of(plan), memoryview(change.astype("<f4")).cast("B"), rows=rows, redraw=0)
+    return gate.build(POSITION, exchange_of(plan), memoryview(change.astype("<f4")).cast("B"), rows=rows, resample=0)
 
 
 def answer(change: npt.ArrayLike, scalars: Sequence[int]) -> memoryview:
@@ -154,7 +154,7 @@ def test_scalars_travel_behind_the_changes_in_the_manifests_order(tmp_path: Path
     assert [scalar.name for scalar in exchange.scalars] == ["rows", *FIGURES]
 
     contribution = gate_for(plan, audit, tmp_path).build(
-        POSITION, exchange, answer(np.ones(10), (8, 1 << 33, 1)), rows=16, redraw=0
+        POSITION, exchange, answer(np.ones(10), (8, 1 << 33, 1)), rows=16, resample=0
     )
 
     assert words(contribution) == [16, 8, 1 << 33, 1]
@@ -170,7 +170,7 @@ def test_a_scalar_outside_its_bound_never_leaves(tmp_path: Path, audit: AuditLog
     scalars[place] = exchange.scalars[place].bound + 1 if beyond > 0 else beyond
 
     with pytest.raises(GateRefusal) as refusal:
-        gate_for(plan, audit, tmp_path).build(POSITION, exchange, answer(np.ones(10), scalars), rows=0, redraw=0)
+        gate_for(plan, audit, tmp_path).build(POSITION, exchange, answer(np.ones(10), scalars), rows=0, resample=0)
 
     assert (refusal.value.reason, refusal.value.tensor) == (SiteReason.TRAINER_FAILED, "")
     assert FIGURES[place] in refusal.value.what
@@ -186,7 +186,7 @@ def test_a_scalar_at_its_bound_leaves(tmp_path: Path, audit: AuditLog, place: in
     scalars[place] = exchange.scalars[place].bound
 
     contribution = gate_for(plan, audit, tmp_path).build(
-        POSITION, exchange, answer(np.ones(10), scalars), rows=0, redraw=0
+        POSITION, exchange, answer(np.ones(10), scalars), rows=0, resample=0
     )
 
     assert words(contribution) == scalars
@@ -199,7 +199,7 @@ def test_too_few_or_too_many_scalars_are_refused(tmp_path: Path, audit: AuditLog
 
     with pytest.raises(GateRefusal) as refusal:
         gate_for(plan, audit, tmp_path).build(
-            POSITION, exchange_of(plan, number=1), answer(np.ones(10), [0] * count), rows=0, redraw=0
+            POSITION, exchange_of(plan, number=1), answer(np.ones(10), [0] * count), rows=0, resample=0
         )
 
     assert refusal.value.reason is SiteReason.NETWORK_DIFFERS
@@ -210,7 +210,7 @@ def test_another_draw_does_not_repeat_what_was_measured(tmp_path: Path, audit: A
     plan = plan_with(made_up_identities(), changes=MEASURING | ROWS)
 
     contribution = gate_for(plan, audit, tmp_path).build(
-        POSITION, exchange_of(plan, number=1), answer(np.ones(10), (8, 1 << 33, 1)), rows=16, redraw=3
+        POSITION, exchange_of(plan, number=1), answer(np.ones(10), (8, 1 << 33, 1)), rows=16, resample=3
     )
 
     assert words(contribution) == [16, 0, 0, 0]
@@ -222,11 +222,11 @@ def test_a_round_that_measures_carries_no_change(tmp_path: Path, audit: AuditLog
     exchange = exchange_of(plan, number=3, stage=Stage.VALIDATION)
     gate = gate_for(plan, audit, tmp_path)
 
-    contribution = gate.build(POSITION, exchange, answer([], (1, 2, 1)), rows=0, redraw=0)
+    contribution = gate.build(POSITION, exchange, answer([], (1, 2, 1)), rows=0, resample=0)
 
     assert (words(contribution), len(contribution.buffer)) == ([1, 2, 1], 32)
     with pytest.raises(GateRefusal):
-        gate.build(POSITION, exchange, answer([1.0], (1, 2, 1)), rows=0, redraw=0)
+        gate.build(POSITION, exchange, answer([1.0], (1, 2, 1)), rows=0, resample=0)
 
 
 def test_a_layer_that_is_not_due_does_not_leave(tmp_path: Path, audit: AuditLog) -> None:
@@ -235,11 +235,11 @@ def test_a_layer_that_is_not_due_does_not_leave(tmp_path: Path, audit: AuditLog)
     exchange = exchange_of(plan, number=2, layers=b"\x01")
     gate = gate_for(plan, audit, tmp_path)
 
-    contribution = gate.build(POSITION, exchange, answer(np.ones(3), ()), rows=0, redraw=0)
+    contribution = gate.build(POSITION, exchange, answer(np.ones(3), ()), rows=0, resample=0)
 
     assert len(contribution.buffer) == 8 + 3 * 4
     with pytest.raises(GateRefusal):
-        gate.build(POSITION, exchange, answer(np.ones(10), ()), rows=0, redraw=0)
+        gate.build(POSITION, exchange, answer(np.ones(10), ()), rows=0, resample=0)
 
 
 def test_the_log_says_what_a_round_was_for(audit: AuditLog, tmp_path: Path) -> None:
@@ -248,7 +248,7 @@ def test_the_log_says_what_a_round_was_for(audit: AuditLog, tmp_path: Path) -> N
     gate = gate_for(plan, audit, tmp_path)
     exchange = exchange_of(plan, number=3, stage=Stage.VALIDATION)
 
-    gate.release(gate.build(POSITION, exchange, answer([], (1, 2, 1)), rows=0, redraw=0), Bind(3, 0, tuple(SITES), 0))
+    gate.release(gate.build(POSITION, exchange, answer([], (1, 2, 1)), rows=0, resample=0), Bind(3, 0, tuple(SITES), 0))
 
     (record,) = records(tmp_path / "audit.log")
     wanted = {

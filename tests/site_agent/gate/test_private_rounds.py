@@ -45,7 +45,7 @@ def built(number: int, audit: AuditLog, state: Path, *, plan: Plan = PLAN, large
     exchange = Exchanges(plan, manifest_of(plan)).of(number, Stage.TRAINING, b"")
     gate = gate_for(plan, audit, state, policy=policy(largest), site="ahus", masking=object())  # type: ignore[arg-type]
     payload = memoryview(np.zeros(len(exchange.scalars), "<i8").tobytes())
-    return gate.build(_position(number), exchange, payload, rows=0, redraw=0)
+    return gate.build(_position(number), exchange, payload, rows=0, resample=0)
 
 
 def _position(number: int) -> bytes:
@@ -87,7 +87,7 @@ def test_a_draw_beyond_the_rounds_of_the_plan_pays_again(tmp_path: Path, audit: 
     exchange = Exchanges(PLAN, manifest_of(PLAN)).of(0, Stage.TRAINING, b"")
     gate = gate_for(PLAN, audit, tmp_path, policy=policy(9.0), site="ahus", masking=object())  # type: ignore[arg-type]
     payload = memoryview(np.zeros(len(exchange.scalars), "<i8").tobytes())
-    gate.build(bytes([99]) * 32, exchange, payload, rows=0, redraw=0)
+    gate.build(bytes([99]) * 32, exchange, payload, rows=0, resample=0)
     assert spent(tmp_path, audit) == [1.0, 1.0]
 
 

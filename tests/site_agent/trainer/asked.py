@@ -74,13 +74,13 @@ def as_bytes(vector: Vector) -> memoryview:
 def question(number: int, stage: int, payload: bytes | memoryview, layers: str = "", best: int = -1) -> Train:
     """A round of any stage; nothing is saved after it."""
     return Train(
-        round=number, redraw=0, stage=stage, layers=layers, best_round=best, saves=False, oldest=0, payload=payload
+        round=number, resample=0, stage=stage, layers=layers, best_round=best, saves=False, oldest=0, payload=payload
     )
 
 
-def train(number: int, payload: bytes | memoryview, redraw: int = 0) -> Train:
+def train(number: int, payload: bytes | memoryview, resample: int = 0) -> Train:
     """A training round in which all layers take part."""
-    return replace(question(number, int(Stage.TRAINING), payload), redraw=redraw)
+    return replace(question(number, int(Stage.TRAINING), payload), resample=resample)
 
 
 def conclude(number: int, payload: bytes | memoryview) -> Conclude:

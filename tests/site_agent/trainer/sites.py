@@ -159,9 +159,9 @@ def first_values(plan: Plan, study: Study) -> Vector:
     return study.manifest.initial_parameters(plan.seed)
 
 
-def change_of(study: Study, number: int, shared: Vector, redraw: int = 0) -> Vector:
+def change_of(study: Study, number: int, shared: Vector, resample: int = 0) -> Vector:
     """What leaves the trainer in a training round of a method without scalars."""
-    answer = study.train(Asked(round=number, redraw=redraw), shared)
+    answer = study.train(Asked(round=number, resample=resample), shared)
     assert answer.scalars == ()
     return answer.changes
 

@@ -31,7 +31,7 @@ def test_over_any_sequence_the_answers_stay_within_rounds_and_budget(tmp_path: P
             memory.admit(question)
         except MalformedMessage:
             continue
-        answered.add((question.round, question.redraw, bytes(question.payload)))
+        answered.add((question.round, question.resample, bytes(question.payload)))
 
     assert len(answered) <= len({number for number, _, _ in answered}) + budget
     assert len(answered) == 5 + budget

@@ -77,9 +77,9 @@ def _plan(method: dict[str, Any]) -> Plan:
     )  # fmt: skip
 
 
-def _federation(method: dict[str, Any], module: Path, redraw_budget: int = 0) -> Federation:
+def _federation(method: dict[str, Any], module: Path, resample_budget: int = 0) -> Federation:
     rows = {site: rows_at(site) for site in ("ahus", "berlin")}
-    return Federation(_plan(method), rows, own_module=module, redraw_budget=redraw_budget)
+    return Federation(_plan(method), rows, own_module=module, resample_budget=resample_budget)
 
 
 def _used(study: Study) -> dict[str, bytes]:
@@ -113,20 +113,20 @@ def test_only_the_listed_tensors_leave(method: dict[str, Any], module: Path) -> 
 @by_method
 def test_a_round_resampled_leaves_no_trace_in_its_buffers(method: dict[str, Any], module: Path) -> None:
     """Two draws and the first one again: answer, model and running means are as if made once."""
-    redrawn, quiet = _federation(method, module, redraw_budget=2), _federation(method, module)
+    resampled, quiet = _federation(method, module, resample_budget=2), _federation(method, module)
     for number in range(2):
-        for each in (redrawn, quiet):
+        for each in (resampled, quiet):
             each.round(number)
     down = quiet.down(2)
 
-    draws = [redrawn.studies["ahus"].train(redrawn.asked(2, redraw), down) for redraw in (0, 5, 0)]
+    draws = [resampled.studies["ahus"].train(resampled.asked(2, resample), down) for resample in (0, 5, 0)]
     once = quiet.studies["ahus"].train(quiet.asked(2), down)
 
     assert draws[0].changes.tobytes() == draws[2].changes.tobytes() == once.changes.tobytes()
-    assert _used(redrawn.studies["ahus"]) == _used(quiet.studies["ahus"])
-    for each in (redrawn, quiet):
+    assert _used(resampled.studies["ahus"]) == _used(quiet.studies["ahus"])
+    for each in (resampled, quiet):
         each.studies["ahus"].close(at_the_end(each.plan), each.run.parameters.copy())
-    assert _used(redrawn.studies["ahus"]) == _used(quiet.studies["ahus"])
+    assert _used(resampled.studies["ahus"]) == _used(quiet.studies["ahus"])
 
 
 @by_method

@@ -244,7 +244,7 @@ def test_a_round_resampled_starts_where_the_round_started(tmp_path: Path, aggreg
     shared = shared + change_of(study, 0, shared)
     change_of(undisturbed, 0, first_values(plan, study))
 
-    draws = [change_of(study, 1, shared, redraw) for redraw in (0, 1, 2, 1, 0)]
+    draws = [change_of(study, 1, shared, resample) for resample in (0, 1, 2, 1, 0)]
 
     np.testing.assert_array_equal(draws[0], change_of(undisturbed, 1, shared))
     np.testing.assert_array_equal(draws[0], draws[4])

@@ -44,7 +44,7 @@ class _Coordinated(ScriptedSocket):
             assert isinstance(trained, Trained)
             assert len(trained.payload) == payload_bytes(offered.exchange)
             assert (trained.rows > 0) == (stage is Stage.TRAINING)
-            built = builder.build(b"", offered.exchange, memoryview(trained.payload), rows=trained.rows, redraw=0)
+            built = builder.build(b"", offered.exchange, memoryview(trained.payload), rows=trained.rows, resample=0)
             self.run.begin_sum(number, ["ahus"])
             for index in range(offered.exchange.layout.chunks):
                 self.run.running_sum.add("ahus", index, offered.exchange.layout.body(built.buffer, index))

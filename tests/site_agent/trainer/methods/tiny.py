@@ -98,9 +98,9 @@ class Federation:
         # Nothing is released here, so no record is written.
         self._builder = Builder(plan, trains=True, smallest_rows=1)
 
-    def asked(self, number: int, redraw: int = 0) -> Asked:
+    def asked(self, number: int, resample: int = 0) -> Asked:
         """What the coordinator asks for in a round."""
-        return asked_by(self.run.offered(number).offer, redraw)
+        return asked_by(self.run.offered(number).offer, resample)
 
     def down(self, number: int) -> Vector:
         """What it sends down for it."""
@@ -120,7 +120,7 @@ class Federation:
         for name, answer in answers.items():
             payload = answer.changes.tobytes() + np.array(answer.scalars, "<i8").tobytes()
             rows = self.studies[name].rows if offered.offer.stage is Stage.TRAINING else 0
-            built = self._builder.build(b"", offered.exchange, memoryview(payload), rows=rows, redraw=0)
+            built = self._builder.build(b"", offered.exchange, memoryview(payload), rows=rows, resample=0)
             for index in range(offered.exchange.layout.chunks):
                 self.run.running_sum.add(name, index, offered.exchange.layout.body(built.buffer, index))
         assert self.run.is_consistent

@@ -109,8 +109,8 @@ def test_a_private_round_is_never_drawn_again() -> None:
     study = studies["va"]
     start = study.manifest.initial_parameters(plan.seed)
 
-    with pytest.raises(MalformedMessage, match="a private round to be drawn again"):
-        study.train(Asked(round=0, redraw=1), start)
+    with pytest.raises(MalformedMessage, match="a private round to be resampled"):
+        study.train(Asked(round=0, resample=1), start)
     assert not has_placebo(plan)
 
 
