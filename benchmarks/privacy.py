@@ -243,7 +243,7 @@ def play_round(collection: Collection, studies: Mapping[str, PriorStudy], number
     collection.begin(number)
     for name, study in studies.items():
         answer = study.train(asked, np.array(offered.values))
-        collection.add(name, number, Part(changes=answer.changes, scalars=answer.scalars, rows=0))
+        collection.add(name, number, Part(updates=answer.updates, scalars=answer.scalars, rows=0))
     collection.close(number)
 
 

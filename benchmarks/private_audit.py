@@ -109,7 +109,7 @@ def audited_training(plan: Plan, seed: int, deviations: float = 1.0) -> Audited:
         others = np.array(clipped_gradients(layers, training.promise.clip, *known, None))
         scores -= (noisy - others)[:CANARIES] / PRIVATE_SCALE
         scalars = dict(zip(training.names, noisy.tolist(), strict=True))
-        found = Sums(exchange=exchange, contributors=4, changes=np.empty(0, np.int32), scalars=scalars)
+        found = Sums(exchange=exchange, contributors=4, updates=np.empty(0, np.int32), scalars=scalars)
         apply_rule(plan, manifest, found, parameters, state)
     return Audited(scores=scores, is_in=is_in)
 

@@ -171,7 +171,7 @@ def trained_area(plan: Plan, rows: PooledRows, kind: Kind, sites: int) -> float:
         terms = clipped_gradients(layers_of(plan, parameters), training.promise.clip, features, outcomes, None)
         noisy = np.array(terms) + noise_of(plan, kind, sites, len(terms))
         scalars = dict(zip(training.names, (int(number) for number in noisy), strict=True))
-        sums = Sums(exchange=exchange, contributors=sites, changes=np.empty(0, np.int32), scalars=scalars)
+        sums = Sums(exchange=exchange, contributors=sites, updates=np.empty(0, np.int32), scalars=scalars)
         apply_rule(plan, manifest, sums, parameters, {})
     features, outcomes = rows.test
     return float(roc_auc_score(outcomes, _logits(layers_of(plan, parameters), features)))
@@ -276,5 +276,5 @@ def play(collection: Collection, studies: Mapping[str, Study], number: int) -> N
     collection.begin(number)
     for name, study in studies.items():
         answer = study.train(Asked(round=number), np.array(offered.values))
-        collection.add(name, number, Part(changes=answer.changes, scalars=answer.scalars, rows=study.rows))
+        collection.add(name, number, Part(updates=answer.updates, scalars=answer.scalars, rows=study.rows))
     collection.close(number)

@@ -26,9 +26,9 @@ from site_agent.trainer.study import Asked, Study
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Part:
-    """One site's part of one round: changes, float32 in the exchange's order, and its scalars but the row count."""
+    """One site's part of one round: updates, float32 in the exchange's order, and its scalars but the row count."""
 
-    changes: npt.NDArray[np.float32]
+    updates: npt.NDArray[np.float32]
     scalars: Sequence[int]
     rows: int
 
@@ -50,7 +50,7 @@ class Collection:
     def add(self, site: str, round_number: int, part: Part) -> None:
         """Encode a part as the site's gate does, and add it chunk by chunk."""
         offered = self.run.offered(round_number)
-        payload = part.changes.tobytes() + np.array(part.scalars, "<i8").tobytes()
+        payload = part.updates.tobytes() + np.array(part.scalars, "<i8").tobytes()
         here, noise = offered.offer.parameters_digest, None if self.plan.privacy is None else self.noise
         contribution = self._builder.build(
             here, offered.exchange, memoryview(payload), rows=part.rows, resample=0, noise=noise
@@ -85,7 +85,7 @@ def run_rounds(plan: Plan, studies: Mapping[str, Study | PriorStudy]) -> Collect
         for name, study in studies.items():
             answer = study.train(asked_by(offered.offer), np.array(offered.values))
             rows = study.rows if offered.offer.stage is Stage.TRAINING else 0
-            collection.add(name, number, Part(changes=answer.changes, scalars=answer.scalars, rows=rows))
+            collection.add(name, number, Part(updates=answer.updates, scalars=answer.scalars, rows=rows))
         collection.close(number)
     finish, values = run.result()
     for study in studies.values():

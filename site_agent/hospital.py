@@ -79,18 +79,18 @@ class Policy(Document):
         smallest_sites: fewest contributors with whom this site adds up.
         largest_rounds: most rounds of one run.
         largest_megabytes: most that may leave in one run, in units of 1,000,000 bytes.
-        largest_clipping_range: largest magnitude of a change that may leave.
+        largest_clipping_range: largest magnitude of an update that may leave.
         two_sites: has to be said in words where only two sites add up, because each then sees the
-            other's change.
+            other's update.
         lost_site_budget: how many sums this site gives that, beside all earlier sums, isolate fewer sites than
             smallest_sites; counted over all runs. With each of them a coordinator that lied about a loss could
-            compute the change of those few sites in one round. Under `on_lost_site: continue` only.
+            compute the update of those few sites in one round. Under `on_lost_site: continue` only.
         uncounted_runs: names of earlier runs whose sums are not compared with later ones; only for runs that
             used other patients' rows, or whose lost site takes part again under a new identity.
-        federated: patterns of the only tensors whose changes may leave (`*`, `?`, `[abc]`); None for those of the
+        federated: patterns of the only tensors whose updates may leave (`*`, `?`, `[abc]`); None for those of the
             plan's method. One that matches no tensor of a plan's network refuses the plan.
         private: patterns of tensors that never leave, whatever else is said; as above.
-        scalars: patterns of the only numbers that may leave beside changes; None for those that the plan names.
+        scalars: patterns of the only numbers that may leave beside updates; None for those that the plan names.
         smallest_training_rows: with fewer rows this site does not train; the trainer, which has them, counts.
         smallest_cell: no sum of statistics has fewer of this site's rows in it.
         hours: when contributions may leave; None for always. Outside them the site is not connected.

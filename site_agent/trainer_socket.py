@@ -99,7 +99,7 @@ class Prepared:
 class Trained:
     """To the agent: what the round's exchange lets up, and nothing else.
 
-    The payload is the changes as little-endian float32 in the manifest's order, then the exchange's
+    The payload is the updates as little-endian float32 in the manifest's order, then the exchange's
     scalars without "rows" as little-endian int64. `rows` is the number of training rows on the public
     grid, 0 where the plan does not weigh by it.
     """

@@ -34,13 +34,13 @@ class Attack(StrEnum):
     """What a hostile site does."""
 
     FLIP = "trains on flipped labels"
-    SCALE = "sends its change a hundred times"
+    SCALE = "sends its update a hundred times"
     REPLACE = "replaces the mean with a model of flipped labels"
     DRIFT = "moves the mean as its flipped labels want, a round's worth at a time"
-    NOISE = "sends noise of an honest change's size"
+    NOISE = "sends noise of an honest update's size"
     RING = "sends any value of the ring"
     HIDE = "replaces the mean and accepts in the name of the others"
-    REFUSE = "sends an honest change, and refuses in the name of all"
+    REFUSE = "sends an honest update, and refuses in the name of all"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,12 +105,12 @@ def attacked(
             answer = study.train(asked_by(offer), np.array(run.offered(number).values))
             is_honest = attack is None or name != hostile or not first <= number <= last
             if attack is None or is_honest or offer.stage is not Stage.TRAINING:
-                collection.add(name, number, Part(changes=answer.changes, scalars=answer.scalars, rows=0))
+                collection.add(name, number, Part(updates=answer.updates, scalars=answer.scalars, rows=0))
                 continue
-            received = run.offered(number).values[: answer.changes.size]
-            wanted = answer.changes if evil is None else evil - received
-            changes = _sent(attack, wanted, plan, generator)
-            _add(collection, name, number, changes, _votes(attack, len(answer.scalars), generator))
+            received = run.offered(number).values[: answer.updates.size]
+            wanted = answer.updates if evil is None else evil - received
+            updates = _sent(attack, wanted, plan, generator)
+            _add(collection, name, number, updates, _votes(attack, len(answer.scalars), generator))
         collection.close(number)
     finish, values = run.result()
     for study in studies.values():
@@ -143,7 +143,7 @@ def _trained_alone(plan: Plan, own: Dataset, site: str) -> Float32:
     study = Study(alone, own, seeds=Seeds.published(plan.seed, site))
     values = study.manifest.initial_parameters(plan.seed)
     for number in range(plan.schedule.rounds):
-        values = values + study.train(Asked(round=number), values.copy()).changes
+        values = values + study.train(Asked(round=number), values.copy()).updates
     return values
 
 
@@ -164,22 +164,22 @@ def _flipped(own: Dataset) -> Dataset:
     return replace(own, training=wrong(own.training), validation=wrong(own.validation))
 
 
-def _sent(attack: Attack, change: Float32, plan: Plan, generator: np.random.Generator) -> npt.NDArray[np.int32]:
-    """The integers that the hostile site sends for the change that it would have sent as an honest one."""
+def _sent(attack: Attack, update: Float32, plan: Plan, generator: np.random.Generator) -> npt.NDArray[np.int32]:
+    """The integers that the hostile site sends for the update that it would have sent as an honest one."""
     fixed_point, others = FixedPoint(plan.encoding.clipping_range, len(plan.sites)), len(plan.sites) - 1
     match attack:
         case Attack.FLIP | Attack.REFUSE:
-            wanted = change.astype(np.float64)
+            wanted = update.astype(np.float64)
         case Attack.SCALE:
-            wanted = 100.0 * change
+            wanted = 100.0 * update
         case Attack.REPLACE | Attack.HIDE | Attack.DRIFT:
-            wanted = (1.0 + others) * change
+            wanted = (1.0 + others) * update
         case Attack.NOISE:
-            noise = generator.normal(size=change.size)
-            wanted = noise * (np.linalg.norm(change) / max(float(np.linalg.norm(noise)), 1e-12))
+            noise = generator.normal(size=update.size)
+            wanted = noise * (np.linalg.norm(update) / max(float(np.linalg.norm(noise)), 1e-12))
         case Attack.RING:
-            return generator.integers(-(1 << 31), 1 << 31, size=change.size, dtype=np.int64).astype(np.int32)
-    # As far as the sum still passes for one of clipped changes.
+            return generator.integers(-(1 << 31), 1 << 31, size=update.size, dtype=np.int64).astype(np.int32)
+    # As far as the sum still passes for one of clipped updates.
     limit = fixed_point.scale * fixed_point.clipping_range * others
     return np.rint(np.clip(wanted * fixed_point.scale, -limit, limit)).astype(np.int32)
 
@@ -191,7 +191,7 @@ def _votes(attack: Attack, numbers: int, generator: np.random.Generator) -> list
     return [5] + [0] * (numbers - 1) if attack is Attack.HIDE and numbers else [0] * numbers
 
 
-def _add(collection: Collection, site: str, number: int, changes: npt.NDArray[np.int32], scalars: list[int]) -> None:
+def _add(collection: Collection, site: str, number: int, updates: npt.NDArray[np.int32], scalars: list[int]) -> None:
     """Add a vector that no gate has built, chunk by chunk."""
     layout: Layout = collection.run.offered(number).exchange.layout
     buffer = bytearray(layout.total_bytes)
@@ -199,5 +199,5 @@ def _add(collection: Collection, site: str, number: int, changes: npt.NDArray[np
         body = layout.body(buffer, index)
         words = layout.words(body, index)
         words[0], words[1:] = 1, scalars[: len(words) - 1]
-        layout.changes(body, index)[:] = changes[layout.changes_slice(index)]
+        layout.updates(body, index)[:] = updates[layout.updates_slice(index)]
         collection.run.running_sum.add(site, index, body)

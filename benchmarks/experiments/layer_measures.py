@@ -60,8 +60,8 @@ def _trained(name: str, dataset: Dataset, plan: Plan, epochs: int) -> nn.Module:
     member = StackedSite([plan], name, [dataset])
     values = manifest.initial_parameters(plan.seed)[np.newaxis]
     for number in range(epochs):
-        change, _ = member.round(number, Stage.TRAINING, torch.from_numpy(values), [None])
-        values = values + change
+        update, _ = member.round(number, Stage.TRAINING, torch.from_numpy(values), [None])
+        values = values + update
     network = build_network(plan.architecture, len(dataset.columns), dataset.outputs)
     state = {
         tensor.name: torch.from_numpy(values[0, part].astype(np.float32)).reshape(tensor.shape)

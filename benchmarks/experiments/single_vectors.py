@@ -28,19 +28,19 @@ from protos.wire.messages import Stage
 from site_agent.trainer.data.dataset import Dataset
 
 Float32: TypeAlias = npt.NDArray[np.float32]
-# What a site that does harm sends instead of its change, float32 of shape (numbers,).
+# What a site that does harm sends instead of its update, float32 of shape (numbers,).
 Harm: TypeAlias = Callable[[Float32], Float32]
 
 
-def reversed_and_tenfold(change: Float32) -> Float32:
+def reversed_and_tenfold(update: Float32) -> Float32:
     """A site that pulls the others away from where its rows point."""
-    return -10.0 * change
+    return -10.0 * update
 
 
 class VectorRule(Protocol):
     """What stands in for the coordinator; all vectors are of shape (sites, numbers)."""
 
-    def next_values(self, received: Float32, changes: Float32) -> Float32:
+    def next_values(self, received: Float32, updates: Float32) -> Float32:
         """What each site receives next, from what each received and by how much each has changed."""
         ...
 
@@ -48,9 +48,9 @@ class VectorRule(Protocol):
 class Median:
     """Each number is the middle one of the sites'; with an even number of sites the mean of the two."""
 
-    def next_values(self, received: Float32, changes: Float32) -> Float32:
+    def next_values(self, received: Float32, updates: Float32) -> Float32:
         """See VectorRule."""
-        middle = np.median(received + changes, axis=0)
+        middle = np.median(received + updates, axis=0)
         return np.broadcast_to(middle, received.shape).astype(np.float32)
 
 
@@ -60,7 +60,7 @@ class TrimmedMean:
     def __init__(self, trimmed: int) -> None:
         self._trimmed = trimmed
 
-    def next_values(self, received: Float32, changes: Float32) -> Float32:
+    def next_values(self, received: Float32, updates: Float32) -> Float32:
         """See VectorRule.
 
         Raises:
@@ -69,7 +69,7 @@ class TrimmedMean:
         kept = len(received) - 2 * self._trimmed
         if kept < 1:
             raise ValueError(f"of {len(received)} sites {self._trimmed} cannot be left out at either end")
-        ordered = np.sort(received + changes, axis=0)
+        ordered = np.sort(received + updates, axis=0)
         mean = ordered[self._trimmed : self._trimmed + kept].astype(np.float64).mean(axis=0)
         return np.broadcast_to(mean, received.shape).astype(np.float32)
 
@@ -77,27 +77,27 @@ class TrimmedMean:
 class PlainMean:
     """The mean with equal weights, for comparison; a deployment gets it from the sum."""
 
-    def next_values(self, received: Float32, changes: Float32) -> Float32:
+    def next_values(self, received: Float32, updates: Float32) -> Float32:
         """See VectorRule."""
-        mean = (received + changes).astype(np.float64).mean(axis=0)
+        mean = (received + updates).astype(np.float64).mean(axis=0)
         return np.broadcast_to(mean, received.shape).astype(np.float32)
 
 
 class SumOfLayers:
     """Each number is the sum of the sites' own, as the Global Layers paper prints it; it follows from sums."""
 
-    def next_values(self, received: Float32, changes: Float32) -> Float32:
+    def next_values(self, received: Float32, updates: Float32) -> Float32:
         """See VectorRule."""
-        total = (received + changes).astype(np.float64).sum(axis=0)
+        total = (received + updates).astype(np.float64).sum(axis=0)
         return np.broadcast_to(total, received.shape).astype(np.float32)
 
 
-class SumOfChanges:
-    """What was received plus the sum of the changes: a server rate of the number of sites; it follows from sums."""
+class SumOfUpdates:
+    """What was received plus the sum of the updates: a server rate of the number of sites; it follows from sums."""
 
-    def next_values(self, received: Float32, changes: Float32) -> Float32:
+    def next_values(self, received: Float32, updates: Float32) -> Float32:
         """See VectorRule."""
-        total = received[0] + changes.astype(np.float64).sum(axis=0)
+        total = received[0] + updates.astype(np.float64).sum(axis=0)
         return np.broadcast_to(total, received.shape).astype(np.float32)
 
 
@@ -105,7 +105,7 @@ class LayerMixtures(nn.Module):
     """pFedLA: site i receives for each layer a mixture of all sites' own layers, its weights learnt.
 
     A vector for each site goes through one hidden layer with ReLU for each layer of the network, then a linear
-    map and a softmax over the sites. With own vectors y_j, weights a_ij and the site's change c_i from
+    map and a softmax over the sites. With own vectors y_j, weights a_ij and the site's update c_i from
     x_i = sum_j a_ij y_j, one step of plain descent is made on -<c_i, x_i>, so that x_i moves as the site would
     have moved it. Everything in float64; nothing is drawn but the first values.
     """
@@ -137,11 +137,11 @@ class LayerMixtures(nn.Module):
         inner = torch.einsum("lhe,ie->ilh", self.hidden, self.embeddings) + self.hidden_bias
         return functional.softmax(torch.einsum("ljh,ilh->ilj", self.output, inner.relu()) + self.output_bias, dim=-1)
 
-    def next_values(self, received: Float32, changes: Float32) -> Float32:
+    def next_values(self, received: Float32, updates: Float32) -> Float32:
         """See VectorRule."""
         if self._own is not None:  # what was received first came from the plan's seed, not from a mixture
-            self.learn(torch.from_numpy(changes).double())
-        self._own = torch.from_numpy(received + changes).double()
+            self.learn(torch.from_numpy(updates).double())
+        self._own = torch.from_numpy(received + updates).double()
         return self.mixtures(self._own).detach().numpy().astype(np.float32)
 
     def mixtures(self, own: Tensor) -> Tensor:
@@ -152,11 +152,11 @@ class LayerMixtures(nn.Module):
             mixed[:, layer] = weights[:, place] @ own[:, layer]
         return mixed
 
-    def learn(self, changes: Tensor) -> None:
-        """One step for each site along the changes that its mixture has called forth."""
+    def learn(self, updates: Tensor) -> None:
+        """One step for each site along the updates that its mixture has called forth."""
         if self._own is None:
             raise ValueError("no mixture was made yet")
-        loss = -(changes * self.mixtures(self._own)).sum()
+        loss = -(updates * self.mixtures(self._own)).sum()
         inner = list(self.parameters())
         for value, gradient in zip(inner, torch.autograd.grad(loss, inner), strict=True):
             value.data -= self._rate * gradient
@@ -177,7 +177,7 @@ def federate_vectors(
         plans: one for each copy; their method federates everything or named parts, by no other rule than the mean.
         sites: each one's encoded rows, one data set for each copy, of equal sizes.
         build: a copy's rule from its plan, the manifest and the number of sites.
-        harm: what sites that do harm send instead of their change.
+        harm: what sites that do harm send instead of their update.
 
     Raises:
         ValueError: the method is another one.
@@ -194,24 +194,24 @@ def federate_vectors(
     received = dict.fromkeys(members, first)
     unknown: list[int | None] = [None] * len(plans)
     for number in range(plan.rounds):
-        changes = {}
+        updates = {}
         for name, member in members.items():
-            change, _ = member.round(number, Stage.TRAINING, torch.from_numpy(received[name]), unknown)
-            changes[name] = np.stack([harm[name](each) for each in change]) if harm and name in harm else change
-        received = _next(rules, received, changes)
+            update, _ = member.round(number, Stage.TRAINING, torch.from_numpy(received[name]), unknown)
+            updates[name] = np.stack([harm[name](each) for each in update]) if harm and name in harm else update
+        received = _next(rules, received, updates)
     for name, member in members.items():
         member.close(plan.rounds, torch.from_numpy(received[name]), unknown)
     return {name: member.conclude() for name, member in members.items()}
 
 
 def _next(
-    rules: Sequence[VectorRule], received: Mapping[str, Float32], changes: Mapping[str, Float32]
+    rules: Sequence[VectorRule], received: Mapping[str, Float32], updates: Mapping[str, Float32]
 ) -> dict[str, Float32]:
     """Each rule with its own copy's vectors; the result as the sites want it, (copies, numbers) each."""
     names = list(received)
     copies = [
         rule.next_values(
-            np.stack([received[name][copy] for name in names]), np.stack([changes[name][copy] for name in names])
+            np.stack([received[name][copy] for name in names]), np.stack([updates[name][copy] for name in names])
         )
         for copy, rule in enumerate(rules)
     ]

@@ -90,9 +90,9 @@ def federate_stack(
         for collection in collections:
             collection.begin(number)
         for name, member in members.items():
-            changes, scalars = member.round(number, stage, received, best)
+            updates, scalars = member.round(number, stage, received, best)
             for place, collection in enumerate(collections):
-                part = Part(changes=changes[place], scalars=scalars[place], rows=member.rows)
+                part = Part(updates=updates[place], scalars=scalars[place], rows=member.rows)
                 collection.add(name, number, part)
         for collection in collections:
             collection.close(number)
@@ -135,7 +135,7 @@ class StackedSite:
     def round(
         self, number: int, stage: Stage, received: Tensor, best: Sequence[int | None]
     ) -> tuple[npt.NDArray[np.float32], list[list[int]]]:
-        """One round: the copies' changes, float32 (copies, numbers), and each one's scalars but the row count."""
+        """One round: the copies' updates, float32 (copies, numbers), and each one's scalars but the row count."""
         copies = len(received)
         if stage is Stage.VALIDATION:
             self.close(number, received, best)
@@ -149,8 +149,8 @@ class StackedSite:
             self._measure(number)
         local = self._training.local
         local.train_round(plan.schedule.steps_per_round, values, controls if controls.numel() else None)
-        change = self._training.flat.change(values).numpy()
-        return change, self._scalars(copies, is_due=plan.measures_validation and is_measured(plan, number))
+        update = self._training.flat.update(values).numpy()
+        return update, self._scalars(copies, is_due=plan.measures_validation and is_measured(plan, number))
 
     def close(self, number: int, received: Tensor, best: Sequence[int | None]) -> None:
         """Take in the last aggregates and measure them, once."""

@@ -113,9 +113,9 @@ class Bodies:
 
     def _made(self, index: int) -> memoryview:
         body = memoryview(bytearray(self.layout.chunk_bytes(index)))
-        words, changes = self.layout.words(body, index), self.layout.changes(body, index)
+        words, updates = self.layout.words(body, index), self.layout.updates(body, index)
         words[0], words[1:] = 1, 0
-        self._encoding.encode(np.ones(changes.size, np.float32), 1.0, changes)
+        self._encoding.encode(np.ones(updates.size, np.float32), 1.0, updates)
         return body
 
 

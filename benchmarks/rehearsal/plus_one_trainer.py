@@ -1,7 +1,7 @@
 """A trainer that returns its input plus one: `plus_one_trainer.py SOCKET PARAMETERS ROUNDS`.
 
 It speaks the trainer socket on a Unix socket like the trainer of a hospital, and loads no tensor library. The
-change from the input to the input plus one is 1 everywhere, so it is made once. Before it takes in
+update from the input to the input plus one is 1 everywhere, so it is made once. Before it takes in
 the last aggregate it prints a line and waits for one, so that whoever measures finds every
 process at rest with its work done.
 """
@@ -23,7 +23,7 @@ from site_agent.trainer_socket import Agreed, Check, Conclude, Message, Prepare,
 def main() -> None:
     """Answer one agent until it goes."""
     place, parameters, rounds = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
-    change = np.ones(parameters, np.float32)
+    update = np.ones(parameters, np.float32)
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
         listener.bind(place)
         listener.listen(1)
@@ -31,10 +31,10 @@ def main() -> None:
         trainer_socket = TrainerEnd(listener.accept()[0])
     trainer_socket.largest_payload = max(4 * parameters, LARGEST_PLAN_BYTES)
     while (question := trainer_socket.receive()) is not None:
-        trainer_socket.send(_answer(question, change, rounds))
+        trainer_socket.send(_answer(question, update, rounds))
 
 
-def _answer(question: Message, change: npt.NDArray[np.float32], rounds: int) -> Message:
+def _answer(question: Message, update: npt.NDArray[np.float32], rounds: int) -> Message:
     match question:
         case Check():
             return Agreed()
@@ -43,9 +43,9 @@ def _answer(question: Message, change: npt.NDArray[np.float32], rounds: int) -> 
         case Train(round=number, payload=payload):
             received = np.frombuffer(payload, "<f4")
             # The ends alone, because reading the whole would be this trainer's cost, not the round's.
-            assert received.size == change.size
+            assert received.size == update.size
             assert received[0] == received[-1] == number
-            return Trained(number, 0, memoryview(change).cast("B"))
+            return Trained(number, 0, memoryview(update).cast("B"))
         case Conclude(payload=payload):
             assert bool((np.frombuffer(payload, "<f4") == rounds).all())
             print("concluding", flush=True)

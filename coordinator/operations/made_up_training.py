@@ -86,8 +86,8 @@ def _area(
         sums += 0.0 if noise is None else noise.normal(0.0, training.deviation, len(sums))
         numbers = np.rint(sums * PRIVATE_SCALE).astype(np.int64).tolist()
         scalars = dict(zip(training.names, numbers, strict=True))
-        changes = np.empty(0, np.int32)
-        apply_rule(plan, manifest, Sums(exchange=exchange, contributors=plan.quorum, changes=changes, scalars=scalars),
+        updates = np.empty(0, np.int32)
+        apply_rule(plan, manifest, Sums(exchange=exchange, contributors=plan.quorum, updates=updates, scalars=scalars),
                    parameters, state)  # fmt: skip
     arrays = [*(values.astype(np.float64) for values in manifest.views(parameters).values()), *fixed]
     return _ranked(_read(arrays, tested[0])[-1][:, 0], tested[1])

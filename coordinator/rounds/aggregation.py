@@ -28,8 +28,8 @@ class RunningSum:
         """Begin an attempt with an empty sum for these contributors and this layout."""
         self._layout = layout
         self._words = [np.zeros(layout.words_in(index), np.int64) for index in range(layout.chunks)]
-        self._changes = self._memory[: layout.parameters]
-        self._changes.fill(0)
+        self._updates = self._memory[: layout.parameters]
+        self._updates.fill(0)
         self._arrived = dict.fromkeys(sites, 0)
 
     def awaits(self, site: str) -> bool:
@@ -50,9 +50,9 @@ class RunningSum:
             raise MalformedMessage("a chunk out of order")
         if len(body) != self._layout.chunk_bytes(index):
             raise MalformedMessage("a chunk of the wrong size")
-        words, changes = self._words[index], self._changes[self._layout.changes_slice(index)]
+        words, updates = self._words[index], self._updates[self._layout.updates_slice(index)]
         np.add(words, self._layout.words(body, index), out=words)  # wraps on purpose: modulo 2**64
-        np.add(changes, self._layout.changes(body, index), out=changes)  # and modulo 2**32
+        np.add(updates, self._layout.updates(body, index), out=updates)  # and modulo 2**32
         self._arrived[site] = index + 1
         return index + 1 == self._layout.chunks
 
@@ -72,9 +72,9 @@ class RunningSum:
         return all(int(words[0]) == len(self._arrived) for words in self._words)
 
     @property
-    def changes(self) -> Integers32:
+    def updates(self) -> Integers32:
         """The sum of the encoded updates: int32 of shape (the layout's parameters,)."""
-        return self._changes
+        return self._updates
 
     @property
     def scalars(self) -> tuple[int, ...]:

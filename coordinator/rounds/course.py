@@ -237,14 +237,14 @@ def _intervals(plan: Plan, manifest: Manifest, before: tuple[int, ...], sums: Su
 def _spreads(plan: Plan, manifest: Manifest, sums: Sums) -> dict[str, float]:
     """Of each layer, the weighted mean over the sites of ||own - mean||^2, from sums alone.
 
-    It is the mean of the squared changes minus the squared mean change, because all began alike.
+    It is the mean of the squared updates minus the squared mean update, because all began alike.
     """
     weight = sums.weight(plan.weighting)
     fixed_point = FixedPoint(plan.encoding.clipping_range, len(plan.sites))
     found = {layer: sums.scalars[f"distance {layer}"] / DISTANCE_SCALE / weight for layer in manifest.layers}
     for tensor, part in zip(sums.exchange.up, slices_of(sums.exchange.up), strict=True):
         for start in range(part.start, part.stop, BLOCK):
-            mean = fixed_point.decode(sums.changes[start : min(start + BLOCK, part.stop)], weight)
+            mean = fixed_point.decode(sums.updates[start : min(start + BLOCK, part.stop)], weight)
             # Not a dot product, whose last bits follow the number of threads.
             found[tensor.layer] -= float(np.square(mean).sum())
     return {layer: max(0.0, spread) for layer, spread in found.items()}  # rounding can leave it below 0

@@ -7,7 +7,7 @@ decides about the parameters and, where they are refused, its changes are droppe
 * nor are parameters to which the run has just returned. Enough sites accepted them before, and an honest site does not
   refuse the same parameters later. So one hostile site can undo at most every second round;
 * a round that was drawn again for other sites carries no refusals; the next measured round decides;
-* a sum beyond what so many clipped changes can reach is dropped too, and its round is made again;
+* a sum beyond what so many clipped updates can reach is dropped too, and its round is made again;
 * what was decided in the meantime is dropped with the parameters; only the list of rollbacks grows;
 * as many rollbacks in a row to the same parameters as the plan's `patience` end the training: the result is what was
   accepted last. So one site ends the training for the others only if it undoes every second round, so many times.
@@ -112,14 +112,14 @@ def told_of_rollbacks(plan: Plan, course: Course) -> list[str]:
     why = (
         f"{last.refusals} or more sites refused the shared parameters after round {last.round}"
         if last.refusals
-        else f"the sum of round {last.round + 1} was larger than clipped changes can add up to"
+        else f"the sum of round {last.round + 1} was larger than clipped updates can add up to"
     )
     what = f"The run was rolled back {'once' if count == 1 else f'{count} times'}. Last, {why}. "
     what += f"The run returned to the parameters after round {last.returned_to}."
     patience = 0 if plan.acceptance is None else plan.acceptance.patience
     if course.training_rounds is None or not has_lost_patience(plan, course.rollbacks):
         return [
-            f"{what} One site may send harmful changes, or refuse without a reason. {patience} rollbacks in a row to"
+            f"{what} One site may send harmful updates, or refuse without a reason. {patience} rollbacks in a row to"
             " the same parameters end the training."
         ]
     return [

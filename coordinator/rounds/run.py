@@ -109,11 +109,11 @@ class Run:
 
     def _is_in_range(self, sums: Sums) -> bool:
         """Whether no number is larger than the clipping range times the sum of the weights allows."""
-        if not sums.changes.size:
+        if not sums.updates.size:
             return True
         fixed_point = FixedPoint(self.plan.encoding.clipping_range, len(self.plan.sites))
         most = fixed_point.most(sums.weight(self.plan.weighting), sums.contributors)
-        return -most <= int(sums.changes.min()) and int(sums.changes.max()) <= most
+        return -most <= int(sums.updates.min()) and int(sums.updates.max()) <= most
 
     def offered(self, round_number: int) -> Offered:
         """Return what sites receive in a round. It is the same at all attempts of the round."""
@@ -240,7 +240,7 @@ class Run:
         return Sums(
             exchange=exchange,
             contributors=self._training_contributors,
-            changes=found.changes,
+            updates=found.updates,
             scalars=dict(zip(names, found.scalars, strict=True)),
         )
 

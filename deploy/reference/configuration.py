@@ -19,7 +19,7 @@ _UNITS: Final = {
     "smallest_sites": "sites",
     "largest_rounds": "rounds",
     "largest_megabytes": "1,000,000 bytes",
-    "largest_clipping_range": "magnitude of a change",
+    "largest_clipping_range": "magnitude of an update",
     "lost_site_budget": "sums",
     "smallest_training_rows": "rows",
     "smallest_cell": "rows",

@@ -26,7 +26,7 @@ use to isolate fewer sites at one set of parameters. What follows:
 * one set in all rounds costs nothing. Sets that are unions of groups of at least the smallest set cost nothing.
 
 **Per number.** A number of the vector to which only some sites contribute has a sum over these alone. So an answer
-names the contributors of each kind of number: changes (sites that train), figures (all sites, also those that only
+names the contributors of each kind of number: updates (sites that train), figures (all sites, also those that only
 evaluate), and each column or output that not every site records. The invariant holds for every kind by itself.
 
 **Over plans.** Sums of two plans are free only if their sets are the same or have no site in common. Atoms are not
@@ -49,7 +49,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from protos.plan.contributors import CHANGES, FIGURES, kinds_of
+from protos.plan.contributors import FIGURES, UPDATES, kinds_of
 from protos.plan.plan import Plan
 
 Kinds: TypeAlias = frozenset[tuple[str, frozenset[str]]]
@@ -95,7 +95,7 @@ def listing_of(plan: Plan) -> Listing:
 def listing_of_equals(names: Iterable[str], identities: Mapping[str, str] | None = None) -> Listing:
     """Return a listing in which every site contributes to every number. A site without an identity has its name."""
     known = {name: (identities or {}).get(name, name) for name in names}
-    return Listing(known, {CHANGES: frozenset(known), FIGURES: frozenset(known)})
+    return Listing(known, {UPDATES: frozenset(known), FIGURES: frozenset(known)})
 
 
 def atoms(sets: Iterable[frozenset[str]]) -> tuple[frozenset[str], ...]:

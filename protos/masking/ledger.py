@@ -1,6 +1,6 @@
 """A site's record of what it has masked. It prevents that two masked vectors can be compared.
 
-Two sums over different sets at the same step differ by one site's change; one context filled with
+Two sums over different sets at the same step differ by one site's update; one context filled with
 two vectors gives their difference at once. Against both a site trusts nobody's memory but its own.
 Source: docs/design/protocol.md, "The ledger". The rules:
 

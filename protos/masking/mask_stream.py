@@ -1,7 +1,7 @@
 """Adds pairwise masks to the encoded vector, chunk by chunk.
 
 Each pair of contributors shares a keystream as long as the vector, cut and typed exactly as the
-vector is (protos/numbers/chunk_layout.py): 64-bit words modulo 2**64, changes modulo 2**32. The lower site of a
+vector is (protos/numbers/chunk_layout.py): 64-bit words modulo 2**64, updates modulo 2**32. The lower site of a
 pair adds it and the higher subtracts it, so the sum over all contributors holds no mask. The rules:
 
 * a keystream's key depends on pair, context and cipher: no two contexts share a mask;
@@ -31,8 +31,8 @@ _BLOCK_BYTES: Final = 8 * _BLOCK_WORDS + 4 * BLOCK_PARAMETERS
 _ZEROS: Final = memoryview(bytes(_BLOCK_BYTES))
 
 Words: TypeAlias = npt.NDArray[np.uint64]
-Changes: TypeAlias = npt.NDArray[np.uint32]
-Numbers: TypeAlias = tuple[Words, Changes]
+Updates: TypeAlias = npt.NDArray[np.uint32]
+Numbers: TypeAlias = tuple[Words, Updates]
 
 
 class Suite(StrEnum):
@@ -129,7 +129,7 @@ class Masker:
         return out
 
     def _views(self, body: memoryview, index: int) -> Numbers:
-        """A chunk's words and changes as unsigned integers, in place."""
+        """A chunk's words and updates as unsigned integers, in place."""
         words = np.frombuffer(body, "<u8", self._layout.words_in(index))
         return words, np.frombuffer(body, "<u4", offset=words.nbytes)
 
@@ -141,27 +141,27 @@ class Masker:
             self._add_block((plain[0][word_slice], plain[1][change_slice]), (out[0][word_slice], out[1][change_slice]))
 
     def _add_block(self, plain: Numbers, out: Numbers) -> None:
-        words, changes = out
-        size = words.nbytes + changes.nbytes
+        words, updates = out
+        size = words.nbytes + updates.nbytes
         zeros, keystream = _ZEROS[:size], self._keystream.data[:size]
         word_masks = self._keystream[: words.nbytes].view("<u8")
-        change_masks = self._keystream[words.nbytes : size].view("<u4")
+        update_masks = self._keystream[words.nbytes : size].view("<u4")
         for stream, combine in self._streams:
             stream.update_into(zeros, keystream)
             if words.size:  # all wrap on purpose: sums are modulo 2**64 and 2**32
                 combine(plain[0], word_masks, out=words)
-            combine(plain[1], change_masks, out=changes)
+            combine(plain[1], update_masks, out=updates)
             plain = out  # a contributor has at least one peer, so `out` is written whole
 
 
-def _blocks(words: int, changes: int) -> Iterator[tuple[slice, slice]]:
-    """A chunk in pieces that fit the keystream's block: in order, the last words beside the first changes."""
-    word, change = 0, 0
-    while word < words or change < changes:
+def _blocks(words: int, updates: int) -> Iterator[tuple[slice, slice]]:
+    """A chunk in pieces that fit the keystream's block: in order, the last words beside the first updates."""
+    word, update = 0, 0
+    while word < words or update < updates:
         next_word = min(word + _BLOCK_WORDS, words)
-        next_change = min(change + BLOCK_PARAMETERS, changes) if next_word == words else 0
-        yield slice(word, next_word), slice(change, next_change)
-        word, change = next_word, next_change
+        next_update = min(update + BLOCK_PARAMETERS, updates) if next_word == words else 0
+        yield slice(word, next_word), slice(update, next_update)
+        word, update = next_word, next_update
 
 
 def _cipher(key: bytes, suite: Suite) -> CipherContext:

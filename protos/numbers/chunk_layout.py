@@ -1,7 +1,7 @@
 """The layout of a contribution's vector in chunks: the place of every number in memory and in a message.
 
-A chunk is `check | scalars | changes`, little-endian: one 64-bit 1, whose sum must be the number of
-sites; in the last chunk the scalars as 64-bit integers; then up to 131,072 changes as 32-bit
+A chunk is `check | scalars | updates`, little-endian: one 64-bit 1, whose sum must be the number of
+sites; in the last chunk the scalars as 64-bit integers; then up to 131,072 updates as 32-bit
 integers. The whole vector is one buffer of these chunks end to end, so a chunk is sent, masked and
 added where it lies, without a copy.
 """
@@ -23,7 +23,7 @@ Integers64 = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Layout:
-    """The chunks of a vector with so many changes and scalars."""
+    """The chunks of a vector with so many updates and scalars."""
 
     parameters: int
     scalars: int
@@ -40,15 +40,15 @@ class Layout:
 
     def chunk_bytes(self, index: int) -> int:
         """Return the size of one chunk in bytes."""
-        return _WORD * self.words_in(index) + 4 * self._changes(index)
+        return _WORD * self.words_in(index) + 4 * self._updates(index)
 
     def start(self, index: int) -> int:
         """Return where a chunk begins in the buffer, in bytes. This is always a multiple of eight."""
         return index * (4 * CHUNK_PARAMETERS + _WORD)
 
-    def changes_slice(self, index: int) -> slice:
+    def updates_slice(self, index: int) -> slice:
         """Return which numbers of the vector a chunk contains."""
-        return slice(index * CHUNK_PARAMETERS, index * CHUNK_PARAMETERS + self._changes(index))
+        return slice(index * CHUNK_PARAMETERS, index * CHUNK_PARAMETERS + self._updates(index))
 
     def body(self, buffer: bytearray | memoryview, index: int) -> memoryview:
         """Return one chunk's bytes as a view, without a copy."""
@@ -59,13 +59,13 @@ class Layout:
         """Return a view of the check and, in the last chunk, the scalars: int64 of shape (1 + scalars,)."""
         return np.frombuffer(body, "<i8", self.words_in(index))
 
-    def changes(self, body: bytes | memoryview, index: int) -> Integers32:
+    def updates(self, body: bytes | memoryview, index: int) -> Integers32:
         """Return a view of the encoded updates: int32 of shape (n,)."""
-        return np.frombuffer(body, "<i4", self._changes(index), offset=_WORD * self.words_in(index))
+        return np.frombuffer(body, "<i4", self._updates(index), offset=_WORD * self.words_in(index))
 
     def words_in(self, index: int) -> int:
         """Return the number of 64-bit integers at the beginning of a chunk."""
         return 1 + (self.scalars if index == self.chunks - 1 else 0)
 
-    def _changes(self, index: int) -> int:
+    def _updates(self, index: int) -> int:
         return min(CHUNK_PARAMETERS, self.parameters - index * CHUNK_PARAMETERS)

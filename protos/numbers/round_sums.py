@@ -19,13 +19,13 @@ class Sums:
     Attributes:
         exchange: what travelled.
         contributors: how many sites that train are in the sums.
-        changes: int32 of shape (numbers of exchange.up,), the sum of the encoded weighted changes.
+        updates: int32 of shape (numbers of exchange.up,), the sum of the encoded weighted updates.
         scalars: the sum of each of the exchange's scalars by its name.
     """
 
     exchange: Exchange
     contributors: int
-    changes: Integers32 = field(repr=False)
+    updates: Integers32 = field(repr=False)
     scalars: Mapping[str, int]
 
     def weight(self, weighting: Weighting) -> float:

@@ -2,7 +2,7 @@
 
 The smallest set is counted for every number, not for the vector. The rules:
 
-* a site that only evaluates contributes zeros to the changes, and its own figures to the other numbers;
+* a site that only evaluates contributes zeros to the updates, and its own figures to the other numbers;
 * a common column is recorded by the sites that the plan names for its concept, and two columns by those of both;
 * the numbers of a column or an output that not every site records have the contributors that the plan names;
 * a plan that sends no number has no kinds, so that its rounds answer nothing.
@@ -16,7 +16,7 @@ from protos.plan.manifest import manifest_of
 from protos.plan.partly_recorded import PartlyObserved, PartlyRecorded
 from protos.plan.plan import Plan
 
-CHANGES: Final = "changes"
+UPDATES: Final = "changes"  # as the ledgers of masks have stored it
 FIGURES: Final = "figures"
 
 
@@ -33,7 +33,7 @@ def smallest_set(plan: Plan, smallest_sites: int) -> int:
 def kinds_of(plan: Plan) -> dict[str, frozenset[str]]:
     """Return for each kind of number the names of the sites whose contribution may differ from 0."""
     manifest, everybody = manifest_of(plan), frozenset(plan.site_names)
-    kinds = {CHANGES: everybody - plan.evaluating_sites} if manifest.tensors or manifest.scalars else {}
+    kinds = {UPDATES: everybody - plan.evaluating_sites} if manifest.tensors or manifest.scalars else {}
     if plan.prior is not None:
         sets = plan.prior.recorders(everybody - plan.evaluating_sites)
         kinds |= {f"concepts {' and '.join(names)}": sites for names, sites in sets.items() if sites != everybody}

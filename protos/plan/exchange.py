@@ -42,7 +42,7 @@ class Exchange:
         layers: which of the manifest's layers take part, as an offer carries them.
         down: the tensors whose values come down, in the manifest's order.
         has_controls: control variates of the same tensors come down behind them.
-        up: the tensors whose changes go up, in the manifest's order.
+        up: the tensors whose updates go up, in the manifest's order.
         scalars: the integers that go up behind them.
     """
 

@@ -133,18 +133,18 @@ Procedure: TypeAlias = (
 
 @dataclass(frozen=True)
 class Mean:
-    """Next parameters: the received ones plus the weighted mean of the sites' changes."""
+    """Next parameters: the received ones plus the weighted mean of the sites' updates."""
 
 
 @dataclass(frozen=True)
 class Blend:
-    """Next parameters: the received ones plus rate times the weighted mean change, (1 - rate) x + rate * mean."""
+    """Next parameters: the received ones plus rate times the weighted mean update, (1 - rate) x + rate * mean."""
 
     rate: float
 
 
 class Moment(StrEnum):
-    """How an adaptive rule keeps the size of past mean changes d in v."""
+    """How an adaptive rule keeps the size of past mean updates d in v."""
 
     ADAM = "adam"  # v = second_decay * v + (1 - second_decay) * d^2
     YOGI = "yogi"  # v = v - (1 - second_decay) * sign(v - d^2) * d^2
@@ -153,7 +153,7 @@ class Moment(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Adaptive:
-    """An optimiser step of the coordinator along the mean change d. Reddi et al. 2021, algorithm 2.
+    """An optimiser step of the coordinator along the mean update d. Reddi et al. 2021, algorithm 2.
 
     m = first_decay * m + (1 - first_decay) * d; v by `moment`; x += rate * m / (sqrt(v) + offset).
     No bias correction, as in FENDA-FL's algorithm 1; m and v begin at 0.
@@ -168,10 +168,10 @@ class Adaptive:
 
 @dataclass(frozen=True)
 class Controlled:
-    """x += rate * mean change; c += contributors / sites * mean change of the sites' c_i. SCAFFOLD.
+    """x += rate * mean update; c += contributors / sites * mean change of the sites' c_i. SCAFFOLD.
 
-    A site's change of c_i is -c - change / (steps * learning rate), where only its change is the site's
-    own. So c follows from the mean change, and nothing but changes travels to the coordinator.
+    A site's change of c_i is -c - update / (steps * learning rate), where only its update is the site's
+    own. So c follows from the mean update, and nothing but updates travels to the coordinator.
     """
 
     rate: float
@@ -182,7 +182,7 @@ class KeptLayersMean:
     """Each layer is kept with this probability in each round, by one draw for all sites. FedLP.
 
     In the paper each site draws for itself, and the mean of a layer is over the sites that kept it. Anybody who knows
-    the draws then finds layers that one site alone has kept, whose sum is that site's change. Here a layer that is
+    the draws then finds layers that one site alone has kept, whose sum is that site's update. Here a layer that is
     kept is the mean over all contributors, and travels; one that is not kept neither travels nor moves. Each layer is
     kept as often as in the paper, but at least one layer in each round. Sites do not differ in what they keep.
     """

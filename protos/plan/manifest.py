@@ -1,7 +1,7 @@
 """The manifest: a list of everything that a site may send in a run, computed from the plan alone.
 
 The gate refuses what it does not name, and a hospital approves its digest. Which of it travels in a
-single round is said by exchange.py. Changes travel in the manifest's order as one vector, scalars as
+single round is said by exchange.py. Updates travel in the manifest's order as one vector, scalars as
 64-bit integers behind them.
 """
 
@@ -43,7 +43,7 @@ from protos.privacy.accounting import LARGEST_NOISE, PRIVATE_SCALE
 
 Float32 = npt.NDArray[np.float32]
 
-ROWS: Final = "rows"  # the one scalar that weighs the changes beside it
+ROWS: Final = "rows"  # the one scalar that weighs the updates beside it
 LARGEST_LOSS: Final = 1024.0  # a validation loss above it counts as this much
 LARGEST_SENSITIVITY: Final = 8.0
 LARGEST_DISTANCE: Final = float(1 << 22)
@@ -101,7 +101,7 @@ class Manifest:
     """What may travel from one site in a run.
 
     Attributes:
-        tensors: the federated parameters whose changes travel, in the vector's order.
+        tensors: the federated parameters whose updates travel, in the vector's order.
         scalars: the sums that the method needs beside them.
     """
 

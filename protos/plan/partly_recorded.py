@@ -1,6 +1,6 @@
 """Columns and outcomes that only some sites record, as the plan lists them.
 
-The numbers of a shared network that belong to a column are 0 in the change of a site that does not record it, or follow
+The numbers of a shared network that belong to a column are 0 in the update of a site that does not record it, or follow
 from the plan alone. So their sum is over the sites that record the column. The rules:
 
 * a plan names the sites that record a column or have patients with an outcome, unless all sites do;

@@ -181,7 +181,7 @@ def _of_procedure(procedure: Procedure) -> Iterator[str]:
         case InnerProblem():
             yield "the inner problem takes several steps on patients, which is no sum of one clipped term each"
         case ControlVariates():
-            yield "a control variate keeps gradients of a site's patients without noise and shapes later changes"
+            yield "a control variate keeps gradients of a site's patients without noise and shapes later updates"
         case ColumnByColumn():
             yield "the common column trains beside a unique one, and both have no clipped gradient here"
         case _:

@@ -59,7 +59,7 @@ class ListedSite(Document):
     """A site that may contribute: its name, the fingerprint of its identity key, and what it does.
 
     `answers` says how its outcome answers the plan's question.
-    A site of the tier `evaluation` measures what it receives; its change is nothing but zeros. A site of the tier
+    A site of the tier `evaluation` measures what it receives; its update is nothing but zeros. A site of the tier
     `receiving` sends no number at all and receives the result; it is no contributor, so it hides nobody's numbers.
     """
 
@@ -134,7 +134,7 @@ class EarlyStopping(Document):
 
 
 class Encoding(Document):
-    """How changes become integers: the clipping range C, and how much clipping stops a round."""
+    """How updates become integers: the clipping range C, and how much clipping stops a round."""
 
     clipping_range: float = Field(default=8.0, gt=0, le=1024)
     largest_clipped_share: float = Field(default=0.001, ge=0, le=1)
@@ -405,7 +405,7 @@ class Plan(Document):
         """The smallest number of sites for which any two quorums share an honest site.
 
         Two sites can be hidden from the coordinator, never from one another; the plan and both
-        policies must state it in words. Sites that only evaluate hide nobody's change, so they come on top.
+        policies must state it in words. Sites that only evaluate hide nobody's update, so they come on top.
         """
         colluders, evaluating = self.assumed_colluders, len(self.evaluating_sites)
         if self.two_sites is not None:
@@ -559,7 +559,7 @@ class Plan(Document):
         """The name of this plan's only run. Sites refuse any other name.
 
         A plan that could run twice would be trained twice from the same start, and two sums over
-        different sites would differ by one site's change. To run a study again, raise its version
+        different sites would differ by one site's update. To run a study again, raise its version
         and have it approved again.
         """
         return f"{self.study}-v{self.version}-{self.digest.hex()[:12]}"

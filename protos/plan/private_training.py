@@ -1,8 +1,8 @@
 """A network in private training: each round sums one clipped gradient for each patient, with noise.
 
-The sites send no change of parameters. Each adds up one term for each patient, the gradient of the patient's rows
+The sites send no update of parameters. Each adds up one term for each patient, the gradient of the patient's rows
 shortened to the norm `clip`. The gate adds its share of the noise. The method's server rule receives the step along the
-noisy sum as the mean change, and every site receives the same parameters. The rules:
+noisy sum as the mean update, and every site receives the same parameters. The rules:
 
 * a round has one sum of all training rows, so that all rounds of a run together are one Gaussian with a closed form;
 * or, with the key `sampling`, one sum of patients whom the site draws in secret (sampled_accounting.py);

@@ -91,7 +91,7 @@ def apply_rule(plan: Plan, manifest: Manifest, sums: Sums, parameters: Float32, 
             part = slice(stretch.part.start + start, stretch.part.start + end)
             place = slice(stretch.place.start + start, stretch.place.start + end)
             # In float64 the sum is exact, so that adding 1 for n rounds gives n.
-            mean = fixed_point.decode(sums.changes[part], stretch.weight)
+            mean = fixed_point.decode(sums.updates[part], stretch.weight)
             block = parameters[place]
             step = _step(rule, mean, {name: array[place] for name, array in state.items()}, pace)
             block[...] = np.add(block, step, out=step)
@@ -100,7 +100,7 @@ def apply_rule(plan: Plan, manifest: Manifest, sums: Sums, parameters: Float32, 
 def largest_step(plan: Plan) -> float:
     """Return how far one round may move a shared number, if every update was clipped as the plan requires.
 
-    A mean of changes that were clipped to C after they were weighed is at most C over the smallest weight. Adam's step
+    A mean of updates that were clipped to C after they were weighed is at most C over the smallest weight. Adam's step
     m / sqrt(v) is bounded by the ratio of the two geometric series: by Cauchy and Schwarz, m^2 <= (1 - a)^2 / ((1 - b)
     (1 - a^2 / b)) * v for the decays a of m and b of v, where a^2 < b. Adagrad's is bounded alike with v = sum of d^2.
     """
@@ -129,7 +129,7 @@ def _stretches(plan: Plan, manifest: Manifest, sums: Sums) -> Iterator[_Stretch]
 
 
 def _step(rule: ServerRule, mean: Float64, state: RuleState, pace: _Pace) -> Float64:
-    """By how much the parameters move for a mean change; the state is written in place."""
+    """By how much the parameters move for a mean update; the state is written in place."""
     match rule:
         case Mean() | KeptLayersMean() | LayerIntervals():
             return mean
@@ -163,7 +163,7 @@ def _adaptive_step(rule: Adaptive, mean: Float64, first: Float64, second: Float6
 def _move_control(mean: Float64, control: Float64, pace: _Pace) -> None:
     """c += contributors / sites * mean change of the sites' c_i. Karimireddy et al. 2020, eq. 5.
 
-    A site's c_i changes by -c - change / rates, with the c that it was sent. With any other, c would
+    A site's c_i changes by -c - update / rates, with the c that it was sent. With any other, c would
     drift away from the mean of the c_i by one rounding in every round.
     """
     sent = control.astype(np.float32)

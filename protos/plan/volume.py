@@ -37,8 +37,8 @@ def rounds_with(plan: Plan, occasion: Occasion) -> int:
 def most_bytes(plan: Plan, manifest: Manifest) -> int:
     """Return the largest number of bytes that a site sends in the run. Each contribution is counted once."""
     trained = 0 if plan.statistics is not None else plan.training_rounds
-    changes = 0 if plan.privacy is not None else manifest.parameters
-    training = trained * Layout(changes, 0).total_bytes
+    updates = 0 if plan.privacy is not None else manifest.parameters
+    training = trained * Layout(updates, 0).total_bytes
     others = (plan.rounds - trained) * Layout(0, 0).total_bytes
     each = Layout(0, 1).total_bytes - Layout(0, 0).total_bytes
     return training + others + each * sum(rounds_with(plan, scalar.occasion) for scalar in manifest.scalars)

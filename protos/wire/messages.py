@@ -38,7 +38,7 @@ MOST_CHUNKS_AT_ONCE: Final = 16
 class Stage(IntEnum):
     """What a round is for."""
 
-    TRAINING = 0  # changes of the federated parameters travel
+    TRAINING = 0  # updates of the federated parameters travel
     PROBE = 1  # one local key session is measured and undone; only the measurements travel
     VALIDATION = 2  # the last aggregate is measured; only the measurements travel
     REPORT = 3  # every site chooses and tests its model; only sums of what was gained travel

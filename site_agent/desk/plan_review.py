@@ -83,7 +83,7 @@ def review_sections(plan: Plan, manifest: Manifest) -> Iterator[Section]:
     )
     yield _who(plan)
     yield Section("When something leaves", tuple(_rounds(plan)))
-    yield _changes(plan, manifest)
+    yield _updates(plan, manifest)
     yield _numbers(plan, manifest)
     yield Section("What else the plan decides", tuple(_choices(plan)))
     if plan.sweep is not None:
@@ -92,7 +92,7 @@ def review_sections(plan: Plan, manifest: Manifest) -> Iterator[Section]:
     yield Section(
         "In all",
         (
-            f"This site sends {each} bytes of changes in each round of training. The total is at most {total} bytes.",
+            f"This site sends {each} bytes of updates in each round of training. The total is at most {total} bytes.",
             "Nothing else leaves this site.",
         ),
     )
@@ -129,7 +129,7 @@ def _who(plan: Plan) -> Section:
         )
     if plan.evaluating_sites:
         sentences.append(
-            f"{counted(len(plan.evaluating_sites), 'site')} only evaluate. Such a site sends zeros in place of changes."
+            f"{counted(len(plan.evaluating_sites), 'site')} only evaluate. Such a site sends zeros in place of updates."
         )
     if plan.receiving_sites:
         sentences.append(
@@ -145,7 +145,7 @@ def _who(plan: Plan) -> Section:
         sentences.append(
             "If the connection to a site is lost, the others continue without it. A site that returns takes part "
             "again. A round in which few sites differ from an earlier round costs one unit of this site's "
-            "lost_site_budget. A coordinator that lies about lost sites could compute the change of those few sites, "
+            "lost_site_budget. A coordinator that lies about lost sites could compute the update of those few sites, "
             "once for each unit."
         )
     rows = tuple((site.name, site.identity, plan.tier_of(site.name)) for site in plan.sites)
@@ -174,7 +174,7 @@ def _rounds(plan: Plan) -> Iterator[str]:
         return
     if plan.has_probe:
         yield "1 probe: one epoch is trained, measured and undone. Only the numbers in the tables below leave."
-    what = "only the fact of taking part leaves" if plan.method.name == "local" else "changes of parameters leave"
+    what = "only the fact of taking part leaves" if plan.method.name == "local" else "updates of parameters leave"
     yield f"{plan.schedule.rounds} of training: {what}."
     if plan.has_validation_round:
         yield "1 of validation: the last shared model is measured. Only the numbers in the tables below leave."
@@ -182,19 +182,19 @@ def _rounds(plan: Plan) -> Iterator[str]:
         yield "1 report: every site tests its chosen model. Only the numbers in the tables below leave."
 
 
-def _changes(plan: Plan, manifest: Manifest) -> Section:
+def _updates(plan: Plan, manifest: Manifest) -> Section:
     method = plan.ingredients
-    heading = "Changes of parameters"
+    heading = "Updates of parameters"
     if not manifest.tensors:
-        return Section(heading, ("The plan shares no parameter, so no change of a parameter leaves.",))
+        return Section(heading, ("The plan shares no parameter, so no update of a parameter leaves.",))
     if plan.private_training is not None:
-        return Section(heading, ("No change of a parameter leaves. The site sends sums of gradients with noise.",))
+        return Section(heading, ("No update of a parameter leaves. The site sends sums of gradients with noise.",))
     which = ""
     if isinstance(method.federated, SensitivePrefix):
         which = " The result of the probe may limit this to the first layers."
     elif isinstance(method.server_rule, LayerIntervals):
         which = (
-            " If a layer stays similar at all sites, its change is sent only every "
+            " If a layer stays similar at all sites, its update is sent only every "
             f"{method.server_rule.slow_factor} rounds."
         )
     encoding = plan.encoding

@@ -138,7 +138,7 @@ class Gate:
     def _hand_out(self, contribution: Contribution, bind: Bind) -> Iterator[Chunk]:
         """The chunks, and at their end a second record: how much left, and the hash of these very bytes.
 
-        Masked bytes confirm no guess at the change; the hash of the change itself would.
+        Masked bytes confirm no guess at the update; the hash of the update itself would.
         """
         sent, total = blake3(), 0
         for index, body in enumerate(self._bodies(contribution, bind), start=bind.first_chunk):
@@ -179,7 +179,7 @@ class Builder:
         Args:
             position: what it was computed from.
             exchange: what may travel in this round.
-            payload: the changes as little-endian float32, then the scalars without "rows" as
+            payload: the updates as little-endian float32, then the scalars without "rows" as
                 little-endian int64, each in the exchange's order.
             rows: training rows on the public grid; not used where they do not travel.
             resample: which draw of the step it is, 0 for the ordinary one.
@@ -194,7 +194,7 @@ class Builder:
         layout = exchange.layout
         values = np.frombuffer(payload, "<f4", layout.parameters)
         if not self._trains and values.any():
-            what = "The trainer handed out a change, but this site only evaluates."
+            what = "The trainer handed out an update, but this site only evaluates."
             raise GateRefusal(what=what, reason=SiteReason.TRAINER_FAILED)
         weight, scalars = self._weigh(exchange, rows), self._scalars(exchange, payload, rows, resample)
         scalars = self._noisy(scalars, noise)
@@ -204,9 +204,9 @@ class Builder:
             words = layout.words(body, index)
             words[0] = 1
             words[1:] = scalars[: len(words) - 1]
-            part = layout.changes_slice(index)
+            part = layout.updates_slice(index)
             try:
-                clipped += self._fixed_point.encode(values[part], weight, layout.changes(body, index))
+                clipped += self._fixed_point.encode(values[part], weight, layout.updates(body, index))
             except NotFinite as found:
                 tensor = exchange.tensor_at(part.start + found.index)
                 what = f"Training made {tensor} infinite or not a number."
@@ -223,7 +223,7 @@ class Builder:
         return scalars if noise is None else noise(scalars)
 
     def _weigh(self, exchange: Exchange, rows: int) -> float:
-        """The factor of the changes."""
+        """The factor of the updates."""
         match self._plan.weighting:
             case EqualWeights():
                 return 1.0

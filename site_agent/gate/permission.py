@@ -273,7 +273,7 @@ class Allowance:
         yield from forbidden_tensors(policy, (tensor.name for tensor in exchange.up))
         yield from forbidden_scalars(policy, (scalar.name for scalar in exchange.scalars))
         if exchange.up and (policy.tier != "training" and plan.tier_of(self._site) == "training"):
-            yield "changes of parameters from a site that does not train by its policy"
+            yield "updates of parameters from a site that does not train by its policy"
 
 
 def _clauses(reason: str | None) -> tuple[str, ...]:

@@ -64,7 +64,7 @@ def _reasons(policy: Policy, plan: Plan, manifest: Manifest, site: str) -> Itera
     if policy.secure_aggregation == "required" and plan.secure_aggregation != "required":
         yield "the policy requires secure aggregation, and the plan has it off"
     if plan.two_sites is not None and policy.two_sites is None:
-        yield "each of the plan's two sites would see the other's change, and the policy does not allow it"
+        yield "each of the plan's two sites would see the other's update, and the policy does not allow it"
     if training < policy.smallest_sites:
         added = f"{training} site{'s' * (training != 1)}"
         yield f"the plan adds up {added}, and the policy requires at least {policy.smallest_sites}"

@@ -38,11 +38,11 @@ def _policy(hospital: Hospital) -> list[Finding]:
     """Settings that loosen, so that nobody has them without knowing."""
     policy, loose = hospital.policy, []
     if policy.secure_aggregation == "not-required":
-        loose.append("secure_aggregation: not-required lets a plan send changes without masks")
+        loose.append("secure_aggregation: not-required lets a plan send updates without masks")
     if policy.smallest_sites < 3:
-        loose.append(f"smallest_sites: {policy.smallest_sites} lets others compute this site's change")
+        loose.append(f"smallest_sites: {policy.smallest_sites} lets others compute this site's update")
     if policy.lost_site_budget:
-        loose.append(f"lost_site_budget: {policy.lost_site_budget} lets a lying coordinator estimate a change")
+        loose.append(f"lost_site_budget: {policy.lost_site_budget} lets a lying coordinator estimate an update")
     says = "No key of the policy reduces the default protection."
     remedy = "Change it in hospital.yaml, unless your data protection officer decided so."
     return [warning("D416", f"{text}.", remedy) for text in loose] or [fine("D416", says)]

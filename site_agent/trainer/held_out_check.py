@@ -7,7 +7,7 @@ Neither a loss nor a row leaves the site. The rules:
 * training rows are tested too. A site with few validation rows cannot tell harm from noise. And where honest training
   overfits, the losses of training rows fall, so it is not refused. docs/design/acceptance.md has the figures;
 * a site refuses for a rise of its loss that is beyond noise and large (protos/plan/held_out_rule.py), for a move
-  that no server rule makes of clipped changes, and for outputs that are not finite;
+  that no server rule makes of clipped updates, and for outputs that are not finite;
 * a site that does not hold the parameters accepted last, because it was away, cannot compare and accepts;
 * where the run returns to earlier parameters, this site returns to its own state from before it took the refused ones
   in; parameters that are then not the accepted ones, bit for bit, are refused as a malformed message.

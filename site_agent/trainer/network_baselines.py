@@ -78,7 +78,7 @@ def train_placebo(study: Study) -> Outcome | None:
         members[0].close(Asked(round=plan.rounds, stage=Stage.REPORT), parameters)
         return members[0].conclude()
     except (NotFinite, TrainingDiverged):
-        return None  # as in a run, where the gate lets no such change out
+        return None  # as in a run, where the gate lets no such update out
 
 
 def _train_together(plan: Plan, manifest: Manifest, members: list[Study], parameters: Float32) -> None:
@@ -104,14 +104,14 @@ def _sum(exchange: Exchange, answers: list[Answer], rows: int, fixed_point: Fixe
     total = np.zeros(exchange.layout.parameters, np.int32)
     encoded = np.empty_like(total)
     for answer in answers:
-        fixed_point.encode(answer.changes, weight, encoded)
+        fixed_point.encode(answer.updates, weight, encoded)
         np.add(total, encoded, out=total)  # wraps on purpose: modulo 2**32
     names = [scalar.name for scalar in exchange.scalars if scalar.name != ROWS]
     scalars = {name: sum(answer.scalars[place] for answer in answers) for place, name in enumerate(names)}
     return Sums(
         exchange=exchange,
         contributors=len(answers),
-        changes=total,
+        updates=total,
         scalars=scalars | ({ROWS: rows * len(answers)} if rows else {}),
     )
 

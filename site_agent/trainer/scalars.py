@@ -1,6 +1,6 @@
 """A site's counts and measurements for sums over all sites, as the integers of the manifest.
 
-Every number is weighed as the site's change is, on the public grid of row counts, so that a sum divided by
+Every number is weighed as the site's update is, on the public grid of row counts, so that a sum divided by
 the sum of weights is the mean that the method wants. What is too large for its bound counts as the
 bound; nothing here is ever negative.
 """

@@ -52,7 +52,7 @@ class SiteTraining:
     """What `begin_training` has begun.
 
     Attributes:
-        flat: the network whose change is handed out.
+        flat: the network whose update is handed out.
         local: trains it.
         recipe: what all its models share.
         rows: what it trains and is measured on.
@@ -114,7 +114,7 @@ def begin_training(
     Args:
         networks: of the plan and the site.
         method: its procedure and penalties are followed.
-        federated: the tensors whose change is handed out.
+        federated: the tensors whose update is handed out.
         rows: encoded.
         seeds: one list entry for each copy where many are trained in a stack; the copies' dropout is drawn by
             the first, so with dropout a copy is not trained with the same draws as alone.

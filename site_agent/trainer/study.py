@@ -71,9 +71,9 @@ class Asked:
 
 @dataclass(frozen=True, kw_only=True)
 class Answer:
-    """What leaves the trainer in a round: changes, float32 in the exchange's order, and the scalars but "rows"."""
+    """What leaves the trainer in a round: updates, float32 in the exchange's order, and the scalars but "rows"."""
 
-    changes: Vector = field(repr=False)
+    updates: Vector = field(repr=False)
     scalars: tuple[int, ...]
 
 
@@ -195,7 +195,7 @@ class Study:
                 return self._train(asked, exchange, received)
             case Stage.VALIDATION:
                 self.close(asked, received)
-                return Answer(changes=np.empty(0, np.float32), scalars=self._scalars(exchange, {}))
+                return Answer(updates=np.empty(0, np.float32), scalars=self._scalars(exchange, {}))
             case Stage.STATISTICS | Stage.NEWTON | Stage.GUARD:
                 raise MalformedMessage("sums under a plan that trains a network")
             case Stage.REPORT:
@@ -286,24 +286,24 @@ class Study:
             sums = self._private_gradients(self.plan.private_training)
             if isinstance(self.plan.ingredients.procedure, PersonalCopy | Mixture):
                 local.train_round(1, values, None)  # the personal model stays here, and the shared one is replaced
-            return Answer(changes=np.empty(0, np.float32), scalars=sums)
-        if self._trains:  # otherwise the values stay as they were received, and their change is zeros
+            return Answer(updates=np.empty(0, np.float32), scalars=sums)
+        if self._trains:  # otherwise the values stay as they were received, and their update is zeros
             local.train_round(self.plan.schedule.steps_per_round, values, controls if exchange.has_controls else None)
-        return self._contribution(exchange, self._training.flat.change(values).numpy())
+        return self._contribution(exchange, self._training.flat.update(values).numpy())
 
-    def _contribution(self, exchange: Exchange, change: Vector) -> Answer:
-        """The exchange's changes and scalars, from the change of all federated numbers."""
+    def _contribution(self, exchange: Exchange, update: Vector) -> Answer:
+        """The exchange's updates and scalars, from the update of all federated numbers."""
         rule = self.plan.ingredients.server_rule
         if not isinstance(rule, KeptLayersMean | LayerIntervals):
-            return Answer(changes=change, scalars=self._scalars(exchange, {}))
-        parts = {tensor.name: change[part] for tensor, part in self._placed()}
-        changes = np.concatenate([np.empty(0, np.float32), *(parts[tensor.name] for tensor in exchange.up)])
+            return Answer(updates=update, scalars=self._scalars(exchange, {}))
+        parts = {tensor.name: update[part] for tensor, part in self._placed()}
+        updates = np.concatenate([np.empty(0, np.float32), *(parts[tensor.name] for tensor in exchange.up)])
         if isinstance(rule, KeptLayersMean):
-            return Answer(changes=changes, scalars=self._scalars(exchange, {}))
+            return Answer(updates=updates, scalars=self._scalars(exchange, {}))
         due: dict[str, list[Vector]] = {tensor.layer: [] for tensor in exchange.up}
         for tensor in exchange.up:
             due[tensor.layer].append(parts[tensor.name])
-        return Answer(changes=changes, scalars=self._scalars(exchange, self._measures.distances(due)))
+        return Answer(updates=updates, scalars=self._scalars(exchange, self._measures.distances(due)))
 
     def _private_gradients(self, training: PrivateTraining) -> tuple[int, ...]:
         """The sum of this site's clipped gradients at the shared values; nothing else of a private round leaves."""
@@ -336,7 +336,7 @@ class Study:
         training.local.train_round(self.plan.schedule.batches(len(self.dataset.training)), own, torch.zeros_like(own))
         found = sensitivities(training.flat, training.rows.training, training.recipe.loss, self.networks.tensors)
         training.local.restore(before)
-        return Answer(changes=np.empty(0, np.float32), scalars=self._measures.sensitivities(found.tolist()))
+        return Answer(updates=np.empty(0, np.float32), scalars=self._measures.sensitivities(found.tolist()))
 
     def _begin_round(self, asked: Asked, received: Vector, values: Tensor) -> None:
         self._follow_layers(asked)

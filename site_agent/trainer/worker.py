@@ -248,8 +248,8 @@ class Worker:
         answer = study.train(asked, received)
         self._compare_columns(study)
         self._took(study, question)
-        changes = answer.changes.view(np.uint8).data
-        payload = b"".join((changes, _packed(answer.scalars))) if answer.scalars else changes
+        updates = answer.updates.view(np.uint8).data
+        payload = b"".join((updates, _packed(answer.scalars))) if answer.scalars else updates
         return Trained(question.round, study.rows if asked.stage is Stage.TRAINING else 0, payload)
 
     def _compare_columns(self, study: Study | PriorStudy) -> None:

@@ -14,12 +14,12 @@ LAYOUT = Layout(2 * CHUNK_PARAMETERS + 5, 2)
 
 
 def body(layout: Layout, index: int, number: int, scalars: tuple[int, ...] = (0, 0), check: int = 1) -> bytes:
-    """A chunk whose every change is `number`."""
+    """A chunk whose every update is `number`."""
     raw = bytearray(layout.chunk_bytes(index))
     words = layout.words(memoryview(raw), index)
     words[0] = check
     words[1:] = scalars[: len(words) - 1]
-    layout.changes(memoryview(raw), index)[:] = number
+    layout.updates(memoryview(raw), index)[:] = number
     return bytes(raw)
 
 
@@ -31,7 +31,7 @@ def sum_of(*sites: str, layout: Layout = LAYOUT) -> RunningSum:
 
 
 def test_chunks_are_added_as_they_come() -> None:
-    """Changes and scalars of all sites are in the sum, and each site's progress is known."""
+    """Updates and scalars of all sites are in the sum, and each site's progress is known."""
     sums = sum_of("a", "b")
 
     last = [sums.add("a", index, body(LAYOUT, index, 3, (5, -1))) for index in range(3)]
@@ -44,7 +44,7 @@ def test_chunks_are_added_as_they_come() -> None:
     assert first is False
     assert arrived == (3, 1, False)
     assert (sums.is_complete, sums.is_consistent, sums.scalars) == (True, True, (12, -3))
-    np.testing.assert_array_equal(sums.changes, np.full(LAYOUT.parameters, 7, np.int32))
+    np.testing.assert_array_equal(sums.updates, np.full(LAYOUT.parameters, 7, np.int32))
 
 
 @pytest.mark.parametrize(("site", "index"), [("a", 1), ("a", 3), ("a", -1), ("c", 0), ("", 0), ("b", 2)])
@@ -55,7 +55,7 @@ def test_a_chunk_out_of_order_or_of_a_stranger_is_refused(site: str, index: int)
     with pytest.raises(MalformedMessage, match="out of order"):
         sums.add(site, index, body(LAYOUT, 0, 9))
 
-    assert not sums.changes.any()
+    assert not sums.updates.any()
     assert sums.arrived("a") == 0
 
 
@@ -71,7 +71,7 @@ def test_no_chunk_is_added_twice() -> None:
     with pytest.raises(MalformedMessage):
         sums.add("a", 3, body(LAYOUT, 2, 1))
 
-    np.testing.assert_array_equal(sums.changes, np.ones(LAYOUT.parameters, np.int32))
+    np.testing.assert_array_equal(sums.updates, np.ones(LAYOUT.parameters, np.int32))
 
 
 @pytest.mark.parametrize("difference", [-8, -4, -1, 1, 4, 8])
@@ -97,7 +97,7 @@ def test_a_new_attempt_begins_with_nothing() -> None:
 
     sums.reset(LAYOUT, ("b",))
 
-    assert not sums.changes.any()
+    assert not sums.updates.any()
     assert (sums.scalars, sums.is_complete, sums.is_consistent) == ((0, 0), False, False)
     with pytest.raises(MalformedMessage):
         sums.add("a", 0, body(LAYOUT, 0, 3))
@@ -115,13 +115,13 @@ def test_sums_wrap_and_come_back(seed: int) -> None:
     for site, add in (("a", np.add), ("b", np.subtract)):
         raw = memoryview(plain[site])
         with np.errstate(over="ignore"):
-            for view in (layout.words, layout.changes):
+            for view in (layout.words, layout.updates):
                 add(view(raw, 0), view(mask, 0), out=view(raw, 0))
         sums.add(site, 0, bytes(raw))
 
     assert sums.is_consistent
     assert sums.scalars == (13, 24)
-    np.testing.assert_array_equal(sums.changes, np.full(layout.parameters, 2, np.int32))
+    np.testing.assert_array_equal(sums.updates, np.full(layout.parameters, 2, np.int32))
 
 
 def test_memory_does_not_grow_with_the_sites() -> None:
@@ -129,13 +129,13 @@ def test_memory_does_not_grow_with_the_sites() -> None:
     layout = Layout(1000, 0)
     names = [f"site-{index}" for index in range(100)]
     sums = sum_of(*names, layout=layout)
-    before = sums.changes
+    before = sums.updates
 
     for name in names:
         sums.add(name, 0, body(layout, 0, 1))
 
-    assert sums.changes is before
-    np.testing.assert_array_equal(sums.changes, np.full(1000, 100, np.int32))
+    assert sums.updates is before
+    np.testing.assert_array_equal(sums.updates, np.full(1000, 100, np.int32))
 
 
 @pytest.mark.parametrize("parameters", [0, 3, 1000, CHUNK_PARAMETERS])
@@ -144,14 +144,14 @@ def test_a_smaller_vector_uses_the_same_memory_and_leaves_nothing_behind(paramet
     sums = sum_of("a")
     for index in range(3):
         sums.add("a", index, body(LAYOUT, index, 3, (5, 6)))
-    large, layout = sums.changes, Layout(parameters, 1)
+    large, layout = sums.updates, Layout(parameters, 1)
 
     sums.reset(layout, ("b",))
-    before = sums.changes.copy()
+    before = sums.updates.copy()
     sums.add("b", 0, body(layout, 0, 4, (7,)))
 
     assert before.shape == (parameters,)
     assert not before.any()
     assert sums.scalars == (7,)
-    assert not parameters or np.shares_memory(sums.changes, large)
-    np.testing.assert_array_equal(sums.changes, np.full(parameters, 4, np.int32))
+    assert not parameters or np.shares_memory(sums.updates, large)
+    np.testing.assert_array_equal(sums.updates, np.full(parameters, 4, np.int32))

@@ -98,7 +98,7 @@ def rounds(count: int) -> dict[str, Any]:
         # d = (6/2 - 0) / 3 = 1, (8/2) / 1 = 4, (2/2) / 4 = 1/4. Ascending: third, first, second; d * dim 1, 3, 4,
         # shares 1/8, 1/2, 1 against 1/2, 1/8, 0: only the third is slow.
         ([6.0, 8.0, 2.0], [0.0, 0.0, 0.0], (1, 1, 1), (1, 1, 3)),
-        # The mean change is taken off: each number of the first moved by 1 at both sites, so 6/2 - 3 = 0.
+        # The mean update is taken off: each number of the first moved by 1 at both sites, so 6/2 - 3 = 0.
         # d * dim 0, 4, 1, ascending first, third, second: 0 < 5/8; 1/5 < 1/8 does not hold.
         ([6.0, 8.0, 2.0], [2.0, 0.0, 0.0], (1, 1, 1), (3, 1, 1)),
         # A layer that drifted for three rounds is divided by three: d = 1, 4/3, 1/4 changes no order here,

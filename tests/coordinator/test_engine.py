@@ -28,7 +28,7 @@ from tests.rehearsal.study import (
 def test_a_run_ends_with_rounds_times_the_mean_change(
     tmp_path: Path, rounds: int, aggregate: str, parameters: int
 ) -> None:
-    """After n rounds every parameter is exactly n times the mean of the sites' changes."""
+    """After n rounds every parameter is exactly n times the mean of the sites' updates."""
     schedule = {"aggregate": aggregate, "epochs": rounds, "batches_per_epoch": 1}
     plan = plan_with(IDENTITIES, parameters=parameters, changes={"schedule": schedule})
 

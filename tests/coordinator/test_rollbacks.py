@@ -63,7 +63,7 @@ def close(
             own = [int(generator.integers(1 << 54)) for _ in own]
         words[0], words[1:] = 1, own
         limit = (1 << 31) - 1 if ring and not place else 1 << 20
-        exchange.layout.changes(body, 0)[:] = generator.integers(limit - 10, limit, exchange.layout.parameters)
+        exchange.layout.updates(body, 0)[:] = generator.integers(limit - 10, limit, exchange.layout.parameters)
         run.running_sum.add(SITES[place], 0, body)
     assert run.is_consistent
     run.close_round(number, resample=resample)

@@ -198,7 +198,7 @@ def test_scalars_out_of_bounds_void_the_attempt(tmp_path: Path, scalars: dict[st
 
 
 def test_control_variates_come_down_behind_the_parameters_in_training_alone(tmp_path: Path) -> None:
-    """SCAFFOLD: 10 numbers and 10 of c; c is minus the mean change over the learning rate, and stays at home later."""
+    """SCAFFOLD: 10 numbers and 10 of c; c is minus the mean update over the learning rate, and stays at home later."""
     plan = a_plan("scaffold", rounds=2, checkpoint="global", optimiser={"name": "sgd", "learning_rate": 0.5})
 
     _, sites = run_of(tmp_path, plan, measured({}))

@@ -33,13 +33,13 @@ def sums_of(
     layers: tuple[bool, ...] = (),
     contributors: int | None = None,
 ) -> Sums:
-    """The sums of a round in which the weighted changes of all sites add up to `totals`, exactly."""
+    """The sums of a round in which the weighted updates of all sites add up to `totals`, exactly."""
     due = stage_at(plan, number) if stage is None else stage
     assert due is not None
     exchange = Exchanges(plan, manifest_of(plan)).of(number, due, pack_layers(layers))
     scale = FixedPoint(plan.encoding.clipping_range, len(plan.sites)).scale
-    changes = (np.asarray(totals, np.float64) * scale).astype(np.int32)
-    assert changes.size == exchange.layout.parameters
+    updates = (np.asarray(totals, np.float64) * scale).astype(np.int32)
+    assert updates.size == exchange.layout.parameters
     given = dict.fromkeys((scalar.name for scalar in exchange.scalars), 0) | dict(scalars or {})
     assert set(given) == {scalar.name for scalar in exchange.scalars}
-    return Sums(exchange=exchange, contributors=contributors or len(plan.sites), changes=changes, scalars=given)
+    return Sums(exchange=exchange, contributors=contributors or len(plan.sites), updates=updates, scalars=given)

@@ -142,12 +142,12 @@ def _tensors(raw: bytes) -> str:
     """A contribution's chunk is added whole or not at all."""
     total = RunningSum(_LAYOUT.parameters)
     total.reset(_LAYOUT, ("a", "b"))
-    before = total.changes.copy()
+    before = total.updates.copy()
     try:
         total.add("a", raw[0] if raw else 0, memoryview(raw)[1:])
     except MalformedMessage:
         assert total.arrived("a") == 0
-        assert np.array_equal(total.changes, before)
+        assert np.array_equal(total.updates, before)
         raise
     assert len(raw) == 1 + _LAYOUT.total_bytes
     return "added"

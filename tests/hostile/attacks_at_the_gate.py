@@ -59,8 +59,8 @@ def contributed(folder: Path, made: Contribution, between: Callable[[int], None]
         gate = gate_for(plan, log, folder, policy=policy_with(**made.policy), released=made.released)
         exchange = Exchanges(plan, manifest_of(plan)).of(bind.round, Stage.TRAINING, b"")
         scalars = sum(scalar.name != "rows" for scalar in exchange.scalars)
-        changes = np.full(exchange.layout.parameters, made.value, "<f4").tobytes()
-        payload = memoryview(changes + np.full(scalars, made.number, "<i8").tobytes())
+        updates = np.full(exchange.layout.parameters, made.value, "<f4").tobytes()
+        payload = memoryview(updates + np.full(scalars, made.number, "<i8").tobytes())
         built = gate.build(bytes(32), exchange, payload, rows=made.rows, resample=made.resample)
         chunks = []
         for chunk in gate.release(built, bind):
@@ -145,8 +145,8 @@ def without_checked_values() -> Iterator[None]:
     """The gate encodes whatever the trainer hands out, and does not count what it clips."""
     honest = FixedPoint.encode
 
-    def encode(self: FixedPoint, change: npt.NDArray[np.float32], weight: float, out: npt.NDArray[np.int32]) -> int:
-        honest(self, np.nan_to_num(change), weight, out)
+    def encode(self: FixedPoint, update: npt.NDArray[np.float32], weight: float, out: npt.NDArray[np.int32]) -> int:
+        honest(self, np.nan_to_num(update), weight, out)
         return 0
 
     with pytest.MonkeyPatch.context() as patch:

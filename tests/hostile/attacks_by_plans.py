@@ -71,7 +71,7 @@ WEAK_PLANS: Mapping[str, WeakPlan] = {
         sites="ab",
         plan=_TWO_SITES,
         policy={"smallest_sites": 2},
-        reason="each of the plan's two sites would see the other's change, and the policy does not allow it",
+        reason="each of the plan's two sites would see the other's update, and the policy does not allow it",
     ),
     "another method": WeakPlan(
         policy={"methods": ("global-layers",)},

@@ -53,7 +53,7 @@ class Impostor:
 
 
 async def surround(victim: Site, impostors: list[Impostor]) -> Integers | None:
-    """Lead a site through a whole round among impostors; its change in the clear, or None."""
+    """Lead a site through a whole round among impostors; its update in the clear, or None."""
     names = tuple(sorted([victim.name, *(impostor.own for impostor in impostors)]))
     answer = of_kind(await victim.tell(KeySessionOpen(1, names)), KeyAdvert)
     if not answer:
@@ -89,7 +89,7 @@ def substituted_keys(weakened: bool, count: int) -> bool:
         recovered = await surround(victim, impostors)
         if recovered is None:
             assert refused(victim, Reason.WRONG_IDENTITY_KEY)
-        return recovered is not None and found(recovered, victim.change())
+        return recovered is not None and found(recovered, victim.update())
 
     return played(scene, weakened, without_the_plans_list)
 
@@ -109,7 +109,7 @@ def invented_sites(weakened: bool) -> bool:
             assert reasons == ["a key session with sites that the plan does not list"]
             assert victim.error is not None
             assert victim.chunks == []
-        return recovered is not None and found(recovered, victim.change())
+        return recovered is not None and found(recovered, victim.update())
 
     return played(scene, weakened, without_the_plans_list)
 
@@ -130,7 +130,7 @@ def unsigned_adverts(weakened: bool) -> bool:
         recovered = await surround(victim, impostors)
         if recovered is None:
             assert refused(victim, Reason.ADVERT_NOT_SIGNED)
-        return recovered is not None and found(recovered, victim.change())
+        return recovered is not None and found(recovered, victim.update())
 
     return played(scene, weakened, lambda: without(Reason.ADVERT_NOT_SIGNED, Reason.ACKNOWLEDGEMENT_NOT_SIGNED))
 
@@ -157,7 +157,7 @@ def small_order_keys(weakened: bool) -> bool:
         upload = await ask_for(victim, 0, 0, plan.site_names)
         seen = transcript(others[0].terms, roster)
         keys = {name: key_of_zero(seen, "a", name) for name in "bc"}  # nobody's secret is needed
-        return found(strip(plan, "a", plan.site_names, keys, seen, upload), victim.change())
+        return found(strip(plan, "a", plan.site_names, keys, seen, upload), victim.update())
 
     return played(scene, weakened, with_a_careless_exchange)
 
@@ -199,9 +199,9 @@ def different_rosters(weakened: bool) -> bool:
             assert all(refused(site, Reason.ANOTHER_TRANSCRIPT) for site in sites)
             return False
         uploads = {site.name: await ask_for(site, 0, 0, plan.site_names) for site in sites}
-        changes, is_consistent = total(plan, uploads.values())
+        updates, is_consistent = total(plan, uploads.values())
         assert not is_consistent
-        assert not any(found(changes, site.change()) for site in sites)
+        assert not any(found(updates, site.update()) for site in sites)
         return all(uploads.values())
 
     return played(scene, weakened, lambda: without(Reason.ANOTHER_TRANSCRIPT, Reason.ACKNOWLEDGEMENT_NOT_SIGNED))

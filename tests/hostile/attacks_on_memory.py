@@ -34,7 +34,7 @@ from tests.hostile.masking_coordinator import (
     restart,
     total,
 )
-from tests.hostile.masking_federation import Site, change_of, masked_plan, settle, sites_of
+from tests.hostile.masking_federation import Site, masked_plan, settle, sites_of, update_of
 from tests.hostile.masking_weakened import (
     OF_SETS,
     with_any_run_name,
@@ -70,7 +70,7 @@ def ledger_from_a_backup(weakened: bool, loss: str) -> bool:
             return False
         await agree(sites[:3], key_session=2)
         second, _ = total(plan, await collect(sites[:3], 1, 0, "abc"))
-        return found(first - second, sites[3].change(1))
+        return found(first - second, sites[3].update(1))
 
     return played(scene, weakened, lambda: without(Reason.RECORD_OLDER, *OF_SETS))
 
@@ -101,10 +101,10 @@ def one_forgetful_site(weakened: bool, victim: str) -> bool:
         if not all(again):
             assert [bool(upload) for upload in again] == [site is forgetful for site in left]
             assert all_refuse([site for site in left if site is not forgetful], Reason.OTHER_SET, chunks=1)
-            assert not any(found(total(plan, [upload])[0], forgetful.change()) for upload in again if upload)
+            assert not any(found(total(plan, [upload])[0], forgetful.update()) for upload in again if upload)
             return False
         second, _ = total(plan, again)
-        return found(first - second, gone.change())
+        return found(first - second, gone.update())
 
     return played(scene, weakened, without_a_memory)
 
@@ -128,7 +128,7 @@ def another_name_for_the_run(weakened: bool) -> bool:
             return False
         await agree(sites[:3])
         second, is_consistent = total(plan, await collect(sites[:3], 0, 0, "abc"))
-        return is_consistent and found(first - second, sites[3].change())
+        return is_consistent and found(first - second, sites[3].update())
 
     return played(scene, weakened, with_any_run_name)
 
@@ -150,13 +150,13 @@ def run_again_on_another_set(weakened: bool) -> bool:
             assert all_refuse(sites[:4], Reason.NOT_INCREASING, chunks=1)
             return False
         second, _ = total(plan, again)
-        return found(first - second, sites[4].change())
+        return found(first - second, sites[4].update())
 
     return played(scene, weakened, without_a_memory)
 
 
 def two_time_pad(weakened: bool) -> bool:
-    """Have two vectors masked under one context: their difference is the whole change of the victim's step."""
+    """Have two vectors masked under one context: their difference is the whole update of the victim's step."""
     plan = masked_plan("abc")
     manifest = manifest_of(plan)
 
@@ -170,7 +170,7 @@ def two_time_pad(weakened: bool) -> bool:
         gate = gate_of(sites[0])
         here = position(plan.run_name, Offer(0, 0, parameters_digest(zeros)))
         exchange = Exchanges(plan, manifest).of(0, Stage.TRAINING, b"")
-        trained = gate.build(here, exchange, change_of("a", 0, 0, zeros).data.cast("B"), rows=0, resample=0)
+        trained = gate.build(here, exchange, update_of("a", 0, 0, zeros).data.cast("B"), rows=0, resample=0)
         retrained = gate.build(here, exchange, zeros.data.cast("B"), rows=0, resample=0)
         first = list(gate.release(trained, bind))
         try:
@@ -178,7 +178,7 @@ def two_time_pad(weakened: bool) -> bool:
         except MaskingRefused as refusal:
             reason = refusal.reason
         else:
-            return found(changes(plan, first) - changes(plan, second), sites[0].change())
+            return found(updates(plan, first) - updates(plan, second), sites[0].update())
         assert reason is Reason.OTHER_VECTOR
         assert len(sites[0].records("contribution_released")) == 1
         masking_of(sites[0]).forget()
@@ -196,11 +196,11 @@ def gate_of(site: Site) -> Gate:
     return rounds._gate
 
 
-def changes(plan: Plan, upload: Sequence[Chunk]) -> np.ndarray[Any, np.dtype[np.int32]]:
+def updates(plan: Plan, upload: Sequence[Chunk]) -> np.ndarray[Any, np.dtype[np.int32]]:
     """Return the 32-bit integers of one site's upload as it stands."""
     manifest = manifest_of(plan)
     layout = Layout(manifest.parameters, len(manifest.scalars))
-    return np.concatenate([layout.changes(chunk.body, chunk.index) for chunk in upload])
+    return np.concatenate([layout.updates(chunk.body, chunk.index) for chunk in upload])
 
 
 ATTACKS = (

@@ -69,7 +69,7 @@ def with_draws_of_each_site() -> Iterator[None]:
 
     def train(self: Study, asked: Any, received: Any) -> Answer:
         answer, exchange = honest(self, asked, received), self.exchange(asked)
-        return Answer(changes=_left_out(exchange, answer.changes, self.site, asked.round), scalars=answer.scalars)
+        return Answer(updates=_left_out(exchange, answer.updates, self.site, asked.round), scalars=answer.scalars)
 
     with pytest.MonkeyPatch.context() as patch:
         every_layer = lambda plan, manifest, number: frozenset(manifest.layers)  # noqa: E731
@@ -78,8 +78,8 @@ def with_draws_of_each_site() -> Iterator[None]:
         yield
 
 
-def _left_out(exchange: Exchange, changes: npt.NDArray[np.float32], site: str, number: int) -> npt.NDArray[np.float32]:
-    draws, kept, left = np.random.default_rng([number, *site.encode()]), dict[str, bool](), changes.copy()
+def _left_out(exchange: Exchange, updates: npt.NDArray[np.float32], site: str, number: int) -> npt.NDArray[np.float32]:
+    draws, kept, left = np.random.default_rng([number, *site.encode()]), dict[str, bool](), updates.copy()
     for tensor, place in zip(exchange.up, slices_of(exchange.up), strict=True):
         left[place] *= kept.setdefault(tensor.layer, bool(draws.random() < 0.5))
     return left

@@ -1,6 +1,6 @@
 """A coordinator that plays sums off against each other: other sets, other attempts, other runs, other bytes.
 
-Two sums over sets that differ by one site differ by that site's change. Each site remembers what it
+Two sums over sets that differ by one site differ by that site's update. Each site remembers what it
 masked, on disk, and trusts nobody else's memory.
 """
 
@@ -32,10 +32,10 @@ from tests.hostile.masking_federation import (
     MadeUpTrainer,
     Site,
     Vector,
-    change_of,
     masked_plan,
     of_kind,
     sites_of,
+    update_of,
 )
 from tests.hostile.masking_weakened import (
     OF_SETS,
@@ -48,7 +48,7 @@ from tests.hostile.masking_weakened import (
 
 
 def same_step_for_a_smaller_set(weakened: bool, when: str) -> bool:
-    """Ask for a step with and without d: the two sums differ by d's change."""
+    """Ask for a step with and without d: the two sums differ by d's update."""
     plan = masked_plan("abcd")
 
     async def scene(folder: Path) -> bool:
@@ -66,7 +66,7 @@ def same_step_for_a_smaller_set(weakened: bool, when: str) -> bool:
             assert all_refuse(sites[:3], Reason.OTHER_SET, chunks=1)
             return False
         second, is_consistent = total(plan, again)
-        return is_consistent and found(first - second, sites[3].change())
+        return is_consistent and found(first - second, sites[3].update())
 
     return played(scene, weakened, without_a_memory)
 
@@ -76,7 +76,7 @@ def next_step_for_a_smaller_set(weakened: bool) -> bool:
     plan = masked_plan("abcd", on_lost_site="continue")
 
     def whole_batches(site: str, number: int, resample: int, parameters: Vector) -> Vector:
-        return change_of(site, 0, resample, parameters)
+        return update_of(site, 0, resample, parameters)
 
     async def scene(folder: Path) -> bool:
         sites = [Site(name, plan, folder / name, trainer=MadeUpTrainer(name, whole_batches)) for name in "abcd"]
@@ -89,7 +89,7 @@ def next_step_for_a_smaller_set(weakened: bool) -> bool:
             assert all_refuse(sites[:3], Reason.OTHER_SETS, chunks=1)
             return False
         second, is_consistent = total(plan, again)
-        return is_consistent and found(first - second, sites[3].change())
+        return is_consistent and found(first - second, sites[3].update())
 
     return played(scene, weakened, lambda: without(*OF_SETS))
 
@@ -112,7 +112,7 @@ def two_sets_in_one_attempt(weakened: bool) -> bool:
                 assert len(site.chunks) == 1
             return False
         second, _ = total(plan, again)
-        return found(first - second, sites[3].change())
+        return found(first - second, sites[3].update())
 
     return played(scene, weakened, without_a_memory)
 
@@ -143,7 +143,7 @@ def two_disjoint_sets(weakened: bool) -> bool:
             return False
         pair, is_consistent = total(plan, halves[0])
         other_is_consistent = total(plan, halves[1])[1]
-        alone = found(pair - sites[1].change(), sites[0].change())  # b reports its own change
+        alone = found(pair - sites[1].update(), sites[0].update())  # b reports its own update
         return is_consistent and other_is_consistent and alone
 
     return played(scene, weakened, without_a_quorum)
@@ -164,13 +164,13 @@ def set_without_the_site_itself(weakened: bool) -> bool:
         # b, c and d each report the key that they share with a.
         keys = {site.name: masking_of(site)._secret.pair_keys["a"] for site in sites[1:]}
         seen = masking_of(sites[0])._transcript
-        return found(strip(plan, "a", ("b", "c", "d"), keys, seen, upload), sites[0].change())
+        return found(strip(plan, "a", ("b", "c", "d"), keys, seen, upload), sites[0].update())
 
     return played(scene, weakened, without_being_a_contributor)
 
 
 def other_parameters_for_other_sites(weakened: bool) -> bool:
-    """Send all but the victim parameters with dead units: their changes are zero, and the sum is the victim's.
+    """Send all but the victim parameters with dead units: their updates are zero, and the sum is the victim's.
 
     Source: Pasquini et al., Eluding Secure Aggregation in Federated Learning via Model Inconsistency, 2022.
     """
@@ -186,9 +186,9 @@ def other_parameters_for_other_sites(weakened: bool) -> bool:
         uploads += [await ask_for(site, 1, 1, "abcd", dead) for site in sites[1:]]
         sums, is_consistent = total(plan, uploads)
         if not is_consistent:  # the round is void, and what arrived is noise
-            near = np.abs((sums - sites[0].change(1)).astype(np.int64)) < 1 << 20
+            near = np.abs((sums - sites[0].update(1)).astype(np.int64)) < 1 << 20
             assert np.count_nonzero(near) < sums.size / 2
-        return is_consistent and found(sums, sites[0].change(1))
+        return is_consistent and found(sums, sites[0].update(1))
 
     return played(scene, weakened, without_the_position)
 

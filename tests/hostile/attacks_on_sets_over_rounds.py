@@ -1,7 +1,7 @@
 """A coordinator that plays rounds and plans off against each other: sets that grow, return, or belong to another study.
 
-The made-up hospitals train from the parameters alone. So equal parameters give equal changes in any round of any plan,
-and the difference of two sums is the change of the sites that are in one of them alone.
+The made-up hospitals train from the parameters alone. So equal parameters give equal updates in any round of any plan,
+and the difference of two sums is the update of the sites that are in one of them alone.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from tests.hostile.masking_federation import (
     MadeUpTrainer,
     Site,
     Vector,
-    change_of,
     masked_plan,
     rows_of,
     settle,
+    update_of,
 )
 from tests.hostile.masking_weakened import without
 from tests.hostile.sets_weakened import with_free_growth, with_free_returns, without_other_runs
@@ -37,7 +37,7 @@ ROWS_WEIGHTED = {"name": "rows", "largest_rows": 128}
 
 
 def _from_parameters(site: str, number: int, resample: int, parameters: Vector) -> Vector:
-    return change_of(site, 0, 0, parameters)
+    return update_of(site, 0, 0, parameters)
 
 
 def _sites(plan: Plan, folder: Path, **policy: Any) -> list[Site]:
@@ -48,7 +48,7 @@ def _sites(plan: Plan, folder: Path, **policy: Any) -> list[Site]:
 
 
 def _first_scalar(plan: Plan, uploads: Sequence[Sequence[Chunk]]) -> int:
-    """The sum of the first number beside the changes."""
+    """The sum of the first number beside the updates."""
     manifest = manifest_of(plan)
     layout = Layout(manifest.parameters, len(manifest.scalars))
     words = [np.uint64(layout.words(chunk.body, chunk.index)[1]) for upload in uploads for chunk in upload[:1]]
@@ -56,7 +56,7 @@ def _first_scalar(plan: Plan, uploads: Sequence[Sequence[Chunk]]) -> int:
 
 
 def larger_set_at_the_next_step(weakened: bool) -> bool:
-    """Leave d out of round 0 and send the same parameters as round 1 with d: its change and its row count."""
+    """Leave d out of round 0 and send the same parameters as round 1 with d: its update and its row count."""
     plan = masked_plan("abcd", weighting=ROWS_WEIGHTED)
 
     async def scene(folder: Path) -> bool:
@@ -68,9 +68,9 @@ def larger_set_at_the_next_step(weakened: bool) -> bool:
         if not all(again):
             assert all_refuse(sites[:3], Reason.OTHER_SETS, chunks=1)
             return False
-        changes = total(plan, again)[0] - total(plan, first)[0]
+        updates = total(plan, again)[0] - total(plan, first)[0]
         rows = (_first_scalar(plan, again) - _first_scalar(plan, first)) % 2**64
-        return bool(changes.any()) and rows == rows_of("d")
+        return bool(updates.any()) and rows == rows_of("d")
 
     return played(scene, weakened, with_free_growth)
 
@@ -90,7 +90,7 @@ def return_to_an_earlier_set(weakened: bool) -> bool:
         if not all(again):
             assert all_refuse(sites[:3], Reason.BUDGET_SPENT, chunks=3)
             return False
-        return found(total(plan, first)[0] - total(plan, again)[0], sites[3].change())
+        return found(total(plan, first)[0] - total(plan, again)[0], sites[3].update())
 
     return played(scene, weakened, with_free_returns)
 
@@ -136,14 +136,14 @@ def second_study_after_its_ledger_was_deleted(weakened: bool) -> bool:
 
 
 async def _first_study(plan: Plan, folder: Path) -> tuple[Integers, Integers]:
-    """Run a round with all sites and stop; the sum, and the last site's change."""
+    """Run a round with all sites and stop; the sum, and the last site's update."""
     sites = _sites(plan, folder)
     await enter(sites)
     await agree(sites)
     first, _ = total(plan, await collect(sites, 0, 0, plan.site_names))
     for site in sites:
         await site.stop()
-    return first, sites[-1].change()
+    return first, sites[-1].update()
 
 
 ATTACKS = (

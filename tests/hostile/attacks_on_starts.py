@@ -130,9 +130,9 @@ def second_study_without_a_site(weakened: bool) -> bool:
         for plan in (a_training_plan("first", "abc"), a_training_plan("second", "ab")):
             start = manifest_of(plan).initial_parameters(plan.seed)
             numbers = range(len(plan.sites))
-            changes = [a_study(folder, plan, number).train(Asked(round=0), start).changes for number in numbers]
-            wanted = changes[2] if len(changes) == 3 else wanted
-            sums.append(np.sum(changes, axis=0))
+            updates = [a_study(folder, plan, number).train(Asked(round=0), start).updates for number in numbers]
+            wanted = updates[2] if len(updates) == 3 else wanted
+            sums.append(np.sum(updates, axis=0))
     return bool(np.abs(sums[0] - sums[1] - wanted).max() < 1e-6)
 
 

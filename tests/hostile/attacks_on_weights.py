@@ -1,6 +1,6 @@
 """A site that claims few rows and sends large numbers, so that the division by the sum of rows makes it the model.
 
-Under row weights the mean is the sum of the changes over the sum of the weights. A sum of rows that is too small, or a
+Under row weights the mean is the sum of the updates over the sum of the weights. A sum of rows that is too small, or a
 number that no honest sites of these weights can have sent, voids the round.
 """
 
@@ -25,7 +25,7 @@ WEIGHTS = {"name": "rows", "largest_rows": 1024, "fewest_rows": 64}
 
 @contextmanager
 def without_bounds_on_sums() -> Iterator[None]:
-    """The coordinator asks only for one row in all, and for no bound on the sum of the changes."""
+    """The coordinator asks only for one row in all, and for no bound on the sum of the updates."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Run, "_least", lambda self, scalar: int(scalar.name == "rows"))
         patch.setattr(Run, "_is_in_range", lambda self, sums: True)
@@ -34,11 +34,11 @@ def without_bounds_on_sums() -> Iterator[None]:
 
 def a_plan() -> Plan:
     """Three sites of at least 64 rows each."""
-    return plan_with(made_up_identities("abc"), changes={"weighting": WEIGHTS})
+    return plan_with(made_up_identities("abc"), updates={"weighting": WEIGHTS})
 
 
 def moved_by(rows: int, number: float, *, sent_as: int) -> float:
-    """How far the model moves if c claims these rows and sends this change with another weight; 0 if it is void."""
+    """How far the model moves if c claims these rows and sends this update with another weight; 0 if it is void."""
     plan = a_plan()
     run = new_run(plan, terms_of(plan), Gathering(deadline=0.0))
     run.begin_sum(0, tuple("abc"))
@@ -49,8 +49,8 @@ def moved_by(rows: int, number: float, *, sent_as: int) -> float:
     layout, buffer = exchange.layout, bytearray(exchange.layout.total_bytes)
     body = layout.body(buffer, 0)
     layout.words(body, 0)[:] = [1, rows]
-    changes = layout.changes(body, 0)
-    FixedPoint(plan.encoding.clipping_range, 3).encode(np.full(changes.size, number, "f4"), sent_as / 1024, changes)
+    updates = layout.updates(body, 0)
+    FixedPoint(plan.encoding.clipping_range, 3).encode(np.full(updates.size, number, "f4"), sent_as / 1024, updates)
     run.running_sum.add("c", 0, bytes(body))
     before = run.parameters.copy()
     if run.is_consistent:
@@ -59,13 +59,13 @@ def moved_by(rows: int, number: float, *, sent_as: int) -> float:
 
 
 def one_row_and_a_large_change(weakened: bool) -> bool:
-    """Claim one row, and send a change as if all rows of the cap stood behind it."""
+    """Claim one row, and send an update as if all rows of the cap stood behind it."""
     with in_copy(weakened, without_bounds_on_sums):
         return moved_by(1, 8.0, sent_as=1024) > 8.0
 
 
 def fewest_rows_and_a_large_change(weakened: bool) -> bool:
-    """Claim exactly the fewest rows, and send a change as if all rows of the cap stood behind it."""
+    """Claim exactly the fewest rows, and send an update as if all rows of the cap stood behind it."""
     with in_copy(weakened, without_bounds_on_sums):
         return moved_by(64, 8.0, sent_as=1024) > 8.0
 
@@ -73,14 +73,14 @@ def fewest_rows_and_a_large_change(weakened: bool) -> bool:
 ATTACKS = (
     Attack(
         name="one-row-and-a-large-change",
-        tries="a site claims one row under row weights and sends a change of a thousand rows",
-        without="the bounds on the sum of rows and on the sum of changes",
+        tries="a site claims one row under row weights and sends an update of a thousand rows",
+        without="the bounds on the sum of rows and on the sum of updates",
         run=one_row_and_a_large_change,
     ),
     Attack(
         name="fewest-rows-and-a-large-change",
-        tries="a site claims the fewest rows that the plan allows and sends a change of a thousand rows",
-        without="the bounds on the sum of rows and on the sum of changes",
+        tries="a site claims the fewest rows that the plan allows and sends an update of a thousand rows",
+        without="the bounds on the sum of rows and on the sum of updates",
         run=fewest_rows_and_a_large_change,
     ),
 )

@@ -64,22 +64,22 @@ async def ask_for(
 
 
 def total(plan: Plan, uploads: Iterable[Sequence[Chunk]], exchange: Exchange | None = None) -> tuple[Integers, bool]:
-    """What a coordinator gets from these uploads: the sum of the changes, and whether all masks cancelled.
+    """What a coordinator gets from these uploads: the sum of the updates, and whether all masks cancelled.
 
     Without an `exchange`, everything of the manifest travels.
     """
     manifest = manifest_of(plan)
     layout = exchange.layout if exchange else Layout(manifest.parameters, len(manifest.scalars))
-    changes = np.zeros(layout.parameters, np.int32)
+    updates = np.zeros(layout.parameters, np.int32)
     checks = np.zeros(layout.chunks, np.int64)
     count = 0
     for upload in uploads:
         count += 1
         assert [chunk.index for chunk in upload] == list(range(layout.chunks))
         for chunk in upload:
-            changes[layout.changes_slice(chunk.index)] += layout.changes(chunk.body, chunk.index)
+            updates[layout.updates_slice(chunk.index)] += layout.updates(chunk.body, chunk.index)
             checks[chunk.index : chunk.index + 1] += layout.words(chunk.body, chunk.index)[:1]  # wraps
-    return changes, bool((checks == count).all())
+    return updates, bool((checks == count).all())
 
 
 def strip(
@@ -105,12 +105,12 @@ def strip(
     )
     masks = bytearray(layout.total_bytes)
     mask_whole(Masker(own=victim, contributors=names, pair_keys=keys, context=context, layout=layout), layout, masks)
-    changes = np.empty(manifest.parameters, np.int32)
+    updates = np.empty(manifest.parameters, np.int32)
     for chunk in upload:
-        changes[layout.changes_slice(chunk.index)] = layout.changes(chunk.body, chunk.index) - layout.changes(
+        updates[layout.updates_slice(chunk.index)] = layout.updates(chunk.body, chunk.index) - layout.updates(
             layout.body(masks, chunk.index), chunk.index
         )
-    return changes
+    return updates
 
 
 def found(recovered: Integers, secret: Integers) -> bool:

@@ -1,7 +1,7 @@
 """Masked studies in one process: real agents with real gates and ledgers, made-up hospitals and lines.
 
 An agent here is the site's own program without a network: its stream is a `Line`, its trainer a
-`MadeUpTrainer` whose change follows from site, round, draw and the parameters alone. Whoever plays
+`MadeUpTrainer` whose update follows from site, round, draw and the parameters alone. Whoever plays
 the coordinator speaks through `Site.tell` and reads what the site said.
 """
 
@@ -41,7 +41,7 @@ from tests.rehearsal.study import plan_with
 Vector = npt.NDArray[np.float32]
 Integers = npt.NDArray[np.int32]
 Kind = TypeVar("Kind")
-DEAD = 100.0  # parameters beyond this give a change of zero, as a layer of dead units does
+DEAD = 100.0  # parameters beyond this give an update of zero, as a layer of dead units does
 SETTLED_SECONDS = 1e-3  # in made-up time: whatever can happen without a clock has then happened
 
 
@@ -65,7 +65,7 @@ def masked_plan(sites: Iterable[str], *, rounds: int = 3, parameters: int = 10, 
     return plan_with({name: identity_of(name) for name in names}, rounds=rounds, parameters=parameters, changes=keys)
 
 
-def change_of(site: str, number: int, resample: int, parameters: Vector) -> Vector:
+def update_of(site: str, number: int, resample: int, parameters: Vector) -> Vector:
     """What training gives at a made-up hospital: the same for the same step, nothing where units are dead."""
     seed = hashlib.sha256(f"{site}|{number}|{resample}".encode()).digest()
     draw = np.random.default_rng(list(seed)).standard_normal(parameters.size).astype(np.float32)
@@ -78,7 +78,7 @@ def rows_of(site: str) -> int:
 
 
 def going_up(exchange: Exchange, received: Vector) -> Vector:
-    """The received values of the tensors whose changes go up."""
+    """The received values of the tensors whose updates go up."""
     names = {tensor.name for tensor in exchange.up}
     places = zip(exchange.down, slices_of(exchange.down), strict=True)
     parts = [received[place] for tensor, place in places if tensor.name in names]
@@ -95,29 +95,29 @@ def measured_by(site: str, number: int, exchange: Exchange) -> dict[str, int]:
     return found
 
 
-def encoded(plan: Plan, change: Vector, weight: float = 1.0) -> Integers:
-    """A change as the integers that the gate makes of it."""
-    out = np.empty(change.size, np.int32)
-    FixedPoint(plan.encoding.clipping_range, len(plan.sites)).encode(change, weight, out)
+def encoded(plan: Plan, update: Vector, weight: float = 1.0) -> Integers:
+    """An update as the integers that the gate makes of it."""
+    out = np.empty(update.size, np.int32)
+    FixedPoint(plan.encoding.clipping_range, len(plan.sites)).encode(update, weight, out)
     return out
 
 
 class MadeUpTrainer:
     """The process with the patients, without patients.
 
-    `changes` makes the change of a site, round, draw and parameters; `seconds` how long the next
+    `updates` makes the update of a site, round, draw and parameters; `seconds` how long the next
     training takes. What it measures follows from site, round and name alone, whatever the draw.
     """
 
     def __init__(
         self,
         site: str,
-        changes: Callable[[str, int, int, Vector], Vector] = change_of,
+        updates: Callable[[str, int, int, Vector], Vector] = update_of,
         seconds: Callable[[], float] = lambda: 0.0,
     ) -> None:
         self.trained: list[tuple[int, int]] = []
         self.concluded: Vector | None = None
-        self._site, self._changes, self._seconds = site, changes, seconds
+        self._site, self._updates, self._seconds = site, updates, seconds
 
     async def ask(self, message: TrainerMessage, largest_payload: int = 0) -> TrainerMessage:
         """What a trainer answers."""
@@ -135,10 +135,10 @@ class MadeUpTrainer:
                 parameters = np.frombuffer(payload, "<f4").copy()
                 assert parameters.size == exchange.down_numbers
                 await asyncio.sleep(self._seconds())
-                change = self._changes(self._site, number, resample, going_up(exchange, parameters))
+                update = self._updates(self._site, number, resample, going_up(exchange, parameters))
                 measured = measured_by(self._site, number, exchange)
                 scalars = [value for name, value in measured.items() if name != ROWS]
-                answer = change.tobytes() + np.array(scalars, "<i8").tobytes()
+                answer = update.tobytes() + np.array(scalars, "<i8").tobytes()
                 assert len(answer) <= largest_payload
                 return Trained(number, measured.get(ROWS, 0), answer)
             case Conclude(payload=payload):
@@ -290,10 +290,10 @@ class Site:
         """Every chunk that has left this site."""
         return of_kind(self.said, Chunk)
 
-    def change(self, number: int = 0, resample: int = 0) -> Integers:
-        """The secret: the encoded change of a round from ordinary parameters."""
+    def update(self, number: int = 0, resample: int = 0) -> Integers:
+        """The secret: the encoded update of a round from ordinary parameters."""
         parameters = np.zeros(manifest_of(self.plan).parameters, np.float32)
-        return encoded(self.plan, change_of(self.name, number, resample, parameters))
+        return encoded(self.plan, update_of(self.name, number, resample, parameters))
 
     async def _live(self, gate: SiteGate) -> None:
         try:

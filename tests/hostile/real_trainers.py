@@ -91,9 +91,9 @@ class RealTrainer(MadeUpTrainer):
                     round=number, resample=resample, stage=Stage(message.stage), layers=layers, best_round=best
                 )
                 answer = self.study.train(asked, np.frombuffer(payload, "<f4").copy())
-                self.update = answer.changes.astype(np.float32)
+                self.update = answer.updates.astype(np.float32)
                 scalars = np.array(answer.scalars, "<i8").tobytes()
-                return Trained(number, self.study.rows, answer.changes.astype("<f4").tobytes() + scalars)
+                return Trained(number, self.study.rows, answer.updates.astype("<f4").tobytes() + scalars)
             case Conclude(payload=payload) if self.study is not None:
                 best = None if message.best_round < 0 else message.best_round
                 layers = bytes.fromhex(message.layers)

@@ -60,7 +60,7 @@ def test_an_honest_coordinator_gets_what_was_agreed(tmp_path: Path, office: Offi
     assert [(chunk.round, chunk.index) for chunk in evidence.chunks] == [(r, i) for r in range(3) for i in range(3)]
     one = int(FixedPoint(8.0, 3).scale)
     for chunk in evidence.chunks:
-        assert set(layout.changes(chunk.body, chunk.index)) == {one}
+        assert set(layout.updates(chunk.body, chunk.index)) == {one}
     assert [facts["event"] for facts in evidence.audit] == [
         "run_joined", *3 * ["contribution_released", "contribution_handed_over"], "run_finished",
     ]  # fmt: skip

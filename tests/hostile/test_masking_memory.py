@@ -1,4 +1,4 @@
-"""What a site sends again is the same to the last bit, and what it sends does not show its change."""
+"""What a site sends again is the same to the last bit, and what it sends does not show its update."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 
 from protos.wire.messages import Bind
-from tests.hostile.attacks_on_memory import changes
+from tests.hostile.attacks_on_memory import updates
 from tests.hostile.masking_coordinator import agree, ask_for, enter, found
-from tests.hostile.masking_federation import Site, change_of, encoded, masked_plan, sites_of
+from tests.hostile.masking_federation import Site, encoded, masked_plan, sites_of, update_of
 from tests.rehearsal.made_up_time import play
 
 
@@ -32,7 +32,7 @@ def test_what_is_sent_again_is_the_same_to_the_last_bit(tmp_path: Path) -> None:
 
 
 def test_the_secret_is_not_in_the_chunks(tmp_path: Path) -> None:
-    """What one site sends shares nothing with its encoded change."""
+    """What one site sends shares nothing with its encoded update."""
     plan = masked_plan("abc", parameters=5000)
 
     async def scene() -> None:
@@ -40,23 +40,23 @@ def test_the_secret_is_not_in_the_chunks(tmp_path: Path) -> None:
         await enter(sites)
         await agree(sites)
         upload = await ask_for(sites[0], 0, 0, "abc")
-        secret = encoded(plan, change_of("a", 0, 0, np.zeros(5000, np.float32)))
+        secret = encoded(plan, update_of("a", 0, 0, np.zeros(5000, np.float32)))
 
-        assert np.count_nonzero(changes(plan, upload) == secret) <= 2
+        assert np.count_nonzero(updates(plan, upload) == secret) <= 2
 
     play(scene())
 
 
 def test_what_a_coordinator_can_strip_is_what_a_site_trained(tmp_path: Path) -> None:
-    """The comparison that these attacks end in is with the change itself, not with zeros."""
+    """The comparison that these attacks end in is with the update itself, not with zeros."""
     plan = masked_plan("abc")
 
     async def scene() -> None:
         victim = Site("a", plan, tmp_path)
         await enter([victim])
 
-        assert np.count_nonzero(victim.change()) == victim.change().size
-        assert not found(victim.change(0), victim.change(1))
-        assert not found(encoded(plan, np.zeros(10, np.float32)), victim.change())
+        assert np.count_nonzero(victim.update()) == victim.update().size
+        assert not found(victim.update(0), victim.update(1))
+        assert not found(encoded(plan, np.zeros(10, np.float32)), victim.update())
 
     play(scene())

@@ -16,7 +16,7 @@ from protos.plan.manifest import manifest_of
 from protos.plan.plan import Plan
 from protos.wire.messages import Refusal, SiteMessage, SiteReason, Stage
 from site_agent.approvals import approve, withdraw
-from tests.hostile.masking_federation import Vector, change_of, identity_of, masked_plan, measured_by
+from tests.hostile.masking_federation import Vector, identity_of, masked_plan, measured_by, update_of
 from tests.hostile.masking_network import Network, played, recorded
 from tests.rehearsal.study import plan_with
 
@@ -62,11 +62,11 @@ def evaluating_plan(**changes: Any) -> Plan:
 
 def zeros_for_d(site: str, number: int, resample: int, parameters: Vector) -> Vector:
     """What an honest trainer hands out: d does not train."""
-    return np.zeros_like(parameters) if site == "d" else change_of(site, number, resample, parameters)
+    return np.zeros_like(parameters) if site == "d" else update_of(site, number, resample, parameters)
 
 
 def test_a_site_that_only_evaluates_counts_in_the_losses_and_not_in_the_mean(tmp_path: Path) -> None:
-    """The model is the mean of three sites' changes to the bit; the losses are summed over four."""
+    """The model is the mean of three sites' updates to the bit; the losses are summed over four."""
     plan = evaluating_plan()
 
     async def scene(network: Network) -> None:
@@ -94,7 +94,7 @@ def expected(plan: Plan) -> Vector:
         total = np.zeros(values.size, np.int64)
         for site in "abc":
             out = np.empty(values.size, np.int32)
-            fixed_point.encode(change_of(site, number, 0, values), 1.0, out)
+            fixed_point.encode(update_of(site, number, 0, values), 1.0, out)
             total += out
         values = (values + fixed_point.decode(total.astype(np.int32), 3.0)).astype(np.float32)
     return values
@@ -113,7 +113,7 @@ def test_a_change_from_a_site_that_only_evaluates_does_not_leave(tmp_path: Path)
 
         network.meddle = listen
         for name in "abcd":
-            network.add(name, change_of)
+            network.add(name, update_of)
         await network.finish()
         assert [refusal.reason for refusal in heard] == [SiteReason.TRAINER_FAILED]
         assert network.sites["d"].records("contribution_released") == []

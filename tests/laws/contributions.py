@@ -75,7 +75,7 @@ def _contributed(plan: Plan, lacking: Mapping[str, str]) -> Iterator[tuple[str, 
         names = [f"{tensor.name}[{place}]" for tensor in exchange.up for place in range(tensor.number_count)]
         names += [scalar.name for scalar in exchange.scalars if scalar.name != "rows"]
         for site, answer in federation.round(number).items():
-            values = (*answer.changes.tolist(), *answer.scalars)
+            values = (*answer.updates.tolist(), *answer.scalars)
             yield from ((name, {site} if value else set()) for name, value in zip(names, values, strict=True))
 
 
@@ -84,12 +84,12 @@ def with_layers_left_out_by_each_site() -> Iterator[None]:
     """FedLP as in its paper: each site leaves layers out by a draw of its own."""
     honest: Any = Study._contribution
 
-    def contribution(self: Study, exchange: Any, change: Any) -> Answer:
-        answer: Answer = honest(self, exchange, change)
+    def contribution(self: Study, exchange: Any, update: Any) -> Answer:
+        answer: Answer = honest(self, exchange, update)
         place = 0
         for tensor in exchange.up:
             kept = (len(tensor.layer) + SITES.index(self.seeds.site)) % 2
-            answer.changes[place : place + tensor.number_count] *= kept
+            answer.updates[place : place + tensor.number_count] *= kept
             place += tensor.number_count
         return answer
 

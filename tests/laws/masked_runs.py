@@ -16,7 +16,7 @@ from protos.plan.manifest import Manifest, largest_weight, manifest_of
 from protos.plan.plan import Plan
 from protos.plan.server_rules import apply_rule, begin_rule
 from protos.wire.messages import Stage
-from tests.hostile.masking_federation import Vector, change_of, encoded, measured_by, rows_of
+from tests.hostile.masking_federation import Vector, encoded, measured_by, rows_of, update_of
 from tests.hostile.masking_network import Network
 
 SCHEDULES = ("every-batch", "every-epoch", "every-round")
@@ -51,15 +51,15 @@ def summed(
 ) -> Sums:
     """The sums of one round over these sites."""
     received = picked(manifest_of(plan), exchange.up, parameters)
-    totals, changes = dict.fromkeys((scalar.name for scalar in exchange.scalars), 0), []
+    totals, updates = dict.fromkeys((scalar.name for scalar in exchange.scalars), 0), []
     for site in sites:
         resample = resamples.get((site, number), 0)
         rows = rows_of(site) / largest_weight(plan) if plan.weighting.name == "rows" else 1.0
-        changes.append(encoded(plan, change_of(site, number, resample, received), rows))
+        updates.append(encoded(plan, update_of(site, number, resample, received), rows))
         for scalar, value in zip(exchange.scalars, measured_by(site, number, exchange).values(), strict=True):
             totals[scalar.name] += 0 if resample and scalar.occasion.travels_once else value
-    changed = np.sum(changes, axis=0, dtype=np.int32)
-    return Sums(exchange=exchange, contributors=len(sites), changes=changed, scalars=totals)
+    changed = np.sum(updates, axis=0, dtype=np.int32)
+    return Sums(exchange=exchange, contributors=len(sites), updates=changed, scalars=totals)
 
 
 def picked(manifest: Manifest, tensors: tuple[TensorSpec, ...], parameters: Vector) -> Vector:

@@ -21,7 +21,7 @@ from itertools import combinations
 from protos.masking.answered_sets import Answer, Listing
 from protos.masking.ledger import Ask, Comparison, Ledger, Mark
 from protos.masking.masking_refusals import MaskingRefused
-from protos.plan.contributors import CHANGES, FIGURES
+from protos.plan.contributors import FIGURES, UPDATES
 
 Rows = tuple[tuple[int, ...], ...]
 
@@ -63,11 +63,11 @@ def _listing(draw: random.Random, sites: list[str]) -> Listing:
     listed = sorted(draw.sample(sites, draw.randint(max(3, len(sites) - 4), len(sites))))
     evaluating = set(draw.sample(listed, draw.choice((0, 0, 1)))) if len(listed) > 4 else set()
     names = {site: f"key of {site}" for site in listed}
-    return Listing(names, {CHANGES: frozenset(set(listed) - evaluating), FIGURES: frozenset(listed)})
+    return Listing(names, {UPDATES: frozenset(set(listed) - evaluating), FIGURES: frozenset(listed)})
 
 
 def _run(draw: random.Random, history: History, run: str, listing: Listing) -> None:
-    listed, training = sorted(listing.identities), listing.kinds[CHANGES]
+    listed, training = sorted(listing.identities), listing.kinds[UPDATES]
     quorum = max(3, (len(training) + len(history.colluders)) // 2 + 1)
     groups = [listed[start : start + 3] for start in range(0, len(listed) - len(listed) % 3, 3)]
     before, step, attempt = list(listed), 0, 0

@@ -57,7 +57,7 @@ class Study:
     manifest: Manifest
     exchange: Exchange
     received: npt.NDArray[np.float32]
-    changes: dict[str, npt.NDArray[np.float32]]
+    updates: dict[str, npt.NDArray[np.float32]]
     rows: dict[str, int]
 
     @property
@@ -67,11 +67,11 @@ class Study:
 
     @property
     def fixed_point(self) -> FixedPoint:
-        """How a change becomes integers."""
+        """How an update becomes integers."""
         return FixedPoint(self.plan.encoding.clipping_range, len(self.plan.sites))
 
     def weight(self, site: str) -> float:
-        """The factor of a site's change."""
+        """The factor of a site's update."""
         match self.plan.weighting:
             case RowWeights(largest_rows=largest):
                 return self.rows[site] / largest
@@ -80,7 +80,7 @@ class Study:
 
 
 def study(seed: int, method: dict[str, Any], weighting: dict[str, Any], sites: int) -> Study:
-    """A made-up round: changes as after training, a few beyond the clipping range."""
+    """A made-up round: updates as after training, a few beyond the clipping range."""
     generator = np.random.default_rng(seed)
     plan = plan_of_method(
         method | ({"keep_probability": 1.0} if method["name"] == "fedlp" else {}),  # all layers travel
@@ -92,23 +92,23 @@ def study(seed: int, method: dict[str, Any], weighting: dict[str, Any], sites: i
         encoding={"clipping_range": 0.5, "largest_clipped_share": 1.0},
     )
     manifest = manifest_of(plan)
-    changes = {
+    updates = {
         site: generator.normal(0.0, 0.15, manifest.parameters).astype(np.float32).clip(-0.5, 0.5)
         for site in plan.site_names
     }
     rows = {site: round_rows(int(generator.integers(1, 600)), 512) for site in plan.site_names}
     exchange = Exchanges(plan, manifest).of(TRAINING, Stage.TRAINING, b"")
-    return Study(plan, manifest, exchange, manifest.initial_parameters(seed), changes, rows)
+    return Study(plan, manifest, exchange, manifest.initial_parameters(seed), updates, rows)
 
 
 def contributions(made: Study) -> dict[str, list[bytes]]:
     """Each site's chunks, as its gate builds them."""
     builder = Builder(made.plan, trains=True, smallest_rows=1)
     chunks = {}
-    for site, change in made.changes.items():
+    for site, update in made.updates.items():
         weight = made.rows[site] if made.plan.weighting.name == "rows" else 1
         scalars = [min(weight, scalar.bound) for scalar in made.exchange.scalars if scalar.name != ROWS]
-        payload = change.astype("<f4").tobytes() + np.array(scalars, "<i8").tobytes()
+        payload = update.astype("<f4").tobytes() + np.array(scalars, "<i8").tobytes()
         built = builder.build(b"p" * 32, made.exchange, memoryview(payload), rows=made.rows[site], resample=0)
         chunks[site] = [bytes(made.layout.body(built.buffer, index)) for index in range(made.layout.chunks)]
     return chunks
@@ -139,7 +139,7 @@ def closed(made: Study, sums: RunningSum) -> Sums:
     """The sums of the round by name."""
     names = [scalar.name for scalar in made.exchange.scalars]
     scalars = dict(zip(names, sums.scalars, strict=True))
-    return Sums(exchange=made.exchange, contributors=sums.sites, changes=sums.changes, scalars=scalars)
+    return Sums(exchange=made.exchange, contributors=sums.sites, updates=sums.updates, scalars=scalars)
 
 
 def next_parameters(made: Study, sums: RunningSum) -> npt.NDArray[np.float32]:
@@ -152,7 +152,7 @@ def next_parameters(made: Study, sums: RunningSum) -> npt.NDArray[np.float32]:
 
 def mean_change(made: Study, sums: RunningSum) -> npt.NDArray[np.float64]:
     """The mean that a sum stands for."""
-    return made.fixed_point.decode(sums.changes, closed(made, sums).weight(made.plan.weighting))
+    return made.fixed_point.decode(sums.updates, closed(made, sums).weight(made.plan.weighting))
 
 
 @by_method
@@ -181,9 +181,9 @@ def test_the_result_is_the_weighted_mean_of_the_changes(
 
     result = next_parameters(made, summed(made, chunks, np.random.default_rng(seed)))
 
-    weights = {site: made.weight(site) for site in made.changes}
+    weights = {site: made.weight(site) for site in made.updates}
     total = sum(weights.values())
-    mean = sum((weights[site] * change.astype(np.float64) for site, change in made.changes.items()), np.float64(0))
+    mean = sum((weights[site] * update.astype(np.float64) for site, update in made.updates.items()), np.float64(0))
     exact = made.received.astype(np.float64) + mean / total
     # Half a step a site, and float32's rounding of each product and of the result.
     bound = len(chunks) * (0.5 / made.fixed_point.scale + 2.0**-26) / total + np.spacing(
@@ -195,7 +195,7 @@ def test_the_result_is_the_weighted_mean_of_the_changes(
 @by_sharing_method
 @pytest.mark.parametrize("seed", range(3))
 def test_one_site_alone_gets_its_own_change(seed: int, method: dict[str, Any]) -> None:
-    """The sum of one contributor is its change, whatever its rows weigh."""
+    """The sum of one contributor is its update, whatever its rows weigh."""
     made = study(seed, method, {"name": "rows", "largest_rows": 512}, sites=3)
     site, chunks = next(iter(contributions(made).items()))
 
@@ -203,7 +203,7 @@ def test_one_site_alone_gets_its_own_change(seed: int, method: dict[str, Any]) -
     decoded = mean_change(made, sums)
 
     assert closed(made, sums).scalars.get(ROWS, made.rows[site]) == made.rows[site]
-    np.testing.assert_allclose(decoded, made.changes[site], atol=1.0 / made.fixed_point.scale / made.weight(site))
+    np.testing.assert_allclose(decoded, made.updates[site], atol=1.0 / made.fixed_point.scale / made.weight(site))
 
 
 @by_method
@@ -212,13 +212,13 @@ def test_one_site_alone_gets_its_own_change(seed: int, method: dict[str, Any]) -
 def test_equal_changes_are_their_own_mean(seed: int, method: dict[str, Any], weighting: dict[str, Any]) -> None:
     """Where every site trained the same multiple of 2**-10, the mean is exactly that, for any weights."""
     made = study(seed, method, weighting, sites=5)
-    change = (np.random.default_rng(seed).integers(-512, 513, made.manifest.parameters) / 1024).astype(np.float32)
-    made.changes.update(dict.fromkeys(made.changes, change))
+    update = (np.random.default_rng(seed).integers(-512, 513, made.manifest.parameters) / 1024).astype(np.float32)
+    made.updates.update(dict.fromkeys(made.updates, update))
 
     sums = summed(made, contributions(made), np.random.default_rng(seed))
     mean = mean_change(made, sums)
 
-    np.testing.assert_array_equal(mean, change.astype(np.float64))
+    np.testing.assert_array_equal(mean, update.astype(np.float64))
 
 
 @by_method

@@ -34,7 +34,7 @@ def _bits(state: State) -> dict[str, bytes]:
 
 
 def _payload(answer: Answer) -> bytes:
-    return answer.changes.tobytes() + np.array(answer.scalars, "<i8").tobytes()
+    return answer.updates.tobytes() + np.array(answer.scalars, "<i8").tobytes()
 
 
 def _training(study: Study) -> SiteTraining:
@@ -70,7 +70,7 @@ def test_no_number_that_a_site_keeps_is_in_an_answer(name: str) -> None:
             assert not kept & words
             looked_for += len(kept)
             if stage is not Stage.TRAINING:
-                assert answer.changes.size == 0
+                assert answer.updates.size == 0
         federation.close(number, answers)
 
     assert looked_for > 100
@@ -89,10 +89,10 @@ def test_a_change_is_the_federated_tensors_minus_what_was_received(name: str) ->
         for site, answer in answers.items():
             values = _training(federation.studies[site]).flat.values()
             scalars = scalars_of(federation, number, answer)
-            for tensor, change in zip(exchange.up, _cut(answer.changes, exchange.up), strict=True):
+            for tensor, update in zip(exchange.up, _cut(answer.updates, exchange.up), strict=True):
                 is_kept = scalars.get(f"kept {tensor.layer}", 1)
                 expected = values[tensor.name].ravel() - received[tensor.name]
-                assert np.array_equal(change, expected if is_kept else np.zeros_like(change))
+                assert np.array_equal(update, expected if is_kept else np.zeros_like(update))
             for scalar in exchange.scalars:
                 assert scalar.name == "rows" or 0 <= scalars[scalar.name] <= scalar.bound
         federation.close(number, answers)

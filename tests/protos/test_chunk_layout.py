@@ -36,20 +36,20 @@ def test_chunks_tile_the_buffer(layout: Layout) -> None:
 
 @pytest.mark.parametrize("layout", LAYOUTS, ids=str)
 def test_the_bytes_are_the_changes_the_scalars_and_one_check_a_chunk(layout: Layout) -> None:
-    """Four bytes a change, eight a scalar and eight a chunk; nothing is padded."""
+    """Four bytes an update, eight a scalar and eight a chunk; nothing is padded."""
     assert layout.total_bytes == 4 * layout.parameters + 8 * layout.scalars + 8 * layout.chunks
     assert layout.chunks == max(1, -(-layout.parameters // CHUNK_PARAMETERS))
 
 
 @pytest.mark.parametrize("layout", LAYOUTS, ids=str)
 def test_every_number_has_one_place(layout: Layout) -> None:
-    """Writing all words and changes through their views writes every byte of the buffer, none twice."""
+    """Writing all words and updates through their views writes every byte of the buffer, none twice."""
     buffer = bytearray(layout.total_bytes)
 
     for index in range(layout.chunks):
         body = layout.body(buffer, index)
         layout.words(body, index)[:] += np.int64(0x0101010101010101)
-        layout.changes(body, index)[:] += np.int32(0x01010101)
+        layout.updates(body, index)[:] += np.int32(0x01010101)
 
     assert bytes(buffer) == b"\x01" * layout.total_bytes
 
@@ -59,7 +59,7 @@ def test_slices_of_the_vector_tile_it(layout: Layout) -> None:
     """The chunks hold the vector's numbers once each and in order."""
     vector = np.arange(layout.parameters)
 
-    parts = [vector[layout.changes_slice(index)] for index in range(layout.chunks)]
+    parts = [vector[layout.updates_slice(index)] for index in range(layout.chunks)]
 
     np.testing.assert_array_equal(np.concatenate(parts), vector)
 
@@ -74,20 +74,20 @@ def test_scalars_lie_in_the_last_chunk_only(layout: Layout) -> None:
 
 @pytest.mark.parametrize("scalars", [0, 3])
 def test_an_empty_vector_still_carries_its_check(scalars: int) -> None:
-    """A site that sends no change sends one chunk: the check and its scalars."""
+    """A site that sends no update sends one chunk: the check and its scalars."""
     layout = Layout(0, scalars)
 
     assert (layout.chunks, layout.chunk_bytes(0), layout.total_bytes) == (1, 8 + 8 * scalars, 8 + 8 * scalars)
 
 
 def test_the_layout_on_the_wire() -> None:
-    """Little-endian: the check, then the scalars, then the changes."""
+    """Little-endian: the check, then the scalars, then the updates."""
     layout = Layout(2, 1)
     buffer = bytearray(layout.total_bytes)
 
     body = layout.body(buffer, 0)
     layout.words(body, 0)[:] = [1, -2]
-    layout.changes(body, 0)[:] = [3, -4]
+    layout.updates(body, 0)[:] = [3, -4]
 
     assert buffer.hex(" ", 4) == "01000000 00000000 feffffff ffffffff 03000000 fcffffff"
 

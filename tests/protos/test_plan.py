@@ -230,7 +230,7 @@ def test_what_decides_has_no_default(field: str) -> None:
 
 
 def test_two_sites_mask_only_where_the_plan_says_so_in_words() -> None:
-    """Two sites may be masked with a quorum of two once the plan says that each sees the other's change."""
+    """Two sites may be masked with a quorum of two once the plan says that each sees the other's update."""
     plan = plan_with(sites=listed(2), quorum=2, two_sites="each-sees-the-other")
 
     assert plan.smallest_masked_quorum == 2

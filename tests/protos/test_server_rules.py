@@ -99,16 +99,16 @@ def test_the_parameters_are_changed_in_place_and_the_sum_is_not() -> None:
     """The vector that peers are sent is the one that was changed; the sum stays for the record."""
     plan = plan_of(MEAN)
     sums, parameters = sums_of(plan, np.ones(4)), np.zeros(4, np.float32)
-    before = sums.changes.copy()
+    before = sums.updates.copy()
 
     apply_rule(plan, manifest_of(plan), sums, parameters, {})
 
     assert parameters.all()
-    np.testing.assert_array_equal(sums.changes, before)
+    np.testing.assert_array_equal(sums.updates, before)
 
 
 def test_blending_takes_a_part_of_the_way() -> None:
-    """pFedMe's coordinator with beta 1/4: from 1 a mean change of 2 leads to 1.5, and again to 2."""
+    """pFedMe's coordinator with beta 1/4: from 1 a mean update of 2 leads to 1.5, and again to 2."""
     plan = plan_of({"name": "pfedme", "blend": 0.25})
 
     found = after(plan, np.ones(4), *[sums_of(plan, np.full(4, 4.0))] * 2)
@@ -116,7 +116,7 @@ def test_blending_takes_a_part_of_the_way() -> None:
     np.testing.assert_array_equal(found, np.full(4, 2.0, np.float32))
 
 
-# Two rounds by hand from x = 1: the mean changes are 1/2 and -1/4, rate 0.1, first decay 0.9, offset 0.001.
+# Two rounds by hand from x = 1: the mean updates are 1/2 and -1/4, rate 0.1, first decay 0.9, offset 0.001.
 # m: 0.05, then 0.045 - 0.025 = 0.02. v after each round, by kind, with second decay 0.99:
 BY_HAND = {
     Moment.ADAM: (0.0025, 0.00310),  # 0.01 * 0.25; 0.99 * 0.0025 + 0.01 * 0.0625
@@ -143,7 +143,7 @@ def test_an_adaptive_rule_steps_as_computed_by_hand(moment: Moment) -> None:
 
 @pytest.mark.parametrize("moment", Moment)
 def test_an_adaptive_rule_never_has_a_negative_second_moment(moment: Moment) -> None:
-    """However the changes vary, the root of v is a number; a momentum step on a variance would not be."""
+    """However the updates vary, the root of v is a number; a momentum step on a variance would not be."""
     plan = plan_of({"name": f"fed{moment}", "offset": 1e-9}, parameters=1000)
     generator, state = np.random.default_rng(0), begun(plan)
 
@@ -159,7 +159,7 @@ def test_an_adaptive_rule_never_has_a_negative_second_moment(moment: Moment) -> 
 
 
 def test_control_variates_follow_the_mean_change() -> None:
-    """SCAFFOLD by hand: 2 of 4 sites, 2 steps of rate 1/2, server rate 1/4, mean changes 1 and -2.
+    """SCAFFOLD by hand: 2 of 4 sites, 2 steps of rate 1/2, server rate 1/4, mean updates 1 and -2.
 
     c: 0, then 0 + 2/4 * (-0 - 1/1) = -1/2, then -1/2 + 2/4 * (1/2 + 2/1) = 3/4. x: 1, 1.25, 0.75.
     """
@@ -188,10 +188,10 @@ def test_the_control_is_the_mean_of_the_sites_own(seed: int) -> None:
     scale = FixedPoint(8.0, 3).scale
 
     for _ in range(30):
-        changes = np.rint(generator.normal(0.0, 0.5, (3, 4)) * scale) / scale
+        updates = np.rint(generator.normal(0.0, 0.5, (3, 4)) * scale) / scale
         sent = state["control"].astype(np.float32)
-        own = own - sent - changes / rates
-        after(plan, np.zeros(4), sums_of(plan, changes.sum(axis=0)), state=state)
+        own = own - sent - updates / rates
+        after(plan, np.zeros(4), sums_of(plan, updates.sum(axis=0)), state=state)
 
     np.testing.assert_allclose(state["control"], own.mean(axis=0), rtol=0, atol=1e-12)
 

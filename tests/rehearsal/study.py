@@ -112,8 +112,8 @@ def contribution(
         words = layout.words(body, index)
         words[0] = 1
         words[1:] = [given.get(scalar.name, 0) for scalar in travels.scalars][: len(words) - 1]
-        changes = layout.changes(body, index)
-        fixed_point.encode(np.full(changes.size, number, np.float32), weight, changes)
+        updates = layout.updates(body, index)
+        fixed_point.encode(np.full(updates.size, number, np.float32), weight, updates)
     return [bytes(layout.body(buffer, index)) for index in range(layout.chunks)]
 
 

@@ -29,7 +29,7 @@ PATH = Path(__file__).with_name("masking.json")
 SITES = ("site-a", "site-b", "site-c")
 CLIPPING_RANGE = 8.0
 FIRST_MASK_BYTES = 96
-CHANGES = ([1.0, -1.0, 0.5, 8.0, -8.0], [0.25, 0.125, -3.75, 8.0, -8.0], [1e-6, 2.0, 3.25, 8.0, -8.0])
+UPDATES = ([1.0, -1.0, 0.5, 8.0, -8.0], [0.25, 0.125, -3.75, 8.0, -8.0], [1e-6, 2.0, 3.25, 8.0, -8.0])
 SCALARS = ([120, -5], [88, 7], [1 << 40, -(1 << 40)])
 
 
@@ -94,7 +94,7 @@ def _pair(
 
 
 def _round(seen: bytes, secrets: dict[str, KeySessionSecret]) -> dict[str, Any]:
-    code, layout = FixedPoint(CLIPPING_RANGE, len(SITES)), Layout(len(CHANGES[0]), len(SCALARS[0]))
+    code, layout = FixedPoint(CLIPPING_RANGE, len(SITES)), Layout(len(UPDATES[0]), len(SCALARS[0]))
     bound = {"position": _bytes("position"), "manifest_digest": _bytes("manifest"), "encoding": encoding_name(code)}
     context = round_context(transcript=seen, attempt=2, contributors=SITES, length_bytes=layout.total_bytes, **bound)
     return {
@@ -104,7 +104,7 @@ def _round(seen: bytes, secrets: dict[str, KeySessionSecret]) -> dict[str, Any]:
         "context": context.hex(),
         "clipping_range": CLIPPING_RANGE,
         "scale": code.scale,
-        "changes": CHANGES,
+        "changes": UPDATES,
         "scalars": SCALARS,
         "suites": [_suite(suite, context, code, layout, secrets) for suite in Suite],
     }
@@ -120,11 +120,11 @@ def _suite(
         if one < two
     }
     encoded, masked = {}, {}
-    for site, changes, scalars in zip(SITES, CHANGES, SCALARS, strict=True):
+    for site, updates, scalars in zip(SITES, UPDATES, SCALARS, strict=True):
         buffer = bytearray(layout.total_bytes)
         body = layout.body(buffer, 0)
         layout.words(body, 0)[:] = [1, *scalars]
-        code.encode(np.array(changes, np.float32), 1.0, layout.changes(body, 0))
+        code.encode(np.array(updates, np.float32), 1.0, layout.updates(body, 0))
         encoded[site] = buffer.hex()
         pair_keys = secrets[site].pair_keys
         masker = Masker(own=site, contributors=SITES, pair_keys=pair_keys, context=context, layout=layout, suite=suite)
@@ -133,7 +133,7 @@ def _suite(
     total = bytearray(layout.total_bytes)
     into = layout.body(total, 0)
     layout.words(into, 0)[:] = [3, *np.sum(SCALARS, axis=0)]
-    layout.changes(into, 0)[:] = sum(np.frombuffer(bytes.fromhex(one), "<i4", offset=24) for one in encoded.values())
+    layout.updates(into, 0)[:] = sum(np.frombuffer(bytes.fromhex(one), "<i4", offset=24) for one in encoded.values())
     return {
         "suite": suite.value,
         "round_keys": {pair: key.hex() for pair, key in keys.items()},

@@ -25,7 +25,7 @@ from benchmarks.experiments.federations import federate
 from benchmarks.experiments.modules import heart_batch_normalisation
 from benchmarks.experiments.plans import experiment_plan
 from benchmarks.experiments.plots import Dot, plot_dots
-from benchmarks.experiments.single_vectors import Build, SumOfChanges, SumOfLayers, federate_vectors
+from benchmarks.experiments.single_vectors import Build, SumOfLayers, SumOfUpdates, federate_vectors
 from benchmarks.experiments.statistics import Mean, by_seed, difference, mean_of
 from benchmarks.experiments.store import read_rows
 from benchmarks.experiments.tables.heart import (
@@ -47,7 +47,7 @@ SEEDS: Final = range(20)
 MEAN: Final = "global-layers, authors, equal start"
 ALONE: Final = "local, authors"
 SUMS: Final[dict[str, Build]] = {
-    "sum of changes": lambda _plan, _manifest, _sites: SumOfChanges(),
+    "sum of changes": lambda _plan, _manifest, _sites: SumOfUpdates(),
     "sum of layers": lambda _plan, _manifest, _sites: SumOfLayers(),
 }
 MEASURED: Final = {"global-layers, measuring": "global-layers", "local, measuring": "local"}

@@ -348,7 +348,7 @@ def outcomes_of(prior: Prior, contract: Contract, target: Float64) -> Float64:
 
 
 def _answer(scalars: tuple[int, ...]) -> Answer:
-    return Answer(changes=np.empty(0, np.float32), scalars=scalars)
+    return Answer(updates=np.empty(0, np.float32), scalars=scalars)
 
 
 def _integer(values: Float64) -> int:

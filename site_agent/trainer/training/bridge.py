@@ -1,10 +1,10 @@
 """Converts between torch and shared parameters. No other file does.
 
 All parameters of a network are laid into two flat tensors: the federated ones, in the manifest's order,
-and the private ones. Each keeps its shape as a view. Taking in what was received, and the change that
+and the private ones. Each keeps its shape as a view. Taking in what was received, and the update that
 goes out, are then one operation each, and an optimiser steps once for each stretch. The rules:
 
-* `change` reads the federated tensor, which holds no private number; `tensors` says what lies there;
+* `update` reads the federated tensor, which holds no private number; `tensors` says what lies there;
 * every array that is handed out is a copy, so that later training cannot reach into it.
 
 Several copies of one network, each with values of its own, may lie in one: then every tensor has a first
@@ -102,7 +102,7 @@ class FlatNetwork:
         else:
             own.mul_(1.0 - rate).add_(received, alpha=rate)
 
-    def change(self, received: Tensor) -> Tensor:
+    def update(self, received: Tensor) -> Tensor:
         """Return the shared parameters minus the received ones, float32 of the shape of `federated`."""
         return self.federated_values - received
 

@@ -2,7 +2,7 @@
 
 Source: Karimireddy et al. 2020, algorithm 1, option II. c_i starts at 0 and becomes
 c_i - c + (received - own) / (steps * learning rate) after each round; it stays at the site. What the
-coordinator needs of it follows from the change alone (see protos/plan/server_rules.py), so it never travels.
+coordinator needs of it follows from the update alone (see protos/plan/server_rules.py), so it never travels.
 """
 
 from __future__ import annotations

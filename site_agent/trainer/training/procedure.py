@@ -1,7 +1,7 @@
 """Procedures: how a site trains in one round.
 
 A procedure owns the networks of its method and moves them batch by batch. The flat network that it is given
-is the one whose change is handed out; what the site itself uses may be another (`evaluated`). The rules:
+is the one whose update is handed out; what the site itself uses may be another (`evaluated`). The rules:
 
 * a procedure draws nothing: batches come in, so that all of them train on the same rows;
 * all that the next round depends on is in `state`.

@@ -16,8 +16,8 @@ from benchmarks.experiments.single_vectors import (
     LayerMixtures,
     Median,
     PlainMean,
-    SumOfChanges,
     SumOfLayers,
+    SumOfUpdates,
     TrimmedMean,
     federate_vectors,
     reversed_and_tenfold,
@@ -28,7 +28,7 @@ from protos.plan.manifest import Manifest
 
 ZERO = np.zeros((4, 2), np.float32)
 # Columns by number: 1, 2, 4, 9 and -6, 0, 1, 5.
-CHANGES = np.array([[4, 0], [1, 5], [9, -6], [2, 1]], np.float32)
+UPDATES = np.array([[4, 0], [1, 5], [9, -6], [2, 1]], np.float32)
 # Two layers, of one number and of two.
 MANIFEST = Manifest(
     (
@@ -41,7 +41,7 @@ MANIFEST = Manifest(
 
 def test_the_median_of_four_is_the_mean_of_the_middle_two() -> None:
     """Number by number, whichever sites these are; every site receives it."""
-    found = Median().next_values(ZERO, CHANGES)
+    found = Median().next_values(ZERO, UPDATES)
 
     np.testing.assert_array_equal(found, np.tile([3.0, 0.5], (4, 1)).astype(np.float32))
 
@@ -57,9 +57,9 @@ def test_the_median_is_of_values_not_of_changes() -> None:
 
 def test_the_trimmed_mean_leaves_out_both_ends() -> None:
     """Of five sites without the lowest and the highest: (2 + 4 + 6) / 3 and (0 + 1 + 5) / 3."""
-    changes = np.array([[4, 0], [1, 5], [99, -6], [2, 1], [6, 70]], np.float32)
+    updates = np.array([[4, 0], [1, 5], [99, -6], [2, 1], [6, 70]], np.float32)
 
-    found = TrimmedMean(1).next_values(np.zeros((5, 2), np.float32), changes)
+    found = TrimmedMean(1).next_values(np.zeros((5, 2), np.float32), updates)
 
     np.testing.assert_array_equal(found, np.tile([4.0, 2.0], (5, 1)).astype(np.float32))
 
@@ -67,26 +67,26 @@ def test_the_trimmed_mean_leaves_out_both_ends() -> None:
 def test_nothing_is_left_of_too_few_sites() -> None:
     """Two left out at either end of four are all."""
     with pytest.raises(ValueError, match="cannot be left out"):
-        TrimmedMean(2).next_values(ZERO, CHANGES)
+        TrimmedMean(2).next_values(ZERO, UPDATES)
 
 
 def test_a_site_that_lies_moves_the_mean_and_not_the_median() -> None:
     """With one of five far away the mean follows it; the median stays among the honest."""
     honest = np.array([[1.0], [1.1], [0.9], [1.05]], np.float32)
-    changes = np.concatenate([honest, reversed_and_tenfold(np.array([[100.0]], np.float32))])
-    received = np.zeros_like(changes)
+    updates = np.concatenate([honest, reversed_and_tenfold(np.array([[100.0]], np.float32))])
+    received = np.zeros_like(updates)
 
-    assert PlainMean().next_values(received, changes)[0, 0] == pytest.approx((4.05 - 1000) / 5, rel=1e-6)
-    assert Median().next_values(received, changes)[0, 0] == pytest.approx(1.0)
+    assert PlainMean().next_values(received, updates)[0, 0] == pytest.approx((4.05 - 1000) / 5, rel=1e-6)
+    assert Median().next_values(received, updates)[0, 0] == pytest.approx(1.0)
 
 
 def test_the_first_mixture_is_the_mean() -> None:
     """All logits start at 0, so each site receives the equal mixture of all vectors."""
     rule = LayerMixtures(MANIFEST, 3, seed=1)
     received = np.full((3, 3), 0.5, np.float32)
-    changes = np.array([[0, 3, 0], [1, 0, 0], [2, 0, 6]], np.float32)
+    updates = np.array([[0, 3, 0], [1, 0, 0], [2, 0, 6]], np.float32)
 
-    found = rule.next_values(received, changes)
+    found = rule.next_values(received, updates)
 
     np.testing.assert_allclose(rule.weights().detach().numpy(), 1 / 3)
     np.testing.assert_allclose(found, np.tile([1.5, 1.5, 2.5], (3, 1)))
@@ -109,14 +109,14 @@ def test_a_mixture_learns_along_what_a_site_did_with_it() -> None:
 
 
 def test_a_site_leans_towards_the_layers_that_help_it() -> None:
-    """Where a site's change points to another's layer round after round, its weight for it rises, layer by layer."""
+    """Where a site's update points to another's layer round after round, its weight for it rises, layer by layer."""
     rule = LayerMixtures(MANIFEST, 2, seed=3, rate=0.5)
     own = np.array([[0, 0, 0], [1, 1, 1]], np.float32)
     received = own.copy()
     for _ in range(5):
         # Site 1 goes towards site 2's first layer and away from its second.
-        changes = np.array([[1.0, -1.0, -1.0], [0.0, 0.0, 0.0]], np.float32)
-        received = rule.next_values(own - changes, changes)
+        updates = np.array([[1.0, -1.0, -1.0], [0.0, 0.0, 0.0]], np.float32)
+        received = rule.next_values(own - updates, updates)
 
     weights = rule.weights().detach().numpy()
     assert weights[0, 0, 1] > 0.6
@@ -126,12 +126,12 @@ def test_a_site_leans_towards_the_layers_that_help_it() -> None:
 
 
 def test_both_sums_by_hand() -> None:
-    """Two sites received (1, 2) and change by (1, 0) and (3, -1): layers sum to (6, 3), changes lead to (5, 1)."""
+    """Two sites received (1, 2) and update by (1, 0) and (3, -1): layers sum to (6, 3), updates lead to (5, 1)."""
     received = np.array([[1, 2], [1, 2]], np.float32)
-    changes = np.array([[1, 0], [3, -1]], np.float32)
+    updates = np.array([[1, 0], [3, -1]], np.float32)
 
-    np.testing.assert_array_equal(SumOfLayers().next_values(received, changes), [[6, 3], [6, 3]])
-    np.testing.assert_array_equal(SumOfChanges().next_values(received, changes), [[5, 1], [5, 1]])
+    np.testing.assert_array_equal(SumOfLayers().next_values(received, updates), [[6, 3], [6, 3]])
+    np.testing.assert_array_equal(SumOfUpdates().next_values(received, updates), [[5, 1], [5, 1]])
 
 
 def test_private_heads_stay_private_under_a_sum() -> None:
@@ -141,7 +141,7 @@ def test_private_heads_stay_private_under_a_sum() -> None:
     plan = plan_of(same, 1, {"name": "fedper"})
 
     outcomes = federate_vectors(
-        [plan], {name: [each] for name, each in same.items()}, lambda _plan, _manifest, _sites: SumOfChanges()
+        [plan], {name: [each] for name, each in same.items()}, lambda _plan, _manifest, _sites: SumOfUpdates()
     )
 
     assert len({outcome.validation_outputs[0, 0].tobytes() for outcome in outcomes.values()}) == len(same)

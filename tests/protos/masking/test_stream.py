@@ -40,20 +40,20 @@ def _masker(own: str, sites: tuple[str, ...], layout: Layout, context: bytes = C
     return Masker(own=own, contributors=sites, pair_keys=keys, context=context, layout=layout, **more)
 
 
-def _vector(layout: Layout, changes: npt.NDArray[np.int32], scalars: npt.NDArray[np.int64]) -> bytearray:
+def _vector(layout: Layout, updates: npt.NDArray[np.int32], scalars: npt.NDArray[np.int64]) -> bytearray:
     buffer = bytearray(layout.total_bytes)
     for index in range(layout.chunks):
         body = layout.body(buffer, index)
         words = layout.words(body, index)
         words[0] = 1
         words[1:] = scalars[: words.size - 1]
-        layout.changes(body, index)[:] = changes[layout.changes_slice(index)]
+        layout.updates(body, index)[:] = updates[layout.updates_slice(index)]
     return buffer
 
 
 def _random_vector(layout: Layout, generator: np.random.Generator) -> bytearray:
-    changes = generator.integers(-(2**31), 2**31, layout.parameters, dtype=np.int64).astype(np.int32)
-    return _vector(layout, changes, generator.integers(-(2**62), 2**62, layout.scalars, dtype=np.int64))
+    updates = generator.integers(-(2**31), 2**31, layout.parameters, dtype=np.int64).astype(np.int32)
+    return _vector(layout, updates, generator.integers(-(2**62), 2**62, layout.scalars, dtype=np.int64))
 
 
 def _sum(layout: Layout, vectors: list[bytearray]) -> bytearray:
@@ -61,9 +61,9 @@ def _sum(layout: Layout, vectors: list[bytearray]) -> bytearray:
     total = bytearray(layout.total_bytes)
     for vector, index in product(vectors, range(layout.chunks)):
         into, body = layout.body(total, index), layout.body(vector, index)
-        words, changes = layout.words(into, index), layout.changes(into, index)
+        words, updates = layout.words(into, index), layout.updates(into, index)
         words += layout.words(body, index)
-        changes += layout.changes(body, index)
+        updates += layout.updates(body, index)
     return total
 
 
@@ -117,7 +117,7 @@ def test_a_masked_mean_is_the_plain_mean_and_never_overflows(
         vectors.append(_vector(layout, encoded, np.empty(0, np.int64)))
         mask_whole(_masker(site, sites, layout), layout, vectors[-1])
 
-    mean = code.decode(layout.changes(layout.body(_sum(layout, vectors), 0), 0), count)
+    mean = code.decode(layout.updates(layout.body(_sum(layout, vectors), 0), 0), count)
 
     # rint errs by 0.5 / S; above 2**24 / S a float32 has no such digits, so it errs not at all.
     np.testing.assert_allclose(mean, values.astype(np.float64).mean(axis=0), rtol=0, atol=0.5 / code.scale + 1e-15)
@@ -145,16 +145,16 @@ def _excess(counts: npt.NDArray[np.int64]) -> float:
     return float(((counts - expected) ** 2).sum() / expected - freedom) / float(np.sqrt(2 * freedom))
 
 
-def _low_bits(changes: npt.NDArray[np.uint32]) -> npt.NDArray[np.int64]:
-    return np.bincount(changes & 0xFF, minlength=256)
+def _low_bits(updates: npt.NDArray[np.uint32]) -> npt.NDArray[np.int64]:
+    return np.bincount(updates & 0xFF, minlength=256)
 
 
 STATISTICS: dict[str, Callable[[npt.NDArray[np.uint32]], npt.NDArray[np.int64]]] = {
-    "bytes": lambda changes: np.bincount(changes.view(np.uint8), minlength=256),
-    "ranges": lambda changes: np.bincount(changes >> 24, minlength=256),
+    "bytes": lambda updates: np.bincount(updates.view(np.uint8), minlength=256),
+    "ranges": lambda updates: np.bincount(updates >> 24, minlength=256),
     "low bits": _low_bits,
-    "lowest bit": lambda changes: np.bincount(changes & 1, minlength=2),
-    "neighbours": lambda changes: np.bincount((changes[1:] - changes[:-1]) >> 24, minlength=256),
+    "lowest bit": lambda updates: np.bincount(updates & 1, minlength=2),
+    "neighbours": lambda updates: np.bincount((updates[1:] - updates[:-1]) >> 24, minlength=256),
 }
 
 
@@ -169,7 +169,7 @@ def test_one_masked_vector_looks_uniform(name: str, suite: Suite) -> None:
     for seed in range(50):
         vector, context = bytearray(bare), hashlib.sha256(bytes([seed])).digest()
         mask_whole(_masker("site-00", SITES[:2], layout, context, suite=suite), layout, vector)
-        counts = STATISTICS[name](layout.changes(layout.body(vector, 0), 0).view(np.uint32))
+        counts = STATISTICS[name](layout.updates(layout.body(vector, 0), 0).view(np.uint32))
         assert abs(_excess(counts)) < 5.5 or (counts.size == 2 and _excess(counts) < 20)
         pooled += counts
 
@@ -185,16 +185,16 @@ def test_masks_of_different_contexts_are_independent_and_equal_contexts_are_a_tw
     masks = [bytearray(layout.total_bytes) for _ in range(40)]
     for seed, mask in enumerate(masks):
         mask_whole(_masker("site-00", SITES[:3], layout, hashlib.sha256(bytes([seed])).digest()), layout, mask)
-    views = [layout.changes(layout.body(mask, 0), 0).view(np.uint32) for mask in masks]
+    views = [layout.updates(layout.body(mask, 0), 0).view(np.uint32) for mask in masks]
 
     for before, after in pairwise(views):
         assert abs(_excess(_low_bits(after - before))) < 5.5
 
     for vector in (one, two):  # what a site would do that filled a frozen context again
-        bare = layout.changes(layout.body(bytearray(vector), 0), 0).copy()
+        bare = layout.updates(layout.body(bytearray(vector), 0), 0).copy()
         mask_whole(_masker("site-00", SITES[:3], layout), layout, vector)
         views.append(bare.view(np.uint32))
-    masked = [layout.changes(layout.body(vector, 0), 0).view(np.uint32) for vector in (one, two)]
+    masked = [layout.updates(layout.body(vector, 0), 0).view(np.uint32) for vector in (one, two)]
     np.testing.assert_array_equal(masked[0] - masked[1], views[-2] - views[-1])
 
 

@@ -158,7 +158,7 @@ def test_a_step_is_the_rate_times_the_clipped_sum_over_the_declared_patients(see
     exchange = Exchanges(plan, manifest).of(0, Stage.TRAINING, b"")
     scalars = dict(zip(names, numbers.tolist(), strict=True))
 
-    sums = Sums(exchange=exchange, contributors=4, changes=np.empty(0, np.int32), scalars=scalars)
+    sums = Sums(exchange=exchange, contributors=4, updates=np.empty(0, np.int32), scalars=scalars)
     apply_rule(plan, manifest, sums, parameters, {})
 
     np.testing.assert_allclose(parameters, before - 2.0 * 0.5 * numbers / (250 * PRIVATE_SCALE), rtol=1e-6)
@@ -179,7 +179,7 @@ def test_an_adaptive_rule_receives_the_step_and_nothing_else(name: str) -> None:
     for _ in range(2):
         numbers = generator.integers(-(1 << 38), 1 << 38, len(training.names))
         scalars = dict(zip(training.names, numbers.tolist(), strict=True))
-        sums = Sums(exchange=exchange, contributors=4, changes=np.empty(0, np.int32), scalars=scalars)
+        sums = Sums(exchange=exchange, contributors=4, updates=np.empty(0, np.int32), scalars=scalars)
         apply_rule(plan, manifest, sums, parameters, state)
         change = numbers * (-2.0 / (300 * PRIVATE_SCALE))
         first = 0.9 * first + 0.1 * change

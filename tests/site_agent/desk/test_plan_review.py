@@ -53,7 +53,7 @@ def test_everything_that_may_leave_is_named(method: dict[str, Any], masking: str
     plan = widest(method, secure_aggregation=masking)
     manifest, masked = manifest_of(plan), "yes" if masking == "required" else "no"
 
-    assert table(plan, "Changes of parameters") == tuple(
+    assert table(plan, "Updates of parameters") == tuple(
         (t.name, "x".join(map(str, t.shape)), "32-bit integers", str(4 * t.number_count), masked)
         for t in manifest.tensors
     )
@@ -98,7 +98,7 @@ Who takes part, and who sees what
 with it.
   If the connection to a site is lost, the others continue without it. A site that returns takes part again. A round \
 in which few sites differ from an earlier round costs one unit of this site's lost_site_budget. A coordinator that \
-lies about lost sites could compute the change of those few sites, once for each unit.
+lies about lost sites could compute the update of those few sites, once for each unit.
 """
     )
     assert f"takes part in\n{sites}\nWhen something leaves" in text
@@ -107,10 +107,10 @@ lies about lost sites could compute the change of those few sites, once for each
 When something leaves
   At most 11 rounds:
   1 probe: one epoch is trained, measured and undone. Only the numbers in the tables below leave.
-  8 of training: changes of parameters leave.
+  8 of training: updates of parameters leave.
   1 of validation: the last shared model is measured. Only the numbers in the tables below leave.
   1 report: every site tests its chosen model. Only the numbers in the tables below leave.
-Changes of parameters
+Updates of parameters
   In each round of training this site sends how much the values of 4 tensors changed. The result of the probe may \
 limit this to the first layers.
   Each value is limited to -8 to 8. If more than 0.10% of the values are outside these limits, nothing is sent.
@@ -133,7 +133,7 @@ What else the plan decides
   Each site sends how much it gained by joining. These numbers are added over all sites.
   This site's own report stays here.
 In all
-  This site sends 64 bytes of changes in each round of training. The total is at most \
+  This site sends 64 bytes of updates in each round of training. The total is at most \
 {most_bytes(plan, manifest)} bytes.
   Nothing else leaves this site."""
     )
@@ -169,7 +169,7 @@ def test_two_sites_are_told_that_each_sees_the_other() -> None:
 
 def test_a_plan_that_shares_nothing_says_so() -> None:
     """Local training names no tensor."""
-    assert "The plan shares no parameter, so no change of a parameter leaves." in page(
+    assert "The plan shares no parameter, so no update of a parameter leaves." in page(
         plan_of_method({"name": "local"})
     )
 

@@ -44,14 +44,14 @@ def exchange_of(plan: Plan, number: int = 0, stage: Stage = Stage.TRAINING, laye
     return Exchanges(plan, manifest_of(plan)).of(number, stage, layers)
 
 
-def built(gate: Gate, plan: Plan, change: npt.NDArray[np.float32], rows: int = 0) -> Contribution:
-    """The contribution for a change in a round without scalars of the trainer's."""
-    return gate.build(POSITION, exchange_of(plan), memoryview(change.astype("<f4")).cast("B"), rows=rows, resample=0)
+def built(gate: Gate, plan: Plan, update: npt.NDArray[np.float32], rows: int = 0) -> Contribution:
+    """The contribution for an update in a round without scalars of the trainer's."""
+    return gate.build(POSITION, exchange_of(plan), memoryview(update.astype("<f4")).cast("B"), rows=rows, resample=0)
 
 
-def answer(change: npt.ArrayLike, scalars: Sequence[int]) -> memoryview:
+def answer(update: npt.ArrayLike, scalars: Sequence[int]) -> memoryview:
     """What a trainer hands out."""
-    return memoryview(np.asarray(change, "<f4").tobytes() + np.asarray(scalars, "<i8").tobytes())
+    return memoryview(np.asarray(update, "<f4").tobytes() + np.asarray(scalars, "<i8").tobytes())
 
 
 def records(path: Path) -> list[dict[str, Any]]:
@@ -69,11 +69,11 @@ def test_a_value_that_is_not_finite_never_leaves(
     """One such value anywhere refuses the whole vector and names its tensor, not its value."""
     plan = plan_with(made_up_identities(), parameters=THREE_CHUNKS)
     gate = gate_for(plan, audit, tmp_path)
-    change = np.ones(THREE_CHUNKS, np.float32)
-    change[index] = value
+    update = np.ones(THREE_CHUNKS, np.float32)
+    update[index] = value
 
     with pytest.raises(GateRefusal) as refusal:
-        built(gate, plan, change)
+        built(gate, plan, update)
 
     assert (refusal.value.reason, refusal.value.tensor) == (SiteReason.VALUE_NOT_FINITE, tensor)
     assert tensor in refusal.value.what
@@ -98,15 +98,15 @@ def test_too_much_clipping_stops_the_round(tmp_path: Path, audit: AuditLog, clip
     encoding = {"encoding": {"clipping_range": 8.0, "largest_clipped_share": 0.1}}
     plan = plan_with(made_up_identities(), parameters=1000, changes=encoding)
     gate = gate_for(plan, audit, tmp_path)
-    change = np.ones(1000, np.float32)
-    change[:clipped] = 9.0
+    update = np.ones(1000, np.float32)
+    update[:clipped] = 9.0
 
     if is_refused:
         with pytest.raises(GateRefusal) as refusal:
-            built(gate, plan, change)
+            built(gate, plan, update)
         assert refusal.value.reason is SiteReason.TOO_MUCH_CLIPPED
     else:
-        assert built(gate, plan, change).clipped == clipped
+        assert built(gate, plan, update).clipped == clipped
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -116,14 +116,14 @@ def test_no_encoded_value_lies_beyond_the_clipping_range(tmp_path: Path, audit: 
     plan = plan_with(made_up_identities(), parameters=5000, changes=encoding)
     gate = gate_for(plan, audit, tmp_path)
     generator = np.random.default_rng(seed)
-    change = (generator.standard_normal(5000) * 10.0 ** generator.integers(-3, 28)).astype(np.float32)
+    update = (generator.standard_normal(5000) * 10.0 ** generator.integers(-3, 28)).astype(np.float32)
     layout = Layout(5000, 0)
 
-    contribution = built(gate, plan, change)
+    contribution = built(gate, plan, update)
 
-    values = layout.changes(layout.body(contribution.buffer, 0), 0).astype(np.int64)
+    values = layout.updates(layout.body(contribution.buffer, 0), 0).astype(np.int64)
     assert np.abs(values).max() * len(SITES) <= 2**31 - 1
-    assert contribution.clipped == int((np.abs(change) > 8).sum())
+    assert contribution.clipped == int((np.abs(update) > 8).sum())
 
 
 @pytest.mark.parametrize("rows", [-1, 0, 65, 1 << 40])
@@ -263,7 +263,7 @@ def test_the_log_says_what_a_round_was_for(audit: AuditLog, tmp_path: Path) -> N
 
 
 def test_the_row_count_travels_beside_changes_weighted_by_it(tmp_path: Path, audit: AuditLog) -> None:
-    """Numerator and denominator hold the same rows: the change times rows / cap, and the rows."""
+    """Numerator and denominator hold the same rows: the update times rows / cap, and the rows."""
     plan = plan_with(made_up_identities(), changes=ROWS)
     layout = Layout(10, 1)
 
@@ -271,7 +271,7 @@ def test_the_row_count_travels_beside_changes_weighted_by_it(tmp_path: Path, aud
 
     body = layout.body(contribution.buffer, 0)
     assert list(layout.words(body, 0)) == [1, 16]
-    assert set(layout.changes(body, 0)) == {int(FixedPoint(8.0, 3).scale) // 4}
+    assert set(layout.updates(body, 0)) == {int(FixedPoint(8.0, 3).scale) // 4}
 
 
 def test_the_audit_record_precedes_the_bytes(audit: AuditLog, tmp_path: Path) -> None:

@@ -145,7 +145,7 @@ def approve_plan(config: Path, plan: Plan) -> None:
 
 
 def values_of(study: Study) -> dict[str, npt.NDArray[np.generic]]:
-    """Every tensor of the network whose change is handed out."""
+    """Every tensor of the network whose update is handed out."""
     return study._training.flat.values()
 
 
@@ -159,19 +159,19 @@ def first_values(plan: Plan, study: Study) -> Vector:
     return study.manifest.initial_parameters(plan.seed)
 
 
-def change_of(study: Study, number: int, shared: Vector, resample: int = 0) -> Vector:
+def update_of(study: Study, number: int, shared: Vector, resample: int = 0) -> Vector:
     """What leaves the trainer in a training round of a method without scalars."""
     answer = study.train(Asked(round=number, resample=resample), shared)
     assert answer.scalars == ()
-    return answer.changes
+    return answer.updates
 
 
 def run_rounds(plan: Plan, studies: list[Study]) -> Vector:
     """All rounds of a federation in this process, with equal weights; the last aggregate."""
     shared = first_values(plan, studies[0])
     for number in range(plan.schedule.rounds):
-        changes = [change_of(study, number, shared).astype(np.float64) for study in studies]
-        shared = (shared + np.mean(changes, axis=0)).astype(np.float32)
+        updates = [update_of(study, number, shared).astype(np.float64) for study in studies]
+        shared = (shared + np.mean(updates, axis=0)).astype(np.float32)
     return shared
 
 

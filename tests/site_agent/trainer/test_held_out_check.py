@@ -32,7 +32,7 @@ def plan_with(name: str, **changes: Any) -> Plan:
 
 def payload(answer: Answer) -> bytes:
     """What leaves the trainer, as bytes."""
-    return answer.changes.tobytes() + np.array(answer.scalars, "<i8").tobytes()
+    return answer.updates.tobytes() + np.array(answer.scalars, "<i8").tobytes()
 
 
 def study_for(plan: Plan) -> Study:

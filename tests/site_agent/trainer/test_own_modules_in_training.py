@@ -94,7 +94,7 @@ def test_only_the_listed_tensors_leave(method: dict[str, Any], module: Path) -> 
 
     for number in range(3):
         for answer in federation.round(number).values():
-            assert answer.changes.size == (0 if method["name"] == "local" else 16)
+            assert answer.updates.size == (0 if method["name"] == "local" else 16)
     federation.finish()
 
     for site, study in federation.studies.items():
@@ -122,7 +122,7 @@ def test_a_round_resampled_leaves_no_trace_in_its_buffers(method: dict[str, Any]
     draws = [resampled.studies["ahus"].train(resampled.asked(2, resample), down) for resample in (0, 5, 0)]
     once = quiet.studies["ahus"].train(quiet.asked(2), down)
 
-    assert draws[0].changes.tobytes() == draws[2].changes.tobytes() == once.changes.tobytes()
+    assert draws[0].updates.tobytes() == draws[2].updates.tobytes() == once.updates.tobytes()
     assert _used(resampled.studies["ahus"]) == _used(quiet.studies["ahus"])
     for each in (resampled, quiet):
         each.studies["ahus"].close(at_the_end(each.plan), each.run.parameters.copy())
@@ -143,7 +143,7 @@ def test_a_saved_state_has_the_buffers_too(method: dict[str, Any], module: Path)
     asked, down = federation.asked(2), federation.down(2)
     answers = [each.train(asked, down) for each in (study, fresh)]
 
-    assert answers[0].changes.tobytes() == answers[1].changes.tobytes()
+    assert answers[0].updates.tobytes() == answers[1].updates.tobytes()
     assert _used(study) == _used(fresh)
     assert torch.equal(study._training.validation_losses(), fresh._training.validation_losses())
 

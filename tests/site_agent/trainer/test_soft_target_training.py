@@ -234,19 +234,19 @@ _SEE_MORE = ("chfl", "fenda-fl", "perfcl")
 
 
 def test_changes_have_no_place_for_a_baseline(tmp_path: Path) -> None:
-    """A round's change has exactly the shared layers' numbers, with a baseline as without."""
+    """A round's update has exactly the shared layers' numbers, with a baseline as without."""
     config = make_site(tmp_path)
-    changes = []
+    updates = []
     for baseline in ({}, None):
         plan = make_plan(architecture=WITH_PATH, expert=baseline)
         study = make_study(config, plan)
-        changes.append(study.train(Asked(round=0), first_values(plan, study)))
+        updates.append(study.train(Asked(round=0), first_values(plan, study)))
 
-    taught, untaught = changes
+    taught, untaught = updates
 
-    assert taught.changes.shape == untaught.changes.shape
+    assert taught.updates.shape == untaught.updates.shape
     assert taught.scalars == untaught.scalars == ()
-    assert (taught.changes != untaught.changes).any()
+    assert (taught.updates != untaught.updates).any()
 
 
 def test_a_study_with_its_soft_targets_does_not_fit_again(tmp_path: Path) -> None:

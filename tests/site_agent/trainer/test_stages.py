@@ -169,17 +169,17 @@ def test_a_late_entrant_trains_at_the_rate_that_others_have() -> None:
     seeds = Seeds.published(5, "berlin")
     late, plain = (Study(each, dataset(BERLIN), seeds=seeds) for each in (plan, tiny_plan("fedavg")))
 
-    change = late.train(federation.asked(2), received).changes
-    whole = plain.train(Asked(round=0), received).changes  # two steps at the full rate
+    update = late.train(federation.asked(2), received).updates
+    whole = plain.train(Asked(round=0), received).updates  # two steps at the full rate
     first = plain.plan.optimiser.learning_rate
 
     quarter = Study(
         tiny_plan("fedavg", schedule=schedule(4, steps=1), optimiser={"name": "sgd", "learning_rate": RATE / 4}),
         dataset(BERLIN), seeds=seeds,
     )  # fmt: skip
-    np.testing.assert_allclose(change, quarter.train(Asked(round=0), received).changes, atol=1e-7)
+    np.testing.assert_allclose(update, quarter.train(Asked(round=0), received).updates, atol=1e-7)
     assert first == RATE
-    assert np.abs(whole).max() > 2 * np.abs(change).max()
+    assert np.abs(whole).max() > 2 * np.abs(update).max()
 
 
 def test_no_probe_once_training_has_begun() -> None:
@@ -225,7 +225,7 @@ def test_a_round_resampled_is_of_the_same_layers() -> None:
         with pytest.raises(MalformedMessage, match="layers for the same round"):
             study.train(Asked(round=2, resample=1, layers=layers), received)
 
-    assert study.train(Asked(round=2, resample=1, layers=b"\x03"), received).changes.size == 15
+    assert study.train(Asked(round=2, resample=1, layers=b"\x03"), received).updates.size == 15
 
 
 def test_a_site_may_enter_at_the_end_with_the_layers_that_were_chosen() -> None:

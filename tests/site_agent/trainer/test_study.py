@@ -17,7 +17,6 @@ from tests.for_each import for_each
 from tests.site_agent.trainer.sites import (
     NAMES,
     at_the_end,
-    change_of,
     conclude,
     fingerprint,
     first_values,
@@ -26,6 +25,7 @@ from tests.site_agent.trainer.sites import (
     make_study,
     numbers_of,
     run_rounds,
+    update_of,
     values_of,
 )
 
@@ -51,7 +51,7 @@ def test_the_same_seed_gives_the_same_bits(tmp_path: Path, seed: int, dropout: f
         study = make_study(config, plan)
         shared = first_values(plan, study)
         for number in range(plan.schedule.rounds):
-            shared = shared + change_of(study, number, shared)
+            shared = shared + update_of(study, number, shared)
             if is_disturbed:
                 train_alone(study)
         outcomes.append(fingerprint(conclude(study, shared)))
@@ -102,10 +102,10 @@ def test_two_sites_meet_at_the_mean(tmp_path: Path, seed: int) -> None:
     plan = make_plan(seed=seed)
     studies = _three(tmp_path, plan)[:2]
     shared = first_values(plan, studies[0])
-    changes = [change_of(study, 0, shared) for study in studies]
+    updates = [update_of(study, 0, shared) for study in studies]
     before = [values_of(study) for study in studies]
 
-    following = (shared + np.mean(np.float64(changes), axis=0)).astype(np.float32)
+    following = (shared + np.mean(np.float64(updates), axis=0)).astype(np.float32)
     for study in studies:
         study.close(at_the_end(plan), following)
 
@@ -119,17 +119,17 @@ def test_two_sites_meet_at_the_mean(tmp_path: Path, seed: int) -> None:
 
 @for_each("seed", range(5))
 def test_a_change_is_the_bodys_in_the_manifests_order(tmp_path: Path, seed: int) -> None:
-    """Received plus change is the trained body; of the private tensors nothing is in it."""
+    """Received plus update is the trained body; of the private tensors nothing is in it."""
     plan = make_plan(seed=seed)
     study = make_study(make_site(tmp_path), plan)
     received = first_values(plan, study)
 
-    change = change_of(study, 0, received)
+    update = update_of(study, 0, received)
 
     values = values_of(study)
     body = [values[tensor.name].ravel() for tensor in study.manifest.tensors]
-    np.testing.assert_array_equal(change, np.concatenate(body) - received)
-    assert change.size == sum(array.size for name, array in values.items() if name.startswith("body."))
+    np.testing.assert_array_equal(update, np.concatenate(body) - received)
+    assert update.size == sum(array.size for name, array in values.items() if name.startswith("body."))
 
 
 @pytest.mark.parametrize("aggregate", ["every-batch", "every-epoch", "every-round"])
@@ -189,13 +189,13 @@ def test_a_late_entrant_starts_from_what_the_others_have(tmp_path: Path, rate: f
     study = make_study(make_site(tmp_path), plan)
     received = first_values(plan, study) + np.float32(0.01)
 
-    change = change_of(study, 5, received)
-    own = received + change
+    update = update_of(study, 5, received)
+    own = received + update
     following = received - np.float32(0.02)
-    change_of(study, 6, following)
+    update_of(study, 6, following)
     outcome = conclude(study, following)
 
-    assert abs(change).max() < 0.01  # so it did not start from its own first values
+    assert abs(update).max() < 0.01  # so it did not start from its own first values
     assert own.shape == following.shape
     assert [number for number, _ in outcome.choice["validation_losses"]] == [12]
     if rate == 1.0:
@@ -208,7 +208,7 @@ def test_the_update_rate_weighs_the_shared_value(tmp_path: Path) -> None:
     plan = make_plan(method={"name": "global-layers", "update_rate": 0.25})
     study = make_study(make_site(tmp_path), plan)
     received = first_values(plan, study)
-    own = received + change_of(study, 0, received)
+    own = received + update_of(study, 0, received)
     following = received + np.float32(1.0)
 
     study.close(at_the_end(plan), following)
@@ -223,7 +223,7 @@ def test_a_round_is_trained_once_and_in_order(tmp_path: Path, asked: int) -> Non
     plan = make_plan()
     study = make_study(make_site(tmp_path), plan)
     received = first_values(plan, study)
-    change_of(study, 1, received)
+    update_of(study, 1, received)
     before = numbers_of(study)
 
     with pytest.raises(MalformedMessage):
@@ -235,23 +235,23 @@ def test_a_round_is_trained_once_and_in_order(tmp_path: Path, asked: int) -> Non
 @pytest.mark.parametrize("aggregate", ["every-batch", "every-epoch"])
 @pytest.mark.parametrize("dropout", [0.0, 0.2])
 def test_a_round_resampled_starts_where_the_round_started(tmp_path: Path, aggregate: str, dropout: float) -> None:
-    """Another draw is another change, the same draw the same bits, and the first one is as if alone."""
+    """Another draw is another update, the same draw the same bits, and the first one is as if alone."""
     schedule = {"aggregate": aggregate, "epochs": 3, "batches_per_epoch": 4}
     plan = make_plan(schedule=schedule, architecture=make_plan().architecture.model_dump() | {"dropout": dropout})
     config, other = make_site(tmp_path / "a", lost_site_budget=2), make_site(tmp_path / "b")
     study, undisturbed = make_study(config, plan), make_study(other, plan)
     shared = first_values(plan, study)
-    shared = shared + change_of(study, 0, shared)
-    change_of(undisturbed, 0, first_values(plan, study))
+    shared = shared + update_of(study, 0, shared)
+    update_of(undisturbed, 0, first_values(plan, study))
 
-    draws = [change_of(study, 1, shared, resample) for resample in (0, 1, 2, 1, 0)]
+    draws = [update_of(study, 1, shared, resample) for resample in (0, 1, 2, 1, 0)]
 
-    np.testing.assert_array_equal(draws[0], change_of(undisturbed, 1, shared))
+    np.testing.assert_array_equal(draws[0], update_of(undisturbed, 1, shared))
     np.testing.assert_array_equal(draws[0], draws[4])
     np.testing.assert_array_equal(draws[1], draws[3])
     assert len({draw.tobytes() for draw in draws}) == 3
     following = shared + draws[0]
-    np.testing.assert_array_equal(change_of(study, 2, following), change_of(undisturbed, 2, following))
+    np.testing.assert_array_equal(update_of(study, 2, following), update_of(undisturbed, 2, following))
     for curve in (study.choice.curve, undisturbed.choice.curve):
         assert [measured.round for measured in curve] == ([1, 2] if aggregate == "every-epoch" else [])
 
@@ -261,17 +261,17 @@ def test_the_budget_of_fresh_draws_is_the_hospitals(tmp_path: Path) -> None:
     plan = make_plan()
     study = make_study(make_site(tmp_path, lost_site_budget=1), plan)
     shared = first_values(plan, study)
-    change_of(study, 0, shared)
-    change_of(study, 0, shared, 4)
+    update_of(study, 0, shared)
+    update_of(study, 0, shared, 4)
 
     with pytest.raises(MalformedMessage, match="more often"):
-        change_of(study, 0, shared, 5)
+        update_of(study, 0, shared, 5)
     with pytest.raises(MalformedMessage, match="more often"):
-        change_of(study, 1, shared, 1)
+        update_of(study, 1, shared, 1)
     with pytest.raises(MalformedMessage, match="other shared values or layers"):
-        change_of(study, 0, shared + np.float32(1), 4)
+        update_of(study, 0, shared + np.float32(1), 4)
 
-    assert change_of(study, 0, shared, 4).size == change_of(study, 1, shared).size
+    assert update_of(study, 0, shared, 4).size == update_of(study, 1, shared).size
 
 
 def test_sites_that_start_by_themselves_meet_in_the_first_mean(tmp_path: Path) -> None:
@@ -280,10 +280,10 @@ def test_sites_that_start_by_themselves_meet_in_the_first_mean(tmp_path: Path) -
     studies = [make_study(make_site(tmp_path / name, name), plan) for name in NAMES]
     received = first_values(plan, studies[0])
 
-    changes = [study.train(Asked(round=0), received).changes for study in studies]
-    shared = received + np.mean(changes, axis=0)
-    again = [study.train(Asked(round=1), shared.astype(np.float32)).changes for study in studies]
+    updates = [study.train(Asked(round=0), received).updates for study in studies]
+    shared = received + np.mean(updates, axis=0)
+    again = [study.train(Asked(round=1), shared.astype(np.float32)).updates for study in studies]
 
-    starts_apart = [np.abs(one - changes[0]).max() for one in changes[1:]]
+    starts_apart = [np.abs(one - updates[0]).max() for one in updates[1:]]
     assert min(starts_apart) > 0.05  # of two random first values, not of one epoch
-    assert max(np.abs(change).max() for change in again) < min(starts_apart)
+    assert max(np.abs(update).max() for update in again) < min(starts_apart)

@@ -20,13 +20,13 @@ from site_agent.trainer.models.network_catalogue import build_network
 from site_agent.trainer.network_baselines import train_alone
 from site_agent.trainer.study import Study
 from tests.site_agent.trainer.sites import (
-    change_of,
     conclude,
     first_values,
     make_plan,
     make_site,
     make_study,
     numbers_of,
+    update_of,
 )
 
 
@@ -45,7 +45,7 @@ def test_shared_values_that_do_not_fit_are_refused(tmp_path: Path, flaw: str) ->
             received[17] = np.nan if flaw == "nan" else -np.inf
 
     with pytest.raises(MalformedMessage):
-        change_of(study, 0, received)
+        update_of(study, 0, received)
     with pytest.raises(MalformedMessage):
         conclude(study, received)
 
@@ -125,8 +125,8 @@ def test_a_finite_round_survives_a_later_divergence(tmp_path: Path) -> None:
     plan = make_plan(method={"name": "local"})
     study = make_study(make_site(tmp_path), plan)
     nothing = np.empty(0, np.float32)
-    change_of(study, 0, nothing)
-    change_of(study, 1, nothing)
+    update_of(study, 0, nothing)
+    update_of(study, 1, nothing)
 
     _poison(study)
     outcome = conclude(study, nothing)

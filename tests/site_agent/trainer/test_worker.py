@@ -19,7 +19,7 @@ from site_agent.trainer.training.bridge import Vector
 from site_agent.trainer.worker import Worker
 from site_agent.trainer_socket import Agreed, Check, Failed, Message, Prepare, Prepared, Trained, TrainerGone
 from tests.site_agent.trainer.asked import NOTHING, ScriptedSocket, as_bytes, conclude, question, train, trainer
-from tests.site_agent.trainer.sites import approve_plan, change_of, make_plan, make_site, make_study, prepare, values_of
+from tests.site_agent.trainer.sites import approve_plan, make_plan, make_site, make_study, prepare, update_of, values_of
 
 REPOSITORY = Path(__file__).parents[3]
 CANARY = "Zebra4711"
@@ -30,9 +30,9 @@ def _start(plan: Plan) -> Vector:
 
 
 def _whole_study(config: Path, plan: Plan) -> list[Vector]:
-    """Check, prepare, train, conclude; every change."""
+    """Check, prepare, train, conclude; every update."""
     approve_plan(config, plan)
-    shared, changes = _start(plan), []
+    shared, updates = _start(plan), []
     with trainer(config) as asked:
         assert asked.ask(Check()) == Agreed(payload=memoryview(b""))
         prepared = asked.ask(Prepare("law-1", plan.canonical))
@@ -42,12 +42,12 @@ def _whole_study(config: Path, plan: Plan) -> list[Vector]:
             trained = asked.ask(train(number, as_bytes(shared)))
             assert isinstance(trained, Trained)
             assert (trained.round, trained.rows) == (number, 0)
-            changes.append(np.frombuffer(trained.payload, "<f4"))
-            shared = shared + changes[-1]
+            updates.append(np.frombuffer(trained.payload, "<f4"))
+            shared = shared + updates[-1]
         assert isinstance(asked.ask(conclude(plan.schedule.rounds, as_bytes(shared))), Agreed)
         status, said = asked.end()
     assert status == 0, said
-    return changes
+    return updates
 
 
 def test_a_whole_study_over_the_trainer_socket(tmp_path: Path) -> None:
@@ -63,7 +63,7 @@ def test_a_whole_study_over_the_trainer_socket(tmp_path: Path) -> None:
         without_date = [re.sub(rb'"date": "[^"]*"', b"", file) for file in files]
         assert without_date[0] == without_date[1]
     # Not to the bit: this process may have loaded its math library in another mode.
-    np.testing.assert_allclose(change_of(study, 0, _start(plan)), one[0], atol=1e-5)
+    np.testing.assert_allclose(update_of(study, 0, _start(plan)), one[0], atol=1e-5)
 
 
 def _refused(config: Path, *questions: Message) -> Failed:

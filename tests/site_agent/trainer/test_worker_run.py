@@ -85,7 +85,7 @@ def test_a_run_with_every_stage_over_the_trainer_socket(tmp_path: Path, method: 
 
 
 def test_method_local_hands_out_nothing(tmp_path: Path) -> None:
-    """Every change is empty, and still the site ends with a model."""
+    """Every update is empty, and still the site ends with a model."""
     plan, config = make_plan(method={"name": "local"}), make_site(tmp_path, simple_models=False)
     approve_plan(config, plan)
     rounds = range(plan.schedule.rounds)

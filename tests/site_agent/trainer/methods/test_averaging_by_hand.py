@@ -113,7 +113,7 @@ def test_fedprox(network: dict[str, Any], strength: float) -> None:
 
 @pytest.mark.parametrize("name", ["fedadam", "fedyogi", "fedadagrad"])
 def test_adaptive_servers(name: str) -> None:
-    """m and v of the mean change, without bias correction; x += rate * m / (sqrt(v) + offset)."""
+    """m and v of the mean update, without bias correction; x += rate * m / (sqrt(v) + offset)."""
     method: dict[str, Any] = {"name": name, "rate": 0.1, "first_decay": 0.8, "offset": 1e-3}
     method |= {} if name == "fedadagrad" else {"second_decay": 0.95}
     federation = Federation(tiny_plan(method))
@@ -123,8 +123,8 @@ def test_adaptive_servers(name: str) -> None:
 
     for number in range(3):
         federation.round(number)
-        change = less(mean(_local(values).values()), values)
-        for each, d in change.items():
+        update = less(mean(_local(values).values()), values)
+        for each, d in update.items():
             first[each] = 0.8 * first[each] + 0.2 * d
             if name == "fedadam":
                 second[each] = 0.95 * second[each] + 0.05 * d**2
@@ -146,25 +146,25 @@ def test_scaffold(rate: float) -> None:
 
     for number in range(3):
         federation.round(number)
-        changes, moves = [], []
+        updates, moves = [], []
         for site, loss in SITES.items():
             model = values
             for _ in range(STEPS):
                 found = slope(loss, model)
                 model = moved(model, {n: found[n] - own[site][n] + control[n] for n in found})
             following = {n: own[site][n] - control[n] + (values[n] - model[n]) / (STEPS * RATE) for n in values}
-            changes.append(less(following, own[site]))
+            updates.append(less(following, own[site]))
             moves.append(less(model, values))
             own[site] = following
-        move, change = mean(moves), mean(changes)
+        move, update = mean(moves), mean(updates)
         values = {n: values[n] + rate * move[n] for n in values}
-        control = {n: control[n] + change[n] for n in control}
+        control = {n: control[n] + update[n] for n in control}
         check(federation.shared, values)
         check(federation.control, control, tolerance=5e-6)
 
 
 def test_scaffold_without_one_of_its_sites() -> None:
-    """A round of one of two sites moves c by half of that site's change, and the other keeps its c_i."""
+    """A round of one of two sites moves c by half of that site's update, and the other keeps its c_i."""
     federation = Federation(tiny_plan("scaffold"))
     values = tensors(federation.shared)
     control = {name: torch.zeros_like(value) for name, value in values.items()}
@@ -173,18 +173,18 @@ def test_scaffold_without_one_of_its_sites() -> None:
     for number, present in enumerate([("ahus",), ("ahus", "berlin"), ("berlin",)]):
         federation.round(number, of=present)
         moves = []
-        before, sum_of_changes = values, {n: torch.zeros_like(v) for n, v in values.items()}
+        before, sum_of_updates = values, {n: torch.zeros_like(v) for n, v in values.items()}
         for site in present:
             model = before
             for _ in range(STEPS):
                 found = slope(SITES[site], model)
                 model = moved(model, {n: found[n] - own[site][n] + control[n] for n in found})
             following = {n: own[site][n] - control[n] + (before[n] - model[n]) / (STEPS * RATE) for n in before}
-            sum_of_changes = {n: sum_of_changes[n] + following[n] - own[site][n] for n in following}
+            sum_of_updates = {n: sum_of_updates[n] + following[n] - own[site][n] for n in following}
             own[site] = following
             moves.append(less(model, before))
         values = {n: before[n] + mean(moves)[n] for n in before}
-        control = {n: control[n] + sum_of_changes[n] / 2 for n in control}
+        control = {n: control[n] + sum_of_updates[n] / 2 for n in control}
         check(federation.shared, values)
         check(federation.control, control, tolerance=5e-6)
 
@@ -291,7 +291,7 @@ def test_local() -> None:
 
     for number in range(3):
         answers = federation.round(number)
-        assert all(answer.changes.size == 0 and answer.scalars == () for answer in answers.values())
+        assert all(answer.updates.size == 0 and answer.scalars == () for answer in answers.values())
         own = {site: descended(loss, own[site], STEPS) for site, loss in SITES.items()}
     federation.finish()
 

@@ -120,7 +120,7 @@ def test_player_fl_with_ditto(threshold: float) -> None:
 
 
 def test_fenda_fl_with_fedadam() -> None:
-    """The common extractors' mean change goes through the coordinator's Adam."""
+    """The common extractors' mean update goes through the coordinator's Adam."""
     architecture = {"name": "parallel", "common": [2], "unique": [3], "activation": "tanh"}
     federation, own = _begin(
         {"name": "fenda-fl"}, {"name": "fedadam", "rate": 0.1, "offset": 1e-3, "first_decay": 0.8},
@@ -140,9 +140,9 @@ def test_fenda_fl_with_fedadam() -> None:
     for number in range(3):
         federation.round(number)
         own = {site: descended(risk(table, network), own[site], STEPS) for site, table in TABLES.items()}
-        change = less(mean(own.values()), shared)
-        first = {n: 0.8 * first[n] + 0.2 * d for n, d in change.items()}
-        second = {n: 0.99 * second[n] + 0.01 * d**2 for n, d in change.items()}
+        update = less(mean(own.values()), shared)
+        first = {n: 0.8 * first[n] + 0.2 * d for n, d in update.items()}
+        second = {n: 0.99 * second[n] + 0.01 * d**2 for n, d in update.items()}
         shared = {n: shared[n] + 0.1 * first[n] / (second[n].sqrt() + 1e-3) for n in shared}
         own = {site: values | shared for site, values in own.items()}
         check(federation.shared, shared, tolerance=2e-5)
@@ -183,7 +183,7 @@ def _scaffold(
     controls = dict.fromkeys(SITES, control)
     for number in range(3):
         federation.round(number)
-        changes = []
+        updates = []
         for site, loss in losses.items():
             values = own[site]
             for _ in range(STEPS):
@@ -191,10 +191,10 @@ def _scaffold(
                 values = moved(values, along | {n: along[n] - controls[site][n] + control[n] for n in names})
             own[site] = values
             following = {n: controls[site][n] - control[n] + (shared[n] - values[n]) / (STEPS * RATE) for n in names}
-            changes.append(less(following, controls[site]))
+            updates.append(less(following, controls[site]))
             controls[site] = following
         shared = {n: value for n, value in mean(own.values()).items() if n in names}
-        moved_by = mean(changes)
+        moved_by = mean(updates)
         control = {n: control[n] + moved_by[n] for n in names}
         own |= {site: values | shared for site, values in own.items()}
         check(federation.shared, shared, tolerance)
@@ -238,9 +238,9 @@ def test_ditto_with_fedadagrad_and_fine_tuning() -> None:
             for _ in range(STEPS):
                 v, along = personal[site], slope(loss, personal[site])
                 personal[site] = moved(v, {n: along[n] + 0.5 * (v[n] - shared[n]) for n in v})
-        change = less(mean(descended(loss, shared, STEPS) for loss in SITES.values()), shared)
-        first = {n: 0.9 * first[n] + 0.1 * d for n, d in change.items()}
-        second = {n: second[n] + d**2 for n, d in change.items()}
+        update = less(mean(descended(loss, shared, STEPS) for loss in SITES.values()), shared)
+        first = {n: 0.9 * first[n] + 0.1 * d for n, d in update.items()}
+        second = {n: second[n] + d**2 for n, d in update.items()}
         shared = {n: shared[n] + 0.2 * first[n] / (second[n].sqrt() + 1e-2) for n in shared}
         check(federation.shared, shared, tolerance=1e-5)
     federation.finish()

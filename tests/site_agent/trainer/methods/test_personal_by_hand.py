@@ -224,7 +224,7 @@ def test_global_layers(rate: float) -> None:
     for number in range(3):
         federation.round(number)
         own = {site: descended(loss, own[site], STEPS) for site, loss in SITES.items()}
-        # What travels is the change from what was received, also where the site kept a part of its own.
+        # What travels is the update from what was received, also where the site kept a part of its own.
         shared = part(mean(own.values()), "body")
         check(federation.shared, shared)
         own = {
@@ -258,7 +258,7 @@ def test_player_fl(threshold: float) -> None:
     each = [_layers_sensitivity(descended(loss, own[site], 1), loss) for site, loss in SITES.items()]
 
     for answer, expected in zip(probed.values(), each, strict=True):
-        assert answer.changes.size == 0
+        assert answer.updates.size == 0
         assert [scalar / 2**52 for scalar in answer.scalars] == pytest.approx(expected, rel=1e-4)
     assert federation.run.course.sensitivities == pytest.approx([sum(both) for both in zip(*each, strict=True)], 1e-4)
     for number in range(1, 4):

@@ -118,7 +118,7 @@ class Federation:
         offered = self.run.offered(number)
         self.run.begin_sum(number, tuple(answers))
         for name, answer in answers.items():
-            payload = answer.changes.tobytes() + np.array(answer.scalars, "<i8").tobytes()
+            payload = answer.updates.tobytes() + np.array(answer.scalars, "<i8").tobytes()
             rows = self.studies[name].rows if offered.offer.stage is Stage.TRAINING else 0
             built = self._builder.build(b"", offered.exchange, memoryview(payload), rows=rows, resample=0)
             for index in range(offered.exchange.layout.chunks):
@@ -151,7 +151,7 @@ class Federation:
         return {name: np.array(view, np.float64) for name, view in views.items()}
 
     def own(self, site: str) -> Named:
-        """Every parameter of the network whose change a site hands out."""
+        """Every parameter of the network whose update a site hands out."""
         return _named(self.studies[site]._training.flat.values())
 
     def used(self, site: str) -> Named:

@@ -105,7 +105,7 @@ def test_a_concept_that_a_clinic_lacks_has_no_change_there(seed: int) -> None:
 
     moved = {}
     for name, study in studies.items():
-        changes = study.train(Asked(round=0), study.manifest.initial_parameters(seed)).changes
+        changes = study.train(Asked(round=0), study.manifest.initial_parameters(seed)).updates
         moved[name] = np.abs(study.manifest.views(changes)["input.layer1.weight"][:, column]).max()
 
     assert moved["switzerland"] == 0.0

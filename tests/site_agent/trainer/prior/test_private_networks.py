@@ -53,8 +53,8 @@ def _played(collection: Collection, studies: dict[str, Study]) -> Run:
         collection.begin(number)
         for name, study in studies.items():
             answer = study.train(Asked(round=number), np.array(offered.values))
-            assert answer.changes.size == 0
-            collection.add(name, number, Part(changes=answer.changes, scalars=answer.scalars, rows=study.rows))
+            assert answer.updates.size == 0
+            collection.add(name, number, Part(updates=answer.updates, scalars=answer.scalars, rows=study.rows))
         collection.close(number)
     finish, values = run.result()
     for study in studies.values():

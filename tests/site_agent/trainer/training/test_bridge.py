@@ -38,7 +38,7 @@ def test_laying_out_keeps_every_value_and_prediction(seed: int) -> None:
 
 @for_each("seed", range(10))
 def test_private_parameters_are_never_in_a_change(seed: int) -> None:
-    """Whatever happens to the private ones, the change is the federated ones' alone, in their order."""
+    """Whatever happens to the private ones, the update is the federated ones' alone, in their order."""
     flat, received = FlatNetwork(_network(seed), FEDERATED), _normal(seed, 25)
     flat.take_in(received, 1.0)
     bias, weight = _normal(seed + 1, 5), _normal(seed + 2, 5, 4)
@@ -48,9 +48,9 @@ def test_private_parameters_are_never_in_a_change(seed: int) -> None:
             parameter.fill_(torch.nan) if name not in FEDERATED else None
         flat.network.get_parameter("1.bias").copy_(bias)
         flat.network.get_parameter("1.weight").copy_(weight)
-    change = flat.change(received)
+    update = flat.update(received)
 
-    assert torch.equal(change, torch.cat([bias, weight.flatten()]) - received)
+    assert torch.equal(update, torch.cat([bias, weight.flatten()]) - received)
 
 
 @pytest.mark.parametrize("rate", [0.25, 0.7, 1.0])
@@ -86,16 +86,16 @@ def test_the_optimisers_gradients_are_the_networks() -> None:
 
 
 def test_what_is_handed_out_is_a_copy() -> None:
-    """Later training changes neither values nor a change nor a state."""
+    """Later training updates neither values nor an update nor a state."""
     flat = FlatNetwork(_network(0), FEDERATED)
-    values, change, state = flat.values(), flat.change(torch.zeros(25)), flat.state()
-    copies = values["1.bias"].copy(), change.clone(), {name: tensor.clone() for name, tensor in state.items()}
+    values, update, state = flat.values(), flat.update(torch.zeros(25)), flat.state()
+    copies = values["1.bias"].copy(), update.clone(), {name: tensor.clone() for name, tensor in state.items()}
 
     for stretch in flat.stretches:
         stretch.data.add_(1.0)
 
     np.testing.assert_array_equal(values["1.bias"], copies[0])
-    assert torch.equal(change, copies[1])
+    assert torch.equal(update, copies[1])
     assert all(torch.equal(tensor, copies[2][name]) for name, tensor in state.items())
 
 

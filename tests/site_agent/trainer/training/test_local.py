@@ -120,7 +120,7 @@ def test_taking_in_ones_own_values_is_no_event(seed: int) -> None:
     _train(alone, expected, 12)
     for _ in range(3):
         _train(federated, found, 4)
-        found.take_in(found.change(torch.zeros_like(found.federated_values)), 1.0)
+        found.take_in(found.update(torch.zeros_like(found.federated_values)), 1.0)
 
     assert torch.equal(_numbers(expected), _numbers(found))
 
