@@ -76,7 +76,7 @@ def card_facts(hospital: Hospital, used: ModelInUse) -> dict[str, Json]:
         "this_site": names.index(hospital.site) + 1 if hospital.site in names else None,
         "task": contract.target.task,
         "target": contract.target.name,
-        "features": [*(feature.name for feature in contract.features), *_images(contract)],
+        "features": [*(feature.name for feature in contract.features), *_images(contract), *_terms(contract)],
         "rows": {part: _cell(count) for part, count in saved["rows"].items()},
         **measured,
         "recalibration": None if changed is None else changed.maps[0].kind,
@@ -115,6 +115,11 @@ def _untested(saved: Mapping[str, Any]) -> dict[str, Json]:
 
 def _images(contract: Contract) -> list[Json]:
     return [] if contract.image is None else [f"{contract.image.name} (image of {contract.image.image})"]
+
+
+def _terms(contract: Contract) -> list[Json]:
+    kinds = {"codes": "list of codes", "text": "note"}
+    return [f"{one.name} ({kinds[one.type]} in {len(one.encoded_columns)} columns)" for one in contract.terms]
 
 
 def _built_of(used: ModelInUse) -> str:

@@ -85,7 +85,8 @@ class SavedModel:
         """The places of a feature's columns in the result of `encode`, by the feature's name."""
         found: dict[str, list[int]] = {}
         place = 0
-        for feature in self.preprocessing.contract.features:
+        contract = self.preprocessing.contract
+        for feature in (*contract.features, *contract.terms):
             found[feature.name] = list(range(place, place + len(feature.encoded_columns)))
             place += len(feature.encoded_columns)
         for number, mapped in enumerate(self.concepts.mapped if self.concepts else ()):

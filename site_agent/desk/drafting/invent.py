@@ -29,12 +29,14 @@ from site_agent.trainer.data.contract import (
     MultiClassTarget,
     NumericFeature,
     RegressionTarget,
+    TermsFeature,
 )
 from site_agent.trainer.data.contract_columns import patterns_of
 from site_agent.trainer.data.formats import ExcelFormat, ParquetFormat, SqlFormat, TableFormat
 from site_agent.trainer.data.value_intervals import DAYS_PER_YEAR
 
 _MISSING_SHARE: Final = 0.05
+_MOST_TERMS: Final = 50
 _LAST_DAY: Final = date(2024, 12, 31)
 
 Cells = list[str]
@@ -63,6 +65,9 @@ def invent(contract: Contract, *, rows: int, seed: int) -> list[Cells]:
     leaning = np.zeros(rows)
     for feature in contract.features:
         columns[feature.name], lean = _feature(feature, rows, generator, days)
+        leaning += lean
+    for listed in contract.terms:
+        columns[listed.name], lean = _terms(listed, rows, generator)
         leaning += lean
     for column in contract.columns:
         if column.role == "patient":
@@ -140,6 +145,15 @@ def _feature(
         values = [value if value not in markers else value + (high - low) / 7 for value in map(float, drawn)]
         cells = [f"{value:.6g}" for value in values]
     return ["" if is_absent else cell for cell, is_absent in zip(cells, absent, strict=True)], np.asarray(lean, float)
+
+
+def _terms(column: TermsFeature, rows: int, generator: np.random.Generator) -> tuple[Cells, npt.NDArray[np.float64]]:
+    """Up to five terms in each row. The first term leans towards the outcome."""
+    names = column.codes or tuple(f"term{number}" for number in range(1, min(column.buckets or 0, _MOST_TERMS) + 1))
+    drawn = [generator.integers(len(names), size=count).tolist() for count in generator.integers(1, 6, size=rows)]
+    between = column.separator if column.type == "codes" else " "
+    cells = [between.join(names[place] for place in places) for places in drawn]
+    return cells, np.array([float(0 in places) for places in drawn])
 
 
 def _days(contract: Contract, rows: int, generator: np.random.Generator) -> dict[str, list[date]]:

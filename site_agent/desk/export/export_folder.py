@@ -27,7 +27,7 @@ from protos.plan.architecture import NamedTensors
 from site_agent.desk.applied import AppliedModel
 from site_agent.desk.export import loader
 from site_agent.desk.export.graph import Graph
-from site_agent.desk.export.onnx_inputs import features_of, interval, made_up_values, other_days
+from site_agent.desk.export.onnx_inputs import features_of, interval, made_up_values, other_days, terms_of
 from site_agent.desk.export.onnx_model import onnx_bytes, run_onnx
 from site_agent.desk.export.own_network import FILE, OwnNetwork, own_network
 from site_agent.desk.export.written import written_down
@@ -150,7 +150,15 @@ def answers(
     contract = applied.model.preprocessing.contract
     images = None if contract.image is None else in_window(values.astype(np.float32), contract.image)
     features = {} if contract.image is not None else features_of(contract, values)
-    table = Table(contract=contract, rows=len(values), features=features, target=None, patients=None, images=images)
+    table = Table(
+        contract=contract,
+        rows=len(values),
+        features=features,
+        target=None,
+        patients=None,
+        images=images,
+        terms=terms_of(contract, values),
+    )
     scores = applied.scores(applied.model.encode(table))
     return scores if changed is None else changed.apply(scores)
 
@@ -168,6 +176,10 @@ def description_of(model: SavedModel, graph: Graph, run: str, own: OwnNetwork | 
         "decimal": contract.format.decimal,
         "features": _features(model),
         "days": [_day(contract, column) for column in other_days(contract)],
+        "terms": [
+            {"name": one.name, "required": one.required, "rule": one.rule(contract.missing_markers).facts}
+            for one in contract.terms
+        ],
         "image": None if contract.image is None else _image(contract.image),
         "module": None if own is None else own.facts,
         "operations": [

@@ -8,7 +8,7 @@ from typing import assert_never
 import numpy as np
 
 from site_agent.desk.export.graph import INPUT, Graph
-from site_agent.desk.export.onnx_inputs import interval
+from site_agent.desk.export.onnx_inputs import input_names, interval
 from site_agent.trainer.data.contract import Contract
 from site_agent.trainer.data.contract_columns import CategoricalFeature, DateFeature, Feature
 from site_agent.trainer.data.encodings import (
@@ -24,6 +24,7 @@ from site_agent.trainer.data.encodings import (
 )
 from site_agent.trainer.data.image_column import ImageColumn
 from site_agent.trainer.data.preprocessing import Preprocessing
+from site_agent.trainer.data.terms import TermWeights
 
 
 def encoded(graph: Graph, preprocessing: Preprocessing) -> str:
@@ -36,9 +37,21 @@ def encoded(graph: Graph, preprocessing: Preprocessing) -> str:
         if isinstance(feature, DateFeature):
             value = interval_of_date(graph, preprocessing.contract, feature, value)
         parts.append(graph.apply("cast", _feature(graph, feature, encoding, value), to="float32"))
+    place = len(input_names(preprocessing.contract))
+    for weights in preprocessing.term_weights:
+        parts.append(_terms(graph, graph.columns(INPUT, place, place + len(weights.rarity)), weights))
+        place += len(weights.rarity)
     if preprocessing.contract.image is not None:
         parts.append(_pixels(graph, preprocessing.contract.image, preprocessing.pixel_scales))
     return parts[0] if len(parts) == 1 else graph.apply("concatenate", *parts, axis=1)
+
+
+def _terms(graph: Graph, counts: str, weights: TermWeights) -> str:
+    """See `terms.weighted`."""
+    rare = graph.apply("multiply", counts, graph.constant([weights.rarity], "float64"))
+    length = graph.apply("sqrt", graph.apply("sum", graph.apply("multiply", rare, rare)))
+    unit = graph.apply("divide", rare, graph.apply("maximum", length, graph.constant([[1.0]], "float64")))
+    return graph.apply("cast", graph.apply("divide", unit, graph.constant([weights.largest], "float64")), to="float32")
 
 
 def _pixels(graph: Graph, column: ImageColumn, scales: Sequence[Scale]) -> str:

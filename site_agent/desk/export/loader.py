@@ -131,8 +131,9 @@ class Exported:
     def scores(self, values: Tensor) -> Tensor:
         """Compute scores from float64 (rows, inputs): float64 (rows, 1) or (rows, classes).
 
-        The inputs are the features and then the days of model.json, in its order: a number, NaN where missing; of a
-        code its position, -1 where unknown; of a date the days since 1970-01-01, NaN where missing.
+        The inputs are the features, the days and then the terms of model.json, in its order: a number, NaN where
+        missing; of a code its position, -1 where unknown; of a date the days since 1970-01-01, NaN where missing; of a
+        list or a note how often each term occurs, one input for each place.
         """
         known = dict(self._tensors, values=values)
         with torch.no_grad():

@@ -1,9 +1,9 @@
-"""The inputs of an exported model: a column for each feature, and for each other date that features use.
+"""The inputs of an exported model: a column for each feature, for each other date that features use, and for each term.
 
 A number is as in the table, NaN where missing; of a code the position among the declared ones, -1 where unknown; of a
-date the days since 1970-01-01, NaN where missing. So nobody has to compute an interval before asking the model: the
-graph does, as `site_agent.trainer.data.value_intervals` does. Of an image the inputs are its intensities as a file has
-them, channel by channel, in each row by row.
+date the days since 1970-01-01, NaN where missing; of a list or a note how often each of its terms occurs. So nobody has
+to compute an interval before asking the model: the graph does, as `site_agent.trainer.data.value_intervals` does. Of an
+image the inputs are its intensities as a file has them, channel by channel, in each row by row.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from site_agent.trainer.data.cells import Numbers, Parsed
 from site_agent.trainer.data.column_profile import Profile
 from site_agent.trainer.data.contract import Contract
 from site_agent.trainer.data.contract_columns import CategoricalFeature, DateFeature, DayColumn
+from site_agent.trainer.data.terms import Counts
 from site_agent.trainer.data.value_intervals import DAYS_PER_YEAR, interval_of
 
 FIRST_DAY: Final = date(1970, 1, 1).toordinal()
@@ -77,6 +78,16 @@ def features_of(contract: Contract, values: Numbers) -> dict[str, Numbers]:
     }
 
 
+def terms_of(contract: Contract, values: Numbers) -> dict[str, Counts]:
+    """Return by name the counts of `Table.terms` for inputs (rows, inputs). They are behind all other inputs."""
+    place, found = len(input_names(contract)), dict[str, Counts]()
+    for column in contract.terms:
+        width = len(column.encoded_columns)
+        found[column.name] = values[:, place : place + width].astype(np.uint16)
+        place += width
+    return found
+
+
 def made_up_values(contract: Contract, profile: Profile | None, rows: int, seed: int) -> npt.NDArray[np.float64]:
     """Return made-up rows (rows, inputs) within the limits of training; values are missing where permitted.
 
@@ -106,7 +117,10 @@ def made_up_values(contract: Contract, profile: Profile | None, rows: int, seed:
         is_missing = (generator.random(rows) < 0.1) & (feature.missing != "refuse")
         is_missing[0] = feature.missing != "refuse"
         columns.append(np.where(is_missing, np.nan, drawn))
-    return np.stack([*columns, *days], axis=1)
+    counts = [generator.poisson(0.3, (rows, len(column.encoded_columns))) for column in contract.terms]
+    for drawn_counts in counts:
+        drawn_counts[0] = 0
+    return np.concatenate([np.reshape([*columns, *days], (-1, rows)).T, *counts], axis=1, dtype=np.float64)
 
 
 def _dated(one: Interval, drawn: Numbers, features: int, before: Sequence[Numbers], days: Sequence[Numbers]) -> Numbers:

@@ -145,7 +145,8 @@ def read_new_rows(path: Path, contract: Contract, profile: Profile | None, *, ha
         DataError: it is not a table of this contract.
     """
     survey = survey_new_rows(path, _with_format_of(path, contract), has_outcome=has_outcome)
-    inputs = (*input_names(contract), *([] if contract.image is None else [contract.image.name]))
+    cells = [column.name for column in (contract.image, *contract.terms) if column is not None]
+    inputs = (*input_names(contract), *cells)
     unread = contract.dates.keys() - set(inputs)
     mistakes = [one for one in survey.mistakes if one.column not in unread]
     others = [one.line for one in mistakes if one.column not in inputs or not (one.rows or one.flaw == ABSENT.words)]

@@ -101,7 +101,7 @@ def _known(new: Table, own: Table) -> int:
 
 
 def _values(table: Table) -> npt.NDArray[np.float64]:
-    return np.stack([*(table.features[name] for name in sorted(table.features)), *table.image_marks], axis=1)
+    return np.stack([*(table.features[name] for name in sorted(table.features)), *table.marks], axis=1)
 
 
 def _quality(rows: HeldOutRows, scores: Scores) -> str:

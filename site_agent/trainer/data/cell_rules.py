@@ -7,8 +7,11 @@ into model.json and `rule_of` reads it back. Nothing here raises: an exception o
 
 from __future__ import annotations
 
+import hashlib
 import math
 import re
+import unicodedata
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime
@@ -44,6 +47,10 @@ IN_THE_FUTURE: Final = Flaw("a date in the future")
 ABSENT: Final = Flaw("it is missing")
 NOT_INTENSITIES: Final = Flaw("not the declared number of intensities, or one outside of what the file format allows")
 FOREIGN: Final = Flaw("outside of the training rows")
+LONGEST_CELL: Final = 100_000  # below the 131,072 characters that Python's reader of text files takes
+TOO_LONG: Final = Flaw(f"more than {LONGEST_CELL:,} characters")
+_WORD: Final = re.compile(r"\w\w+")
+_REMEMBERED_TERMS: Final = 1 << 16
 
 
 def canonical_code(text: str, decimal: str = ".") -> str:
@@ -208,6 +215,74 @@ class IntervalRule:
         return (length < self.low) | (length > self.high)
 
 
+class TermsRule:
+    """A cell with several terms, counted: the codes of a list, or the words of a note.
+
+    Each declared code has a place, and one place is for all others. Without declared codes each term has the place that
+    its BLAKE2b hash names, so two sites need no common list: Weinberger et al. 2009, "Feature Hashing for Large Scale
+    Multitask Learning", section 2, without the sign. scikit-learn's hash would require that library beside an export.
+    """
+
+    def __init__(
+        self,
+        markers: Iterable[str],
+        *,
+        refuses_missing: bool,
+        separator: str | None,
+        codes: Sequence[str] | None,
+        buckets: int | None,
+    ) -> None:
+        """`separator` stands between codes, None reads words; `codes` are declared, or there are `buckets`."""
+        self.markers = frozenset(markers)
+        self.missing: Counter[int] | Flaw = MISSING if refuses_missing else Counter()
+        self.separator, self.codes, self.buckets = separator, codes, buckets
+        self._declared = None if codes is None else {folded(code): place for place, code in enumerate(codes)}
+        self._places: dict[str, int] = {}
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """The rule as plain data."""
+        return {
+            "kind": "terms",
+            "missing": sorted(self.markers),
+            "refuses_missing": self.missing is MISSING,
+            "separator": self.separator,
+            "codes": None if self.codes is None else list(self.codes),
+            "buckets": self.buckets,
+        }
+
+    @property
+    def width(self) -> int:
+        """The number of places."""
+        return (self.buckets or 0) if self.codes is None else len(self.codes) + 1
+
+    def read(self, cell: str) -> Counter[int] | Flaw:
+        """Return how often each place occurs in a cell."""
+        if len(cell) > LONGEST_CELL:
+            return TOO_LONG
+        if cell.strip() in self.markers:
+            return self.missing
+        text = folded(cell)
+        terms = _WORD.findall(text) if self.separator is None else map(str.strip, text.split(self.separator))
+        return Counter(self._place(term) for term in terms if term)
+
+    def _place(self, term: str) -> int:
+        if self._declared is not None:
+            return self._declared.get(term, len(self._declared))
+        place = self._places.get(term)
+        if place is None:
+            digest = hashlib.blake2b(term.encode("utf-8", "surrogatepass"), digest_size=8).digest()
+            place = int.from_bytes(digest, "little") % self.width
+            if len(self._places) < _REMEMBERED_TERMS:
+                self._places[term] = place
+        return place
+
+
+def folded(text: str) -> str:
+    """Return a code or a note as it is compared: in small letters, each accent in one spelling."""
+    return unicodedata.normalize("NFC", text).strip().casefold()
+
+
 def rule_of(facts: Mapping[str, Any]) -> NumberRule | CodeRule | DateRule:
     """Return the rule of a column from its facts in model.json."""
     kind, markers = facts["kind"], facts["missing"]
@@ -219,6 +294,17 @@ def rule_of(facts: Mapping[str, Any]) -> NumberRule | CodeRule | DateRule:
     pattern = facts["pattern"]  # a text, or a list of several
     patterns = [pattern] if isinstance(pattern, str) else pattern
     return DateRule(markers, patterns, refuses_future=facts["refuses_future"])
+
+
+def terms_rule_of(facts: Mapping[str, Any]) -> TermsRule:
+    """Return the rule of a column of terms from its facts in model.json."""
+    return TermsRule(
+        facts["missing"],
+        refuses_missing=facts["refuses_missing"],
+        separator=facts["separator"],
+        codes=facts["codes"],
+        buckets=facts["buckets"],
+    )
 
 
 def reason(column: str, flaw: Flaw, cell: object) -> str:
@@ -246,14 +332,15 @@ class RowReader:
     def __init__(self, facts: Mapping[str, Any]) -> None:
         """`facts` are those of model.json."""
         self._columns = [(column, rule_of(column["rule"])) for column in (*facts["features"], *facts["days"])]
+        self._terms = [(column, terms_rule_of(column["rule"])) for column in facts.get("terms", ())]
         self._decimal: str = facts["decimal"]
         self._image: Mapping[str, Any] | None = facts.get("image")
 
     def read(self, row: Mapping[str, Any]) -> tuple[list[float], list[str]]:
         """Return a row as the model reads it, and the reasons against a prediction; empty if there are none.
 
-        The numbers are in the order of model.json's features and then its days: NaN where missing, of a code its
-        position, of a date the days since 1970-01-01.
+        The numbers are in the order of model.json's features, its days and its terms: NaN where missing, of a code its
+        position, of a date the days since 1970-01-01, of each place of terms how often it occurs.
         """
         if self._image is not None:
             numbers = _intensities(self._image, row)
@@ -268,7 +355,14 @@ class RowReader:
             flaw, value = (found, math.nan) if isinstance(found, Flaw) else self._judged(column, cells)
             if flaw is not None:
                 reasons.append(reason(name, flaw, value if flaw is FOREIGN else row.get(name)))
-        return [math.nan if isinstance(found, Flaw) else found for found in cells.values()], reasons
+        numbers = [math.nan if isinstance(found, Flaw) else found for found in cells.values()]
+        for column, terms in self._terms:
+            counts = _terms(column, terms, row)
+            if isinstance(counts, Flaw):
+                reasons.append(reason(column["name"], counts, ""))  # a note may name a patient
+            else:
+                numbers += [float(counts[place]) for place in range(terms.width)]
+        return numbers, reasons
 
     def answers(self, rows: Sequence[Mapping[str, Any]], scores: Callable[[list[list[float]]], list[Any]]) -> list[Any]:
         """Return the result of `scores` for each row that may be predicted; None for the others."""
@@ -322,6 +416,13 @@ class RowReader:
         low, high = column.get("limits", (None, None))
         is_foreign = (low is not None and value < low) or (high is not None and value > high)
         return (FOREIGN if is_foreign else None), value
+
+
+def _terms(column: Mapping[str, Any], rule: TermsRule, row: Mapping[str, Any]) -> Counter[int] | Flaw:
+    if column["name"] not in row and column["required"]:
+        return ABSENT
+    cell = row.get(column["name"])
+    return rule.read("" if cell is None or cell != cell else str(cell))  # NaN differs from itself
 
 
 def _intensities(image: Mapping[str, Any], row: Mapping[str, Any]) -> list[float] | Flaw:

@@ -46,6 +46,7 @@ from site_agent.trainer.data.contract_columns import (
 )
 from site_agent.trainer.data.formats import ExcelFormat, Format, ParquetFormat, SqlFormat, TableFormat
 from site_agent.trainer.data.image_column import ImageColumn
+from site_agent.trainer.data.terms_column import TermsFeature
 
 __all__ = [
     "UNKNOWN",
@@ -71,6 +72,7 @@ __all__ = [
     "TableFormat",
     "Target",
     "Task",
+    "TermsFeature",
     "canonical_code",
     "read_contract",
 ]
@@ -186,9 +188,10 @@ class Contract(Document):
             raise ValueError("at most one column has the role patient")
         if roles.count("image") > 1:
             raise ValueError("at most one column has the role image")
-        if not self.features and self.image is None:
+        has_features = bool(self.features or self.terms)
+        if not has_features and self.image is None:
             raise ValueError("at least one column has the role feature or image")
-        if self.features and self.image is not None:
+        if has_features and self.image is not None:
             raise ValueError("beside the images the model reads no column; give the features the role group or ignore")
         check_distinct(self.encoded_columns, "these names are the same after encoding, in lower case")
         for column in self.columns:
@@ -211,10 +214,15 @@ class Contract(Document):
 
     @property
     def features(self) -> tuple[Feature, ...]:
-        """The features in declared order."""
+        """The features with one value in each row, in declared order."""
         return tuple(
             column for column in self.columns if isinstance(column, NumericFeature | DateFeature | CategoricalFeature)
         )
+
+    @property
+    def terms(self) -> tuple[TermsFeature, ...]:
+        """The features with several terms in each row, in declared order."""
+        return tuple(column for column in self.columns if isinstance(column, TermsFeature))
 
     @property
     def target(self) -> Target:
@@ -249,9 +257,9 @@ class Contract(Document):
 
     @property
     def encoded_columns(self) -> tuple[str, ...]:
-        """The names of all columns after encoding. They depend only on the contract."""
+        """The names of all columns after encoding: of features, then of terms. They depend only on the contract."""
         images = () if self.image is None else self.image.encoded_columns
-        return (*(name for feature in self.features for name in feature.encoded_columns), *images)
+        return (*(name for column in (*self.features, *self.terms) for name in column.encoded_columns), *images)
 
     @property
     def digest(self) -> str:

@@ -16,6 +16,7 @@ from pydantic import AfterValidator, Field, model_validator
 from protos.plan.concepts import ConceptName
 from protos.plan.documents import Document
 from site_agent.trainer.data.codes import UNKNOWN, Code, Name, Words, check_codes, check_distinct, check_labels
+from site_agent.trainer.data.terms_column import TermsFeature
 
 _PATTERN: Final = re.compile(r"(%[YmdHMS]|[-./ :T])+")
 _DATE: Final = date(2001, 12, 31)
@@ -257,5 +258,6 @@ class IgnoredColumn(Document):
     note: Words | None = None
 
 
+# What has one value in each row. A list or a note has several terms, which are counted apart.
 Feature = NumericFeature | DateFeature | CategoricalFeature
-FeatureChoice = Annotated[Feature, Field(discriminator="type")]
+FeatureChoice = Annotated[Feature | TermsFeature, Field(discriminator="type")]

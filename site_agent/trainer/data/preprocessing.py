@@ -43,6 +43,7 @@ from site_agent.trainer.data.encodings import (
 )
 from site_agent.trainer.data.splits import Rows
 from site_agent.trainer.data.tables import Numbers, Table
+from site_agent.trainer.data.terms import TermWeights, fit_terms, weighted
 
 __all__ = [
     "EmbeddingEncoding",
@@ -71,6 +72,7 @@ class Preprocessing(Document):
     encodings: tuple[Annotated[Encoding, Field(discriminator="kind")], ...]
     target_scale: Scale | None
     pixel_scales: tuple[Scale, ...] = ()  # of images, one for each channel
+    term_weights: tuple[TermWeights, ...] = ()  # of lists and notes, in declared order
 
     def __repr_args__(self) -> list[tuple[str | None, object]]:
         """Without means and medians, so that the record can stand in a traceback."""
@@ -103,6 +105,11 @@ class Preprocessing(Document):
                 encoded[:, place : place + width] = encode(feature, encoding, values if rows is None else values[rows])
             if not np.isfinite(encoded[:, place : place + width]).all():
                 too_far.append(feature.name)
+            place += width
+        for column, weights in zip(self.contract.terms, self.term_weights, strict=True):
+            counts = table.terms[column.name]
+            width = counts.shape[1]
+            encoded[:, place : place + width] = weighted(counts if rows is None else counts[rows], weights)
             place += width
         if table.images is not None:
             images = table.images if rows is None else table.images[rows]
@@ -217,6 +224,7 @@ def fit(contract: Contract, table: Table, training_rows: Rows) -> Preprocessing:
         encodings=tuple(encodings),
         target_scale=fit_scale(table.target[training_rows]) if has_scale and table.target is not None else None,
         pixel_scales=_pixel_scales(contract, table, training_rows),
+        term_weights=tuple(fit_terms(table.terms[column.name][training_rows]) for column in contract.terms),
     )
 
 
@@ -241,9 +249,14 @@ def _context(feature: Feature, values: Numbers) -> Sequence[Numbers]:
 def _layout(contract: Contract) -> list[tuple[str, tuple[str, ...]]]:
     """What has to agree for a table to be encoded; units, ranges and markers may have been corrected."""
     images = [] if contract.image is None else [(contract.image.name, (str(contract.image.image),))]
-    return images + [
-        (item.name, item.codes if isinstance(item, CategoricalFeature) else (item.missing,))
-        for item in contract.features
+    terms = [(item.name, (item.type, item.separator, *item.encoded_columns)) for item in contract.terms]
+    return [
+        *images,
+        *terms,
+        *(
+            (item.name, item.codes if isinstance(item, CategoricalFeature) else (item.missing,))
+            for item in contract.features
+        ),
     ]
 
 
@@ -257,8 +270,11 @@ def _fits(loaded: Preprocessing) -> bool:
         not isinstance(item, EmbeddingEncoding) or {len(row) for row in item.vectors} == {width}
         for item, width in zip(loaded.encodings, widths, strict=False)
     )
+    terms = [len(item.encoded_columns) for item in loaded.contract.terms]
     return (
         has_points
+        and terms == [len(item.rarity) for item in loaded.term_weights]
+        and terms == [len(item.largest) for item in loaded.term_weights]
         and kinds == [item.kind for item in loaded.encodings]
         and regression == (loaded.target_scale is not None)
     )

@@ -69,7 +69,7 @@ def steady_split(table: Table, split: Split) -> SplitRows:
     if table.patients is not None:
         names = [patient.encode("utf-8", "surrogatepass") for patient in table.patients]
     else:
-        columns = [*(table.features[name] for name in sorted(table.features)), *table.image_marks]
+        columns = [*(table.features[name] for name in sorted(table.features)), *table.marks]
         columns += [] if table.target is None else [table.target]
         names = [row.tobytes() for row in np.stack(columns, axis=1).astype("<f8")]
     key = f"steady split 1 {split.seed}".encode()

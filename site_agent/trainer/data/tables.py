@@ -47,6 +47,7 @@ from site_agent.trainer.data.contract_columns import (
     DayColumn,
     GroupColumn,
     MeasuredFeature,
+    NumericFeature,
 )
 from site_agent.trainer.data.image_files import ImageFolder, Pixels
 from site_agent.trainer.data.mistakes import KEPT_ROWS, Mistake, Mistakes, like_column, refuse
@@ -54,6 +55,8 @@ from site_agent.trainer.data.mixed_units import unit_hint
 from site_agent.trainer.data.sources.blocks import Block, blocks_of
 from site_agent.trainer.data.sources.format_guess import format_hint
 from site_agent.trainer.data.sources.opening import open_blocks
+from site_agent.trainer.data.terms import Counts, TermsReader
+from site_agent.trainer.data.terms_column import TermsFeature
 from site_agent.trainer.data.value_intervals import interval_of
 from site_agent.trainer.trainer_files import array_digest
 
@@ -76,6 +79,7 @@ class Table:
         target: float64 of shape (rows,): 0 and 1, the index of the class, or the number; None when
             read for prediction.
         images: float32 of shape (rows, numbers of an image), each in [0, 1]; None if the contract has no images.
+        terms: by declared name of a list or a note, uint16 of shape (rows, columns): how often each term occurs.
         patients: one identifier per row, None if the table has no such column.
         group_positions: by name of a column of role group, positions as for categorical features.
         row_numbers: int64 of shape (rows,), as a spreadsheet counts; None for a table that was made up.
@@ -91,6 +95,7 @@ class Table:
     row_numbers: npt.NDArray[np.int64] | None = None
     dropped: tuple[int, ...] = ()
     images: Pixels | None = None
+    terms: Mapping[str, Counts] = field(default_factory=lambda: MappingProxyType({}))
 
     def __repr__(self) -> str:
         """Without a value of any patient, so that the record can stand in a traceback."""
@@ -110,12 +115,10 @@ class Table:
         return MappingProxyType(labels)
 
     @cached_property
-    def image_marks(self) -> tuple[Numbers, ...]:
-        """A column of float64 whose values are equal for equal images; none without images."""
-        if self.images is None:
-            return ()
-        marks = (hashlib.blake2b(row.tobytes(), digest_size=6).digest() for row in self.images)
-        return (np.array([int.from_bytes(mark, "little") for mark in marks], dtype=np.float64),)
+    def marks(self) -> tuple[Numbers, ...]:
+        """Columns of float64 whose values are equal for equal images, lists and notes; none without any."""
+        images = () if self.images is None else (self.images,)
+        return tuple(map(_marks, (*images, *self.terms.values())))
 
     @cached_property
     def digest(self) -> str:
@@ -126,9 +129,15 @@ class Table:
             arrays.append(("target", self.target))
         if self.images is not None:
             arrays.append(("images", self.images))
+        arrays += [(f"terms {name}", counts) for name, counts in self.terms.items()]
         patients = "\0".join(self.patients or ()).encode("utf-8", "surrogatepass")
         arrays.append(("patients", np.frombuffer(patients, dtype=np.uint8)))
         return array_digest(f"global-layers table 1 {self.contract.digest}", arrays)
+
+
+def _marks(rows: npt.NDArray[np.generic]) -> Numbers:
+    marks = (hashlib.blake2b(row.tobytes(), digest_size=6).digest() for row in rows)
+    return np.array([int.from_bytes(mark, "little") for mark in marks], dtype=np.float64)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -223,6 +232,7 @@ class _Reading:
         self.dropped: list[int] = []
         self.folder: ImageFolder | None = None
         self.images: list[Pixels] = []
+        self.terms = TermsReader(contract.terms, contract.missing_markers)
 
     def run(self, path: Path) -> Table:
         try:
@@ -245,7 +255,8 @@ class _Reading:
             self.mistakes.stop_if_any()
             parsers = self._parsers(positions)
             patient, image = self.contract.patient, self.contract.image
-            read = {*parsers, *(column.name for column in (patient, image) if column and column.name in positions)}
+            others = (patient, image, *self.contract.terms)
+            read = {*parsers, *(column.name for column in others if column and column.name in positions)}
             if image is not None and image.name in positions:
                 self.folder = ImageFolder(image, path, self.contract.missing_markers)
             places = sorted({*(positions[name] for name in read), *self.other_places.values()})
@@ -276,7 +287,7 @@ class _Reading:
         for name, column in declared.items():
             if counts[name] > 1:
                 self.mistakes.add(f"it is there {counts[name]} times", column=name)
-            if isinstance(column, MeasuredFeature | CategoricalFeature):
+            if isinstance(column, MeasuredFeature | CategoricalFeature | TermsFeature):
                 may_be_absent = not column.required
             else:
                 may_be_absent = isinstance(column, IgnoredColumn) or (self.for_prediction and name not in needed)
@@ -321,7 +332,7 @@ class _Reading:
                 parsers[column.name] = date_parser(column, spelling, self.today)
             elif isinstance(column, GroupColumn):
                 parsers[column.name] = group_parser(column, spelling, for_prediction=self.for_prediction)
-            elif column.role == "feature":
+            elif isinstance(column, NumericFeature | CategoricalFeature):
                 parsers[column.name] = feature_parser(column, spelling)
             elif column.role == "target" and self.reads_outcome:
                 parsers[column.name] = target_parser(column, spelling)
@@ -367,7 +378,16 @@ class _Reading:
             self.patients += [cells[place].strip() for place in np.flatnonzero(kept)]
         for name, place in self.other_places.items():
             self.others[name] += block.texts_at(place)
+        self._take_terms(block, positions, kept)
         self._take_images(block, positions, kept)
+
+    def _take_terms(self, block: Block, positions: Mapping[str, int], kept: npt.NDArray[np.bool_]) -> None:
+        used = np.flatnonzero(kept)
+        self.terms.reserve(sum(map(len, self.rows)))
+        for column in self.contract.terms:
+            if column.name in positions:
+                cells = block.texts_at(positions[column.name])
+                self.terms.take(column.name, [cells[place] for place in used], block.rows[used], self.mistakes)
 
     def _take_images(self, block: Block, positions: Mapping[str, int], kept: npt.NDArray[np.bool_]) -> None:
         if self.folder is None or self.contract.image is None:
@@ -395,11 +415,7 @@ class _Reading:
         columns = {name: np.concatenate(self.parsed.pop(name)) for name in list(self.parsed)}
         rows = np.concatenate([np.empty(0, np.int64), *self.rows])
         self._hint_units(columns)
-        for feature in self.contract.features:
-            if feature.name not in columns:
-                is_unknown = isinstance(feature, CategoricalFeature) and feature.name not in self.absent
-                absent = -1.0 if is_unknown else np.nan
-                columns[feature.name] = np.full(len(rows), absent)
+        self._fill_absent(columns, len(rows))
         for column in self.contract.columns:
             # A flawed cell is not known. In a column that an asking table lacks altogether NaN says just that.
             is_code = isinstance(column, CategoricalFeature | GroupColumn)
@@ -429,7 +445,15 @@ class _Reading:
             row_numbers=rows,
             dropped=tuple(self.dropped),
             images=self._all_images(len(rows)),
+            terms=MappingProxyType(self.terms.counts(len(rows))),
         )
+
+    def _fill_absent(self, columns: dict[str, Numbers], rows: int) -> None:
+        """Columns that the table does not have: each value is unknown or missing."""
+        for feature in self.contract.features:
+            if feature.name not in columns:
+                is_unknown = isinstance(feature, CategoricalFeature) and feature.name not in self.absent
+                columns[feature.name] = np.full(rows, UNKNOWN_POSITION if is_unknown else np.nan)
 
     def _all_images(self, rows: int) -> Pixels | None:
         if self.contract.image is None:

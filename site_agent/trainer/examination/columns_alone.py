@@ -57,6 +57,19 @@ def auroc_alone(values: Numbers, truth: Truth, *, is_code: bool) -> float | None
     return max(max(area, 1 - area) for area in areas)
 
 
+def best_term(has_term: Truth, truth: Truth) -> float | None:
+    """Return the largest area of one term or its absence; None with fewer than ten rows of an outcome.
+
+    Args:
+        has_term: of shape (rows, terms).
+        truth: of shape (rows,).
+    """
+    if min(truth.sum(), (~truth).sum()) < _FEWEST:
+        return None
+    # A column of two values has one corner in its ROC curve.
+    return float(0.5 + np.abs(has_term[truth].mean(axis=0) - has_term[~truth].mean(axis=0)).max() / 2)
+
+
 def correlation_alone(values: Numbers, target: Numbers) -> float | None:
     """Return the absolute value of Spearman's correlation; None if it is undefined."""
     there = ~np.isnan(values)

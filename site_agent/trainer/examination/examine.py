@@ -25,6 +25,7 @@ from site_agent.trainer.examination.examined_columns import (
     collinear_findings,
     column_findings,
     outcome_and_group_findings,
+    terms_findings,
 )
 from site_agent.trainer.examination.examined_outcome import (
     Part,
@@ -129,7 +130,7 @@ def examine(survey: Survey, split: Split) -> Examination:
     parts, rows, measured = None, None, dict[str, float]()
     patients = patient_numbers(table)
     if table.rows:
-        found += column_findings(table)
+        found += [*column_findings(table), *terms_findings(table)]
         found += outcome_and_group_findings(table)
         found += collinear_findings(table)
         try:
@@ -162,8 +163,9 @@ def examine(survey: Survey, split: Split) -> Examination:
 def _missing(table: Table) -> dict[str, float]:
     features = table.contract.features
     if not table.rows:
-        return {feature.name: 1.0 for feature in features}
-    return {feature.name: float(absent_in(feature, table.features[feature.name]).mean()) for feature in features}
+        return {feature.name: 1.0 for feature in (*features, *table.contract.terms)}
+    found = {feature.name: float(absent_in(feature, table.features[feature.name]).mean()) for feature in features}
+    return found | {name: float((~counts.any(axis=1)).mean()) for name, counts in table.terms.items()}
 
 
 def _digest(table: Table, split: Split, findings: tuple[Finding, ...]) -> str:

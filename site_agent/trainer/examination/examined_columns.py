@@ -55,6 +55,18 @@ def column_findings(table: Table) -> Iterator[Finding]:
             yield from _units(table, feature, np.where(np.isin(values, markers), np.nan, values))
 
 
+def terms_findings(table: Table) -> Iterator[Finding]:
+    """Yield lists and notes that are empty in all rows or in most of them."""
+    for name, counts in table.terms.items():
+        share = float((~counts.any(axis=1)).mean())
+        if share == 1.0:
+            words = f"column {name}: no row has a term. Declare it with `role: ignore` in the contract"
+            yield Finding(level="error", key=f"empty:{name}", words=words)
+        elif share > MOSTLY:
+            words = f"column {name}: {share:.0%} of the rows have no term"
+            yield Finding(level="warning", key=f"mostly-missing:{name}", words=words)
+
+
 def outcome_and_group_findings(table: Table) -> Iterator[Finding]:
     """Yield codes with two spellings in the outcome and in columns that only name groups."""
     target = table.contract.target

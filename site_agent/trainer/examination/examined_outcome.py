@@ -19,6 +19,7 @@ from site_agent.trainer.examination.columns_alone import (
     SUSPICIOUS_AUROC,
     SUSPICIOUS_CORRELATION,
     auroc_alone,
+    best_term,
     correlation_alone,
     sampled,
 )
@@ -105,7 +106,10 @@ def group_findings(table: Table, test: npt.NDArray[np.int64]) -> Iterator[Findin
 
 
 def alone(table: Table, rows: npt.NDArray[np.int64]) -> dict[str, float]:
-    """Return how well each feature alone predicts: an area under the ROC curve, or a correlation for a number."""
+    """Return how well each feature alone predicts: an area under the ROC curve, or a correlation for a number.
+
+    Of a list or a note it is the area of its best single term. For a number it is left out.
+    """
     rows = sampled(rows)
     target = table.target
     if target is None:
@@ -125,6 +129,11 @@ def alone(table: Table, rows: npt.NDArray[np.int64]) -> dict[str, float]:
         known = [value for value in measured if value is not None]
         if known:
             found[feature.name] = max(known)
+    for name, counts in table.terms.items() if not is_number else ():
+        has_term = counts[rows] > 0
+        areas = [area for place in classes if (area := best_term(has_term, outcome == place)) is not None]
+        if areas:
+            found[name] = max(areas)
     return found
 
 

@@ -64,7 +64,7 @@ def _duplicates(table: Table, patients: Places | None, parts: SplitRows | None) 
 def _fingerprints(table: Table, patients: Places | None) -> npt.NDArray[np.uint64]:
     """Uint64 of shape (rows,), equal for equal rows and, but for one chance in about 2 ** 24, for no others."""
     mixed = np.zeros(table.rows, dtype=np.uint64) if patients is None else patients.astype(np.uint64)
-    columns = [*table.features.values(), *table.image_marks, *([] if table.target is None else [table.target])]
+    columns = [*table.features.values(), *table.marks, *([] if table.target is None else [table.target])]
     for values in columns:
         # One NaN is another's equal here, and minus zero is zero.
         bits = np.where(np.isnan(values), np.inf, values + 0.0).view(np.uint64)
@@ -110,7 +110,7 @@ def image_findings(table: Table) -> Iterator[Finding]:
     patients = patient_numbers(table)
     whose = "row" if patients is None else "patient"
     patients = np.arange(table.rows) if patients is None else patients
-    _, same = np.unique(table.image_marks[0], return_inverse=True)
+    _, same = np.unique(table.marks[0], return_inverse=True)
     pairs = np.unique(np.stack([same, patients]), axis=1)[0]  # an image counts once for each of its patients
     shared = np.flatnonzero(there & (np.bincount(pairs)[same] > 1))
     if len(shared):

@@ -9,8 +9,9 @@ import numpy as np
 import numpy.typing as npt
 
 from site_agent.trainer.data.cells import Numbers
-from site_agent.trainer.data.contract import CategoricalFeature, Feature, MeasuredFeature
+from site_agent.trainer.data.contract import CategoricalFeature, Feature, MeasuredFeature, TermsFeature
 from site_agent.trainer.data.tables import Table
+from site_agent.trainer.data.terms import Counts
 from site_agent.trainer.examination.examined_columns import absent_in
 
 _MOST_CODES: Final = 20
@@ -32,7 +33,18 @@ def table_one(table: Table) -> tuple[Line, ...]:
     lines = [head, counts]
     for feature in table.contract.features[:_MOST_FEATURES]:
         lines += _lines(feature, table.features[feature.name], columns)
+    for column in table.contract.terms:
+        lines += _terms_lines(column, table.terms[column.name], columns)
     return tuple(lines)
+
+
+def _terms_lines(column: TermsFeature, counts: Counts, columns: list[npt.NDArray[np.bool_]]) -> Iterator[Line]:
+    """Rows with each declared code, and rows without a term."""
+    has_code = counts > 0
+    is_empty = has_code.sum(axis=1) == 0
+    for place, code in enumerate((column.codes or ())[:_MOST_CODES]):
+        yield (f"{column.name}: {code}", *(_share(has_code[rows, place]) for rows in columns))
+    yield (f"{column.name}: empty", *(_share(is_empty[rows]) for rows in columns))
 
 
 def _lines(feature: Feature, values: Numbers, columns: list[npt.NDArray[np.bool_]]) -> Iterator[Line]:

@@ -99,4 +99,5 @@ def _own_places(plan: Plan, contract: Contract) -> list[int]:
         if feature.concept not in names:
             places += range(start, start + width)
         start += width
-    return places
+    terms = sum(len(column.encoded_columns) for column in contract.terms)
+    return [*places, *range(start, start + terms)]

@@ -1,0 +1,105 @@
+"""Counts the terms of a table's lists and notes, and weights the counts for a network.
+
+The weights are TF-IDF, then MaxAbs, as FENDA-FL's GEMINI tasks have them (Tavakoli et al. 2024, appendix E), with the
+formulas of scikit-learn's TfidfTransformer and MaxAbsScaler. They are fitted to the training rows and stay at the site.
+No cell of such a column is kept, shown or logged: a note may name its patient.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, Final, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+from pydantic import Field
+
+from protos.errors import DataError
+from protos.plan.documents import Document
+from site_agent.trainer.data.cell_rules import Flaw
+from site_agent.trainer.data.mistakes import Mistakes
+from site_agent.trainer.data.terms_column import TermsFeature
+
+# As for images: encoded, these are 1 GiB.
+LARGEST_TABLE_COUNTS: Final = 1 << 28
+
+Counts: TypeAlias = npt.NDArray[np.uint16]
+
+
+class TermsReader:
+    """Reads the lists and notes of a table, block by block."""
+
+    def __init__(self, columns: Sequence[TermsFeature], markers: tuple[str, ...]) -> None:
+        """`markers` stand for a missing value in the whole table."""
+        self._rules = {column.name: column.rule(markers) for column in columns}
+        self._width = sum(rule.width for rule in self._rules.values())
+        self._blocks: dict[str, list[Counts]] = {name: [] for name in self._rules}
+
+    def reserve(self, rows: int) -> None:
+        """Refuse a table that needs more memory than this program reserves; `rows` are all that were found so far.
+
+        Raises:
+            DataError: it has too many rows.
+        """
+        if rows * self._width > LARGEST_TABLE_COUNTS:
+            raise DataError(
+                what=f"The lists and notes become {self._width} columns, and the table has at least {rows} rows. This "
+                f"program reads at most {LARGEST_TABLE_COUNTS // self._width} rows with so many columns.",
+                consequence="The table was not used and nothing left this site.",
+                remedy="Declare fewer buckets or codes in the contract, or use fewer rows.",
+            )
+
+    def take(self, name: str, cells: Sequence[str], rows: npt.NDArray[np.int64], mistakes: Mistakes) -> None:
+        """Count the terms of some rows of a column; `rows` are their numbers."""
+        rule = self._rules[name]
+        counts = np.zeros((len(cells), rule.width), dtype=np.uint16)  # a cell is too short for more terms
+        flaws: dict[str, list[int]] = {}
+        for place, cell in enumerate(cells):
+            found = rule.read(cell)
+            if isinstance(found, Flaw):
+                flaws.setdefault(found.words, []).append(int(rows[place]))
+            else:
+                counts[place, list(found)] = list(found.values())
+        self._blocks[name].append(counts)
+        for words, numbers in flaws.items():
+            mistakes.add(words, numbers, column=name)
+
+    def counts(self, rows: int) -> dict[str, Counts]:
+        """Return by name uint16 of shape (rows, columns); zeros for a column that the table does not have."""
+        found = {}
+        for name, blocks in self._blocks.items():
+            width = self._rules[name].width
+            found[name] = np.concatenate(blocks) if blocks else np.zeros((rows, width), dtype=np.uint16)
+            found[name].flags.writeable = False
+        return found
+
+
+class TermWeights(Document):
+    """What the training rows determine: how rare each term is, and the largest weight of each column.
+
+    Attributes:
+        rarity: ln((1 + rows) / (1 + rows with the term)) + 1, for each column.
+        largest: the largest weight of a training row in each column, 1 if no training row has the term.
+    """
+
+    rarity: tuple[Annotated[float, Field(ge=1)], ...]
+    largest: tuple[Annotated[float, Field(gt=0)], ...]
+
+
+def fit_terms(counts: Counts) -> TermWeights:
+    """Fit the weights to the counts of the training rows, uint16 of shape (rows, columns), at least one row."""
+    rows, has_term = len(counts), np.count_nonzero(counts, axis=0)
+    rarity = np.log((1 + rows) / (1 + has_term)) + 1
+    ones = np.ones(counts.shape[1])
+    largest = weighted(counts, TermWeights(rarity=tuple(rarity.tolist()), largest=tuple(ones.tolist()))).max(axis=0)
+    largest = np.where(largest > 0, largest, ones)
+    return TermWeights(rarity=tuple(rarity.tolist()), largest=tuple(largest.astype(np.float64).tolist()))
+
+
+def weighted(counts: Counts, weights: TermWeights) -> npt.NDArray[np.float32]:
+    """Return count times rarity, each row of length one, divided by the largest: float32 of the counts' shape."""
+    found = counts.astype(np.float32) * np.array(weights.rarity, dtype=np.float32)
+    # No rarity is below 1. So only an empty row is shorter than 1, and stays zero.
+    found /= np.maximum(np.sqrt(np.einsum("ij,ij->i", found, found)), np.float32(1))[:, None]
+    found /= np.array(weights.largest, dtype=np.float32)
+    return found

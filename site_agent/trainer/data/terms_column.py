@@ -1,0 +1,86 @@
+"""A column whose cells have several terms: codes of a list, such as diagnoses or drugs, or the words of a note.
+
+Each term has a place by a rule that reads no other row: its place among the declared codes, or a bucket of a hash. So
+the columns that the list becomes follow from the declaration alone, as those of every feature do, and no site's codes
+or words are in a name that leaves it. How terms are counted is in cell_rules.py, their weights in terms.py.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import BeforeValidator, Field, model_validator
+
+from protos.plan.documents import Document
+from site_agent.trainer.data.cell_rules import TermsRule, folded
+from site_agent.trainer.data.codes import UNKNOWN, Code, Name, Words, check_codes, check_distinct
+
+
+def _quoted(value: object) -> object:
+    # YAML reads 250.00 as a number, and the code that the table has is lost.
+    if not isinstance(value, str):
+        raise ValueError("put this code in quotes, as it is in the table")
+    return value.strip()
+
+
+Term = Annotated[str, BeforeValidator(_quoted)]
+
+
+class TermsFeature(Document):
+    """A list of codes in each cell, or a note.
+
+    Attributes:
+        type: `codes` is a list with a separator; `text` is read as words of two or more letters and digits.
+        separator: between two codes of a list.
+        codes: the declared codes of a list. Each has a column, and one column counts all others.
+        buckets: the number of columns of hashed terms; a list has either codes or buckets, a note has buckets.
+        missing: `empty` counts a missing value as a list without a code; `refuse` makes it an error.
+    """
+
+    name: Name
+    role: Literal["feature"]
+    type: Literal["codes", "text"]
+    separator: Literal[";", "|", ",", " "] = ";"
+    codes: tuple[Term, ...] | None = None
+    buckets: int | None = Field(default=None, ge=2, le=2048)
+    missing: Literal["empty", "refuse"] = "refuse"
+    missing_markers: tuple[Code, ...] = ()
+    required: bool = True
+    note: Words | None = None
+
+    @model_validator(mode="after")
+    def _usable(self) -> TermsFeature:
+        if (self.codes is None) == (self.buckets is None):
+            raise ValueError("a list has either codes or buckets, and a note has buckets")
+        if self.type == "text" and (self.codes is not None or self.separator != ";"):
+            raise ValueError("a note has words: codes and separator are for a list, with type: codes")
+        if self.codes is not None:
+            check_codes(self.codes, fewest=1)
+            check_distinct([folded(code) for code in self.codes], "these codes differ only in capital letters")
+            if any(self.separator in code for code in self.codes):
+                raise ValueError("a code contains the separator")
+            if UNKNOWN in map(folded, self.codes):
+                raise ValueError(f'the code "{UNKNOWN}" is reserved; declare it as one of missing_markers instead')
+            if len(self.codes) >= 2048:
+                raise ValueError("at most 2,047 codes can be declared; use buckets")
+        if not self.required and self.missing == "refuse":
+            raise ValueError("a column that may be absent cannot refuse missing values")
+        return self
+
+    @property
+    def encoded_columns(self) -> tuple[str, ...]:
+        """The names of the columns that the terms become."""
+        name = self.name.lower()
+        if self.codes is not None:
+            return tuple(f"{name}={code}" for code in (*self.codes, UNKNOWN))
+        return tuple(f"{name} in bucket {place} of {self.buckets}" for place in range(1, (self.buckets or 0) + 1))
+
+    def rule(self, markers: tuple[str, ...]) -> TermsRule:
+        """Return the rule for one cell; `markers` are those of the whole table."""
+        return TermsRule(
+            {"", *markers, *self.missing_markers},
+            refuses_missing=self.missing == "refuse",
+            separator=self.separator if self.type == "codes" else None,
+            codes=self.codes,
+            buckets=self.buckets,
+        )

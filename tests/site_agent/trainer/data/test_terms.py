@@ -1,0 +1,323 @@
+"""Lists of codes and notes: what their cells become, what is refused, and that no message has a part of a cell."""
+
+from __future__ import annotations
+
+import json
+import unicodedata
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as arrow
+import pyarrow.parquet as parquet
+import pytest
+from sklearn.feature_extraction.text import TfidfTransformer
+from sklearn.preprocessing import MaxAbsScaler
+
+from protos.errors import ConfigurationError, DataError
+from site_agent.desk.drafting.invent import invent, write_table
+from site_agent.desk.use.new_rows import read_new_rows
+from site_agent.hospital import Split
+from site_agent.trainer.data import terms
+from site_agent.trainer.data.cell_rules import LONGEST_CELL, MISSING, TOO_LONG, Flaw
+from site_agent.trainer.data.contract import Contract, read_contract
+from site_agent.trainer.data.preprocessing import fit
+from site_agent.trainer.data.splits import steady_split
+from site_agent.trainer.data.tables import Table, read_table, survey_table
+from site_agent.trainer.data.terms import fit_terms, weighted
+from site_agent.trainer.data.terms_column import TermsFeature
+from site_agent.trainer.examination.examine import examine
+from tests.for_each import for_each
+
+SECRET = "Mrs Smith of Baker Street"
+
+
+def contract(form: dict[str, Any] | None = None, **listed: Any) -> Contract:
+    """A contract with the column of terms `drugs`, by default a list in eight buckets."""
+    column = {"name": "drugs", "role": "feature", "type": "codes"} | ({} if "codes" in listed else {"buckets": 8})
+    target = {"name": "ill", "role": "target", "task": "binary", "positive": ["1"], "negative": ["0"]}
+    columns = [column | listed, target]
+    return Contract.model_validate_json(json.dumps({"format": form or {"header": True}, "columns": columns}))
+
+
+def written(folder: Path, cells: list[str], others: list[str] | None = None) -> Path:
+    """A Parquet file with these cells; every second patient is ill."""
+    outcome = others or [str(number % 2) for number in range(len(cells))]
+    parquet.write_table(arrow.table({"drugs": cells, "ill": outcome}), folder / "table.parquet")
+    return folder / "table.parquet"
+
+
+PARQUET = {"kind": "parquet"}
+
+
+def read(folder: Path, cells: list[str], **listed: Any) -> Table:
+    """The table of these cells, repeated until there are enough rows."""
+    return read_table(written(folder, cells * -(-20 // len(cells))), contract(PARQUET, **listed))
+
+
+def counted(cell: str, **listed: Any) -> dict[int, int]:
+    """The counts of one cell."""
+    (column,) = contract(**listed).terms
+    found = column.rule(("",)).read(cell)
+    assert not isinstance(found, Flaw)
+    return dict(found)
+
+
+@for_each("seed", range(10))
+def test_the_weights_are_those_of_scikit_learn(seed: int) -> None:
+    """TF-IDF and MaxAbs fitted to some rows and applied to all agree with scikit-learn to float32."""
+    generator = np.random.default_rng(seed)
+    counts = generator.poisson(generator.uniform(0, 1, 30), (50, 30)).astype(np.uint16)
+    counts[:40, 3] = 0  # in no training row
+    counts[:2], counts[41] = 0, 0  # empty lists
+
+    found = weighted(counts, fit_terms(counts[:40]))
+
+    rarity = TfidfTransformer().fit(counts[:40])
+    scale = MaxAbsScaler().fit(rarity.transform(counts[:40]))
+    np.testing.assert_allclose(found, scale.transform(rarity.transform(counts)).toarray(), atol=1e-6)
+    assert found[41].max() == 0
+
+
+@for_each("seed", range(5))
+def test_a_cell_becomes_the_same_numbers_whatever_other_rows_and_sites_have(tmp_path: Path, seed: int) -> None:
+    """The counts of a row do not depend on other rows, nor the names of columns on any code in the table."""
+    generator = np.random.default_rng(seed)
+    cells = [";".join(f"drug {code}" for code in generator.integers(0, 500, 6)) for _ in range(40)]
+    order = generator.permutation(40)
+    foreign = [f"foreign {number}" for number in range(9)]
+
+    one = read(tmp_path, cells, buckets=64)
+    other = read(tmp_path, [*(cells[place] for place in order), *foreign], buckets=64)
+
+    np.testing.assert_array_equal(other.terms["drugs"][:40], one.terms["drugs"][order])
+    assert one.terms["drugs"].sum() == 40 * 6
+    assert one.contract.encoded_columns == other.contract.encoded_columns
+    assert one.contract.encoded_columns[9] == "drugs in bucket 10 of 64"
+    assert steady_split(one, Split(seed=1)).training.size
+
+
+def test_declared_codes_have_their_own_columns_and_all_others_share_one() -> None:
+    """Spelling decides nothing: capitals, blanks, order and the form of accents. Numbers keep their digits."""
+    codes = ["I10", "250.0", "250.00", "Bär"]
+
+    assert counted("i10; 250.00 ;BÄR;i10", codes=codes) == {0: 2, 2: 1, 3: 1}
+    assert counted(unicodedata.normalize("NFD", "bär"), codes=codes) == {3: 1}
+    assert counted("250;x;y;;", codes=codes) == {4: 3}
+    assert contract(codes=codes).encoded_columns[-2:] == ("drugs=Bär", "drugs=unknown")
+
+
+@pytest.mark.parametrize("separator", [";", "|", ",", " "])
+def test_a_list_is_split_at_its_separator_alone(separator: str) -> None:
+    """The other separators are a part of a code."""
+    others = "".join({";", "|", ","} - {separator})
+
+    cell = separator.join([f"a{others}", "b", "b"])
+
+    assert counted(cell, codes=[f"a{others}", "b"], separator=separator) == {0: 1, 1: 2}
+
+
+def test_a_note_is_read_as_words() -> None:
+    """Words of two letters and more count, whatever stands between them and however they are written."""
+    one = counted("Chest pain, since 3 days.\nCHEST PAIN!", type="text", buckets=2048)
+
+    assert sorted(one.values()) == [1, 1, 2, 2]
+    assert one == counted("pain-pain days (chest) chest SINCE a", type="text", buckets=2048)
+
+
+@pytest.mark.parametrize("cell", ["", "  ", "none"])
+def test_an_empty_list_is_allowed_only_if_the_contract_says_so(tmp_path: Path, cell: str) -> None:
+    """A missing value is zero in every column, or an error that names its rows."""
+    cells = ["a;b", cell, "b"]
+
+    allowed = read(tmp_path, cells, missing="empty", missing_markers=["none"])
+
+    assert not allowed.terms["drugs"][1].any()
+    with pytest.raises(DataError, match=r"column drugs: a missing value, which the contract refuses in rows 3, 6"):
+        read(tmp_path, cells, missing_markers=["none"])
+
+
+def test_a_cell_that_is_too_long_is_refused_without_a_part_of_it(tmp_path: Path) -> None:
+    """A megabyte in one cell costs no other memory, in Parquet and in text; the longest allowed cell is read."""
+    longest = ("x;" * LONGEST_CELL)[:LONGEST_CELL]
+
+    assert read(tmp_path, [longest, "y"], codes=["x"]).terms["drugs"][0].tolist() == [LONGEST_CELL // 2, 0]
+    with pytest.raises(DataError) as refused:
+        read(tmp_path, [SECRET + "z" * (1 << 20), "y"])
+    (tmp_path / "table.csv").write_text("drugs,ill\n" + "y,1\n" * 12 + f"{SECRET + 'z' * (1 << 20)},0\n")
+    with pytest.raises(DataError) as refused_text:
+        read_table(tmp_path / "table.csv", contract())
+
+    assert f"column drugs: {TOO_LONG.words} in rows 2, 4" in str(refused.value)
+    assert "far too long" in str(refused_text.value)
+    assert not any(part in f"{refused.value}{refused_text.value}" for part in SECRET.split())
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [(f"{SECRET}\0;b", "a NUL byte"), (f"{SECRET} M\xfcller;b".encode("latin-1"), "not text in the declared encoding")],
+)
+def test_a_damaged_text_is_refused_without_a_part_of_it(tmp_path: Path, content: str | bytes, words: str) -> None:
+    """A NUL and a wrong encoding are named by their line."""
+    raw = content if isinstance(content, bytes) else content.encode()
+    (tmp_path / "table.csv").write_bytes(b"drugs,ill\n" + b"a;b,1\n" * 12 + raw + b",0\n")
+
+    with pytest.raises(DataError, match=words) as refused:
+        read_table(tmp_path / "table.csv", contract())
+
+    assert "line 14" in str(refused.value)
+    assert not any(part in str(refused.value) for part in SECRET.split())
+
+
+def test_characters_that_no_text_file_has_are_a_part_of_a_code(tmp_path: Path) -> None:
+    """A NUL or a control character in Parquet makes another code, and nothing stops."""
+    found = read(tmp_path, ["a\0;a;\x1b[31m", "a"], codes=["a"])
+
+    assert found.terms["drugs"][0].tolist() == [1, 2]
+
+
+def test_a_table_too_large_for_memory_is_refused_before_it_is_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both figures of the limit are named."""
+    monkeypatch.setattr(terms, "LARGEST_TABLE_COUNTS", 8 * 20)
+
+    read(tmp_path, ["a"] * 20)
+    with pytest.raises(DataError, match=r"8 columns, and the table has at least 33 rows.*at most 20 rows"):
+        read(tmp_path, ["a"] * 33)
+
+
+@pytest.mark.parametrize(
+    ("listed", "words"),
+    [
+        ({"buckets": None}, "either codes or buckets"),
+        ({"codes": ["a"], "buckets": 8}, "either codes or buckets"),
+        ({"codes": ["a"], "type": "text"}, "a note has words"),
+        ({"codes": ["a", "A"]}, "differ only in capital letters"),
+        ({"codes": ["a;b"]}, "contains the separator"),
+        ({"codes": ["Unknown"]}, "reserved"),
+        ({"codes": [250.0]}, "put this code in quotes"),
+        ({"codes": [str(number) for number in range(2048)]}, "at most 2,047"),
+        ({"required": False}, "cannot refuse missing values"),
+        ({"buckets": 4096}, "2048"),
+    ],
+)
+def test_a_declaration_that_cannot_be_meant_is_refused(listed: dict[str, Any], words: str) -> None:
+    """Each mistake has its words."""
+    with pytest.raises(ValueError, match=words):
+        contract(**listed)
+
+
+def test_a_code_without_quotes_is_refused_where_it_stands(tmp_path: Path) -> None:
+    """YAML would read 250.00 as a number and lose its digits."""
+    column = "{name: drugs, role: feature, type: codes, codes: [250.00]}"
+    target = "{name: ill, role: target, task: binary, positive: [1]}"
+    (tmp_path / "contract.yaml").write_text(f"format: {{header: true}}\ncolumns:\n  - {column}\n  - {target}\n")
+
+    with pytest.raises(ConfigurationError, match="put this code in quotes"):
+        read_contract(tmp_path / "contract.yaml")
+
+
+def test_a_term_that_reveals_the_outcome_is_found(tmp_path: Path) -> None:
+    """One code that only ill patients have is a warning; codes that say nothing are none."""
+    generator = np.random.default_rng(1)
+    cells = [";".join(map(str, generator.integers(0, 50, 8))) for _ in range(200)]
+    leaking = [f"{cell};Z51.5" if number % 2 else cell for number, cell in enumerate(cells)]
+
+    found, sound = (
+        examine(survey_table(written(tmp_path, some), contract(PARQUET, buckets=256)), Split(seed=1))
+        for some in (leaking, cells)
+    )
+
+    assert [finding.words for finding in found.warnings] == [
+        "column drugs: on its own it predicts the outcome with an area under the ROC curve of 1.00 (limit 0.8); "
+        "is it known before the outcome?"
+    ]
+    assert not sound.warnings
+    assert 0.5 < sound.alone["drugs"] < 0.7
+
+
+def test_empty_lists_are_counted_and_shown(tmp_path: Path) -> None:
+    """A column without any term is an error, one with few a warning; Table 1 counts declared codes and empty lists."""
+    few = written(tmp_path, ["", "", "", "a;b"] * 10)
+    found = examine(survey_table(few, contract(PARQUET, missing="empty", codes=["b"])), Split(seed=1))
+    none = written(tmp_path, ["", ""] * 20)
+    empty = examine(survey_table(none, contract(PARQUET, missing="empty")), Split(seed=1))
+
+    assert "column drugs: 75% of the rows have no term" in [finding.words for finding in found.warnings]
+    assert found.missing["drugs"] == 0.75
+    assert ("drugs: b", "10 (25.0%)", "0 (0.0%)", "10 (50.0%)") in found.table_one
+    assert ("drugs: empty", "30 (75.0%)", "20 (100.0%)", "10 (50.0%)") in found.table_one
+    assert [finding.key for finding in empty.errors] == ["empty:drugs"]
+
+
+def test_rows_with_other_terms_are_no_duplicates(tmp_path: Path) -> None:
+    """Only rows with equal lists are equal."""
+    different = examine(
+        survey_table(written(tmp_path, [f"{number}" for number in range(40)]), contract(PARQUET, buckets=2048)),
+        Split(seed=1),
+    )
+    equal = examine(survey_table(written(tmp_path, ["a", "b"] * 20), contract(PARQUET)), Split(seed=1))
+
+    assert "duplicates" not in [finding.key for finding in different.findings]
+    assert "duplicates" in [finding.key for finding in equal.findings]
+
+
+def test_a_new_row_that_cannot_be_read_is_left_out_without_its_text(tmp_path: Path) -> None:
+    """The reason names the column and the flaw; a required column that is not there is named, another one is empty."""
+    note = contract(PARQUET, type="text")
+    new = read_new_rows(written(tmp_path, [SECRET * 5000, "chest pain", ""]), note, None)
+    parquet.write_table(arrow.table({"ill": ["1"]}), tmp_path / "other.parquet")
+    absent = read_new_rows(tmp_path / "other.parquet", note, None)
+    allowed = contract(PARQUET, type="text", missing="empty", required=False)
+
+    assert new.usable.tolist() == [1]
+    assert new.reasons == (f"column drugs: {TOO_LONG.words}", "", f"column drugs: {MISSING.words}")
+    assert [one.flaw.words for one in absent.left_out] == ["it is missing"]
+    assert read_new_rows(tmp_path / "other.parquet", allowed, None).usable.tolist() == [0]
+
+
+@pytest.mark.parametrize("listed", [{}, {"codes": ["I10", "E11"]}, {"type": "text", "buckets": 16}])
+def test_a_made_up_table_satisfies_the_contract_and_can_be_learnt_from(tmp_path: Path, listed: dict[str, Any]) -> None:
+    """Rehearsals need no patients: the table is read, and its terms predict its outcome."""
+    declared = contract(None, **listed)
+    (tmp_path / "table.csv").write_bytes(write_table(invent(declared, rows=400, seed=1), declared))
+
+    found = examine(survey_table(tmp_path / "table.csv", declared), Split(seed=1))
+
+    assert not found.errors
+    assert found.alone["drugs"] > 0.55
+
+
+def test_saved_weights_of_another_width_are_refused(tmp_path: Path) -> None:
+    """A preprocessing that comes from a file has as many weights as its contract has columns."""
+    table = read(tmp_path, ["a;b", "c"])
+    saved = fit(table.contract, table, np.arange(10))
+
+    again = type(saved).from_json(saved.to_json())
+    shorter = json.loads(saved.to_json())
+    shorter["term_weights"][0]["rarity"].pop()
+
+    assert again == saved
+    with pytest.raises(ConfigurationError, match="damaged"):
+        type(saved).from_json(json.dumps(shorter))
+
+
+@pytest.mark.parametrize("changed", [{"separator": "|"}, {"type": "text"}, {"buckets": 9}, {"codes": ["a"]}])
+def test_a_model_refuses_a_table_whose_terms_are_read_in_another_way(tmp_path: Path, changed: dict[str, Any]) -> None:
+    """Its weights would belong to other columns."""
+    table = read(tmp_path, ["a", "b"])
+    saved = fit(table.contract, table, np.arange(10))
+
+    with pytest.raises(ConfigurationError, match="differ from those of the trained model"):
+        saved.encode(read(tmp_path, ["a", "b"], **changed))
+
+
+def test_the_documented_limits_are_those_of_the_code() -> None:
+    """docs/data-manager.md names them."""
+    page = (Path(__file__).parents[4] / "docs/data-manager.md").read_text()
+
+    assert f"{LONGEST_CELL:,}" in page
+    assert f"{terms.LARGEST_TABLE_COUNTS:,}" in page
+    assert "2,048" in page
+    assert TermsFeature.model_fields["buckets"].metadata[1].le == 2048
