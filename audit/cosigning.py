@@ -129,7 +129,7 @@ class LogSession:
                 return [self._party.witness(message, self._peer, self._peer_key)]
             case LogCosignature():
                 self._take(message)
-                return self.due(_FAR_BEHIND)  # fewer records wait for the next pulse: each checkpoint is synced twice
+                return self.due(_FAR_BEHIND)  # fewer wait for the owner's next pulse: both sides sync each checkpoint
 
     def due(self, at_least: int = GROWTH) -> list[LogMessage]:
         """Return the messages that are due after this many new records. Checkpoint records do not count."""

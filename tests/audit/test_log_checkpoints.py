@@ -96,6 +96,25 @@ def test_two_logs_that_witness_each_other_come_to_rest(sides: tuple[Side, Side])
     assert [side.log.position.sequence for side in sides] == sizes
 
 
+@pytest.mark.parametrize(("meanwhile", "follows"), [(20, 0), (63, 0), (64, 1)])
+def test_only_a_log_far_ahead_is_shown_again_immediately(
+    sides: tuple[Side, Side], meanwhile: int, follows: int
+) -> None:
+    """Records that came during a checkpoint wait for the next pulse, unless the witness is far behind."""
+    owner, witness = sides
+    owning = LogSession(owner.party, witness.owner, PUBLIC[witness.owner])
+    witnessing = LogSession(witness.party, owner.owner, PUBLIC[owner.owner])
+    owning.heard(witnessing.standing())
+    owner.work(20)
+    witnessing.heard(owning.standing())
+    (shown,) = owning.due(1)
+    owner.work(meanwhile)
+    (cosigned,) = witnessing.heard(shown)
+
+    assert len(owning.heard(cosigned)) == follows
+    assert len(owning.due()) == 1 - follows
+
+
 def test_the_witness_reads_nothing_of_the_log(sides: tuple[Side, Side]) -> None:
     """What a site shows has no fact in it, in no spelling."""
     site, coordinator = sides
