@@ -84,6 +84,9 @@ def check(path: Path) -> None:
             click.echo(f"  privacy   {price_in_words(plan.privacy, plan.private_sums)}")
             for sentence in how_private(plan.method):
                 click.echo(f"            {sentence}")
+            if (counted := plan.private_statistics) is not None:
+                rows = counted.noise_rows(len(plan.site_names))
+                click.echo(f"            The noise in each count has a standard deviation of {rows:.3g} rows.")
             if (made_up := made_up_training(plan)) is not None:
                 areas = f"{made_up.with_noise:.2f} with the noise and {made_up.without:.2f} without it"
                 click.echo(f"            With {made_up.patients} made-up patients, AUROC is {areas}.")

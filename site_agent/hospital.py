@@ -92,7 +92,7 @@ class Policy(Document):
         private: patterns of tensors that never leave, whatever else is said; as above.
         scalars: patterns of the only numbers that may leave beside updates; None for those that the plan names.
         smallest_training_rows: with fewer rows this site does not train; the trainer, which has them, counts.
-        smallest_cell: no sum of statistics has fewer of this site's rows in it.
+        smallest_cell: no sum of statistics without noise has fewer of this site's rows in it.
         hours: when contributions may leave; None for always. Outside them the site is not connected.
         approvers: how many different persons have to approve a plan.
         privacy: limits of epsilon. With it this site refuses plans that send numbers without noise; without it this

@@ -149,6 +149,8 @@ def follow(plan: Plan, manifest: Manifest, course: Course, round_number: int, su
         case Stage.STATISTICS:
             if plan.statistics is None:
                 return course
+            if plan.private_statistics is not None:
+                return replace(course, statistics=plan.private_statistics.summed(sums.scalars, sums.contributors))
             return replace(course, statistics=summed(plan.statistics, sums.scalars))
         case Stage.NEWTON | Stage.GUARD:
             return course

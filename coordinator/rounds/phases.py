@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
-from protos.plan.plan import Deadlines
+from protos.plan.schedules import Deadlines
 from protos.wire.messages import SiteReason
 
 Sites: TypeAlias = frozenset[str]

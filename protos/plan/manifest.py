@@ -38,7 +38,7 @@ from protos.plan.initial_values import initial_values
 from protos.plan.methods import described
 from protos.plan.plan import EqualWeights, Plan, RowWeights
 from protos.plan.prior_sums import GUARD, GUARD_SCALE, LARGEST_ROW_LOSS, PRIOR_MOMENT_SCALE, Prior
-from protos.plan.private_training import PrivateTraining
+from protos.plan.private_training import LARGEST_PATIENTS, PrivateTraining
 from protos.privacy.accounting import LARGEST_NOISE, PRIVATE_SCALE
 
 Float32 = npt.NDArray[np.float32]
@@ -233,10 +233,7 @@ def _prefix(tensors: tuple[TensorSpec, ...], layers: int) -> tuple[TensorSpec, .
 def _scalars(plan: Plan, tensors: tuple[TensorSpec, ...]) -> Iterator[Scalar]:
     """Every scalar, in the order of the vector whenever several travel together."""
     weight, method = largest_weight(plan), plan.ingredients
-    if plan.statistics is not None:
-        for kind, cell in numbers_of(plan.statistics):
-            scale = 1 if kind == "count" else MOMENT_SCALE
-            yield Scalar(f"{kind} {cell}", LARGEST_COUNT * scale, Occasion.STATISTICS, scale)
+    yield from _statistics_scalars(plan)
     if plan.prior is not None:
         yield from _prior_scalars(plan.prior)
     yield from _private_gradients(plan.private_training)
@@ -269,6 +266,18 @@ def _scalars(plan: Plan, tensors: tuple[TensorSpec, ...]) -> Iterator[Scalar]:
         if plan.quorum - max(1, plan.assumed_colluders) >= _FEWEST_WITH_SQUARES:
             yield Scalar("metric squared", GAIN_SCALE, Occasion.REPORT, GAIN_SCALE)
         yield Scalar("sites that gained", 1, Occasion.REPORT)
+
+
+def _statistics_scalars(plan: Plan) -> Iterator[Scalar]:
+    """The counts and moments of a plan that trains nothing."""
+    if plan.private_statistics is not None:
+        bound = LARGEST_PATIENTS * PRIVATE_SCALE + LARGEST_NOISE
+        for name in plan.private_statistics.names:
+            yield Scalar(name, bound, Occasion.STATISTICS, PRIVATE_SCALE, is_signed=True)
+    elif plan.statistics is not None:
+        for kind, cell in numbers_of(plan.statistics):
+            scale = 1 if kind == "count" else MOMENT_SCALE
+            yield Scalar(f"{kind} {cell}", LARGEST_COUNT * scale, Occasion.STATISTICS, scale)
 
 
 def _private_gradients(training: PrivateTraining | None) -> Iterator[Scalar]:

@@ -67,7 +67,8 @@ class Privacy(Document):
             with probability delta.
         delta: see epsilon; far below one divided by the number of patients.
         clip: with federated-prior the largest norm of one standardised row, its intercept included; with a network
-            that of the gradient of one patient. A longer one is shortened to it.
+            that of the gradient of one patient; with statistics as how many complete rows one patient counts at most.
+            What is longer is shortened to it.
         patients: with a network, the number by which each sum of gradients is divided: about as many as train at all
             sites. It is declared, so that no count leaves.
         sampling: with a network, the probability with which each patient takes part in a round. The site draws it from
@@ -147,6 +148,9 @@ def how_private(method: MethodChoice) -> Iterator[str]:
     """Yield what privacy changes in a method that keeps the promise, one sentence each."""
     if isinstance(method, FederatedPrior):
         yield "One noisy sum leaves, and each site computes the coefficients from it."
+        return
+    if isinstance(method, LocalOnly):  # statistics
+        yield "One noisy sum of counts and moments leaves. No small cell is left out, because the noise hides it."
         return
     made = method.method()
     yield "Each round sends one noisy sum of clipped gradients, and the shared model makes one step along it."

@@ -40,9 +40,10 @@ from protos.plan.partly_recorded import Column, PartlyObserved, PartlyRecorded, 
 from protos.plan.patient_privacy import Privacy, why_not_private
 from protos.plan.prior_method import FederatedPrior
 from protos.plan.prior_sums import Prior, prior_of
+from protos.plan.private_statistics import PrivateStatistics, why_not_counted_privately
 from protos.plan.private_training import PrivateTraining, TrainingKeys, private_training_of, why_not_trained_privately
 from protos.plan.question import Answers, Question
-from protos.plan.schedules import EpochSchedule, Schedule
+from protos.plan.schedules import Deadlines, EarlyStopping, EpochSchedule, Schedule, Snapshots
 from protos.plan.soft_targets import BaselineUse
 from protos.plan.sweep import Sweep
 
@@ -100,37 +101,6 @@ class RowWeights(Document):
 
 
 Weighting: TypeAlias = Annotated[EqualWeights | RowWeights, Field(discriminator="name")]
-
-
-class Deadlines(Document):
-    """How long the coordinator waits, in seconds of a clock that never jumps."""
-
-    join_seconds: float = Field(default=86_400.0, gt=0)
-    contribute_seconds: float = Field(default=3600.0, gt=0)
-    grace_seconds: float = Field(default=900.0, gt=0)
-    return_seconds: float = Field(default=86_400.0, gt=0)
-
-
-class Snapshots(Document):
-    """How often coordinator and sites save what a run goes on from after a crash; whichever comes first.
-
-    Besides they save after the first round, whenever the contributors have changed, and after the last
-    training round. `every_seconds` is of a clock that never jumps.
-    """
-
-    every_rounds: int | None = Field(default=None, ge=1, le=1 << 30)
-    every_seconds: float | None = Field(default=60.0, ge=0)
-
-
-class EarlyStopping(Document):
-    """When training ends before its last round.
-
-    After `patience` measured rounds without improvement of the validation loss over all sites (global),
-    or when no site's own loss has improved for so long (local). Either way only sums are seen.
-    """
-
-    signal: Literal["local", "global"]
-    patience: int = Field(ge=1, le=100_000)
 
 
 class Encoding(Document):
@@ -241,14 +211,14 @@ class Plan(Document):
         if self.privacy is None:
             return
         reasons = [*why_not_private(self.method)]
-        if not isinstance(self.method, FederatedPrior):
+        if self.statistics is not None:
+            reasons = [*why_not_counted_privately(self.statistics, self.privacy)]
+        elif not isinstance(self.method, FederatedPrior):
             reasons += [] if reasons else why_not_trained_privately(self._training_keys(self.privacy))
         else:
             of_networks = {"patients": self.privacy.patients, "sampling": self.privacy.sampling}
             found = (key for key, value in of_networks.items() if value is not None)
             reasons += (f"{key} is only for the gradients of a network, so leave it out" for key in found)
-        if self.statistics is not None:
-            reasons.append("sums of statistics have no clipped term for each patient yet")
         if self.secure_aggregation != "required":
             reasons.append(
                 "without masks one site's share of the noise is too small, so secure_aggregation is required"
@@ -454,6 +424,13 @@ class Plan(Document):
         return private_training_of(self.architecture, parts, columns, promise, promise.patients, rounds, honest, rate)
 
     @property
+    def private_statistics(self) -> PrivateStatistics | None:
+        """The private form of this plan's statistics; None for every other plan."""
+        if self.privacy is None or self.statistics is None:
+            return None
+        return PrivateStatistics(self.statistics, self.privacy, self.quorum - self.assumed_colluders)
+
+    @property
     def private_sums(self) -> int:
         """How many noisy sums of the same patients the run has; 0 without `privacy`."""
         return 0 if self.privacy is None else 1 if self.private_training is None else self.schedule.rounds
@@ -461,7 +438,8 @@ class Plan(Document):
     @property
     def noise_variance(self) -> int:
         """Of one site's share of the noise in each integer; 0 without `privacy`."""
-        private = self.private_training or (None if self.prior is None else self.prior.private)
+        of_prior = None if self.prior is None else self.prior.private
+        private = self.private_statistics or self.private_training or of_prior
         return 0 if private is None else private.share_variance
 
     @property

@@ -1,4 +1,4 @@
-"""How much a site trains, and when contributions are summed.
+"""How much a site trains, when contributions are summed, and when a run waits, saves and ends early.
 
 Whatever a schedule says, every site makes the same number of steps in a round, so that equal weights are
 fair and control variates have one divisor.
@@ -97,6 +97,37 @@ def too_few_rows(schedule: EpochSchedule | StepSchedule, rows: int) -> str | Non
             return f"batches of {size} rows"
         case _:
             assert_never(schedule)
+
+
+class Deadlines(Document):
+    """How long the coordinator waits, in seconds of a clock that never jumps."""
+
+    join_seconds: float = Field(default=86_400.0, gt=0)
+    contribute_seconds: float = Field(default=3600.0, gt=0)
+    grace_seconds: float = Field(default=900.0, gt=0)
+    return_seconds: float = Field(default=86_400.0, gt=0)
+
+
+class Snapshots(Document):
+    """How often coordinator and sites save what a run goes on from after a crash; whichever comes first.
+
+    Besides they save after the first round, whenever the contributors have changed, and after the last
+    training round. `every_seconds` is of a clock that never jumps.
+    """
+
+    every_rounds: int | None = Field(default=None, ge=1, le=1 << 30)
+    every_seconds: float | None = Field(default=60.0, ge=0)
+
+
+class EarlyStopping(Document):
+    """When training ends before its last round.
+
+    After `patience` measured rounds without improvement of the validation loss over all sites (global),
+    or when no site's own loss has improved for so long (local). Either way only sums are seen.
+    """
+
+    signal: Literal["local", "global"]
+    patience: int = Field(ge=1, le=100_000)
 
 
 Schedule: TypeAlias = Annotated[EpochSchedule | StepSchedule, Field(discriminator="aggregate")]

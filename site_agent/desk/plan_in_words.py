@@ -95,6 +95,8 @@ def _leaves(plan: Plan, manifest: Manifest) -> Iterator[str]:
 
 
 def _example(plan: Plan) -> str:
+    if plan.privacy is not None and plan.statistics is not None:
+        return "An example: 37 rows have the code F in the column sex, plus noise of several rows."
     if plan.statistics is not None:
         return (
             f"An example: 37 rows have the code F in the column sex. A count below {plan.statistics.smallest_cell} "

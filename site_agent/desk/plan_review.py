@@ -44,6 +44,9 @@ _MEANING: Final = {
     "count": "how many of its rows are in this cell, or 0 if they are too few",
     "sum": "the sum of these rows' values, each moved from the declared range to 0..1",
     "squares": "the sum of the squares of these values",
+    "noisy count": "how many of its rows are in this cell, with a limit for each patient, plus noise",
+    "noisy sum": "the sum of these rows' values, each moved from the declared range to -1..1, with limit and noise",
+    "noisy squares": "the sum of the squares of these values, with limit and noise",
     "sites": "1 if it records this column (or both of two) with enough different values, else 0",
     "outcomes": "its training rows",
     "private hessian": "how the values of these two columns vary together, with a limit for each patient, plus noise",
@@ -159,7 +162,13 @@ def _rounds(plan: Plan) -> Iterator[str]:
     if plan.statistics is not None:
         yield "1 of statistics: nothing is trained."
         yield "Only the numbers in the tables below leave, once for this site's data."
-        yield f"If a group has fewer than {plan.statistics.smallest_cell} rows at this site, its count is left out."
+        if plan.privacy is None:
+            yield f"If a group has fewer than {plan.statistics.smallest_cell} rows at this site, its count is left out."
+            return
+        yield (
+            f"One patient counts at most as {plan.privacy.clip:g} complete rows, and noise is added. No small group is "
+            "left out."
+        )
         return
     if plan.private_training is not None:
         yield f"{plan.schedule.rounds} of training: sums with noise leave, and no other number."
@@ -265,7 +274,9 @@ def _masked(plan: Plan) -> str:
 
 
 def _meaning(scalar: Scalar) -> str:
-    kinds = (scalar.name, scalar.name.partition(":")[0], scalar.name.partition(" ")[0])
+    first = scalar.name.partition(" ")[0]
+    noisy = (f"noisy {first}",) if scalar.is_signed else ()
+    kinds = (scalar.name, scalar.name.partition(":")[0], *noisy, first)
     return next(_MEANING[kind] for kind in kinds if kind in _MEANING)
 
 

@@ -80,8 +80,9 @@ def _reasons(policy: Policy, plan: Plan, manifest: Manifest, site: str) -> Itera
     if plan.prior is not None and plan.prior.method.fewest_sites < policy.smallest_sites:
         fewest = plan.prior.method.fewest_sites
         yield f"a concept is added up over {fewest} sites or more, the policy requires {policy.smallest_sites}"
-    if plan.statistics is not None and plan.statistics.smallest_cell < policy.smallest_cell:
-        cell = plan.statistics.smallest_cell
+    counted = None if plan.privacy is not None else plan.statistics  # noise hides small cells
+    if counted is not None and counted.smallest_cell < policy.smallest_cell:
+        cell = counted.smallest_cell
         yield f"the plan's smallest cell is {cell}, and the policy requires {policy.smallest_cell}"
     if plan.privacy is not None and policy.privacy is None:
         yield f"the plan spends epsilon {plan.privacy.epsilon:g}, and the policy has no limits of it (its key privacy)"

@@ -6,7 +6,9 @@ Rows of all parts of the split count. The rules:
 * of a number, only rows within the declared range count towards the smallest cell;
 * a column that this site does not have, or has as another kind, is 0: its absence is not distinguished from few rows;
 * only a table that might train is counted: without errors, and its warnings accepted as this hospital has it;
-* a column's rows answer for one run, however often that run asks again (released_columns.py).
+* a column's rows answer for one run, however often that run asks again (released_columns.py);
+* under a plan with privacy the two rules about few rows do not apply. Each patient has one clipped term instead, the
+  gate adds noise, and every further run pays again from the patients' budget.
 """
 
 from __future__ import annotations
@@ -18,15 +20,19 @@ import numpy as np
 
 from protos.plan.federated_statistics import LARGEST_COUNT, MOMENT_SCALE, CodedColumn, NumericColumn, Statistics
 from protos.plan.plan import Plan
+from protos.plan.private_statistics import PrivateStatistics
 from site_agent.hospital import Hospital
 from site_agent.trainer.data.contract_columns import CategoricalFeature, NumericFeature
 from site_agent.trainer.data.tables import Numbers, Table
 from site_agent.trainer.examination.admitted_rows import admitted
+from site_agent.trainer.prior.private_terms import Float64, Integers, summed_terms
 from site_agent.trainer.released_columns import remember
 
 
 def own_numbers(hospital: Hospital, plan: Plan, folder: Path) -> tuple[int, ...]:
-    """Return what this site sends in the round of statistics, after recording it on disk.
+    """Return what this site sends in the round of statistics, under privacy before noise.
+
+    Without privacy this is recorded on disk first.
 
     Args:
         hospital: its table, contract and policy.
@@ -38,6 +44,8 @@ def own_numbers(hospital: Hospital, plan: Plan, folder: Path) -> tuple[int, ...]
     """
     assert plan.statistics is not None
     table = admitted(hospital).table
+    if plan.private_statistics is not None:
+        return private_numbers(plan.private_statistics, table)
     smallest_cell = max(plan.statistics.smallest_cell, hospital.policy.smallest_cell)
     remember(folder, plan, table, smallest_cell)
     return count(plan.statistics, table, smallest_cell)
@@ -54,6 +62,47 @@ def count(statistics: Statistics, table: Table, smallest_cell: int) -> tuple[int
     return tuple(number for column in statistics.columns for number in _of_column(column, table, smallest_cell))
 
 
+def private_numbers(private: PrivateStatistics, table: Table) -> tuple[int, ...]:
+    """Return this site's sums of clipped terms, one term for each patient, in the order of `private.names`.
+
+    Args:
+        private: the plan's.
+        table: checked against the site's contract.
+    """
+
+    def terms_of(rows: Integers) -> Float64:
+        columns = private.statistics.columns
+        return np.column_stack([term for column in columns for term in _terms_of_column(column, table, rows)])
+
+    patients = None
+    if table.patients is not None:
+        patients = np.unique(table.patients, return_inverse=True)[1].astype(np.int64)
+    return summed_terms(terms_of, table.rows, len(private.names), patients, unit=private.unit)
+
+
+def _terms_of_column(column: NumericColumn | CodedColumn, table: Table, rows: Integers) -> Iterator[Float64]:
+    """Each number of a column for some rows, float64 of shape (rows,); see protos/plan/private_statistics.py."""
+    feature = next((found for found in table.contract.features if found.name == column.name), None)
+    if isinstance(column, CodedColumn):
+        codes = feature.codes if isinstance(feature, CategoricalFeature) else ()
+        for code in column.codes:
+            is_code = table.features[column.name][rows] == codes.index(code) if code in codes else np.zeros(len(rows))
+            yield is_code.astype(np.float64)
+        return
+    if not isinstance(feature, NumericFeature):
+        yield from np.zeros((3, len(rows)))
+        return
+    values = table.features[column.name][rows]
+    present = ~np.isnan(values)
+    scaled = np.where(present, 2.0 * _scaled(values, column) - 1.0, 0.0)
+    yield from (present.astype(np.float64), scaled, scaled * scaled)
+
+
+def _scaled(values: Numbers, column: NumericColumn) -> Numbers:
+    """Values moved from the declared range to 0..1, and clipped."""
+    return np.clip((values - column.low) / (column.high - column.low), 0.0, 1.0)
+
+
 def _of_column(column: NumericColumn | CodedColumn, table: Table, smallest_cell: int) -> Iterator[int]:
     feature = next((found for found in table.contract.features if found.name == column.name), None)
     if isinstance(column, CodedColumn):
@@ -68,7 +117,7 @@ def _of_column(column: NumericColumn | CodedColumn, table: Table, smallest_cell:
     if _if_enough(within(present, column).size, smallest_cell) == 0:
         yield from (0, 0, 0)
         return
-    scaled = np.clip((present - column.low) / (column.high - column.low), 0.0, 1.0)
+    scaled = _scaled(present, column)
     yield from (present.size, _integer(scaled), _integer(scaled * scaled))
 
 

@@ -18,6 +18,7 @@ import yaml
 from coordinator.coordinator_cli import main
 from protos.plan.manifest import manifest_of
 from tests.protos.privacy.private_plans import private_network_plan
+from tests.protos.privacy.test_private_statistics import private_statistics_plan
 from tests.rehearsal.programs import finished
 from tests.rehearsal.study import made_up_identities, plan_document, plan_with
 
@@ -100,6 +101,15 @@ def test_check_shows_the_price_of_a_private_plan_and_what_privacy_changes(coordi
         "300 made-up patients, AUROC is 0.",
     )
     assert all(word.lower() in coordinator.out.lower() for word in words)
+
+
+def test_check_shows_the_noise_of_private_statistics(coordinator: Terminal, folder: Path) -> None:
+    """Epsilon, and how many rows the noise of all four sites moves a count."""
+    write(folder, plan=json.loads(private_statistics_plan().canonical))
+
+    assert coordinator("check", "--config", folder / "coordinator.yaml") == 0
+    assert "epsilon 1, delta 1e-05 for each patient." in coordinator.out
+    assert "The noise in each count has a standard deviation of 8.62 rows." in coordinator.out
 
 
 def test_check_names_why_a_plan_cannot_be_private(coordinator: Terminal, folder: Path) -> None:

@@ -29,7 +29,7 @@ from coordinator.rounds.phases import (
 from coordinator.rounds.round import advance
 from coordinator.storage.history import History
 from protos.errors import ConfigurationError, UsageError
-from protos.plan.plan import Deadlines
+from protos.plan.schedules import Deadlines
 from site_agent.gate.announced_absence import FILE, keep_window, kept_window, window_from, window_seconds
 from tests.coordinator.in_memory import IDENTITIES, BehavingSite, Stage
 from tests.rehearsal.made_up_time import play

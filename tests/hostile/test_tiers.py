@@ -50,6 +50,35 @@ def test_a_plan_of_statistics_tells_sums_and_no_sites_own(tmp_path: Path, tier: 
     assert (told["is_complete"], told["rounds_made"], told["training_rounds"]) == (True, 1, 0)
 
 
+def test_statistics_under_privacy_leave_with_noise_that_was_paid_for(tmp_path: Path) -> None:
+    """Each site pays once, before its sums leave; the record has the sums with the noise of all three."""
+    promise = {"unit": "patient", "epsilon": 1.0, "delta": 1e-5, "clip": 1.0}
+    asked = {"smallest_cell": 1, "columns": COLUMNS}
+    plan = masked_plan("abc", method={"name": "local"}, statistics=asked, privacy=promise)
+    limits = {"largest_epsilon_per_study": 1.0, "largest_epsilon_per_year": 1.0, "delta": 1e-5}
+
+    async def scene(network: Network) -> None:
+        for name in "abc":
+            network.add(name, tier="statistics", smallest_cell=10, privacy=limits)
+        await network.finish()
+        for name in "abc":
+            (paid,) = network.sites[name].records("privacy_spent")
+            (released,) = network.sites[name].records("contribution_released")
+            assert (paid["epsilon"], paid["run"]) == (1.0, plan.run_name)
+            assert (released["stage"], released["masked"], len(released["scalars"])) == ("statistics", True, 5)
+
+    played(tmp_path, plan, scene)
+
+    exchange = Exchanges(plan, manifest_of(plan)).of(0, Stage.STATISTICS, b"")
+    each = [measured_by(site, 0, exchange) for site in "abc"]
+    private, told = plan.private_statistics, recorded(tmp_path)["statistics"]
+    assert private is not None
+    without = private.summed({name: sum(found[name] for found in each) for name in each[0]}, 3)
+    assert [told[cell]["noise"] for cell in told] == [private.noise_rows(3)] * 3
+    assert told != without
+    assert all(abs(told[cell]["rows"] - without[cell]["rows"]) < 8 * private.noise_rows(3) for cell in told)  # type: ignore[operator]
+
+
 def evaluating_plan(**changes: Any) -> Plan:
     """Three sites that train, and one that only evaluates."""
     sites = [

@@ -36,7 +36,7 @@ AUDIT_ORDER: Final = {
     "a round": tuple(f"site_agent.gate.{name}" for name in ("loop", "site_rounds", "download", "mishaps", "dry_run")),
     "what a plan exchanges": (
         "protos.plan.manifest", "protos.plan.exchange", "protos.plan.patient_privacy", "protos.plan.private_training",
-        "protos.plan.private_prior", "protos.privacy",
+        "protos.plan.private_prior", "protos.plan.private_statistics", "protos.privacy",
     ),
     "the masks": ("site_agent.gate.site_masking", "site_agent.gate.earlier_runs", "protos.masking"),
     "the audit log": (

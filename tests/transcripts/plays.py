@@ -55,7 +55,7 @@ from coordinator.rounds.phases import (
     WentBack,
 )
 from coordinator.rounds.round import advance, begin
-from protos.plan.plan import Deadlines
+from protos.plan.schedules import Deadlines
 from protos.wire.messages import SiteReason
 
 JOIN, CONTRIBUTE, GRACE, RETURN = 100.0, 50.0, 10.0, 1000.0

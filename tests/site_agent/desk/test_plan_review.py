@@ -18,6 +18,7 @@ from site_agent.desk.plan_in_words import in_words
 from site_agent.desk.plan_review import Section, Table, as_lines, review_page, review_sections
 from site_agent.desk.sets_of_plans import plan_differences
 from tests.protos.examples import METHODS, plan_of_method
+from tests.protos.privacy.test_private_statistics import private_statistics_plan
 
 ROWS: dict[str, Any] = {"weighting": {"name": "rows", "largest_rows": 64}}
 MEASURING: dict[str, Any] = {"checkpoint": "global", "gain": "sums"}
@@ -198,6 +199,24 @@ def test_a_plan_of_statistics_says_that_nothing_is_trained() -> None:
     assert "fewer than 12 rows" in text
     assert "Nothing is trained" in text
     assert "Checkpoint" not in text
+
+
+def test_private_statistics_say_what_one_patient_counts_and_that_noise_is_added() -> None:
+    """Its page has the same numbers with other meanings, and no sentence about small groups that are left out."""
+    plan = private_statistics_plan({"clip": 2.0})
+    text, in_short = page(plan), " ".join(in_words(plan, manifest_of(plan), None).sentences)
+
+    assert [row[0] for row in table(plan, "Other numbers")][:4] == [
+        "count age",
+        "sum age",
+        "squares age",
+        "count sex=F",
+    ]
+    assert all("noise" in row[1] for row in table(plan, "Other numbers"))
+    assert "One patient counts at most as 2 complete rows, and noise is added. No small group is left out." in text
+    assert "its count is left out" not in text + in_short
+    assert "epsilon 1, delta 1e-05 for each patient" in in_short
+    assert "One noisy sum of counts and moments leaves" in in_short
 
 
 class Reader(HTMLParser):

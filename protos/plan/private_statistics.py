@@ -1,0 +1,102 @@
+"""Statistics of a plan in one private round: noisy sums of counts and moments, one clipped term for each patient.
+
+A complete row has 1 for each declared column, and for a number also its place u in the declared range and u^2. So its
+norm is known from the plan alone. The rules:
+
+* a patient's term is the sum over the patient's rows. It is shortened to the norm of `clip` complete rows;
+* no small cell is left out, because leaving it out would depend on patients. The noise hides a small cell;
+* a mean is only computed if the noisy count is several times as large as its noise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from math import sqrt
+from typing import Final
+
+from protos.plan.federated_statistics import NumericColumn, Statistics, numbers_of
+from protos.plan.patient_privacy import Privacy
+from protos.privacy.accounting import PRIVATE_SCALE, share_variance
+
+_SURE: Final = 5.0  # a mean needs a count of so many standard deviations of its noise
+
+
+@dataclass(frozen=True)
+class PrivateStatistics:
+    """The private form of a plan's statistics.
+
+    Attributes:
+        statistics: the declared columns.
+        promise: the plan's key `privacy`.
+        honest: sites whose shares of the noise are in the sum and are counted.
+    """
+
+    statistics: Statistics
+    promise: Privacy
+    honest: int
+
+    @cached_property
+    def names(self) -> tuple[str, ...]:
+        """The names of the numbers that sites send."""
+        return tuple(f"{kind} {cell}" for kind, cell in numbers_of(self.statistics))
+
+    @property
+    def unit(self) -> float:
+        """The largest norm of one patient's term, in rows.
+
+        With -1 <= u <= 1 a number's column has at most the squared norm 1 + u^2 + u^4 <= 3. Of a category's codes a
+        row has one.
+        """
+        columns = self.statistics.columns
+        return self.promise.clip * sqrt(sum(3 if isinstance(column, NumericColumn) else 1 for column in columns))
+
+    @cached_property
+    def share_variance(self) -> int:
+        """Of one site's noise in each integer."""
+        return share_variance(self.promise.ratio, self.honest)
+
+    def noise_rows(self, contributors: int) -> float:
+        """Return the standard deviation of the noise in a count over so many sites, in rows."""
+        return sqrt(contributors * self.share_variance) / PRIVATE_SCALE * self.unit
+
+    def summed(self, sums: Mapping[str, int], contributors: int) -> dict[str, dict[str, float | int | None]]:
+        """Return of each cell the noisy rows with their noise, and of a number also mean and standard deviation.
+
+        Args:
+            sums: by the names in the manifest.
+            contributors: sites in the sum.
+
+        Returns:
+            By cell. `noise` is the standard deviation of the noise in `rows`. Moments are None if the noise hides them.
+        """
+        found = {name: number / PRIVATE_SCALE * self.unit for name, number in sums.items()}
+        noise, told = self.noise_rows(contributors), dict[str, dict[str, float | int | None]]()
+        for column in self.statistics.columns:
+            if not isinstance(column, NumericColumn):
+                for code in column.codes:
+                    rows = found[f"count {column.name}={code}"]
+                    told[f"{column.name}={code}"] = {"rows": max(0, round(rows)), "noise": noise}
+                continue
+            rows = found[f"count {column.name}"]
+            facts: dict[str, float | int | None] = {"mean": None, "deviation": None}
+            if rows > _SURE * noise:
+                centre, half = (column.low + column.high) / 2, (column.high - column.low) / 2
+                mean = min(1.0, max(-1.0, found[f"sum {column.name}"] / rows))
+                spread = min(1.0, max(0.0, found[f"squares {column.name}"] / rows - mean * mean))
+                facts = {"mean": centre + half * mean, "deviation": half * sqrt(spread)}
+            told[column.name] = facts | {"rows": max(0, round(rows)), "noise": noise}
+        return told
+
+
+def why_not_counted_privately(statistics: Statistics, promise: Privacy) -> Iterator[str]:
+    """Yield what speaks against private statistics, a clause each."""
+    if statistics.smallest_cell != 1:
+        yield (
+            f"smallest_cell is {statistics.smallest_cell}, and to leave out a small cell would depend on patients; set "
+            "it to 1, because noise hides small cells"
+        )
+    for key, value in {"patients": promise.patients, "sampling": promise.sampling}.items():
+        if value is not None:
+            yield f"{key} is only for the gradients of a network, so leave it out"

@@ -1,0 +1,197 @@
+"""Statistics under privacy: which plans can, how large the noise is, what a patient changes, and what the sums say."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import numpy as np
+import pytest
+from pydantic import ValidationError
+
+from protos.plan.exchange import Exchanges, stage_at
+from protos.plan.manifest import manifest_of
+from protos.plan.plan import Plan
+from protos.plan.private_statistics import PrivateStatistics
+from protos.privacy.accounting import PRIVATE_SCALE, delta_of
+from protos.privacy.discrete_gaussian import discrete_gaussian
+from protos.wire.messages import Stage
+from site_agent.gate.policy import refusals
+from site_agent.trainer.data.contract import Contract
+from site_agent.trainer.data.tables import Table
+from site_agent.trainer.own_statistics import private_numbers
+from tests.for_each import for_each
+from tests.protos.examples import listed, plan_of_method
+from tests.protos.privacy.private_plans import PROMISE
+from tests.rehearsal.gates import policy_with
+
+AGE, SEX = {"name": "age", "low": 20.0, "high": 100.0}, {"name": "sex", "codes": ["F", "M", "X"]}
+CONTRACT: dict[str, Any] = {
+    "format": {"header": True},
+    "columns": [
+        {"name": "age", "role": "feature", "type": "numeric", "missing": "median"},
+        {"name": "sex", "role": "feature", "type": "categorical", "codes": ["F", "M"]},
+        {"name": "ill", "role": "target", "task": "binary", "positive": ["1"]},
+    ],
+}
+
+
+def private_statistics_plan(promise: dict[str, Any] | None = None, smallest_cell: int = 1, **keys: Any) -> Plan:
+    """A plan that counts ages and sexes at four sites, with noise."""
+    asked = {"smallest_cell": smallest_cell, "columns": [AGE, SEX]}
+    of_sites = {"sites": listed(4), "quorum": 4, "secure_aggregation": "required"}
+    private = {"statistics": asked, "privacy": PROMISE | {"clip": 1.0} | (promise or {})}
+    return plan_of_method({"name": "local"}, **of_sites | private | keys)
+
+
+def private_of(plan: Plan) -> PrivateStatistics:
+    """The private form of its statistics."""
+    assert plan.private_statistics is not None
+    return plan.private_statistics
+
+
+def table_of(ages: np.ndarray, sexes: np.ndarray, patients: np.ndarray | None = None) -> Table:
+    """A table with these columns; a sex is a place among the contract's codes, or -1."""
+    contract = Contract.model_validate(CONTRACT, strict=False)
+    names = None if patients is None else tuple(map(str, patients))
+    features = {"age": ages, "sex": sexes}
+    return Table(contract=contract, rows=len(ages), features=features, target=np.zeros(len(ages)), patients=names)
+
+
+def drawn(generator: np.random.Generator, rows: int, spread: float = 15.0) -> tuple[np.ndarray, np.ndarray]:
+    """Ages, of which some are missing, and sexes."""
+    ages = np.where(generator.random(rows) < 0.1, np.nan, generator.normal(60.0, spread, rows))
+    return ages, generator.integers(-1, 2, rows).astype(np.float64)
+
+
+def norm_of(numbers: Any) -> float:
+    """In units of what one patient may change; computed without floating-point sums."""
+    return float(np.sqrt(float(sum(int(number) ** 2 for number in numbers)))) / PRIVATE_SCALE
+
+
+@pytest.mark.parametrize(
+    ("keys", "words"),
+    [
+        ({"smallest_cell": 10}, "smallest_cell is 10, and to leave out a small cell would depend on patients"),
+        ({"promise": {"patients": 300}}, "patients is only for the gradients of a network"),
+        ({"promise": {"sampling": 0.5}}, "sampling is only for the gradients of a network"),
+        ({"secure_aggregation": "off"}, "secure_aggregation is required"),
+        ({"assumed_colluders": 0}, "assumed_colluders is 0"),
+        ({"statistics": None}, "local sends no sums of patients"),
+    ],
+)
+def test_statistics_that_cannot_keep_the_promise_are_refused(keys: dict[str, Any], words: str) -> None:
+    """Every rule has its reason in the refusal."""
+    with pytest.raises(ValidationError, match=words):
+        private_statistics_plan(**keys)
+
+
+def test_one_round_sends_signed_sums_and_nothing_else() -> None:
+    """The names are those of plain statistics; the bounds leave room for rows, for noise and for a hundred sites."""
+    plan = private_statistics_plan({"epsilon": 0.01, "delta": 1e-12})
+    manifest = manifest_of(plan)
+
+    assert (plan.rounds, plan.private_sums, plan.noise_variance) == (1, 1, private_of(plan).share_variance)
+    assert (stage_at(plan, 0), stage_at(plan, 1)) == (Stage.STATISTICS, None)
+    exchange = Exchanges(plan, manifest).of(0, Stage.STATISTICS, b"")
+    names = ("count age", "sum age", "squares age", "count sex=F", "count sex=M", "count sex=X")
+    assert (exchange.up, exchange.scalars) == ((), manifest.scalars)
+    assert tuple(scalar.name for scalar in manifest.scalars) == names == private_of(plan).names
+    assert all(scalar.is_signed and scalar.scale == PRIVATE_SCALE for scalar in manifest.scalars)
+    assert all(100 * scalar.bound < 1 << 63 for scalar in manifest.scalars)
+    assert all(scalar.bound > 64 * float(plan.noise_variance) ** 0.5 for scalar in manifest.scalars)
+
+
+@pytest.mark.parametrize("epsilon", [0.05, 1.0, 8.0])
+@pytest.mark.parametrize(("quorum", "colluders"), [(4, 1), (4, 2), (3, 1)])
+def test_the_honest_shares_of_the_fewest_sites_keep_the_promise(epsilon: float, quorum: int, colluders: int) -> None:
+    """Less colluders and rounding they meet delta, and with 1% less noise they do not."""
+    plan = private_statistics_plan({"epsilon": epsilon}, quorum=quorum, assumed_colluders=colluders)
+
+    honest = (quorum - colluders) * (plan.noise_variance - 4)
+
+    assert delta_of(epsilon, PRIVATE_SCALE / np.sqrt(float(honest))) <= 1e-5
+    assert delta_of(epsilon, 1.01 * PRIVATE_SCALE / np.sqrt(float(honest))) > 1e-5
+
+
+@pytest.mark.parametrize("clip", [0.3, 1.0, 4.0])
+@for_each("seed", range(10))
+def test_no_patient_changes_the_sums_by_more_than_the_noise_is_made_for(seed: int, clip: float) -> None:
+    """With one row or many, missing, huge or infinite values: whoever leaves moves the vector of sums by at most 1."""
+    generator, private = np.random.default_rng(seed), private_of(private_statistics_plan({"clip": clip}))
+    ages, sexes = drawn(generator, 60, spread=1e3)
+    ages[:3] = np.inf, -np.inf, 1e300
+    patients = generator.integers(0, 12, 60)
+    everybody = np.array(private_numbers(private, table_of(ages, sexes, patients)))
+
+    for patient in range(12):
+        others = patients != patient
+        without = private_numbers(private, table_of(ages[others], sexes[others], patients[others]))
+        assert norm_of(everybody - np.array(without)) <= 1.0
+
+
+def test_a_complete_row_at_the_end_of_the_range_is_as_long_as_the_clip_allows() -> None:
+    """So the unit is not larger than it has to be, and a patient with a thousand such rows has the same norm."""
+    private = private_of(private_statistics_plan())
+    one = private_numbers(private, table_of(np.array([100.0]), np.array([0.0])))
+    many = private_numbers(private, table_of(np.full(1000, 100.0), np.zeros(1000), np.zeros(1000)))
+
+    assert 0.9999 < norm_of(one) <= 1.0
+    assert 0.9999 < norm_of(many) <= 1.0
+
+
+@for_each("seed", range(5))
+def test_without_noise_the_sums_are_the_moments_of_all_rows(seed: int) -> None:
+    """Clip 1 shortens no patient with one row: counts, mean and deviation are exact to rounding."""
+    generator, private = np.random.default_rng(seed), private_of(private_statistics_plan())
+    ages, sexes = drawn(generator, 2000)
+    totals: Counter[str] = Counter()
+    for part in np.array_split(np.arange(2000), 4):
+        totals.update(
+            dict(zip(private.names, private_numbers(private, table_of(ages[part], sexes[part])), strict=True))
+        )
+
+    told = private.summed(totals, 4)
+
+    known = np.clip(ages[~np.isnan(ages)], 20.0, 100.0)
+    assert told["age"]["rows"] == known.size
+    assert told["age"]["mean"] == pytest.approx(known.mean(), abs=1e-3)
+    assert told["age"]["deviation"] == pytest.approx(known.std(), abs=1e-3)
+    assert [told[f"sex={code}"]["rows"] for code in "FMX"] == [(sexes == 0).sum(), (sexes == 1).sum(), 0]
+
+
+@for_each("seed", range(10))
+def test_the_reported_noise_is_that_of_the_counts(seed: int) -> None:
+    """The shares of four sites move a count by its reported deviation, and small counts have no moments."""
+    plan, generator = private_statistics_plan(), np.random.default_rng(seed)
+    private = private_of(plan)
+    shares = discrete_gaussian(4 * 6 * 200, plan.noise_variance, generator.bytes).reshape(200, 4, 6)
+    told = [private.summed(dict(zip(private.names, sums.tolist(), strict=True)), 4) for sums in shares.sum(axis=1)]
+    counts = shares.sum(axis=1)[:, 0] / PRIVATE_SCALE * private.unit
+
+    assert np.std(counts) == pytest.approx(told[0]["age"]["noise"], rel=0.25)
+    assert {(one["age"]["mean"], one["age"]["deviation"]) for one in told} == {(None, None)}
+    assert all(one[cell]["rows"] >= 0 for one in told for cell in one)  # type: ignore[operator]
+
+
+def test_a_policy_s_smallest_cell_forbids_plain_statistics_and_no_private_ones() -> None:
+    """Under privacy the limits of epsilon decide; without limits a private plan is refused."""
+    private, limits = private_statistics_plan(), {"largest_epsilon_per_study": 1.0, "largest_epsilon_per_year": 1.0}
+    plain = private.model_copy(update={"privacy": None})
+
+    def why(plan: Plan, **keys: Any) -> str:
+        found = refusals(policy_with(smallest_cell=10, **keys), plan, manifest_of(plan), site="ahus", identity=None)
+        return "; ".join(found)
+
+    assert "smallest cell is 1, and the policy requires 10" in why(plain)
+    assert "smallest cell" not in why(private, privacy=limits | {"delta": 1e-5})
+    assert "the policy has no limits of it" in why(private)
+
+
+def test_the_sums_of_a_trainer_do_not_depend_on_small_cells() -> None:
+    """One row of a code is in the sum: leaving it out would tell others that it is alone."""
+    private = private_of(private_statistics_plan())
+
+    numbers = private_numbers(private, table_of(np.array([50.0] * 20), np.array([0.0] * 19 + [1.0])))
+
+    assert numbers[4] == pytest.approx(PRIVATE_SCALE / private.unit, rel=1e-6)
