@@ -51,14 +51,17 @@ def hospital_for(folder: Path, plan: Plan) -> Hospital:
     generator = np.random.default_rng(5)
     may_have_own = not plan.columns or plan.architecture.name in ("parallel", "columns")
     columns = ["a", "b", "c"][: len(plan.columns) or 3] + ([OWN_COLUMN] if may_have_own else [])
+    notes = [f"{CANARY}-note"] if may_have_own else []
     with (place / f"{CANARY}-table.csv").open("w", newline="") as file:
         writer = csv.writer(file)
-        writer.writerow([f"{CANARY}-patient", *columns, f"{CANARY}-outcome"])
+        writer.writerow([f"{CANARY}-patient", *columns, *notes, f"{CANARY}-outcome"])
         for number in range(PATIENTS):
             values = generator.normal(100.0, 30.0, size=len(columns))
             cells = [f"{value:.7f}" for value in values]
+            cells += [f"Mr {CANARY}{number % 7} has {CANARY}itis" for _ in notes]
             writer.writerow([f"{CANARY}-{number:04d}", *cells, f"{CANARY}-{'ill' if values[0] > 100 else 'well'}"])
-    features = [{"name": name, "role": "feature", "type": "numeric"} for name in columns]
+    features: list[dict[str, Any]] = [{"name": name, "role": "feature", "type": "numeric"} for name in columns]
+    features += [{"name": name, "role": "feature", "type": "text", "buckets": 6} for name in notes]
     target = {"name": f"{CANARY}-outcome", "role": "target", "task": "binary", "positive": [f"{CANARY}-ill"]}
     contract = {
         "format": {"header": True},
@@ -140,8 +143,8 @@ def texts(hospital: Hospital) -> set[bytes]:
 
 def numbers(hospital: Hospital, study: Study) -> set[bytes]:
     """Every value of every patient, raw and prepared, in both widths; and every private number of the networks."""
-    rows = [line.split(",")[1:-1] for line in Path(hospital.data.table).read_text().splitlines()[1:]]
-    raw = np.array(rows, dtype=np.float64).ravel()
+    cells = Path(hospital.data.table).read_text().replace("\n", ",").split(",")
+    raw = np.array([float(cell) for cell in cells if cell.replace(".", "").isdecimal()])
     parts = (study.own.training, study.own.validation, study.own.test)
     prepared = np.concatenate([part.features.ravel() for part in parts]).astype(np.float64)
     state = study._training.local.state()

@@ -12,7 +12,7 @@ from typing import Final
 import numpy as np
 
 from site_agent.desk.drafting.concept_proposal import Proposed
-from site_agent.desk.drafting.table_profile import ColumnDraft
+from site_agent.desk.drafting.table_profile import MOST_LISTED, ColumnDraft
 from site_agent.trainer.data.codes import two_spellings
 from site_agent.trainer.data.column_profile import steps_around
 from site_agent.trainer.data.disguised import disguised_numbers
@@ -72,7 +72,7 @@ def is_identifier(column: ColumnDraft) -> bool:
 
 def is_coded(column: ColumnDraft) -> bool:
     """Return whether a column seems to contain a few codes."""
-    if column.has_many_codes or not column.codes or column.patterns:
+    if column.has_many_codes or not column.codes or column.patterns or column.separator:
         return False
     if column.is_numeric:
         return column.whole == column.numbers and 1 < len(column.codes) <= _MOST_WHOLE_CODES
@@ -104,13 +104,20 @@ def feature_line(column: ColumnDraft, shared: frozenset[float] = frozenset()) ->
             "suspicious: dates with the day first and with the month first cannot be distinguished: correct the table"
         )
         return _line(column, "ignore", (), (words,))
+    if column.separator:
+        return _listed(column, column.separator, late)
     if is_coded(column):
         return _coded(column, late, shared)
     if column.is_numeric:
         return _numeric(column, late, shared)
     if len(column.codes) == 1 and not column.has_many_codes:
         return _line(column, "ignore", (), ("every row that has a value has the same one",))
-    return _line(column, "ignore", (), ("text of many kinds, such as names or notes; it is never read",))
+    return _line(
+        column,
+        "ignore",
+        (),
+        ("text of many kinds, such as names or notes; it is never read. With type: text it is read as words",),
+    )
 
 
 def identifier_line(column: ColumnDraft) -> Line:
@@ -180,6 +187,16 @@ def _coded(column: ColumnDraft, late: tuple[str, ...], shared: frozenset[float])
     if _is_complete(column) and codes == listed:
         keys.append(("missing", "refuse"))
     return replace(_line(column, "feature", keys, words), codes=tuple(codes))
+
+
+def _listed(column: ColumnDraft, separator: str, late: tuple[str, ...]) -> Line:
+    """A list of codes. The codes themselves are not repeated, because a rare one may identify a patient."""
+    found = len(column.listed)
+    buckets = min(MOST_LISTED, max(16, 1 << (found - 1).bit_length()))
+    words = f"a list of codes, with {found} different ones. With `codes` instead of `buckets` each has a column"
+    keys = [("type", "codes"), ("separator", json.dumps(separator)), ("buckets", str(buckets))]
+    missing = ("missing", "refuse" if _is_complete(column) else "empty")
+    return _line(column, "feature", (*keys, missing), (words, *late))
 
 
 def _spellings(codes: Sequence[str]) -> list[str]:

@@ -21,10 +21,14 @@ from site_agent.trainer.data.contract_columns import check_patterns
 from site_agent.trainer.data.disguised import CANDIDATES, TEXT_MARKERS
 
 MOST_CODES: Final = 50
+MOST_LISTED: Final = 2048
 _SAMPLE: Final = 4096
 _LONGEST_CODE: Final = 60
 _NUMBER: Final = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d{1,3})?", re.ASCII)
 PATTERNS: Final = ("%Y-%m-%d", "%d.%m.%Y", "%d/%m/%Y", "%m/%d/%Y", "%Y/%m/%d", "%d-%m-%Y", "%Y%m%d")
+# A code of a list, such as ICD-10 or ATC. It has a digit, because names have none.
+_LISTED: Final = re.compile(r"(?=[^\d]*\d)[\w.+/-]{2,20}", re.ASCII)
+_SEPARATORS: Final = (";", "|", ",")
 _DATES: Final = re.compile(r"\d{1,4}[-./]\d{1,2}[-./]\d{1,4}([ T].*)?|(19|20)\d{6}", re.ASCII)
 
 
@@ -37,6 +41,8 @@ class ColumnDraft:
         self.markers: Counter[str] = Counter()
         self.codes: Counter[str] = Counter()
         self.has_many_codes = False
+        self.listed: set[str] = set()
+        self._lists: Counter[str] = Counter()
         self.low, self.high = np.inf, -np.inf
         self._sample: list[float] = []
         self._candidates: set[float] = set()
@@ -58,6 +64,7 @@ class ColumnDraft:
     def _take_value(self, text: str) -> None:
         self._take_code(text)
         self._take_date(text)
+        self._take_list(text)
         number = text if self._decimal == "." else text.replace(".", " ").replace(self._decimal, ".")
         if len(number) > _LONGEST_CODE or not _NUMBER.fullmatch(number) or abs(float(number)) > LARGEST_MAGNITUDE:
             self.other_texts += 1
@@ -81,6 +88,21 @@ class ColumnDraft:
         if len(self.codes) > MOST_CODES or len(code) > _LONGEST_CODE:
             self.has_many_codes = True
             self.codes.clear()  # they may be names or notes, and are not looked at again
+
+    def _take_list(self, text: str) -> None:
+        between = next((one for one in _SEPARATORS if one in text and one != self._decimal), "")
+        codes = [code for part in (text.split(between) if between else [text]) if (code := part.strip())]
+        if all(map(_LISTED.fullmatch, codes)):
+            self._lists[between] += 1
+            self.listed.update(codes if len(self.listed) < MOST_LISTED else ())
+
+    @property
+    def separator(self) -> str | None:
+        """What separates the codes of a list; None if the column has no lists."""
+        between = max(_SEPARATORS, key=self._lists.__getitem__)
+        count, single = self._lists[between], self._lists[""]
+        is_list = count >= 0.2 * self.values and count + single >= 0.95 * self.values
+        return between if count and is_list and not self.is_numeric and not self.patterns else None
 
     def _take_date(self, text: str) -> None:
         if len(text) > 30 or not _DATES.fullmatch(text):

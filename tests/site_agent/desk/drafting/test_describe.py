@@ -270,3 +270,33 @@ def test_dates_that_cannot_be_told_apart_are_reported(tmp_path: Path) -> None:
     contract, text = _of_dates(tmp_path / "either", either)
     assert isinstance(contract.features[0], DateFeature)
     assert "could also be written as %m/%d/%Y" in text
+
+
+@pytest.mark.parametrize(("separator", "delimiter"), [(";", ","), ("|", ","), (",", ";")])
+def test_a_list_of_codes_is_drafted_without_its_codes(tmp_path: Path, separator: str, delimiter: str) -> None:
+    """The draft has separator and buckets, and fits its table; it does not repeat a code, and it ignores names."""
+    generator = np.random.default_rng(1)
+    rows = []
+    for number in range(80):
+        codes = separator.join(f"I{code}.{code % 7}" for code in generator.integers(10, 60, generator.integers(0, 4)))
+        rows.append(delimiter.join([f"P{number}", f'"{codes}"', f'"Sur{separator} Ann{number}"', str(number % 2)]))
+    path = _made(tmp_path, [delimiter.join(["patient", "diagnosis", "called", "died"]), *rows])
+
+    contract, text = _drafted(path)
+
+    (listed,) = contract.terms
+    assert (listed.name, listed.type, listed.separator, listed.missing) == ("diagnosis", "codes", separator, "empty")
+    assert listed.buckets == 64
+    assert contract.target.name == "died"
+    assert "{name: called, role: ignore}" in text
+    assert not any(word in text for word in ("I10", "I25", "Sur", "Ann"))
+    assert not survey_table(path, contract).mistakes
+
+
+@pytest.mark.parametrize("cell", ["5,9", "2020-01-31", "12;x y z", "rest, then 2 walks", "A;B"])
+def test_other_cells_with_separators_are_no_lists(tmp_path: Path, cell: str) -> None:
+    """Decimal commas, dates, notes and words are drafted as before."""
+    cells = [cell.replace("2", str(number % 9 + 1)) for number in range(60)]
+    path = _made(tmp_path, ["what\tdied", *(f"{one}\t{number % 2}" for number, one in enumerate(cells))])
+
+    assert _drafted(path)[0].terms == () if cell == "5,9" else "type: codes" not in describe(path).text

@@ -21,8 +21,9 @@ from site_agent.desk.findings.report_page import report_page
 from site_agent.desk.prediction import predict_table
 from site_agent.hospital import read_hospital
 from site_agent.trainer.data.dataset import Dataset, prepare_rows
+from site_agent.trainer.data.terms_column import TermsFeature
 from site_agent.trainer.evaluation import scores_of
-from site_agent.trainer.prior.concept_inputs import concept_inputs
+from site_agent.trainer.prior.concept_inputs import concept_inputs, read_columns, read_places
 from site_agent.trainer.run_report import make_report
 from site_agent.trainer.saved_model import load_model
 from site_agent.trainer.site_network import Seeds
@@ -168,3 +169,23 @@ def test_a_run_ends_in_models_that_predict_and_are_exported(tmp_path: Path, meth
     assert {one["feature"] for one in facts["importance"]} >= set(facts["columns"])
     assert report.facts["siloed"]["metrics"]["auroc"] > 0.8
     assert "AUROC" in report_page(facts)
+
+
+def test_only_a_network_with_columns_of_a_site_s_own_reads_lists_beside_concepts() -> None:
+    """A list is no concept. A parallel network reads it behind the site's own features; a dense network does not."""
+    tables = uci_tables(CONCEPTS.parent)
+    contract = tables["va"].contract
+    drugs = TermsFeature(name="drugs", role="feature", type="codes", buckets=3)
+    contract = contract.model_copy(update={"columns": (drugs, *contract.columns)})
+    like = plan_of_tables(tables, 3)
+    plans = {
+        "fedavg": network_plan(like, "fedavg", MLP),
+        "fenda-fl": network_plan(like, "fenda-fl", NETWORKS["fenda-fl"], outputs=None),
+    }
+
+    dense, parallel = (read_columns(plan, contract) for plan in plans.values())
+
+    assert parallel[-3:] == ("drugs in bucket 1 of 3", "drugs in bucket 2 of 3", "drugs in bucket 3 of 3")
+    places = read_places(plans["fenda-fl"], contract)[-3:]
+    assert tuple(contract.encoded_columns[place] for place in places) == parallel[-3:]
+    assert not any("drugs" in name for name in dense)
