@@ -10,7 +10,6 @@ complete. The identity key is no part of this: another process keeps it (identit
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -117,52 +116,25 @@ class SiteKeys:
             self._previous(path).unlink(missing_ok=True)
         sync_folder(self.directory)
 
-    def restore_previous(self, record: Callable[[str], None] = lambda _: None) -> None:
-        """Restore the previous pair, because the new one was refused. The old pair is still accepted.
-
-        `record` is given that one's SHA-256 first; where it raises, nothing changes.
-        """
-        before = certificates_in(store.read_public(self._previous(self.certificate_path)))[0]
-        record(certificates.certificate_sha256(before))
+    def restore_previous(self) -> None:
+        """Restore the previous pair, because the new one was refused. The old pair is still accepted."""
         for path in (self.tls_key_path, self.certificate_path):
             with store.explained(path, "replaced"):
                 self._previous(path).replace(self._next(path))
         self._exchange()
 
-    def hear_roots(self, roots_pem: bytes, now: datetime, record: Callable[[list[str]], None] = lambda _: None) -> bool:
-        """Trust the coordinator's roots as far as `trusted_after` permits. Return whether anything changed.
-
-        `record` is given their fingerprints before a change is written; where that raises, nothing changes.
-        """
+    def hear_roots(self, roots_pem: bytes, now: datetime) -> None:
+        """Trust the coordinator's roots as far as `trusted_after` permits."""
         trusted = store.read_public(self.root_certificate_path)
         after = trusted_after(trusted, roots_pem, now)
         if after != trusted:
-            record(_fingerprints(after))
             store.write_public(self.root_certificate_path, after)
-        return after != trusted
-
-    def root_fingerprints(self) -> list[str]:
-        """Return the SHA-256 of each trusted root, 64 hexadecimal digits."""
-        return _fingerprints(store.read_public(self.root_certificate_path))
-
-    def is_renewal_due(self, now: datetime) -> bool:
-        """Return whether the current certificate has reached its renewal day."""
-        return certificates.is_renewal_due(self.leaf(), now)
 
     def signing_request(self) -> bytes:
         """Return a signing request (PEM) for the TLS key."""
         return certificates.signing_request(certificates.key_from_pem(store.read_secret(self.tls_key_path)))
 
-    def install(
-        self,
-        chain_pem: bytes,
-        root_pem: bytes,
-        *,
-        site: SiteName,
-        federation: str,
-        now: datetime,
-        record: Callable[[str], None] = lambda _: None,
-    ) -> None:
+    def install(self, chain_pem: bytes, root_pem: bytes, *, site: SiteName, federation: str, now: datetime) -> None:
         """Store the certificate from enrolment, after checking its content.
 
         Args:
@@ -171,13 +143,11 @@ class SiteKeys:
             site: the name in the invitation.
             federation: the federation in the invitation.
             now: an aware time.
-            record: is given the certificate's SHA-256 before it is written; where it raises, nothing is.
 
         Raises:
             RefusedError: it is not for our key and our name, or not under this root.
         """
-        leaf = self._checked(self.tls_key_path, chain_pem, root_pem, site=site, federation=federation, now=now)
-        record(certificates.certificate_sha256(leaf))
+        self._check(self.tls_key_path, chain_pem, root_pem, site=site, federation=federation, now=now)
         store.write_public(self.root_certificate_path, root_pem)
         store.write_public(self.certificate_path, chain_pem)
 
@@ -190,29 +160,18 @@ class SiteKeys:
         return certificates.signing_request(key)
 
     def install_next(
-        self,
-        chain_pem: bytes,
-        roots_pem: bytes,
-        *,
-        site: SiteName,
-        federation: str,
-        now: datetime,
-        record: Callable[[str, list[str]], None] = lambda *_: None,
+        self, chain_pem: bytes, roots_pem: bytes, *, site: SiteName, federation: str, now: datetime
     ) -> None:
         """Replace key and certificate by the renewed pair. A power cut leaves the old or the new pair.
 
-        The old pair is kept until `forget_previous`. `roots_pem` are the roots that the coordinator names; they are
-        taken only as `trusted_after` allows. `record` is given the SHA-256 of the new certificate, and those of the
-        roots where these change, before anything is written; where it raises, nothing changes.
+        The old pair is kept until `forget_previous`. `roots_pem` are the roots that the coordinator names. They are
+        accepted only as `trusted_after` permits.
 
         Raises:
             RefusedError: the chain is not for the next key and our name, or not under our root.
         """
-        trusted = store.read_public(self.root_certificate_path)
-        root_pem = trusted_after(trusted, roots_pem, now)
-        next_key = self._next(self.tls_key_path)
-        leaf = self._checked(next_key, chain_pem, root_pem, site=site, federation=federation, now=now)
-        record(certificates.certificate_sha256(leaf), _fingerprints(root_pem) if root_pem != trusted else [])
+        root_pem = trusted_after(store.read_public(self.root_certificate_path), roots_pem, now)
+        self._check(self._next(self.tls_key_path), chain_pem, root_pem, site=site, federation=federation, now=now)
         self._keep_previous()
         store.write_public(self.root_certificate_path, root_pem)
         store.write_public(self._next(self.certificate_path), chain_pem)
@@ -253,9 +212,9 @@ class SiteKeys:
                 certificate.replace(self.certificate_path)
                 sync_folder(self.directory)
 
-    def _checked(
+    def _check(
         self, key_path: Path, chain_pem: bytes, root_pem: bytes, *, site: SiteName, federation: str, now: datetime
-    ) -> x509.Certificate:
+    ) -> None:
         leaf = verified_leaf(chain_pem, root_pem, now)
         identity = identify_site(certificates.certificate_pem(leaf), federation, now)
         key = certificates.key_from_pem(store.read_secret(key_path))
@@ -265,7 +224,6 @@ class SiteKeys:
                 consequence="The certificate was not stored, and the keys on this computer are unchanged.",
                 remedy="Ask the federation office for a new invitation, and mention this message.",
             )
-        return leaf
 
     @staticmethod
     def _next(path: Path) -> Path:
@@ -274,10 +232,6 @@ class SiteKeys:
     @staticmethod
     def _previous(path: Path) -> Path:
         return path.with_name(f"{path.name}.previous")
-
-
-def _fingerprints(roots_pem: bytes) -> list[str]:
-    return [certificates.certificate_sha256(root) for root in certificates_in(roots_pem)]
 
 
 def _is_for(leaf: x509.Certificate, key: certificates.Key) -> bool:

@@ -115,7 +115,7 @@ def test_a_certificate_that_nobody_takes_keeps_the_federations_from_no_renewal(t
 
     assert [bool(one.chain) for one in (*shown, *asked)] == [True, False]
     assert own_keys.staged_chain(site.keys) is not None
-    assert not site.keys.is_renewal_due(later)
+    assert not certificates.is_renewal_due(site.keys.leaf(), later)
     site.audit.close()
 
 

@@ -140,5 +140,3 @@ def test_a_wrong_renewal_changes_nothing(authority: Authority, tmp_path: Path, n
         )
 
     assert SiteKeys.load(keys.directory).leaf() == keys.leaf()
-    assert keys.is_renewal_due(now + timedelta(days=30))
-    assert not keys.is_renewal_due(now + timedelta(days=29))

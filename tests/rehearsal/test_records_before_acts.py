@@ -11,13 +11,16 @@ import pytest
 from audit.audit_log import AuditError
 from coordinator.network.enrolment_calls import Membership
 from pki import rotation
+from pki.certificate_chain import certificates_in
+from pki.certificates import certificate_sha256
 from pki.enrolment_decisions import RenewalRequest, handle_renewal
 from pki.register import Register
-from protos.errors import UnavailableError
+from protos.errors import RefusedError, UnavailableError
 from protos.wire.messages import PROTOCOL_VERSION, Announcement, Hello
 from protos.wire.upkeep_messages import RenewalAnswered, RenewalAsked
 from site_agent.gate.site_log import AuditLog
 from site_agent.gate.site_upkeep import SiteUpkeep
+from site_agent.service.joining import _put_back
 from tests.pki.whole_site import SiteKeys
 from tests.rehearsal.federation import Office, serving, utc_now
 from tests.rehearsal.relayed_stream import Connection, certificates_in_process
@@ -90,15 +93,16 @@ def test_a_site_trusts_another_root_once_that_is_on_record(
         asyncio.run(upkeep.heard(RenewalAnswered(chain, roots, "")))
 
     (changed,) = audit.records("trusted_roots_changed")
-    assert changed["roots"] == keys.root_fingerprints()
-    assert len(keys.root_fingerprints()) == 2
+    trusting = certificates_in(keys.root_certificate_path.read_bytes())
+    assert changed["roots"] == [certificate_sha256(root) for root in trusting]
+    assert len(trusting) == 2
     audit.close()
 
 
 def test_a_certificate_is_put_in_force_once_that_is_on_record(
     office: Office, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A log that takes the request and not the renewal leaves key and certificate; so it is when one is put back."""
+    """A log that records the request and not the renewal changes no certificate. Nor is one restored so."""
     keys = office.enrol("a", now=utc_now() - timedelta(days=31))
     upkeep, audit = upkeep_of(keys, tmp_path)
     before = keys.tls_key_path.read_bytes(), keys.certificate_path.read_bytes()
@@ -117,8 +121,11 @@ def test_a_certificate_is_put_in_force_once_that_is_on_record(
     with pytest.raises(UnavailableError, match="received its next certificate"):
         asyncio.run(upkeep.heard(RenewalAnswered(chain, office.authority.trusted_roots_pem(), "")))
     renewed = keys.certificate_sha256()
-    with pytest.raises(AuditError):
-        keys.restore_previous(no_room)
+    refused = RefusedError(what="It is refused.", consequence="Nothing was sent.", remedy="Renew it.", code="E021")
+    with monkeypatch.context() as full:
+        full.setattr(audit, "write", no_room)
+        with pytest.raises(AuditError):
+            asyncio.run(_put_back(upkeep._certificates, audit, refused))
 
     assert keys.certificate_sha256() == renewed
     assert [facts["certificate_sha256"] for facts in audit.records("certificate_renewed")] == [renewed]
