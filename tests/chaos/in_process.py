@@ -44,7 +44,6 @@ from tests.laws.catalogue import COLUMNS, catalogue_plan
 from tests.rehearsal.made_up_time import play
 
 SITES = ("ahus", "berlin", "cluj")
-Listener = Callable[[str, str], None]
 
 
 class Killed(BaseException):  # as a signal is: no handler of the programs sees it

@@ -14,7 +14,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Final, TypeAlias
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -34,8 +34,6 @@ DEGREES: Final = tuple("01234")
 _FED_HEART_SPLIT_SEED: Final = 43
 _DUMMIES: Final = {"cp": (2, 3, 4), "restecg": (1, 2)}
 _UNSCALED: Final = ("sex", "fbs", "exang")
-
-Flags: TypeAlias = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -26,7 +26,6 @@ from tests.protos.examples import listed
 from tests.protos.privacy.private_plans import PROMISE, private_network_plan, private_plan
 
 EVALUATING = [site | {"tier": "evaluation"} for site in listed(1)] + listed(4)[1:]
-CONCEPT = {"kind": "number", "name": "x", "definition": "X.", "low": 0.0, "high": 1.0}
 
 
 def training_of(plan: Plan) -> PrivateTraining:

@@ -35,7 +35,6 @@ columns:
   - {name: ill, role: target, task: binary, positive: [1], negative: [0], positive_name: ill, negative_name: well}
 """
 ROWS = 240
-SIGNS = (-1.0) ** (np.arange(ROWS) // 2)
 
 
 @pytest.fixture
