@@ -21,6 +21,7 @@ from protos.errors import ConfigurationError, RefusedError
 SHORTEST_PASSPHRASE = 12
 
 _FORMAT = "global-layers sealed key 1"
+_COST = 2**17
 _FUNCTION = "scrypt n=131072 r=8 p=1, then AES-256-GCM"
 _SALT_BYTES, _NONCE_BYTES = 16, 12
 
@@ -89,7 +90,7 @@ def new_passphrase() -> str:
 
 
 def _key(passphrase: str, salt: bytes) -> bytes:
-    return Scrypt(salt=salt, length=32, n=2**17, r=8, p=1).derive(passphrase.encode("utf-8"))
+    return Scrypt(salt=salt, length=32, n=_COST, r=8, p=1).derive(passphrase.encode("utf-8"))
 
 
 def _header() -> bytes:

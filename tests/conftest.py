@@ -2,10 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
+import pytest
 from hypothesis import settings
+
+from pki import sealed_key
 
 # One commit, one verdict. `--hypothesis-profile search` draws new examples instead.
 # And no deadline: an example that waits for a busy machine is no defect.
 settings.register_profile("same", derandomize=True, deadline=None)
 settings.register_profile("search", derandomize=False, deadline=None)
 settings.load_profile("same")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def cheap_passphrases() -> Iterator[None]:
+    """A passphrase costs a third of a second. Only test_sealed_key.py needs that."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sealed_key, "_COST", 2)
+        yield

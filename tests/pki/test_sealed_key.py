@@ -2,12 +2,30 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import json
 
 import pytest
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
+from pki import sealed_key
 from pki.sealed_key import new_passphrase, seal, unseal
 from protos.errors import ConfigurationError, RefusedError
+
+COST = sealed_key._COST  # as programs use it: when this module is read, no fixture has lowered it yet
+
+
+def test_a_guess_costs_what_the_container_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python's own scrypt with n = 131072, r = 8 and p = 1 gives the key that opens a container."""
+    monkeypatch.setattr(sealed_key, "_COST", COST)
+    fields = json.loads(seal(b"very secret", "correct horse battery"))
+    salt, nonce, sealed = (base64.b64decode(fields[name]) for name in ("salt", "nonce", "sealed"))
+
+    key = hashlib.scrypt(b"correct horse battery", salt=salt, n=131072, r=8, p=1, dklen=32, maxmem=2**28)
+
+    assert AESGCM(key).decrypt(nonce, sealed, f"{fields['format']}\n{fields['function']}".encode()) == b"very secret"
+    assert "n=131072 r=8 p=1," in fields["function"]
 
 
 def test_only_the_passphrase_opens_the_key() -> None:
