@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 
 import pytest
 from hypothesis import settings
 
 from pki import sealed_key
+
+# Threads that wait for each other over small arrays more than double what a test costs, in programs of a test too.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 # One commit, one verdict. `--hypothesis-profile search` draws new examples instead.
 # And no deadline: an example that waits for a busy machine is no defect.

@@ -17,7 +17,7 @@ PROGRAM = Path(__file__).with_name("parted_training.py")
 
 def models(output: Path, *launcher: str, parts: int = 1) -> dict[str, npt.NDArray[np.float32]]:
     """Every site's model, from processes of their own."""
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
+    environment = os.environ | {"GLOO_SOCKET_IFNAME": "lo"}
     command = [sys.executable, *launcher, str(PROGRAM), str(output), f"--parts={parts}"]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=240)
     assert done.returncode == 0, done.stderr

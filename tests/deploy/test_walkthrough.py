@@ -108,7 +108,7 @@ class Walk:
         done = subprocess.run(
             ["bash", "-c", line],
             cwd=self.folder / place,
-            env=own_environment() | {"PATH": path, "OMP_NUM_THREADS": "1"},
+            env=own_environment() | {"PATH": path},
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,

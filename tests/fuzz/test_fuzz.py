@@ -34,7 +34,6 @@ def fuzz(*words: str, findings: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "tests.fuzz", "--findings", findings, *words],
         cwd=REPOSITORY,
-        env=os.environ | {"OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
         check=False,

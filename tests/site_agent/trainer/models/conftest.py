@@ -1,4 +1,4 @@
-"""Tests of networks run as a site trains: one thread, deterministic algorithms."""
+"""Tests of networks run as a site trains, with deterministic algorithms."""
 
 from __future__ import annotations
 
@@ -9,11 +9,7 @@ import torch
 
 
 @pytest.fixture(autouse=True)
-def _one_deterministic_thread() -> Iterator[None]:
-    # Threads that wait for each other over tiny tensors are slow wherever cores are shared.
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
+def _deterministic() -> Iterator[None]:
     torch.use_deterministic_algorithms(True)
     yield
     torch.use_deterministic_algorithms(False)
-    torch.set_num_threads(threads)
