@@ -39,7 +39,7 @@ METHODS: Final[Mapping[str, Mapping[str, Any]]] = {
     "global-layers": {"architecture": _LATENT},
     "fedavg": {},
     "fedprox": {},
-    "fedadam": {"rate": 0.01},
+    "fedadam": {"rate": 0.01, "offset": 1e-9},
     "fedyogi": {"rate": 0.01},
     "scaffold": _PLAIN,
     "moon": {},

@@ -48,16 +48,22 @@ def _has_ended(prior: Prior, round_number: int, values: Float32) -> bool:
     return has_converged(path[-2], path[-1])
 
 
-def fitted(prior: Prior, course: Course, values: Float32) -> dict[str, Float32]:
-    """Return the regression as named float32 arrays (outputs, columns): coefficients and standard errors."""
-    made = prior.newton_rounds if course.training_rounds is None else course.training_rounds
+def fitted(prior: Prior, course: Course, values: Float32, rounds_made: int) -> dict[str, Float32]:
+    """Return the regression as named float32 arrays (outputs, columns): coefficients and standard errors.
+
+    A run that ended early has those after its last Newton round. Before the first one it has none.
+    """
+    if rounds_made < (2 if prior.private is None else 1):
+        return {}
     found = AnnouncedSums(prior, values)
     if prior.private is not None:
         slopes, deviations = prior.private.fitted(found.terms, prior.method.ridge)
         return {"coefficients": slopes.astype(np.float32), "standard_errors": deviations.astype(np.float32)}
+    most = prior.newton_rounds if course.training_rounds is None else course.training_rounds
+    made = min(most, rounds_made - 1)  # sums that were never announced are zeros, and no step follows from them
     try:
         coefficients = found.coefficients(made)[-1]
         errors = found.newton(made).standard_errors(prior.method.ridge)
-    except OutOfBound:  # a run that ended before its statistics has none
+    except OutOfBound:  # no honest sites can have sent these sums
         return {}
     return {"coefficients": coefficients.astype(np.float32), "standard_errors": errors.astype(np.float32)}

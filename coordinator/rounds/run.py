@@ -201,7 +201,7 @@ class Run:
         """Return the shared parameters as named arrays that use the run's memory."""
         views = self.manifest.views(self.parameters)
         if self.plan.prior is not None:
-            return fitted(self.plan.prior, self.course, self.values)
+            return fitted(self.plan.prior, self.course, self.values, self.rounds_made)
         return {tensor.name: views[tensor.name] for tensor in self.exchanges.result(layers_of_result(self.course))}
 
     def facts(self) -> dict[str, Fact]:

@@ -42,10 +42,10 @@ ALL_BUT_HEAD = Parts((Part.INPUT, Part.BODY))
 COMMON = Parts((Part.COMMON,))
 
 
-def adaptive(moment: Moment, offset: float, second_decay: float = 0.99) -> Method:
+def adaptive(moment: Moment, second_decay: float = 0.99) -> Method:
     """The defaults of the adaptive methods."""
     return Method(
-        server_rule=Adaptive(moment=moment, rate=0.1, offset=offset, first_decay=0.9, second_decay=second_decay)
+        server_rule=Adaptive(moment=moment, rate=0.01, offset=1e-3, first_decay=0.9, second_decay=second_decay)
     )
 
 
@@ -61,9 +61,9 @@ CATALOGUE: dict[str, Method] = {
     ),
     "fedavg": Method(),
     "fedprox": Method(penalties=(Proximal(0.01),)),
-    "fedadam": adaptive(Moment.ADAM, 1e-9),
-    "fedyogi": adaptive(Moment.YOGI, 1e-3),
-    "fedadagrad": adaptive(Moment.ADAGRAD, 1e-3, 0.0),
+    "fedadam": adaptive(Moment.ADAM),
+    "fedyogi": adaptive(Moment.YOGI),
+    "fedadagrad": adaptive(Moment.ADAGRAD, 0.0),
     "scaffold": Method(procedure=ControlVariates(), server_rule=Controlled(1.0)),
     "moon": Method(penalties=(Contrastive(strength=1e-3, temperature=0.5),)),
     "fedlp": Method(server_rule=KeptLayersMean(0.7)),

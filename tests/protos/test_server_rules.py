@@ -123,7 +123,9 @@ BY_HAND = {
     Moment.YOGI: (0.0025, 0.003125),  # 0 + 0.01 * 0.25; 0.0025 + 0.01 * 0.0625
     Moment.ADAGRAD: (0.25, 0.3125),
 }
-ADAPTIVE: dict[Moment, dict[str, Any]] = {moment: {"name": f"fed{moment}", "offset": 0.001} for moment in Moment}
+ADAPTIVE: dict[Moment, dict[str, Any]] = {
+    moment: {"name": f"fed{moment}", "rate": 0.1, "offset": 0.001} for moment in Moment
+}
 
 
 @pytest.mark.parametrize("moment", Moment)

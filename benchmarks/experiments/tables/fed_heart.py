@@ -24,6 +24,8 @@ _LOGISTIC: Final = {"name": "dense", "hidden": []}
 _HIDDEN: Final = {"name": "dense", "hidden": [10], "dropout": 0.3}
 _MIXED: Final = {"name": "dense", "hidden": [5], "dropout": 0.3}
 _PARALLEL: Final = {"name": "parallel", "common": [5], "unique": [5], "dropout": 0.3}
+# Section 5 and appendix D.
+_FEDADAM: Final = {"name": "fedadam", "rate": 0.1, "offset": 1e-9}
 _ROWS: Final = {"name": "rows", "largest_rows": 256}
 CHECKPOINTS: Final = ("local", "global", "latest")
 
@@ -66,7 +68,7 @@ class Entry:
 
 ENTRIES: Final = {
     "fedavg": Entry(method={"name": "fedavg"}, network=_LOGISTIC, rate=0.1),
-    "fedadam": Entry(method={"name": "fedadam", "rate": 0.1}, network=_LOGISTIC, rate=1e-5),
+    "fedadam": Entry(method=_FEDADAM, network=_LOGISTIC, rate=1e-5),
     "fedprox": Entry(method={"name": "fedprox", "strength": 0.01}, network=_LOGISTIC, rate=1e-3),
     "scaffold": Entry(
         method={"name": "scaffold", "rate": 0.1},
@@ -93,7 +95,7 @@ SIZES: Final = {"ditto, small network": replace(ENTRIES["ditto"], network=_LOGIS
 RATES: Final = {
     "fedadam at rate 0.001": replace(ENTRIES["fedadam"], rate=1e-3),
     "fedadam at rate 0.1": replace(ENTRIES["fedadam"], rate=0.1),
-    "fedadam, coordinator's rate 0.01": replace(ENTRIES["fedadam"], method={"name": "fedadam", "rate": 0.01}),
+    "fedadam, coordinator's rate 0.01": replace(ENTRIES["fedadam"], method=_FEDADAM | {"rate": 0.01}),
     "fedprox at rate 0.01": replace(ENTRIES["fedprox"], rate=0.01),
     "fedprox at rate 0.1": replace(ENTRIES["fedprox"], rate=0.1),
 }

@@ -10,7 +10,7 @@ study has used.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -52,6 +52,9 @@ MANY_SITES: Final = 10
 _SPLITS_OF_MANY: Final = 5
 NEARLY_ALL: Final = 0.9  # of a site's training rows: the same as all
 _PERMUTED: Final = 7
+# Methods whose splits are trained one by one, or whose rounds have many epochs, run in fewer splits.
+_SLOW: Final = ("player-fl", "player-fl-random", "fedlp", "fedlama", "fedrep")
+_SPLITS_OF_SLOW: Final = 3
 Numbers: TypeAlias = npt.NDArray[np.float64]
 NETWORK: Final = {
     "name": "global-layers-network", "latent": 32, "gate": False, "input_normalisation": False,
@@ -63,8 +66,6 @@ _KEYS_OF: Final[Mapping[str, Mapping[str, Any]]] = {
     "chfl": {"architecture": {"name": "columns", "hidden": (32,), "lateral": 0.25}},
     "fenda-fl": _PARALLEL,
     "perfcl": _PARALLEL,
-    # At their default rate of 1 the coordinator's optimisers move a weight by 1 a round, and five local steps by 0.005.
-    **{name: {"method": {"name": name, "rate": 0.01}} for name in ("fedadam", "fedyogi", "fedadagrad")},
     "scaffold": {"optimiser": {"name": "sgd", "learning_rate": 0.1}},
 }
 
@@ -78,21 +79,25 @@ class Setting:
         splits: how many of SEEDS.
         is_pooled: whether a model of all rows in one place is fitted too.
         network_levels: training rows at which the methods with networks run.
+        has_own_columns: whether a site has columns that not all sites have, as CHFL needs.
+        has_equal_classes: whether all sites predict the same classes, as a shared last layer needs.
         is_over_sites: whether the sites are so many that each is tested in one split, and intervals are over sites.
     """
 
     levels: tuple[int, ...]
     splits: int
     is_pooled: bool = True
-    network_levels: tuple[int, ...] = ()
+    network_levels: tuple[int, ...] = (ALL,)
+    has_own_columns: bool = False
+    has_equal_classes: bool = True
     is_over_sites: bool = False
 
 
 SETTINGS: Final = {
-    "UCI heart": Setting(levels=(30, 50, 100, 200, 400, ALL), splits=8, network_levels=(50, ALL)),
-    "heart studies": Setting(levels=(30, 50, 100, 200, 400, ALL), splits=5),
+    "UCI heart": Setting(levels=(30, 50, 100, 200, 400, ALL), splits=8, network_levels=(50, ALL), has_own_columns=True),
+    "heart studies": Setting(levels=(30, 50, 100, 200, 400, ALL), splits=5, has_own_columns=True),
     "preterm birth": Setting(levels=(30, 50, 100, 200, 400, ALL), splits=5),
-    "covertype areas": Setting(levels=(30, 50, 100, 200, 400, ALL), splits=4, is_pooled=False),
+    "covertype areas": Setting(levels=(30, 50, 100, 200, 400, ALL), splits=4, is_pooled=False, has_equal_classes=False),
     "leukaemia": Setting(levels=(30, 50, ALL), splits=_SPLITS_OF_MANY, is_over_sites=True),
     "dialysis": Setting(levels=(30, 50, 100, ALL), splits=_SPLITS_OF_MANY, is_over_sites=True),
 }
@@ -106,11 +111,23 @@ def variants() -> list[Variant]:
             run = _Prior(table, rows).run
             found.append(Variant(name=f"{table}, {rows}", run=run, seeds_at_once=1, most_seeds=setting.splits))
         for rows in setting.network_levels:
-            for method in NETWORK_METHODS:
+            for method in methods_at(table):
                 network = _Networks(table, rows, method)
+                splits = min(setting.splits, _SPLITS_OF_SLOW) if method in _SLOW else setting.splits
                 name = f"{table}, {rows}, {method}"
-                found.append(Variant(name=name, run=network.run, seeds_at_once=8, most_seeds=setting.splits))
+                found.append(Variant(name=name, run=network.run, seeds_at_once=8, most_seeds=splits))
     return found
+
+
+def methods_at(table: str) -> tuple[str, ...]:
+    """The methods with networks that can run at a table, in the order of the catalogue."""
+    setting = SETTINGS[table]
+    return tuple(
+        method
+        for method in NETWORK_METHODS
+        if (setting.has_own_columns or method != "chfl")
+        and (setting.has_equal_classes or "outputs" not in _agreed_sizes(method))
+    )
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -310,6 +327,9 @@ class _Networks:
         """See Variant. All seeds are trained as one stack."""
         sites = SOURCES[self.table](folder)
         cells = [dict(federations(sites, self.rows, seed)) for seed in seeds]
+        if SETTINGS[self.table].is_over_sites:
+            yield from self._of_many_sites(seeds, cells)
+            return
         whole: dict[tuple[int, str], float] = {}
         for site in cells[0]:
             members = [cell[site] for cell in cells]
@@ -323,6 +343,15 @@ class _Networks:
             alone = self._tested(seeds, copies, **changes)
             for seed in seeds:
                 metrics = {"federated": whole[seed, site], "placebo": alone[seed, "itself"]}
+                yield Row(variant=self._name, seed=seed, site=site, chosen_round=-1, metrics=metrics)
+
+    def _of_many_sites(self, seeds: Sequence[int], cells: Sequence[Mapping[str, Members]]) -> Iterator[Row]:
+        """One federation for all sites that are tested in a split. Copies of each of them would cost too much."""
+        datasets = [{name: one.dataset for name, one in next(iter(cell.values())).items()} for cell in cells]
+        found = self._tested(seeds, datasets)
+        for seed, cell in zip(seeds, cells, strict=True):
+            for site in cell:
+                metrics = {"federated": found[seed, site]}
                 yield Row(variant=self._name, seed=seed, site=site, chosen_round=-1, metrics=metrics)
 
     @property
@@ -350,9 +379,7 @@ def _recorded_by_all(sites: Sites) -> list[str]:
 def network_plan(sites: Sites, seed: int, method: str, **changes: Any) -> Plan:  # Any: keys of a plan, checked by it
     """The plan of a method with networks: 20 epochs of 5 batches, AdamW at 0.001, the last model."""
     keys: dict[str, Any] = {"architecture": NETWORK} | dict(_KEYS_OF.get(method, {})) | changes
-    definition: SingleMethod = TypeAdapter(SingleMethod).validate_python({"name": method})
-    network: Architecture = TypeAdapter(Architecture).validate_python(keys["architecture"])
-    sizes = agreed_sizes(definition.method(), network)
+    sizes = _agreed_sizes(method)
     if "columns" in sizes and "columns" not in changes:
         columns = union_of_columns(sites)
         recorded_by = {column: [name for name, each in sites.items() if column in each.columns] for column in columns}
@@ -368,3 +395,11 @@ def network_plan(sites: Sites, seed: int, method: str, **changes: Any) -> Plan: 
         "checkpoint": "latest",
     }
     return experiment_plan(sites, seed, **content | keys)
+
+
+def _agreed_sizes(method: str) -> Collection[str]:
+    """Which sizes of the network all sites must agree on."""
+    definition: SingleMethod = TypeAdapter(SingleMethod).validate_python({"name": method})
+    content = _KEYS_OF.get(method, {}).get("architecture", NETWORK)
+    network: Architecture = TypeAdapter(Architecture).validate_python(content)
+    return agreed_sizes(definition.method(), network)

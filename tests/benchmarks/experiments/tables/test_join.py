@@ -15,6 +15,7 @@ from benchmarks.experiments.tables.catalogue import TABLES
 from benchmarks.experiments.tables.join_page import MEAN, bar_lines, figures_of, render_join
 from benchmarks.experiments.variants import Row
 from global_layers.frames import tables_of
+from protos.plan.methods import NETWORK_METHODS
 from tests.for_each import for_each
 
 
@@ -71,6 +72,48 @@ def test_others_bring_a_common_effect_and_shuffled_ones_do_not() -> None:
     assert mean["no outcomes"] > 0.8
     assert mean["weight"] > 0.3
     assert mean["guard"] > 20 > mean["guard of permuted"]
+
+
+def test_methods_that_a_table_s_sites_rule_out_do_not_run() -> None:
+    """CHFL needs a column that not all sites have, and areas with other classes cannot share a last layer."""
+    assert join.methods_at("UCI heart") == NETWORK_METHODS
+    assert set(NETWORK_METHODS) - set(join.methods_at("dialysis")) == {"chfl"}
+    assert not {"fedavg", "lg-fedavg", "chfl"} & set(join.methods_at("covertype areas"))
+    assert {"global-layers", "fedper", "local"} <= set(join.methods_at("covertype areas"))
+    names = {variant.name for variant in join.variants()}
+    assert "dialysis, 0, fedavg" in names
+    assert "covertype areas, 0, fedavg" not in names
+
+
+def test_of_many_sites_those_of_a_split_are_tested_in_one_federation(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each split has a row for each of its sites, and no placebo, because copies of each site would cost too much."""
+    sites, seeds = clinics(10, 30), join.SEEDS[:2]
+    monkeypatch.setitem(join.SOURCES, "dialysis", lambda _: sites)  # type: ignore[arg-type]
+    (variant,) = (each for each in join.variants() if each.name == "dialysis, 0, fenda-fl")
+
+    rows = list(variant.run(Path(), seeds))
+
+    wanted = {(seed, site) for seed in seeds for site, _ in join.federations(sites, join.ALL, seed)}
+    assert {(row.seed, row.site) for row in rows} == wanted
+    assert len(rows) == 4
+    assert all(set(row.metrics) == {"federated"} for row in rows)
+
+
+def test_the_page_names_methods_that_were_not_measured(tmp_path: Path) -> None:
+    """A method without rows is named with its table, and one without a placebo has none in its line."""
+    rows = [row(f"centre-{place}", 0, "dialysis, 0", best_local=0.75 + 0.002 * place) for place in range(10)]
+    measured = [
+        Row(variant="dialysis, 0, fedavg", seed=0, site=one.site, chosen_round=-1, metrics={"federated": 0.8})
+        for one in rows
+    ]
+
+    render_join([*rows, *measured], tmp_path / "join.md")
+
+    text = (tmp_path / "join.md").read_text()
+    assert "| dialysis | all | fedavg | 80.0 | +4.1 ± 0.4 | - | +0.0 ± 0.0 | 10 |" in text
+    (line,) = (each for each in text.splitlines() if each.startswith("Not measured:"))
+    assert "local at dialysis, all rows" in line
+    assert "player-fl-random, fenda-fl, perfcl, fedprox" in line  # without fedavg between them
 
 
 def row(site: str, seed: int, table: str = "UCI heart, 50", **figures: float) -> Row:

@@ -10,8 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from coordinator.rounds.course import begin_course
+from coordinator.rounds.prior_course import fitted
 from protos.errors import ConfigurationError
 from protos.numbers.newton_sums import announced
+from protos.plan.manifest import manifest_of
 from protos.plan.plan import Plan
 from protos.plan.prior_sums import AnnouncedSums
 from protos.wire.messages import MalformedMessage, Stage
@@ -65,6 +68,23 @@ def test_the_regression_is_that_of_all_rows_in_one_place(tmp_path: Path) -> None
     np.testing.assert_allclose(known.errors[0], errors, rtol=0, atol=1e-8)
     assert collection.run.course.training_rounds == known.rounds < plan.training_rounds
     np.testing.assert_allclose(collection.run.views()["coefficients"][0], wanted, rtol=1e-6)
+
+
+def test_a_run_that_ends_early_has_the_coefficients_of_its_rounds(tmp_path: Path) -> None:
+    """Without its last Newton round a run is within 1e-3 of the pooled fit, and without any it has no coefficients."""
+    plan = prior_plan("breast-cancer")
+    members = members_of(tmp_path, plan, "breast-cancer")
+    rounds = federate(plan, members).run.course.training_rounds
+    assert rounds is not None
+    assert plan.prior is not None
+    course, wanted = begin_course(plan, manifest_of(plan)), members["ahus"].study.known_by_others()
+
+    made = fitted(plan.prior, course, _before_round(plan, members, rounds), rounds)
+
+    np.testing.assert_allclose(made["coefficients"], wanted.joint, atol=1e-3)
+    np.testing.assert_allclose(made["standard_errors"], wanted.errors, atol=1e-3)
+    for count in (0, 1):
+        assert fitted(plan.prior, course, _before_round(plan, members, 1), count) == {}
 
 
 def test_sites_standardise_by_the_sums_of_all(tmp_path: Path) -> None:
