@@ -19,6 +19,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -40,6 +41,7 @@ from coordinator.storage.counted_authorities import FILE
 from host.address_checks import taken_addresses
 from host.local_server import serving_pages
 from host.restoring import refuse_unfinished
+from host.starting_files import starting_values
 from host.state_format import settle_format
 from pki.authority import Authority
 from pki.register import Register
@@ -96,6 +98,7 @@ def _put_together(
         aside=aside,
         audit=log.journal,
         revoked=membership.revoked,
+        starts=partial(starting_values, Path(configuration.starting_files)),
     )
     upkeep = _upkeep(log, membership)
     service = FederationService(engine, identify=membership.identify, is_accepted=membership.is_accepted, upkeep=upkeep)

@@ -82,6 +82,8 @@ class Policy(Document):
         largest_clipping_range: largest magnitude of an update that may leave.
         two_sites: has to be said in words where only two sites add up, because each then sees the
             other's update.
+        starting_file: `allow` permits plans whose network starts from a file. Its author chooses the values, and some
+            values make a sum reveal single patients.
         lost_site_budget: how many sums this site gives that, beside all earlier sums, isolate fewer sites than
             smallest_sites; counted over all runs. With each of them a coordinator that lied about a loss could
             compute the update of those few sites in one round. Under `on_lost_site: continue` only.
@@ -107,6 +109,7 @@ class Policy(Document):
     largest_megabytes: float = Field(gt=0)
     largest_clipping_range: float = Field(gt=0)
     two_sites: Literal["each-sees-the-other"] | None = None
+    starting_file: Literal["refuse", "allow"] = "refuse"
     lost_site_budget: int = Field(default=0, ge=0)
     uncounted_runs: tuple[str, ...] = ()
     federated: tuple[TensorPattern, ...] | None = None
@@ -181,6 +184,7 @@ class Hospital(Document):
             `site-agent join` starts the agent itself.
         trainer_socket: where a trainer that runs as a service of its own listens; without it
             `site-agent join` starts the trainer itself.
+        starting_files: the folder of the files that plans name as starting_file.
         metrics_listen: where this computer's own monitoring asks, on loopback or a Unix socket.
         audit: how long the audit log's files are, and how long they are kept.
     """
@@ -194,6 +198,7 @@ class Hospital(Document):
     training: Training = Training()
     gate_socket: PathText | None = None
     trainer_socket: PathText | None = None
+    starting_files: PathText = "starting-files"
     metrics_listen: LocalAddress | None = None
     audit: AuditSettings = AuditSettings()
 
@@ -221,6 +226,7 @@ def read_hospital(path: Path) -> Hospital:
         update={
             "data": data,
             "training": training,
+            "starting_files": str(base / hospital.starting_files),
             "state": str(base / hospital.state),
             "invitation": str(base / invitation) if invitation else None,
             "gate_socket": _socket_path("gate_socket", base, hospital.gate_socket),

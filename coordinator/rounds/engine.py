@@ -52,6 +52,7 @@ from coordinator.storage.journal import Entry
 from coordinator.storage.keeping import Kept
 from coordinator.storage.run_record import has_complete_record, write_record
 from protos.errors import OperatorError
+from protos.plan.manifest import Starts, manifest_of
 from protos.plan.methods import method_names
 from protos.plan.plan import Plan
 from protos.wire.messages import (
@@ -85,14 +86,15 @@ class Engine:
         aside: Executor | None = None,
         audit: Callable[[str, list[Entry]], None] | None = None,
         revoked: Callable[[], Iterable[str]] = tuple,
+        starts: Callable[[Plan], Starts] = lambda _: {},
     ) -> None:
         """`identity_of` gives a site's registered identity fingerprint, `clock` monotonic seconds, `now` aware UTC
         times; `aside` writes large snapshots beside the rounds, `audit` records decisions before they take effect;
-        `revoked` returns the sites that are revoked in the register."""
+        `revoked` returns the sites that are revoked in the register, `starts` the values of a plan's starting file."""
         self._waiting, self._state, self._identity_of = list(plans), state, identity_of
         self._plans, self._sweeps = list(self._waiting), list[dict[str, Any]]()
         self._clock, self._now, self._aside, self._audit, self._revoked = clock, now, aside, audit, revoked
-        self._log = structlog.get_logger()
+        self._log, self._starts = structlog.get_logger(), starts
         self._peers: dict[str, Peer] = {}
         self._joined: set[str] = set()
         self._timer: asyncio.TimerHandle | None = None
@@ -252,7 +254,7 @@ class Engine:
             self._log.info("run_is_over_already", run=plan.run_name)
             self._next_run()
             return
-        run = new_run(plan, terms, begin(terms, self._clock()))
+        run = new_run(plan, terms, begin(terms, self._clock()), manifest_of(plan, self._starts(plan)))
         echo = partial(self._audit, plan.run_name) if self._audit else None
         kept = Kept(folder, run, clock=self._clock, now=self._now, aside=self._aside, echo=echo)
         if kept.history.is_over:

@@ -29,8 +29,9 @@ from protos.plan.exchange import Exchange, Exchanges, spans, stage_at
 from protos.plan.manifest import ROWS, Manifest, Scalar, manifest_of
 from protos.plan.methods import method_names
 from protos.plan.patient_privacy import price_in_words
-from protos.plan.plan import Plan, RowWeights
+from protos.plan.plan import Plan
 from protos.plan.server_rules import Float64, RuleState, apply_rule, begin_rule
+from protos.plan.weighting import RowWeights
 from protos.wire.messages import Finish, KeyAdvert, KeySessionAcknowledgement, Offer, Stage
 from protos.wire.positions import parameters_digest
 
@@ -133,7 +134,7 @@ class Run:
     def go_back(self, snapshot: Snapshot | None) -> None:
         """Restore the run before a round; None means before the start."""
         if snapshot is None:
-            begun = new_run(self.plan, self.terms, self.state)
+            begun = new_run(self.plan, self.terms, self.state, self.manifest)
             self._become(begun.course, begun.values, begun.rule_state, 0)
         else:
             self._become(snapshot.course, snapshot.values, snapshot.rule_state, snapshot.round)
@@ -256,9 +257,12 @@ class Run:
         return np.concatenate([self.values[place] for place in places] or [np.empty(0, np.float32)])
 
 
-def new_run(plan: Plan, terms: Terms, state: State) -> Run:
-    """Return a run before its first round, with the plan's initial parameters and an empty sum."""
-    manifest, method = manifest_of(plan), plan.ingredients
+def new_run(plan: Plan, terms: Terms, state: State, manifest: Manifest | None = None) -> Run:
+    """Return a run before its first round, with the plan's initial parameters and an empty sum.
+
+    A plan with a starting file needs the manifest that has the file's values.
+    """
+    manifest, method = manifest or manifest_of(plan), plan.ingredients
     count = manifest.parameters * (2 if method.has_controls else 1)
     values = np.zeros(count if plan.prior is None else plan.prior.tensor.number_count, np.float32)
     values[: manifest.parameters] = manifest.initial_parameters(plan.seed)

@@ -9,7 +9,7 @@ from typing import assert_never
 from protos.numbers.chunk_layout import Integers32
 from protos.plan.exchange import Exchange
 from protos.plan.manifest import ROWS
-from protos.plan.plan import EqualWeights, RowWeights, Weighting
+from protos.plan.weighting import EqualWeights, RowWeights, Weighting
 
 
 @dataclass(frozen=True, kw_only=True)

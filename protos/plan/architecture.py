@@ -35,6 +35,7 @@ from protos.plan.networks.network_tensors import (
     LARGEST_DIMENSION,
     TENSOR_NAME,
     Constant,
+    FromFile,
     Initial,
     NamedTensor,
     NamedTensors,
@@ -47,9 +48,9 @@ from protos.plan.networks.transformer_networks import FeatureTokensNetwork, feat
 
 __all__ = [
     "LARGEST_DIMENSION", "LARGEST_NUMBER_COUNT", "TENSOR_NAME", "Architecture", "ColumnsNetwork", "Constant",
-    "ConvolutionalNetwork", "DenseNetwork", "FeatureTokensNetwork", "GlobalLayersNetwork", "Initial", "NamedTensor",
-    "NamedTensors", "ParallelConvolutionalNetwork", "ParallelNetwork", "Part", "TensorSpec", "Uniform", "body_tensors",
-    "network_tensors",
+    "ConvolutionalNetwork", "DenseNetwork", "FeatureTokensNetwork", "FromFile", "GlobalLayersNetwork", "Initial",
+    "NamedTensor", "NamedTensors", "ParallelConvolutionalNetwork", "ParallelNetwork", "Part", "TensorSpec", "Uniform",
+    "body_tensors", "network_tensors",
 ]  # fmt: skip
 
 LARGEST_NUMBER_COUNT = 2**31

@@ -17,7 +17,7 @@ import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from numpy.typing import NDArray
 
-from protos.plan.architecture import Constant, TensorSpec, Uniform
+from protos.plan.architecture import Constant, FromFile, TensorSpec, Uniform
 
 _LABEL = b"global-layers initial values 1"
 _SECRET_LABEL = b"global-layers secret values 1"
@@ -39,7 +39,7 @@ def initial_values(spec: TensorSpec, seed: int) -> NDArray[np.float32]:
         float32 array of shape `spec.shape`, a new one, in C order.
 
     Raises:
-        ValueError: the seed does not fit 64 unsigned bits.
+        ValueError: the seed does not fit 64 unsigned bits, or the values of the plan's starting file are not there.
     """
     if not 0 <= seed < 2**64:
         raise ValueError(f"a seed lies between 0 and 2**64 - 1, not {seed}")
@@ -70,6 +70,10 @@ def _values(spec: TensorSpec, key: bytes) -> NDArray[np.float32]:
             return np.full(spec.shape, value, dtype=np.float32)
         case Uniform(bound=bound):
             return _uniform(key, spec.number_count, bound).reshape(spec.shape)
+        case FromFile(values=values):
+            if values is None:
+                raise ValueError(f"{spec.name} starts from the plan's starting file, which was not read")
+            return values.copy()
         case _:
             assert_never(spec.initial)
 

@@ -8,8 +8,8 @@ single round is said by exchange.py. Updates travel in the manifest's order as o
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cached_property
 from typing import Final, assert_never
@@ -20,7 +20,7 @@ import numpy.typing as npt
 from protos.errors import ConfigurationError
 from protos.numbers.newton_sums import NEWTON_SCALE
 from protos.numbers.refusals import PRIME, numbers_for
-from protos.plan.architecture import Part, TensorSpec, network_tensors
+from protos.plan.architecture import FromFile, NamedTensors, Part, TensorSpec, network_tensors
 from protos.plan.canonical import digest
 from protos.plan.compatibility import missing_parts
 from protos.plan.federated_statistics import LARGEST_COUNT, MOMENT_SCALE, numbers_of
@@ -36,12 +36,14 @@ from protos.plan.ingredients import (
 )
 from protos.plan.initial_values import initial_values
 from protos.plan.methods import described
-from protos.plan.plan import EqualWeights, Plan, RowWeights
+from protos.plan.plan import Plan
 from protos.plan.prior_sums import GUARD, GUARD_SCALE, LARGEST_ROW_LOSS, PRIOR_MOMENT_SCALE, Prior
 from protos.plan.private_training import LARGEST_PATIENTS, PrivateTraining
+from protos.plan.weighting import EqualWeights, RowWeights
 from protos.privacy.accounting import LARGEST_NOISE, PRIVATE_SCALE
 
 Float32 = npt.NDArray[np.float32]
+Starts = Mapping[str, Float32]  # the values of a plan's starting file by the name of their tensor
 
 ROWS: Final = "rows"  # the one scalar that weighs the updates beside it
 LARGEST_LOSS: Final = 1024.0  # a validation loss above it counts as this much
@@ -169,8 +171,12 @@ def slices_of(tensors: tuple[TensorSpec, ...]) -> Iterator[slice]:
         start += tensor.number_count
 
 
-def manifest_of(plan: Plan) -> Manifest:
+def manifest_of(plan: Plan, starts: Starts | None = None) -> Manifest:
     """Return everything that the plan may require a site to send.
+
+    Args:
+        plan: the plan.
+        starts: the values of its starting file, if first values are computed from this manifest.
 
     Raises:
         ConfigurationError: the architecture lacks the parts that the method federates.
@@ -185,7 +191,37 @@ def manifest_of(plan: Plan) -> Manifest:
             consequence="Nothing was trained and nothing was sent.",
             remedy="Choose another method, or a network that has its parts. Docs/researcher.md lists both.",
         )
-    return Manifest(tensors=tensors, scalars=tuple(_scalars(plan, tensors)))
+    return Manifest(tensors=started(plan, tensors, starts), scalars=tuple(_scalars(plan, tensors)))
+
+
+def starting_tensors(plan: Plan) -> tuple[TensorSpec, ...]:
+    """Return the tensors whose first values are in the plan's starting file. All of them are shared or frozen.
+
+    Raises:
+        ConfigurationError: the plan names a layer that is neither.
+    """
+    if plan.starting_file is None:
+        return ()
+    frozen = plan.architecture.frozen if isinstance(plan.architecture, NamedTensors) else ()
+    found, layers = (*_federated_tensors(plan), *frozen), plan.starting_file.layers
+    private = set(layers or ()) - {tensor.layer for tensor in found}
+    if private or not found:
+        names = f"{', '.join(sorted(private))} of the starting file" if private else "that starts from the file"
+        raise ConfigurationError(
+            what=f"The plan shares and freezes no layer {names}.",
+            consequence="Nothing was trained and nothing was sent.",
+            remedy="Name shared or frozen layers under starting_file. Private layers start from each site's secret.",
+        )
+    return tuple(tensor for tensor in found if layers is None or tensor.layer in layers)
+
+
+def started(plan: Plan, tensors: Iterable[TensorSpec], starts: Starts | None) -> tuple[TensorSpec, ...]:
+    """Return the tensors, with the values of the starting file for those that start from it."""
+    names, known = {tensor.name for tensor in starting_tensors(plan)}, starts or {}
+    return tuple(
+        replace(tensor, initial=FromFile(known.get(tensor.name))) if tensor.name in names else tensor
+        for tensor in tensors
+    )
 
 
 def _federated_tensors(plan: Plan) -> tuple[TensorSpec, ...]:

@@ -13,7 +13,7 @@ from typing import Annotated, Final, Literal, Self, TypeAlias
 
 from pydantic import Field, StringConstraints, model_validator
 
-from protos.numbers.fixed_point import is_power_of_two, round_rows
+from protos.numbers.fixed_point import is_power_of_two
 from protos.plan.architecture import Architecture, ColumnsNetwork, DenseNetwork
 from protos.plan.augmentation import Augmentation, why_not_augmented
 from protos.plan.canonical import digest
@@ -46,6 +46,7 @@ from protos.plan.question import Answers, Question
 from protos.plan.schedules import Deadlines, EarlyStopping, EpochSchedule, Schedule, Snapshots
 from protos.plan.soft_targets import BaselineUse
 from protos.plan.sweep import Sweep
+from protos.plan.weighting import EqualWeights, Weighting
 
 LARGEST_PLAN_BYTES: Final = 1 << 20
 MOST_SITES: Final = 100
@@ -70,37 +71,20 @@ class ListedSite(Document):
     answers: Answers = "same"
 
 
-class EqualWeights(Document):
-    """Every site counts the same."""
+class StartingFile(Document):
+    """A safetensors file with first values, such as those of an earlier study. Coordinator and sites have copies.
 
-    name: Literal["equal"]
-
-
-class RowWeights(Document):
-    """A site counts by its training rows, on a grid of two significant bits.
-
-    `largest_rows`, a power of two, caps a site's count; the weight is rows over the cap, so the cap
-    should be near the largest site's size. A site with fewer training rows than `fewest_rows` takes no part, so no sum
-    of rows is smaller than that many for each contributor: a site that claims few rows cannot make the others' weights
-    vanish.
+    `sha256` is the file's digest. `layers` are those whose tensors it has; None means all shared and frozen ones.
     """
 
-    name: Literal["rows"]
-    largest_rows: int = Field(ge=1, le=1 << 30)
-    fewest_rows: int = Field(default=1, ge=1, le=1 << 30)
+    sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+    layers: Annotated[tuple[str, ...], Field(min_length=1, max_length=65_536)] | None = None
 
-    @model_validator(mode="after")
-    def _check(self) -> Self:
-        if not is_power_of_two(self.largest_rows):
-            raise ValueError("largest_rows has to be a power of two, so that weights are exact")
-        if self.fewest_rows > self.largest_rows:
-            raise ValueError(f"fewest_rows is {self.fewest_rows}; largest_rows allows {self.largest_rows} at most")
-        if round_rows(self.fewest_rows, self.largest_rows) != self.fewest_rows:
-            raise ValueError("fewest_rows has to have two significant bits, such as 32, 48 or 64")
-        return self
-
-
-Weighting: TypeAlias = Annotated[EqualWeights | RowWeights, Field(discriminator="name")]
+    @property
+    def words(self) -> str:
+        """The file as a person reads it."""
+        which = "All shared and frozen layers" if self.layers is None else f"The layers {', '.join(self.layers)}"
+        return f"{which} start from the file with the SHA-256 {self.sha256}."
 
 
 class Encoding(Document):
@@ -138,6 +122,7 @@ class Plan(Document):
     weighting: Weighting = EqualWeights(name="equal")
     seed: int = Field(default=0, ge=0, lt=1 << 63)
     start: Literal["equal", "own"] = "equal"
+    starting_file: StartingFile | None = None
     sites: tuple[ListedSite, ...] = Field(min_length=1, max_length=MOST_SITES)
     quorum: int = Field(ge=1)
     assumed_colluders: int = Field(default=1, ge=0)
@@ -219,6 +204,8 @@ class Plan(Document):
             of_networks = {"patients": self.privacy.patients, "sampling": self.privacy.sampling}
             found = (key for key, value in of_networks.items() if value is not None)
             reasons += (f"{key} is only for the gradients of a network, so leave it out" for key in found)
+        if self.starting_file is not None:
+            reasons.append("the noise is chosen for networks that start from the seed, so leave out starting_file")
         if self.secure_aggregation != "required":
             reasons.append(
                 "without masks one site's share of the noise is too small, so secure_aggregation is required"
@@ -279,6 +266,8 @@ class Plan(Document):
         yield from why_not_augmented(self.augmentation, self.architecture)
         if self.start == "own" and self.ingredients != Method(federated=self.ingredients.federated):
             yield "start: own needs a method that differs from fedavg only in the shared parameters"
+        if self.start == "own" and self.starting_file is not None:
+            yield "with start: own every site has first values of its own, so leave out starting_file"
         if self.start == "own" and self.has_probe:
             yield "with start: own the sites start differently, so no method can measure layers"
 

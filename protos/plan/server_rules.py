@@ -28,7 +28,8 @@ from protos.plan.ingredients import (
     ServerRule,
 )
 from protos.plan.manifest import Manifest, largest_weight
-from protos.plan.plan import Plan, RowWeights
+from protos.plan.plan import Plan
+from protos.plan.weighting import RowWeights
 
 Float32: TypeAlias = npt.NDArray[np.float32]
 Float64: TypeAlias = npt.NDArray[np.float64]

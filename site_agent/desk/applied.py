@@ -43,9 +43,10 @@ class AppliedModel:
             common=model.common,
             own_module=Path(training.own_module) if training.own_module else None,
             module_seed=0,  # every value is replaced below
+            starts={name: values.astype(np.float32) for name, values in model.values.items()},
         )
-        self._flat = networks.lay(() if model.is_alone else manifest_of(model.plan).tensors)
         try:
+            self._flat = networks.lay(() if model.is_alone else manifest_of(model.plan).tensors)
             self._flat.load(model.values)
         except ValueError as cause:
             raise other_version(run) from cause

@@ -11,8 +11,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final
 
-from protos.plan.plan import Plan, RowWeights
+from protos.plan.plan import Plan
 from protos.plan.schedules import too_few_rows
+from protos.plan.weighting import RowWeights
 from site_agent.hospital import Policy
 
 _FILE: Final = Path("data") / "rows.json"

@@ -18,6 +18,7 @@ from protos.plan.patient_privacy import price_in_words
 from protos.wire.log_chain import LogPosition
 from site_agent.desk.findings.facts import saved_facts
 from site_agent.desk.findings.received_report import RECEIVING
+from site_agent.desk.plan_review import network_terms
 from site_agent.desk.use.model_in_use import ModelInUse
 from site_agent.desk.use.recalibration import BEFORE, recalibration_of
 from site_agent.hospital import Hospital
@@ -70,6 +71,7 @@ def card_facts(hospital: Hospital, used: ModelInUse) -> dict[str, Json]:
         "method": described(plan.method),
         "question": None if plan.question is None else plan.question.model_dump(mode="json"),
         "architecture": _built_of(used),
+        "network_terms": [] if used.model.own or plan.prior else [*network_terms(plan)],
         "rounds": plan.rounds,
         "privacy": None if plan.privacy is None else price_in_words(plan.privacy, plan.private_sums),
         "sites": len(names),
@@ -166,7 +168,7 @@ def card_markdown(facts: Mapping[str, Any]) -> str:
                 "method": facts["method"],
                 "this model": MODEL_TITLES.get(facts["model"], facts["model"]),
                 "adopted by": facts["adopted_by"] or "nobody",
-                "network": facts["architecture"],
+                "network": ". ".join((facts["architecture"], *facts["network_terms"])),
                 "rounds": _rounds(facts),
                 "differential privacy of what left the sites": facts["privacy"] or "none",
                 "sites": f"{facts['sites']}; this is site {facts['this_site'] or 'not in the plan'}",

@@ -139,6 +139,10 @@ def _worst(plan: Plan) -> Iterator[str]:
         "is in one of the tables. The result does not show at which hospital."
     )
     yield "At worst: hospitals that work together against the agreement could compute this hospital's numbers."
+    if plan.starting_file is not None:
+        yield (
+            "At worst: the author of the starting file chose values with which the sum reveals rows of single patients."
+        )
     if plan.on_lost_site == "continue":
         yield (
             "At worst: a coordinator that lies about lost hospitals could compute the numbers of a few hospitals. This "

@@ -16,6 +16,7 @@ from typing import Final, assert_never
 from host.printed_page import Section as Part
 from host.printed_page import page, paragraph, table
 from protos.numbers.chunk_layout import Layout
+from protos.plan.architecture import NamedTensors
 from protos.plan.augmentation import augmentation_in_words
 from protos.plan.ingredients import LayerIntervals, SensitivePrefix
 from protos.plan.manifest import Manifest, Occasion, Scalar
@@ -395,8 +396,7 @@ def _choices(plan: Plan) -> Iterator[str]:
             f" run returns to the parameters that were accepted last. After {accepted.patience} such returns"
             " in a row, the training ends."
         )
-    if plan.augmentation:
-        yield augmentation_in_words(plan.augmentation)
+    yield from network_terms(plan)
     if plan.gain == "private":
         yield "The report shows how much this site gained by joining. The report stays here."
     else:
@@ -404,6 +404,17 @@ def _choices(plan: Plan) -> Iterator[str]:
         yield "This site's own report stays here."
     if plan.expert is not None:
         yield "Every site fits a baseline to its own training rows. The baseline never leaves the site."
+
+
+def network_terms(plan: Plan) -> Iterator[str]:
+    """Yield a sentence each for the starting file, frozen layers and changed images, for this page and model cards."""
+    if plan.starting_file is not None:
+        yield plan.starting_file.words
+    frozen = plan.architecture.frozen if isinstance(plan.architecture, NamedTensors) else ()
+    if layers := dict.fromkeys(tensor.layer for tensor in frozen):
+        yield f"These layers are frozen, so they are neither trained nor sent: {', '.join(layers)}."
+    if plan.augmentation:
+        yield augmentation_in_words(plan.augmentation)
 
 
 def review_page(title: str, sections: Iterable[Section], *, signatures: int) -> str:

@@ -27,7 +27,8 @@ from blake3 import blake3
 from protos.numbers.fixed_point import FixedPoint, NotFinite, round_rows
 from protos.plan.exchange import Exchange
 from protos.plan.manifest import ROWS, Manifest
-from protos.plan.plan import EqualWeights, Plan, RowWeights
+from protos.plan.plan import Plan
+from protos.plan.weighting import EqualWeights, RowWeights
 from protos.wire.messages import Bind, Chunk, MalformedMessage, SiteReason
 from site_agent.framed_messages import space
 from site_agent.gate.consent import Consent

@@ -16,8 +16,9 @@ from pathlib import Path
 
 import numpy as np
 
+from host.starting_files import starting_values
 from protos.plan.exchange import Exchange, Exchanges, stage_at
-from protos.plan.manifest import manifest_of
+from protos.plan.manifest import Manifest, manifest_of
 from protos.plan.plan import Plan
 from protos.wire.messages import Stage
 from site_agent.gate.door import Builder, payload_bytes, unexpected_answer
@@ -71,8 +72,10 @@ async def _make(hospital: Hospital, plan: Plan, end: GateEnd) -> tuple[Made, ...
     trains = plan.tier_of(hospital.site) == "training"
     builder = Builder(plan, trains=trains, smallest_rows=hospital.policy.smallest_training_rows)
     made = []
-    for number, exchange in _first_rounds(plan):
-        question = Train(number, 0, int(exchange.stage), exchange.layers.hex(), -1, _received(plan, exchange))
+    manifest = manifest_of(plan, starting_values(Path(hospital.starting_files), plan))
+    for number, exchange in _first_rounds(plan, manifest):
+        received = _received(plan, manifest, exchange)
+        question = Train(number, 0, int(exchange.stage), exchange.layers.hex(), -1, received)
         answer = await end.ask(question, payload_bytes(exchange))
         if isinstance(answer, Failed):
             raise TrainerFailed(answer)
@@ -86,8 +89,8 @@ async def _make(hospital: Hospital, plan: Plan, end: GateEnd) -> tuple[Made, ...
     return tuple(made)
 
 
-def _first_rounds(plan: Plan) -> Iterator[tuple[int, Exchange]]:
-    exchanges = Exchanges(plan, manifest_of(plan))
+def _first_rounds(plan: Plan, manifest: Manifest) -> Iterator[tuple[int, Exchange]]:
+    exchanges = Exchanges(plan, manifest)
     for number in (0, 1):
         stage = stage_at(plan, number)
         assert stage is not None
@@ -96,7 +99,7 @@ def _first_rounds(plan: Plan) -> Iterator[tuple[int, Exchange]]:
             return
 
 
-def _received(plan: Plan, exchange: Exchange) -> bytes:
+def _received(plan: Plan, manifest: Manifest, exchange: Exchange) -> bytes:
     """What would come down: the first values, and control variates of 0 behind them."""
-    values = manifest_of(plan).initial_parameters(plan.seed) if exchange.down else np.empty(0, np.float32)
+    values = manifest.initial_parameters(plan.seed) if exchange.down else np.empty(0, np.float32)
     return values.tobytes() + bytes(4 * (exchange.down_numbers - values.size))

@@ -12,12 +12,14 @@ from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any, Final, TypeAlias
 
 import numpy as np
 import structlog
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from host.starting_files import starting_values
 from protos.errors import ProtocolError, RefusedError, UnavailableError
 from protos.fingerprints import fingerprint
 from protos.masking.masking_refusals import MaskingRefused
@@ -283,7 +285,7 @@ class SiteGate:
         raise policy_refuses(plan.study, refusal, remedy_of_refusal(plan, self._hospital.site, self._identity))
 
     async def _prepare(self, run: str, plan: Plan) -> Rounds:
-        manifest = manifest_of(plan)
+        manifest = manifest_of(plan, starting_values(Path(self._hospital.starting_files), plan))
         self._tensors = frozenset(tensor.name for tensor in manifest.tensors)
         facts = {"run": run, "plan": plan.digest.hex(), "manifest": manifest.digest.hex()}
         policy, state = self._hospital.policy, self._hospital.state_path

@@ -68,6 +68,7 @@ def train_placebo(study: Study) -> Outcome | None:
             own_module=study.own_module,
             soft_targets=study.soft_targets,
             inputs=study.inputs,
+            starts=study.networks.starts,
         )
         for own in draws
     ]

@@ -25,7 +25,8 @@ from protos.plan.manifest import (
     SENSITIVITY_SCALE,
     refusal_numbers,
 )
-from protos.plan.plan import EqualWeights, Plan, RowWeights
+from protos.plan.plan import Plan
+from protos.plan.weighting import EqualWeights, RowWeights
 from site_agent.trainer.choice import Choice
 
 

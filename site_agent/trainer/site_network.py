@@ -17,7 +17,7 @@ from torch import nn
 from protos.errors import ConfigurationError
 from protos.plan.architecture import NamedTensors, Part, TensorSpec, network_tensors
 from protos.plan.canonical import digest, pack
-from protos.plan.manifest import Manifest, describe_difference
+from protos.plan.manifest import Manifest, Starts, describe_difference, started
 from protos.plan.plan import Plan
 from site_agent.trainer.failures import NetworkDiffers
 from site_agent.trainer.models.network_catalogue import build_network
@@ -82,6 +82,7 @@ class SiteNetworks:
         common: how many of the columns are common to all sites; None where that is not distinguished.
         own_module: the file of the hospital's own network, where the plan lists tensors only.
         module_seed: of the values with which that file's network starts.
+        starts: the values of the plan's starting file.
     """
 
     plan: Plan
@@ -90,11 +91,13 @@ class SiteNetworks:
     common: int | None = None
     own_module: Path | None = None
     module_seed: int
+    starts: Starts | None = None
 
     @cached_property
     def tensors(self) -> tuple[TensorSpec, ...]:
         """Every tensor of the network. For an own module, only those that the plan names."""
-        return network_tensors(self.plan.architecture, columns=self.columns, outputs=self.outputs, common=self.common)
+        architecture, sizes = self.plan.architecture, {"columns": self.columns, "outputs": self.outputs}
+        return started(self.plan, network_tensors(architecture, **sizes, common=self.common), self.starts)
 
     def build(self) -> nn.Module:
         """Build the network. Its values are NaN until `start`, except for a hospital's own network.
@@ -111,7 +114,9 @@ class SiteNetworks:
                     remedy="Set own_module under training in hospital.yaml to the file of your network.",
                 )
             network = build_own_module(self.own_module, self.columns, self.outputs, self.tensors, self.module_seed)
-            keep_terms(self.own_module, network, self.plan.architecture, self.plan.seed, self.columns)
+            declared = self.plan.architecture
+            frozen = started(self.plan, declared.frozen, self.starts)
+            keep_terms(self.own_module, network, declared, frozen, self.plan.seed, self.columns)
             return network
         network = build_network(self.plan.architecture, self.columns, self.outputs, self.common)
         self._check(network)

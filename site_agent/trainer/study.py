@@ -30,7 +30,7 @@ from torch import Tensor
 from protos.plan.architecture import TensorSpec
 from protos.plan.exchange import Exchange, Exchanges, is_measured
 from protos.plan.ingredients import KeptLayersMean, LayerIntervals, Mixture, PersonalCopy, SensitivePrefix
-from protos.plan.manifest import manifest_of, slices_of
+from protos.plan.manifest import Starts, manifest_of, slices_of
 from protos.plan.plan import Plan
 from protos.plan.private_training import PrivateTraining
 from protos.wire.messages import MalformedMessage, Stage
@@ -107,6 +107,7 @@ class Study:
         own_module: Path | None = None,
         soft_targets: SoftTargets | None = None,
         inputs: ConceptInputs | None = None,
+        starts: Starts | None = None,
     ) -> None:
         """Build and start the network.
 
@@ -118,13 +119,14 @@ class Study:
             own_module: the file of the hospital's own network, where the plan wants one.
             soft_targets: of the site's baseline if it was fitted before; otherwise it is fitted if the plan has one.
             inputs: what the network reads where it reads concepts; otherwise it reads the site's own columns.
+            starts: the values of the plan's starting file.
 
         Raises:
             OperatorError: the plan does not fit this site's table, network or number of rows.
         """
         self.plan, self.own, self.seeds, self.own_module, self.inputs = plan, dataset, seeds, own_module, inputs
         check_fit(plan, dataset, seeds.site)
-        self.manifest = manifest_of(plan)
+        self.manifest = manifest_of(plan, starts)
         self._exchanges = Exchanges(plan, self.manifest)
         self.dataset, common = _read(plan, dataset, inputs)
         read = len(self.dataset.columns) + added_columns(plan, dataset.outputs)
@@ -135,6 +137,7 @@ class Study:
             common=common,
             own_module=own_module,
             module_seed=seeds.own_module,
+            starts=starts,
         )
         self.soft_targets = soft_targets or soft_targets_of(plan, dataset, self.seeds)
         self._measures = Measures(plan, len(self.dataset.training), len(self.dataset.validation))
@@ -144,8 +147,7 @@ class Study:
         self._check = None if plan.acceptance is None else HeldOutCheck(plan, plan.acceptance)
         self._due_before: tuple[int, bytes] | None = None
         self._rounds_taken, self._is_closed = 0, False
-        self._resample_budget = resample_budget
-        self._trains = plan.tier_of(seeds.site) == "training"
+        self._resample_budget, self._trains = resample_budget, plan.tier_of(seeds.site) == "training"
         self._resampled: set[tuple[int, int]] = set()
         self._start_of_round: tuple[tuple[bytes, bytes], State] | None = None
         # Receives each round that was measured, and whether it is the last one. It changes nothing.

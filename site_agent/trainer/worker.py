@@ -25,10 +25,12 @@ import numpy as np
 import numpy.typing as npt
 import structlog
 
+from host.starting_files import starting_values
 from protos.errors import DataError, OperatorError, ProtocolError, RefusedError, UnavailableError, explained
 from protos.plan.announced_plan import plan_from_wire
 from protos.plan.manifest import manifest_of
-from protos.plan.plan import LARGEST_PLAN_BYTES, Plan, RowWeights
+from protos.plan.plan import LARGEST_PLAN_BYTES, Plan
+from protos.plan.weighting import RowWeights
 from protos.wire.messages import MalformedMessage, Saved, SiteReason, Stage
 from site_agent.approvals import find_approval, why_not
 from site_agent.approvals_guard import require_guarded
@@ -381,6 +383,7 @@ def begin_study(hospital: Hospital, plan: Plan, state: Path) -> tuple[Study, Pre
         resample_budget=hospital.policy.lost_site_budget,
         own_module=Path(own_module) if own_module else None,
         inputs=inputs,
+        starts=starting_values(Path(hospital.starting_files), plan),
     )
     study.watch = LiveCurves(hospital.state_path, plan.run_name, dataset, preprocessing, time.monotonic).take
     return study, preprocessing

@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 import re
+from functools import partial
 from pathlib import Path
+from time import monotonic as time
 
 import pytest
 import yaml
 
 from coordinator.configuration import read_configuration, read_plans
+from coordinator.rounds.engine import Engine
+from host.starting_files import starting_values
 from protos.errors import ConfigurationError
+from protos.plan.plan import StartingFile
+from tests.host.starting import random_values, write_starting_file
 from tests.protos.examples import plan_document
+from tests.rehearsal.made_up_time import play
+from tests.rehearsal.study import made_up_identities, plan_with
 
 GOOD = {"listen": "0.0.0.0:8443", "authority": "authority", "state": "state", "plans": ["plan.yaml"]}
 
@@ -104,3 +112,41 @@ def test_a_missing_plan_stops_the_start(tmp_path: Path) -> None:
 
     with pytest.raises(ConfigurationError, match=r"none\.yaml cannot be read"):
         read_plans(configuration)
+
+
+def test_a_missing_starting_file_stops_the_start(tmp_path: Path) -> None:
+    """The folder beside coordinator.yaml has to have the file that a plan names; the run starts from its values."""
+    plan = plan_with(made_up_identities(), changes={"starting_file": {"sha256": "0" * 64}})
+    values = random_values({"first": (3,), "second": (7,)})
+    configuration = read_configuration(written(tmp_path))
+    digest = write_starting_file(tmp_path / "starting-files", values)
+    right = plan.model_copy(update={"starting_file": StartingFile(sha256=digest)})
+
+    (tmp_path / "plan.yaml").write_bytes(plan.canonical)
+    with pytest.raises(ConfigurationError, match=r"starting-files/0{64}\.safetensors cannot be read"):
+        read_plans(configuration)
+    (tmp_path / "plan.yaml").write_bytes(right.canonical)
+
+    assert read_plans(configuration) == (right,)
+
+
+def test_a_run_starts_from_the_values_of_the_starting_file(tmp_path: Path) -> None:
+    """They are what the first offer announces, also after the run went back to its start."""
+    values = random_values({"first": (3,), "second": (7,)})
+    plan = plan_with(made_up_identities(), changes={"starting_file": {"sha256": write_starting_file(tmp_path, values)}})
+    offered = []
+
+    async def scene() -> None:
+        starts = partial(starting_values, tmp_path)
+        engine = Engine(plans=[plan], state=tmp_path / "state", identity_of=lambda _: None, clock=time, starts=starts)
+        engine.start()
+        run = engine._run
+        assert run is not None
+        offered.append(run.offered(0).values.tobytes())
+        run.go_back(None)
+        offered.append(run.offered(0).values.tobytes())
+        engine.stop()
+
+    play(scene())
+
+    assert offered == [values["first"].tobytes() + values["second"].tobytes()] * 2

@@ -18,14 +18,17 @@ import pytest
 
 from protos.plan.manifest import manifest_of
 from protos.plan.plan import Plan
-from protos.wire.messages import Chunk
+from protos.wire.messages import Announcement, Chunk
+from site_agent.gate import permission
 from site_agent.gate.itinerary import Itinerary
+from site_agent.hospital import Policy
 from site_agent.trainer.site_network import Seeds
 from site_agent.trainer.study import Asked, Study
 from site_agent.trainer.trainer_files import site_secret
+from tests.host.starting import write_starting_file
 from tests.hostile.attack import Attack, in_copy, played, scratch
-from tests.hostile.attacks_on_rounds import asked, joined
-from tests.hostile.masking_federation import masked_plan, of_kind
+from tests.hostile.attacks_on_rounds import asked, joined, patched
+from tests.hostile.masking_federation import Site, masked_plan, of_kind, settle
 from tests.laws.catalogue import catalogue_plan, rows_at
 from tests.rehearsal.study import made_up_identity
 from tests.site_agent.trainer.sites import values_of
@@ -71,6 +74,37 @@ def first_parameters_of_the_coordinator(weakened: bool) -> bool:
         return bool(answers)
 
     return played(scene, weakened, with_any_first_parameters)
+
+
+@contextmanager
+def with_any_starting_file() -> Iterator[None]:
+    """A hospital whose policy permits a plan's starting file."""
+    honest = permission.refusals
+
+    def permissive(policy: Policy, *words: Any, **more: Any) -> tuple[str, ...]:
+        return honest(policy.model_copy(update={"starting_file": "allow"}), *words, **more)
+
+    with patched(permission, "refusals", permissive):
+        yield
+
+
+def starting_file_of_the_researcher(weakened: bool) -> bool:
+    """Have a site approve a plan whose file holds the layer that separates rows by thresholds."""
+    crafted = imprint()
+    values = {"input.weight": crafted[: NEURONS * COLUMNS].reshape(NEURONS, COLUMNS), "input.bias": crafted[-NEURONS:]}
+
+    async def scene(folder: Path) -> bool:
+        named = {"sha256": write_starting_file(folder / "starting-files", values)}
+        site = Site("a", masked_plan("abc", **PLAN, starting_file=named), folder, secure_aggregation="not-required")
+        site.gate._hospital = site.gate._hospital.model_copy(update={"starting_files": str(folder / "starting-files")})
+        await settle()
+        await site.tell(Announcement(site.plan.run_name, site.plan.canonical))
+        if not site.records("run_joined"):
+            assert "starts from a file" in site.records("plan_refused")[0]["reason"]
+            return False
+        return bool(of_kind(await site.tell(*asked(0, vector=crafted)), Chunk))
+
+    return played(scene, weakened, with_any_starting_file)
 
 
 def first_control_variates_of_the_coordinator(weakened: bool) -> bool:
@@ -142,6 +176,12 @@ ATTACKS = (
         tries="the coordinator chooses the parameters of the first round, to imprint rows into its sum",
         without="the check of the first parameters",
         run=first_parameters_of_the_coordinator,
+    ),
+    Attack(
+        name="crafted-starting-file",
+        tries="a plan names a starting file whose values imprint rows into the first sum",
+        without="the policy's rule about starting files",
+        run=starting_file_of_the_researcher,
     ),
     Attack(
         name="first-control-variates",

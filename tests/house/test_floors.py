@@ -67,7 +67,11 @@ PATIENTS = frozenset(
 )
 TABLE = (
     Room("protos", frozenset({"numpy", "google", "cryptography", "yaml", "pydantic", "blake3"}), ("protos",)),
-    Room("host", frozenset({"click", "structlog", "cryptography", "yaml", "pydantic", "numpy"}), ("host", "protos")),
+    Room(
+        "host",
+        frozenset({"click", "structlog", "cryptography", "yaml", "pydantic", "numpy", "safetensors"}),
+        ("host", "protos"),
+    ),
     Room("audit", frozenset({"click", "cryptography", "blake3", "pydantic"}), ("audit", "host", "protos")),
     Room("pki", frozenset({"cryptography", "click"}), ("pki", "audit", "host", "protos")),
     Room(

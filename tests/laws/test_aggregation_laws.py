@@ -17,8 +17,9 @@ from protos.numbers.round_sums import Sums
 from protos.plan.exchange import Exchange, Exchanges
 from protos.plan.ingredients import Mean, ServerRule
 from protos.plan.manifest import ROWS, Manifest, manifest_of
-from protos.plan.plan import Plan, RowWeights
+from protos.plan.plan import Plan
 from protos.plan.server_rules import apply_rule, begin_rule
+from protos.plan.weighting import RowWeights
 from protos.wire.messages import Stage
 from site_agent.gate.door import Builder
 from tests.protos.examples import COMPANIONS, METHODS, NETWORK, listed, plan_of_method

@@ -13,8 +13,9 @@ from protos.numbers.fixed_point import BLOCK, FixedPoint
 from protos.numbers.round_sums import Sums
 from protos.plan.ingredients import Moment
 from protos.plan.manifest import manifest_of
-from protos.plan.plan import EqualWeights, Plan, RowWeights
+from protos.plan.plan import Plan
 from protos.plan.server_rules import RuleState, apply_rule, begin_rule
+from protos.plan.weighting import EqualWeights, RowWeights
 from tests.coordinator.totals import plan_of, sums_of
 from tests.for_each import for_each
 

@@ -19,7 +19,8 @@ from protos.numbers.fixed_point import FixedPoint
 from protos.plan.announced_plan import plan_from_wire
 from protos.plan.exchange import Exchange, Exchanges
 from protos.plan.manifest import manifest_of
-from protos.plan.plan import Plan, RowWeights
+from protos.plan.plan import Plan
+from protos.plan.weighting import RowWeights
 from protos.wire.messages import (
     MOST_SAVED,
     Announcement,

@@ -12,11 +12,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from itertools import groupby
 from typing import Annotated, Literal
 
+import numpy as np
+from numpy.typing import NDArray
 from pydantic import Field, StrictBool, StrictInt, model_validator
 
 from protos.plan.documents import Document
@@ -57,7 +59,14 @@ class Uniform:
     bound: float
 
 
-Initial = Constant | Uniform
+@dataclass(frozen=True)
+class FromFile:
+    """The tensor starts with its values in the plan's starting file; None if only names and shapes are needed."""
+
+    values: NDArray[np.float32] | None = field(default=None, repr=False, compare=False)
+
+
+Initial = Constant | Uniform | FromFile
 
 
 @dataclass(frozen=True)
@@ -136,8 +145,6 @@ class NamedTensors(Document):
             that share the first layers need; `any` says nothing.
         representations: how many the module's `represent` returns, for methods that compare them: 1, or 2 for a common
             and a unique extractor. 0 says that the module need not have it.
-        frozen_values: the SHA-256 of a safetensors file with the values of the frozen tensors, which every site has;
-            None starts them from the plan's seed, as all others.
         buffers: `private` keeps the module's buffers, such as running means, at the site; `refuse` permits none.
     """
 
@@ -145,7 +152,6 @@ class NamedTensors(Document):
     tensors: Annotated[tuple[NamedTensor, ...], Field(min_length=1, max_length=65_536)]
     layers: Literal["any", "sequence"] = "any"
     representations: Literal[0, 1, 2] = 0
-    frozen_values: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")] | None = None
     buffers: Literal["private", "refuse"] = "private"
 
     @model_validator(mode="after")
@@ -154,8 +160,6 @@ class NamedTensors(Document):
             raise ValueError("two tensors have the same name")
         if all(tensor.frozen for tensor in self.tensors):
             raise ValueError("at least one tensor is not frozen")
-        if self.frozen_values is not None and not self.frozen:
-            raise ValueError("frozen_values is a file of the frozen tensors, and no tensor is frozen")
         places = [tensor.spec.layer for tensor in self.tensors if not tensor.frozen]
         layers = [layer for layer, _ in groupby(places)]
         if self.layers == "sequence" and len(set(layers)) != len(layers):

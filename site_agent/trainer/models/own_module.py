@@ -16,7 +16,6 @@ float32 on the CPU. It may have `represent` and `decide`, see `site_agent.traine
 from __future__ import annotations
 
 import copy
-import hashlib
 import os
 import stat
 import sys
@@ -26,10 +25,6 @@ from pathlib import Path
 from types import ModuleType, TracebackType
 from typing import Final, NoReturn
 
-import numpy as np
-import numpy.typing as npt
-import safetensors
-import safetensors.numpy
 import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
@@ -42,7 +37,6 @@ from site_agent.trainer.failures import ModuleDiffers
 from site_agent.trainer.training.training_model import Represents
 
 _LARGEST_FILE_BYTES: Final = 1 << 20
-_LARGEST_HEADER_BYTES: Final = 1 << 20  # of a file of values, beside its numbers
 _MODULE_NAME: Final = "own_module"
 _DRY_ROWS: Final = 2
 _MOST_DIFFERENCES: Final = 10
@@ -78,24 +72,30 @@ def build_own_module(path: Path, columns: int, outputs: int, tensors: Sequence[T
     return network.train()
 
 
-def keep_terms(path: Path, network: nn.Module, declared: NamedTensors, seed: int, columns: int) -> None:
+def keep_terms(
+    path: Path, network: nn.Module, declared: NamedTensors, frozen: Sequence[TensorSpec], seed: int, columns: int
+) -> None:
     """Freeze what the plan freezes, and refuse a module without the representations or with buffers that it excludes.
 
-    A frozen parameter becomes a buffer with its first values, so nothing trains or sends it. They are those of the file
-    that the plan names by its digest, beside the module's file, or follow from the plan's seed.
+    A frozen parameter becomes a buffer with its first values, so nothing trains or sends it. They are those of the
+    plan's starting file, or follow from the plan's seed.
 
     Raises:
         ConfigurationError: the module is not what the plan says beside its trained tensors.
     """
     there = dict(network.named_parameters()) | dict(network.named_buffers())
-    _check_federated(path, {name: tuple(values.shape) for name, values in there.items()}, declared.frozen, "freezes")
-    given = _frozen_values(path.with_suffix(".safetensors"), declared) if declared.frozen_values else {}
-    for tensor in declared.frozen:
+    _check_federated(path, {name: tuple(values.shape) for name, values in there.items()}, frozen, "freezes")
+    for tensor in frozen:
+        if (kind := there[tensor.name].dtype) != torch.float32:
+            _refuse(
+                f"The plan freezes {tensor.name} of the module in {path}, which has the type {kind}.",
+                "Only float32 tensors can be frozen. Ask the researcher to leave this buffer out of the plan.",
+            )
         owner, _, name = tensor.name.rpartition(".")
         holder = network.get_submodule(owner)
         delattr(holder, name)
-        holder.register_buffer(name, torch.from_numpy(given[tensor.name] if given else initial_values(tensor, seed)))
-    others = {name for name, _ in network.named_buffers()} - {tensor.name for tensor in declared.frozen}
+        holder.register_buffer(name, torch.from_numpy(initial_values(tensor, seed)))
+    others = {name for name, _ in network.named_buffers()} - {tensor.name for tensor in frozen}
     if declared.buffers == "refuse" and others:
         _refuse(
             f"The module in {path} has the buffers {_some(sorted(others))}, but the plan has buffers: refuse.",
@@ -103,31 +103,6 @@ def keep_terms(path: Path, network: nn.Module, declared: NamedTensors, seed: int
         )
     if declared.representations:
         _check_representations(path, network, declared.representations, columns)
-
-
-def _frozen_values(path: Path, declared: NamedTensors) -> Mapping[str, npt.NDArray[np.float32]]:
-    """The values of the frozen tensors: float32 arrays of the declared shapes, all finite."""
-    most = 4 * sum(tensor.number_count for tensor in declared.frozen) + _LARGEST_HEADER_BYTES
-    remedy = "Copy the file with the plan's digest to this place. Its name is the name of the module's file."
-    content = read_source(path, largest_bytes=most, remedy=remedy)
-    found = hashlib.sha256(content).hexdigest()
-    if found != declared.frozen_values:
-        _refuse(f"{path} has the SHA-256 {found}, but the plan names {declared.frozen_values}.", remedy)
-    try:
-        arrays = safetensors.numpy.load(content)
-    except (safetensors.SafetensorError, KeyError) as cause:  # KeyError: a type that numpy lacks, such as BF16
-        raise ConfigurationError(
-            what=f"{path} is not a safetensors file with float32 tensors.", consequence=_CONSEQUENCE, remedy=remedy
-        ) from cause
-    shapes = {name: (array.dtype.str, array.shape) for name, array in arrays.items()}
-    if shapes != {tensor.name: ("<f4", tensor.shape) for tensor in declared.frozen}:
-        _refuse(
-            f"{path} differs from the plan's frozen tensors: in names, in shapes, or in types other than float32.",
-            "Ask the researcher for a plan whose frozen tensors are those of the file.",
-        )
-    if not all(np.isfinite(array).all() for array in arrays.values()):
-        _refuse(f"{path} has values that are not finite.", "Ask the researcher for another file.")
-    return arrays
 
 
 def _check_representations(path: Path, network: nn.Module, count: int, columns: int) -> None:
@@ -193,9 +168,7 @@ def check_batch(path: Path, network: nn.Module, columns: int, rows: int, federat
         )
 
 
-def read_source(
-    path: Path, largest_bytes: int = _LARGEST_FILE_BYTES, remedy: str = "Keep code in it and no data."
-) -> bytes:
+def read_source(path: Path) -> bytes:
     """Return the file's bytes, after checking that only its owners can write or replace it.
 
     Raises:
@@ -209,15 +182,15 @@ def read_source(
         with os.fdopen(os.open(real, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK), "rb") as file:
             # The open file is examined, not the path: the path could be exchanged in between.
             _check_writers(real, os.fstat(file.fileno()), is_file=True)
-            source = file.read(largest_bytes + 1)
+            source = file.read(_LARGEST_FILE_BYTES + 1)
     except OSError as cause:
         raise ConfigurationError(
             what=f"The module's file {path} cannot be read: {cause.strerror}.",
             consequence=_CONSEQUENCE,
             remedy="Give the path of an existing file that this user may read.",
         ) from cause
-    if len(source) > largest_bytes:
-        _refuse(f"The module's file {path} is larger than {largest_bytes} bytes.", remedy)
+    if len(source) > _LARGEST_FILE_BYTES:
+        _refuse(f"The module's file {path} is larger than {_LARGEST_FILE_BYTES} bytes.", "Keep code in it and no data.")
     return source
 
 

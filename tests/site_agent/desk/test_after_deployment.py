@@ -14,9 +14,12 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from audit.audit_log import Limits
 from protos.errors import ConfigurationError, DataError, UsageError
+from protos.plan.augmentation import Flip
 from protos.plan.patient_privacy import Privacy
+from protos.plan.plan import StartingFile
 from site_agent.desk.drafting.column_draft import rounded_range
 from site_agent.desk.model_card import SUPPRESSED, SUPPRESSED_CLASS, by_class, card_facts, card_markdown
+from site_agent.desk.plan_review import network_terms
 from site_agent.desk.prediction import outcomes_of_new_rows, predict_table, scores_before_recalibration
 from site_agent.desk.use.model_in_use import model_in_use
 from site_agent.desk.use.new_rows import read_new_rows
@@ -215,6 +218,21 @@ def test_a_card_has_the_epsilon_of_what_left(hospital: Hospital) -> None:
 
     assert "epsilon 2, delta 1e-05 for each patient" in text
     assert "differential privacy of what left the sites: none" in card_markdown(card_facts(hospital, used))
+
+
+def test_a_card_names_starting_file_frozen_layers_and_changed_images(hospital: Hospital) -> None:
+    """In the words of the page that was approved; a model of this site's rows alone has none of them."""
+    used = model_in_use(hospital.state_path, RUN)
+    named = {"starting_file": StartingFile(sha256="5" * 64), "augmentation": (Flip(name="flip"),)}
+    other = replace(used.model, plan=used.model.plan.model_copy(update=named))
+
+    text = card_markdown(card_facts(hospital, replace(used, model=other)))
+
+    for sentence in network_terms(other.plan):
+        assert sentence in text
+    assert "SHA-256 5555" in text
+    assert "mirrored across" in text
+    assert "SHA-256 5555" not in card_markdown(card_facts(hospital, used))
 
 
 def test_the_cards_evidence_is_that_of_a_log_of_many_files(hospital: Hospital) -> None:

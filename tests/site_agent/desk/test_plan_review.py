@@ -22,6 +22,14 @@ from tests.protos.privacy.test_private_statistics import private_statistics_plan
 
 ROWS: dict[str, Any] = {"weighting": {"name": "rows", "largest_rows": 64}}
 MEASURING: dict[str, Any] = {"checkpoint": "global", "gain": "sums"}
+FILE: dict[str, Any] = {"sha256": "5" * 64}
+OWN: dict[str, Any] = {
+    "name": "named-tensors",
+    "tensors": [
+        {"name": "trunk.weight", "shape": [2, 3], "bound": 0.1, "frozen": True},
+        {"name": "last.weight", "shape": [1, 2], "bound": 0.1},
+    ],
+}
 by_method = pytest.mark.parametrize("method", METHODS, ids=lambda method: method["name"])
 
 
@@ -141,6 +149,29 @@ In all
     assert f"{Occasion.MEASURED} (2 times)" in text
 
 
+def test_frozen_layers_changed_images_and_the_risk_of_a_starting_file_are_named() -> None:
+    """What is trained and from where is on the page that a person approves, and what a file's author could do."""
+    of_images = {
+        "name": "convolutional",
+        "image": {"height": 8, "width": 8, "channels": 1},
+        "blocks": [2],
+        "hidden": [],
+    }
+    frozen = plan_of_method({"name": "fedavg"}, architecture=OWN, columns=[], outputs=None, starting_file=FILE)
+    changed = plan_of_method(
+        {"name": "fedper"}, architecture=of_images, columns=[], outputs=None, augmentation=[{"name": "flip"}]
+    )
+
+    assert "These layers are frozen, so they are neither trained nor sent: trunk." in page(frozen)
+    assert "images are changed at random in each epoch: half of them are mirrored across." in page(changed)
+    worst = [
+        sentence for sentence in in_words(frozen, manifest_of(frozen), None).sentences if "starting file" in sentence
+    ]
+    assert worst == [
+        "At worst: the author of the starting file chose values with which the sum reveals rows of single patients."
+    ]
+
+
 @pytest.mark.parametrize(
     ("keys", "said"),
     [
@@ -153,6 +184,11 @@ In all
         ({}, "The report shows how much this site gained by joining. The report stays here."),
         ({}, "No other number leaves."),
         ({"encoding": {"clipping_range": 0.5}}, "Each value is limited to -0.5 to 0.5."),
+        ({"starting_file": FILE}, f"All shared and frozen layers start from the file with the SHA-256 {'5' * 64}."),
+        (
+            {"starting_file": FILE | {"layers": ["body.layer2"]}},
+            f"The layers body.layer2 start from the file with the SHA-256 {'5' * 64}.",
+        ),
     ],
 )
 def test_what_a_plan_decides_is_said_in_words(keys: dict[str, Any], said: str) -> None:

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import hashlib
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-import safetensors.numpy
 
+from host.starting_files import starting_values
 from protos.errors import ConfigurationError
 from protos.plan.initial_values import initial_values
-from protos.plan.manifest import manifest_of
+from protos.plan.manifest import manifest_of, starting_tensors
 from protos.plan.plan import Plan
+from tests.host.starting import random_values, write_starting_file
 from tests.laws.catalogue import rows_at
 from tests.site_agent.trainer.methods.tiny import Federation, tiny_plan
 from tests.site_agent.trainer.sites import make_plan
@@ -104,18 +104,18 @@ def written(folder: Path, text: str) -> Path:
     return path
 
 
-def plan_for(method: dict[str, Any], architecture: dict[str, Any]) -> Plan:
+def plan_for(method: dict[str, Any], architecture: dict[str, Any], **changes: Any) -> Plan:
     """A small plan for the module."""
     return tiny_plan(
         method, architecture=architecture, columns=None, outputs=None,
         schedule={"aggregate": "every-epoch", "epochs": 3, "batches_per_epoch": 3},
-        optimiser={"name": "sgd", "learning_rate": 0.1},
+        optimiser={"name": "sgd", "learning_rate": 0.1}, **changes,
     )  # fmt: skip
 
 
-def federation_of(plan: Plan, module: Path) -> Federation:
+def federation_of(plan: Plan, module: Path, **given: Any) -> Federation:
     """Two sites with the same file."""
-    return Federation(plan, {site: rows_at(site) for site in ("ahus", "berlin")}, own_module=module)
+    return Federation(plan, {site: rows_at(site) for site in ("ahus", "berlin")}, own_module=module, **given)
 
 
 @pytest.mark.parametrize(("method", "architecture", "shared"), SHARED, ids=[one[0]["name"] for one in SHARED])
@@ -204,36 +204,67 @@ def test_buffers_stay_private_unless_the_plan_refuses_them(tmp_path: Path) -> No
     assert "scale.running_mean" not in {tensor.name for tensor in manifest_of(federation.plan).tensors}
 
 
-def values_file(folder: Path, arrays: dict[str, np.ndarray]) -> str:
-    """Values beside the module's file, and their digest."""
-    content = safetensors.numpy.save(arrays)
-    (folder / "own.safetensors").write_bytes(content)
-    (folder / "own.safetensors").chmod(0o600)
-    return hashlib.sha256(content).hexdigest()
+def test_frozen_and_trained_layers_start_from_the_file_that_the_plan_names(tmp_path: Path, module: Path) -> None:
+    """The coordinator and every site start from it; frozen layers keep it, and all others start from the seed."""
+    values = random_values({"trunk.weight": (5, 3), "trunk.bias": (5,), "first.weight": (4, 5), "first.bias": (4,)})
+    named = {"sha256": write_starting_file(tmp_path, values), "layers": ["trunk", "first"]}
+    plan = plan_for({"name": "fedavg"}, LAYERS, starting_file=named)
+    federation = federation_of(plan, module, starts=starting_values(tmp_path, plan))
+    seeded = federation_of(plan_for({"name": "fedavg"}, LAYERS), module).own("ahus")
 
-
-def trunk(**changes: Any) -> dict[str, np.ndarray]:
-    """Pretrained values of the trunk, or others."""
-    generator = np.random.default_rng(9)
-    values = {"trunk.weight": generator.normal(size=(5, 3)), "trunk.bias": generator.normal(size=5)}
-    return {name: np.asarray(one, changes.get("dtype", np.float32)) for name, one in (values | changes).items()
-            if isinstance(one, np.ndarray)}  # fmt: skip
-
-
-def test_frozen_layers_have_the_values_of_the_file_that_the_plan_names(module: Path) -> None:
-    """At every site, from the first round to the last; the trained layers start from the plan's seed as ever."""
-    digest = values_file(module.parent, trunk())
-    federation = federation_of(plan_for({"name": "fedavg"}, LAYERS | {"frozen_values": digest}), module)
-    plain = federation_of(plan_for({"name": "fedavg"}, LAYERS), module)
-
-    starts = [each.own("ahus")["first.weight"] for each in (federation, plain)]
+    first = federation.run.views()["first.weight"].copy()
+    starts = federation.own("ahus")
     for number in range(3):
         federation.round(number)
 
-    np.testing.assert_array_equal(*starts)
+    np.testing.assert_array_equal(first, values["first.weight"])
+    for name in starts:
+        np.testing.assert_array_equal(starts[name], values.get(name, seeded[name]), err_msg=name)
     for site in federation.studies:
-        for name, values in trunk().items():
-            np.testing.assert_array_equal(federation.own(site)[name], values)
+        assert not np.array_equal(federation.own(site)["first.weight"], values["first.weight"])
+        for name in TRUNK:
+            np.testing.assert_array_equal(federation.own(site)[name], values[name])
+
+
+@pytest.mark.parametrize(
+    ("method", "layers", "words"),
+    [
+        ("fedper", ["last"], "shares and freezes no layer last of"),
+        ("fedavg", ["nowhere"], "shares and freezes no layer nowhere of"),
+        ("local", None, None),
+    ],
+)
+def test_a_private_layer_never_starts_from_the_file(method: str, layers: list[str] | None, words: str | None) -> None:
+    """A layer that stays private starts from the site's secret; a plan that names it is refused. Frozen ones may."""
+    plan = plan_for({"name": method}, LAYERS, starting_file={"sha256": "0" * 64, "layers": layers})
+
+    if words is None:
+        assert [tensor.name for tensor in starting_tensors(plan)] == [*TRUNK]
+    else:
+        with pytest.raises(ConfigurationError, match=words):
+            manifest_of(plan)
+
+
+def test_without_the_files_values_nothing_starts(module: Path) -> None:
+    """Neither coordinator nor site takes the seed's values in their place."""
+    plan = plan_for({"name": "fedavg"}, LAYERS, starting_file={"sha256": "0" * 64, "layers": ["first"]})
+
+    with pytest.raises(ValueError, match="starting file, which was not read"):
+        manifest_of(plan).initial_parameters(plan.seed)
+    with pytest.raises(ValueError, match="starting file, which was not read"):
+        federation_of(plan, module)
+
+
+def test_a_buffer_of_integers_cannot_be_frozen(tmp_path: Path) -> None:
+    """It would silently become float32."""
+    text = SOURCE.replace(
+        "self.trunk =", 'self.register_buffer("steps", torch.zeros(2, dtype=torch.int64))\n        self.trunk ='
+    )
+    frozen = {"name": "steps", "shape": [2], "bound": 0.0, "frozen": True}
+    architecture = LAYERS | {"tensors": [*LAYERS["tensors"], frozen]}
+
+    with pytest.raises(ConfigurationError, match=r"freezes steps of the module in .* which has the type torch\.int64"):
+        federation_of(plan_for({"name": "fedavg"}, architecture), written(tmp_path, text))
 
 
 def test_a_missing_frozen_layer_is_reported_as_frozen(tmp_path: Path) -> None:
@@ -242,48 +273,3 @@ def test_a_missing_frozen_layer_is_reported_as_frozen(tmp_path: Path) -> None:
 
     with pytest.raises(ConfigurationError, match=r"no parameter trunk\.weight, which the plan freezes"):
         federation_of(plan_for({"name": "fedavg"}, LAYERS), path)
-
-
-WRONG_VALUES: list[tuple[dict[str, Any], str]] = [
-    ({"trunk.bias": np.zeros(6)}, "in names, in shapes"),
-    ({"more": np.zeros(2)}, "in names, in shapes"),
-    ({"dtype": np.float64}, "in types other than float32"),
-    ({"trunk.bias": np.full(5, np.nan)}, "not finite"),
-    ({"more": np.zeros(1 << 19)}, "is larger than"),
-]
-
-
-@pytest.mark.parametrize(("changes", "words"), WRONG_VALUES)
-def test_a_file_of_values_that_does_not_fit_is_refused(module: Path, changes: dict[str, Any], words: str) -> None:
-    """Also if the plan names this very file; its size is limited by what the plan freezes."""
-    digest = values_file(module.parent, trunk(**changes))
-
-    with pytest.raises(ConfigurationError, match=words):
-        federation_of(plan_for({"name": "fedavg"}, LAYERS | {"frozen_values": digest}), module)
-
-
-def test_another_file_of_values_is_refused(module: Path) -> None:
-    """With both digests; a missing file, one that others can write and one without float32 tensors as well."""
-    digest = values_file(module.parent, trunk())
-    plan = plan_for({"name": "fedavg"}, LAYERS | {"frozen_values": digest})
-    file = module.parent / "own.safetensors"
-
-    file.chmod(0o622)
-    with pytest.raises(ConfigurationError, match="can be written by other accounts"):
-        federation_of(plan, module)
-    file.chmod(0o600)
-    other = values_file(module.parent, trunk(**{"trunk.bias": np.ones(5)}))
-    with pytest.raises(ConfigurationError, match=f"{other}, but the plan names {digest}"):
-        federation_of(plan, module)
-    file.write_bytes(b"no values")
-    noise = hashlib.sha256(b"no values").hexdigest()
-    with pytest.raises(ConfigurationError, match="is not a safetensors file"):
-        federation_of(plan_for({"name": "fedavg"}, LAYERS | {"frozen_values": noise}), module)
-    header = b'{"a":{"dtype":"BF16","shape":[1],"data_offsets":[0,2]}}'
-    file.write_bytes(len(header).to_bytes(8, "little") + header + bytes(2))
-    halves = hashlib.sha256(file.read_bytes()).hexdigest()
-    with pytest.raises(ConfigurationError, match="with float32 tensors"):
-        federation_of(plan_for({"name": "fedavg"}, LAYERS | {"frozen_values": halves}), module)
-    file.unlink()
-    with pytest.raises(ConfigurationError, match="cannot be read"):
-        federation_of(plan, module)

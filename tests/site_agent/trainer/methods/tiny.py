@@ -13,6 +13,7 @@ from coordinator.rounds.phases import Gathering
 from coordinator.rounds.run import new_run, terms_of
 from global_layers.one_process import asked_by
 from protos.plan.exchange import stage_at
+from protos.plan.manifest import manifest_of
 from protos.plan.plan import Plan
 from protos.wire.messages import Stage
 from site_agent.gate.door import Builder
@@ -94,7 +95,8 @@ class Federation:
         self.studies = {
             name: Study(plan, own, seeds=Seeds.published(plan.seed, name), **study) for name, own in given.items()
         }
-        self.run = new_run(plan, terms_of(plan), Gathering(deadline=0.0))
+        manifest = manifest_of(plan, study.get("starts"))
+        self.run = new_run(plan, terms_of(plan), Gathering(deadline=0.0), manifest)
         # Nothing is released here, so no record is written.
         self._builder = Builder(plan, trains=True, smallest_rows=1)
 

@@ -1,0 +1,111 @@
+"""Reads the starting file of a plan: a safetensors file with first values, of which everybody has a copy.
+
+The coordinator, each gate and each trainer read their own copy, so nobody has to believe another program. The rules:
+
+* the file's name is its SHA-256, and the digest of what was read is compared with the plan's before it is parsed;
+* the plan's tensors limit the size, and the size is checked before memory is reserved;
+* names, shapes and float32 are those of the plan, without exception, and every number is finite.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import os
+import stat
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Final, NoReturn
+
+import numpy as np
+
+from protos.errors import ConfigurationError
+from protos.plan.architecture import TensorSpec
+from protos.plan.manifest import Starts, starting_tensors
+from protos.plan.plan import Plan
+
+_LARGEST_HEADER_BYTES: Final = 1 << 20
+_MOST_NAMES: Final = 3  # tensors in one sentence
+_COPY: Final = "Copy the file with the plan's digest to this place."
+_OTHER: Final = "Ask the researcher for a plan and a file that fit."
+
+
+def starting_values(folder: Path, plan: Plan) -> Starts:
+    """Return the values of a plan's starting file by the name of their tensor; none for a plan without such a file.
+
+    Args:
+        folder: with files that are called SHA256.safetensors.
+        plan: its tensors have to be those of the file.
+
+    Raises:
+        ConfigurationError: the file is missing, too large, another one, or does not fit the plan.
+    """
+    if plan.starting_file is None:
+        return {}
+    tensors = starting_tensors(plan)
+    path = folder / f"{plan.starting_file.sha256}.safetensors"
+    content = _read(path, 4 * sum(tensor.number_count for tensor in tensors) + _LARGEST_HEADER_BYTES)
+    found = hashlib.sha256(content).hexdigest()
+    if not hmac.compare_digest(found, plan.starting_file.sha256):
+        _refuse(f"{path} has the SHA-256 {found}. The plan names the starting file {plan.starting_file.sha256}.", _COPY)
+    return _parsed(path, content, tensors)
+
+
+def _read(path: Path, most: int) -> bytes:
+    try:
+        # Opening must not wait, as it would for the other end of a pipe.
+        with os.fdopen(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK), "rb") as file:
+            state = os.fstat(file.fileno())
+            if not stat.S_ISREG(state.st_mode):
+                _refuse(f"The starting file {path} is not a regular file.", _COPY)
+            if state.st_size > most:
+                what = f"The starting file {path} has {state.st_size:,} bytes; the plan's tensors allow {most:,}."
+                _refuse(what, _OTHER)
+            return file.read(most)
+    except OSError as cause:
+        raise ConfigurationError(
+            what=f"The starting file {path} cannot be read: {cause.strerror}.",
+            consequence="The run did not start, and nothing was sent.",
+            remedy=_COPY,
+        ) from cause
+
+
+def _parsed(path: Path, content: bytes, tensors: Iterable[TensorSpec]) -> Starts:
+    import safetensors  # few plans have such a file
+    import safetensors.numpy
+
+    try:
+        arrays = safetensors.numpy.load(content)
+    except (safetensors.SafetensorError, KeyError) as cause:  # KeyError: a type that numpy lacks, such as BF16
+        raise ConfigurationError(
+            what=f"{path} is not a safetensors file with float32 tensors.",
+            consequence="The run did not start, and nothing was sent.",
+            remedy=_OTHER,
+        ) from cause
+    found = {name: (array.dtype.str, array.shape) for name, array in arrays.items()}
+    wanted = {tensor.name: ("<f4", tensor.shape) for tensor in tensors}
+    if found != wanted:
+        differences = [*_differences(found, wanted)]
+        more = f"; and {len(differences) - _MOST_NAMES} more" if len(differences) > _MOST_NAMES else ""
+        _refuse(f"{path} differs from the plan: {'; '.join(differences[:_MOST_NAMES])}{more}.", _OTHER)
+    unusable = [name for name, array in arrays.items() if not np.isfinite(array).all()]
+    if unusable:
+        _refuse(f"{path} has values in {unusable[0]} that are not finite.", _OTHER)
+    return arrays
+
+
+def _differences(
+    found: dict[str, tuple[str, tuple[int, ...]]], wanted: dict[str, tuple[str, tuple[int, ...]]]
+) -> Iterable[str]:
+    for name in sorted(wanted.keys() - found.keys()):
+        yield f"it has no {name}"
+    for name in sorted(found.keys() - wanted.keys()):
+        yield f"the plan starts no {name[:80]!r} from it"
+    for name in sorted(found.keys() & wanted.keys()):
+        if found[name] != wanted[name]:
+            (kind, shape), (_, planned) = found[name], wanted[name]
+            yield f"{name} is {np.dtype(kind)} {shape}, and the plan has float32 {planned}"
+
+
+def _refuse(what: str, remedy: str) -> NoReturn:
+    raise ConfigurationError(what=what, consequence="The run did not start, and nothing was sent.", remedy=remedy)

@@ -1,0 +1,46 @@
+"""How much each site counts in the mean of a round.
+
+Weights have no default, because they decide whose patients matter more. A site's rows travel only inside a sum.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, Self, TypeAlias
+
+from pydantic import Field, model_validator
+
+from protos.numbers.fixed_point import is_power_of_two, round_rows
+from protos.plan.documents import Document
+
+
+class EqualWeights(Document):
+    """Every site counts the same."""
+
+    name: Literal["equal"]
+
+
+class RowWeights(Document):
+    """A site counts by its training rows, on a grid of two significant bits.
+
+    `largest_rows`, a power of two, caps a site's count; the weight is rows over the cap, so the cap
+    should be near the largest site's size. A site with fewer training rows than `fewest_rows` takes no part, so no sum
+    of rows is smaller than that many for each contributor: a site that claims few rows cannot make the others' weights
+    vanish.
+    """
+
+    name: Literal["rows"]
+    largest_rows: int = Field(ge=1, le=1 << 30)
+    fewest_rows: int = Field(default=1, ge=1, le=1 << 30)
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if not is_power_of_two(self.largest_rows):
+            raise ValueError("largest_rows has to be a power of two, so that weights are exact")
+        if self.fewest_rows > self.largest_rows:
+            raise ValueError(f"fewest_rows is {self.fewest_rows}; largest_rows allows {self.largest_rows} at most")
+        if round_rows(self.fewest_rows, self.largest_rows) != self.fewest_rows:
+            raise ValueError("fewest_rows has to have two significant bits, such as 32, 48 or 64")
+        return self
+
+
+Weighting: TypeAlias = Annotated[EqualWeights | RowWeights, Field(discriminator="name")]
