@@ -18,6 +18,12 @@ EVENTS: Final = (
         _NOTHING,
     ),
     Entry("I203", "run_finished", "A run ended. Model and report are in the state folder.", _NOTHING),
+    Entry(
+        "I211",
+        "sweep_decided",
+        "All alternatives of a sweep are complete. `run` has the lowest mean validation loss over all sites.",
+        "Run `site-agent adopt` with this run, if a person agrees.",
+    ),
     Entry("I204", "coordinator_parted", "The coordinator closed the stream. The line has the reason.", _NOTHING),
     Entry(
         "I205",

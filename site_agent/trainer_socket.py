@@ -67,13 +67,17 @@ class Train:
 
 @dataclass(frozen=True, slots=True)
 class Conclude:
-    """To the trainer: the payload is the last aggregate; choose, test, report. The rest as in Train."""
+    """To the trainer: the payload is the last aggregate; choose, test, report. The rest as in Train.
+
+    `alternative` is the chosen one of a sweep, or -1.
+    """
 
     round: int
     layers: str
     best_round: int
     payload: bytes | memoryview = field(repr=False)
     returned_to: int = -1
+    alternative: int = -1
 
 
 @dataclass(frozen=True, slots=True)

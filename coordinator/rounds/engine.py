@@ -46,7 +46,7 @@ from coordinator.rounds.round import advance, begin
 from coordinator.rounds.run import Run, new_run, terms_of
 from coordinator.rounds.run_standing import Around, Contacts, status_facts
 from coordinator.rounds.taken_out import explained, yet_to_tell
-from coordinator.storage.decided_sweeps import sweep_facts
+from coordinator.storage.decided_sweeps import earlier_losses, sweep_facts
 from coordinator.storage.ending import Ending
 from coordinator.storage.journal import Entry
 from coordinator.storage.keeping import Kept
@@ -255,6 +255,7 @@ class Engine:
             self._next_run()
             return
         run = new_run(plan, terms, begin(terms, self._clock()), manifest_of(plan, self._starts(plan)))
+        run.earlier_losses = earlier_losses(self._state, plan)
         echo = partial(self._audit, plan.run_name) if self._audit else None
         kept = Kept(folder, run, clock=self._clock, now=self._now, aside=self._aside, echo=echo)
         if kept.history.is_over:

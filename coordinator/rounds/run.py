@@ -6,6 +6,7 @@ plan and from what earlier rounds have decided.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -31,6 +32,7 @@ from protos.plan.methods import method_names
 from protos.plan.patient_privacy import price_in_words
 from protos.plan.plan import Plan
 from protos.plan.server_rules import Float64, RuleState, apply_rule, begin_rule
+from protos.plan.sweep import chosen_of
 from protos.plan.weighting import RowWeights
 from protos.wire.messages import Finish, KeyAdvert, KeySessionAcknowledgement, Offer, Stage
 from protos.wire.positions import parameters_digest
@@ -63,6 +65,7 @@ class Run:
             control variates, those of the same numbers behind them; what is sent is a view of it
             wherever all layers take part.
         accepted: where the plan lets sites refuse parameters, to what the run then returns.
+        earlier_losses: the lowest losses of a sweep's other alternatives, if this is its last one.
     """
 
     name: str
@@ -76,6 +79,7 @@ class Run:
     running_sum: RunningSum = field(repr=False)
     rule_state: RuleState = field(repr=False)
     accepted: Accepted | None = None
+    earlier_losses: tuple[float, ...] = ()
     rounds_made: int = 0
     times: RoundTimes = field(default_factory=lambda: RoundTimes(time.monotonic), repr=False)
     adverts: dict[str, KeyAdvert] = field(default_factory=dict, repr=False)
@@ -196,7 +200,10 @@ class Run:
         values = self._sent(self.exchanges.result(layers), has_controls=False)
         measured_last = self.rounds_made - 1 - (self.plan.gain == "sums")
         returned_to = self.course.returned_to(self.rounds_made - 1, measured_last)
-        return Finish(self.rounds_made, parameters_digest(values), layers, self.course.best_round, returned_to), values
+        best = math.inf if self.course.best is None else self.course.best[1]
+        chosen = chosen_of([*self.earlier_losses, best]) if self.earlier_losses else None
+        digest = parameters_digest(values)
+        return Finish(self.rounds_made, digest, layers, self.course.best_round, returned_to, chosen), values
 
     def views(self) -> dict[str, Float32]:
         """Return the shared parameters as named arrays that use the run's memory."""

@@ -41,6 +41,18 @@ def sweep_facts(state: Path, plans: Iterable[Plan]) -> Iterator[dict[str, Any]]:
         }
 
 
+def earlier_losses(state: Path, plan: Plan) -> tuple[float, ...]:
+    """Return the lowest losses of all other alternatives, before the last one; empty for any other plan.
+
+    Empty too as long as one of them is not complete, because then nothing can be chosen.
+    """
+    if plan.sweep is None or not plan.sweep.is_last:
+        return ()
+    losses = [_lowest_loss(state / "runs" / each.run_name) for each in plan.alternatives[:-1]]
+    found = tuple(loss for loss in losses if loss is not None)
+    return found if len(found) == len(losses) else ()
+
+
 def _lowest_loss(directory: Path) -> float | None:
     """The lowest loss of a complete run, infinite if no round was measured; None for any other run."""
     try:

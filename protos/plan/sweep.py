@@ -92,6 +92,11 @@ class Sweep(Document):
             found[0][found[1]] = int(value) if value.is_integer() else value
         return other | {"sweep": None}
 
+    @property
+    def is_last(self) -> bool:
+        """Whether this is the last alternative, with whose result the choice is announced."""
+        return self.at == len(self.alternatives) - 1
+
     def text_of(self, number: int) -> str:
         """Return an alternative's keys and values in one line."""
         pairs = zip(self.keys, self.alternatives[number], strict=True)

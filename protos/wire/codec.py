@@ -186,6 +186,7 @@ def encode_coordinator_message(message: CoordinatorMessage | Upkeep) -> bytes:
                     layers=message.layers,
                     best_round=_from_round(message.best_round),
                     returned_to=_from_round(message.returned_to),
+                    alternative=_from_round(message.alternative),
                 )
             )
         case Farewell():
@@ -238,7 +239,8 @@ def decode_coordinator_message(raw: bytes | memoryview) -> CoordinatorMessage | 
         case "finish":
             finish = outer.finish
             best, returned = _to_round(finish.best_round), _to_round(finish.returned_to)
-            return Finish(finish.round, finish.parameters_digest, finish.layers, best, returned)
+            chosen = _to_round(finish.alternative)
+            return Finish(finish.round, finish.parameters_digest, finish.layers, best, returned, chosen)
         case "farewell":
             return Farewell(_enumerated(CoordinatorReason, outer.farewell.reason), outer.farewell.detail)
         case "key_session_open":

@@ -247,13 +247,17 @@ class Chunk:
 
 @dataclass(frozen=True, slots=True)
 class Finish:
-    """The last aggregate follows as chunks; `round` counts the rounds made, all else as in an Offer."""
+    """The last aggregate follows as chunks; `round` counts the rounds made, all else as in an Offer.
+
+    `alternative` is the chosen one of a sweep, after the last of its runs.
+    """
 
     round: int
     parameters_digest: bytes
     layers: bytes = b""
     best_round: int | None = None
     returned_to: int | None = None
+    alternative: int | None = None
 
     def __post_init__(self) -> None:
         _require_position(self.round, 0)
@@ -261,6 +265,7 @@ class Finish:
         _require(len(self.layers) <= _MOST_LAYER_BYTES, "layers of a result")
         _require(self.best_round is None or 0 <= self.best_round < self.round, "best round")
         _require(self.returned_to is None or 0 <= self.returned_to < self.round, "round of the accepted parameters")
+        _require(self.alternative is None or self.alternative >= 0, "alternative of a sweep")
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,6 +30,7 @@ from site_agent.trainer.comparison.scored_rows import scored_rows
 from site_agent.trainer.data.contract import Contract
 from site_agent.trainer.evaluation import HeldOutRows
 from site_agent.trainer.saved_model import versions
+from site_agent.trainer.sweep_choice import choice_in_words
 
 SMALLEST_CELL: Final = 10
 SUPPRESSED: Final = f"fewer than {SMALLEST_CELL}"
@@ -72,6 +73,7 @@ def card_facts(hospital: Hospital, used: ModelInUse) -> dict[str, Json]:
         "question": None if plan.question is None else plan.question.model_dump(mode="json"),
         "architecture": _built_of(used),
         "network_terms": [] if used.model.own or plan.prior else [*network_terms(plan)],
+        "sweep": choice_in_words(hospital.state_path, plan),
         "rounds": plan.rounds,
         "privacy": None if plan.privacy is None else price_in_words(plan.privacy, plan.private_sums),
         "sites": len(names),
@@ -200,7 +202,8 @@ def card_markdown(facts: Mapping[str, Any]) -> str:
 def _rounds(facts: Mapping[str, Any]) -> str:
     if facts["model"] != FEDERATED:
         return "none: no other hospital's patients took part in this model"
-    return f"{facts['rounds']}; the model after round {facts['checkpoint_round']} was kept"
+    swept = f". {facts['sweep']}" if facts["sweep"] else ""
+    return f"{facts['rounds']}; the model after round {facts['checkpoint_round']} was kept{swept}"
 
 
 def _asked(facts: Mapping[str, Any]) -> list[str]:

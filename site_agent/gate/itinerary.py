@@ -8,7 +8,8 @@ The rules, beside those of the plan (protos/plan/exchange.py):
   the values that the plan gives; this site computes them itself and refuses any others;
 * stages only advance, and no second round only measures the same;
 * the layers that PLayer-FL's probe has chosen stay the chosen ones to the end;
-* a result comes after the last round, which the plan fixes unless training may end early.
+* a result comes after the last round, which the plan fixes unless training may end early;
+* only the last alternative of a sweep ends with a choice, which is one of the alternatives.
 """
 
 from __future__ import annotations
@@ -103,6 +104,9 @@ class Itinerary:
         self._check_layers(None, finish.layers)
         self._check_best(finish.best_round)
         self._check_return(finish.returned_to)
+        sweep, chosen = self._plan.sweep, finish.alternative
+        if chosen is not None and (sweep is None or not sweep.is_last or chosen >= len(sweep.alternatives)):
+            raise MalformedMessage("a choice among alternatives that the plan does not have")
         return self._exchanges.result(finish.layers)
 
     def _check_stage(self, offer: Offer) -> None:

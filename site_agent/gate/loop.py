@@ -244,7 +244,7 @@ class SiteGate:
                 self._standing.built()
                 await self._running().built(contribution)
             case Concluded(rounds=rounds):
-                self._standing.concluded()
+                self._standing.concluded(self._running().chosen)
                 await self._running().concluded(rounds)
             case Adopted() if self._rounds is not None:
                 self._rounds.follow(self._hospital.policy)

@@ -120,23 +120,31 @@ class Rounds:
         self._offer: Offer | None = None
         self._bind: Bind | None = None
         self._exchange: Exchange | None = None  # of what was offered last
+        self._is_concluded, self._result_sha256 = False, ""
         self._position = b""  # of what was downloaded whole last
         self._vector: npt.NDArray[np.float32] = np.empty(0, np.float32)
-        self._asked_resample, self._upload_number = 0, 0
+        self._asked_resample, self._upload_number, self._log = 0, 0, structlog.get_logger()
         self._contribution: Contribution | None = None
         made = (*released, *self._spent.beyond(released))
         self._itinerary = Itinerary(run, plan, manifest, made, only_receives=self._receives)
-        self._is_concluded, self._result_sha256 = False, ""
+        self._alternative: int | None = None  # what a sweep chose
         self._saved = {state.round: state for state in saved}
         self.next_round: int | None = None if saved else 0
         self._return: tuple[int, int | None] | None = None  # the newest rollback that is on record
         self._upload: asyncio.Task[None] | None = None
-        self._log = structlog.get_logger()
 
     @property
     def key_session(self) -> int:
         """The key session whose masking keys this site has; 0 for none."""
         return self._masking.key_session if self._masking else 0
+
+    @property
+    def chosen(self) -> tuple[str, str] | None:
+        """The run that a sweep chose, and its values, once this is known."""
+        sweep, number = self.plan.sweep, self._alternative
+        if sweep is None or number is None:
+            return None
+        return self.plan.alternatives[number].run_name, sweep.text_of(number)
 
     @property
     def _receives(self) -> bool:
@@ -213,6 +221,9 @@ class Rounds:
             self._gate.finish()
         self._audit.write("run_finished", run=self.run, rounds=rounds, parameters_sha256=self._result_sha256)
         self._log.info("run_finished", run=self.run)
+        if (chosen := self.chosen) is not None:
+            self._audit.write("sweep_decided", run=self.run, chosen=chosen[0], values=chosen[1])
+            self._log.info("sweep_decided", run=chosen[0], values=chosen[1])
         await self._around.send(Done(self.run))
 
     async def _begin_download(self, message: Offer | Finish) -> None:
@@ -371,7 +382,10 @@ class Rounds:
             self._result_sha256 = hashlib.sha256(vector.view(np.uint8).data).hexdigest()
             self._note_return(message)
             returned = -1 if message.returned_to is None else message.returned_to
-            question = Conclude(message.round, message.layers.hex(), best, vector.view(np.uint8).data, returned)
+            self._alternative = message.alternative
+            chosen = -1 if message.alternative is None else message.alternative
+            payload = vector.view(np.uint8).data
+            question = Conclude(message.round, message.layers.hex(), best, payload, returned, chosen)
             self._around.spawn(self._conclude(question))
 
     async def _conclude(self, question: Conclude) -> None:

@@ -64,6 +64,7 @@ class Standing:
         self.concluding_since: datetime | None = None
         self.contributed_at: datetime | None = None
         self.mishap: Mishap | None = None
+        self.chosen: tuple[str, str] | None = None  # the run of the newest sweep, and its values
         self.may_read_patients: bool | None = None  # whether the kernel would let this process open the table
 
     def began_run(self, run: str, rounds: int) -> None:
@@ -132,9 +133,9 @@ class Standing:
         """Record that a contribution is ready."""
         self.phase = "ready" if self.phase == "training" else self.phase
 
-    def concluded(self) -> None:
-        """Record that the run is over for this site."""
-        self.phase = "finished"
+    def concluded(self, chosen: tuple[str, str] | None) -> None:
+        """Record that the run is over for this site, and which run of a sweep was chosen with it, if any."""
+        self.phase, self.chosen = "finished", chosen or self.chosen
 
     @asynccontextmanager
     async def asking(self, question: str) -> AsyncIterator[None]:
@@ -168,6 +169,7 @@ class Standing:
             "ends": _iso(self._ends()),
             "concluding_since": _iso(self.concluding_since) if self.phase == "concluding" else None,
             "contributed_at": _iso(self.contributed_at),
+            "sweep": self.chosen and {"chosen": self.chosen[0], "values": self.chosen[1]},
             "trainer": self.trainer,
             "agent_may_read_patients": self.may_read_patients,
             "last_error": mishap and {"at": _iso(mishap.at), "identifier": mishap.identifier, "what": mishap.what},

@@ -40,6 +40,7 @@ from site_agent.trainer.answered_rounds import AnsweredRounds
 from site_agent.trainer.arithmetic import prepare_arithmetic
 from site_agent.trainer.failures import ModuleDiffers, NetworkDiffers, StateLost, TooFewRows, TrainingDiverged
 from site_agent.trainer.pulse import PULSE
+from site_agent.trainer.sweep_choice import keep_choice
 from site_agent.trainer.trainer_files import site_secret
 from site_agent.trainer_socket import (
     Agreed,
@@ -281,6 +282,8 @@ class Worker:
         if asked.round != study.plan.rounds and not study.plan.may_end_early:
             raise MalformedMessage("a result before the last round")
         self._concluded(asked, _numbers(question.payload))
+        if question.alternative >= 0:
+            keep_choice(self._state, study.plan, question.alternative)
         self._study = None
         return Agreed()
 

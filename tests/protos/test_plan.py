@@ -77,6 +77,7 @@ OTHER_VALUES |= {
     "unused_columns": ["chol"],
 }
 IMAGES = {"name": "convolutional", "image": {"height": 4, "width": 6}, "blocks": [2]}
+OTHER_VALUES |= {"starting_file": {"sha256": "0" * 64}}
 OTHER_VALUES |= {"augmentation": [{"name": "flip"}]}
 COMPANIONS |= {"augmentation": {"method": {"name": "local"}, "architecture": IMAGES}}
 OTHER_VALUES |= {"columns": ["age", "chol"], "outputs": 3, "two_sites": "each-sees-the-other"}

@@ -47,3 +47,9 @@ def test_the_alternative_with_the_lowest_summed_loss_is_chosen(tmp_path: Path) -
     for name in federation.names:
         ended = [facts["run"] for facts in federation.audit(name) if facts["event"] == "run_finished"]
         assert ended == [slow.run_name, fast.run_name]
+        chosen = [facts["chosen"] for facts in federation.audit(name) if facts["event"] == "sweep_decided"]
+        assert chosen == [fast.run_name]
+        (logged,) = [line for line in federation.log(name).read_text().splitlines() if "sweep_decided" in line]
+        assert fast.run_name in logged
+        words = finished("site-agent", "report", "--config", federation.config(name), "--run", slow.run_name).stdout
+        assert f"The run {fast.run_name} has the lowest validation loss over all sites" in words

@@ -52,6 +52,7 @@ from site_agent.trainer.data.splits import Rows
 from site_agent.trainer.data.tables import Numbers, Table
 from site_agent.trainer.evaluation import HeldOutRows, Scores
 from site_agent.trainer.saved_model import SavedModel, latest_run, load_model
+from site_agent.trainer.sweep_choice import choice_in_words
 
 FEWEST_FOR_CALIBRATION: Final = 100
 FEWEST_TO_CHOOSE: Final = 30
@@ -111,6 +112,7 @@ def site_facts(
     facts["class_names"] = list(kept.test.classes)
     facts["unit"] = kept.test.unit
     facts["runs_tested_on_these_rows"] = runs_on_the_same_rows(hospital.state_path, kept.dataset)
+    facts["sweep"] = choice_in_words(hospital.state_path, model.plan)
     facts["in_use"] = _in_use(hospital.state_path, name)
     facts["shown_models"] = _shown_models(hospital.state_path, name, facts)
     facts["warnings"] = [

@@ -79,6 +79,7 @@ def report_page(facts: Facts) -> str:
         paragraph(facts["gain"]["sentence"], "lead"),
         *([paragraph(facts["prior"]["sentence"])] if "prior" in facts else []),
         *([paragraph(facts["recommendation"]["sentence"])] if facts.get("recommendation") else []),
+        *([paragraph(facts["sweep"])] if facts.get("sweep") else []),
         paragraph(facts["in_use"]),
         *(paragraph(text, "warning") for text in facts["warnings"]),
         paragraph(
@@ -241,6 +242,8 @@ def report_lines(facts: Facts) -> Iterator[str]:
         yield f"  {NAMES.get(name, name):<34}{_figure(one['metrics'][metric], one['intervals'][metric])}"
     if facts.get("recommendation"):
         yield facts["recommendation"]["sentence"]
+    if facts.get("sweep"):
+        yield facts["sweep"]
     yield facts["in_use"]
     yield checkpoint_sentence(facts[FEDERATED]["checkpoint"], facts["rows"]["validation"])
 

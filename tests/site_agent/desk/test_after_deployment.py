@@ -17,6 +17,7 @@ from protos.errors import ConfigurationError, DataError, UsageError
 from protos.plan.augmentation import Flip
 from protos.plan.patient_privacy import Privacy
 from protos.plan.plan import StartingFile
+from protos.plan.sweep import Sweep
 from site_agent.desk.drafting.column_draft import rounded_range
 from site_agent.desk.model_card import SUPPRESSED, SUPPRESSED_CLASS, by_class, card_facts, card_markdown
 from site_agent.desk.plan_review import network_terms
@@ -38,6 +39,7 @@ from site_agent.trainer.comparison.calibration import recalibration
 from site_agent.trainer.comparison.gain import FEDERATED
 from site_agent.trainer.data.column_profile import rounded_outward
 from site_agent.trainer.evaluation import HeldOutRows
+from site_agent.trainer.sweep_choice import keep_choice
 from tests.site_agent.trainer.after_a_run import RUN, site_after_run
 
 
@@ -233,6 +235,21 @@ def test_a_card_names_starting_file_frozen_layers_and_changed_images(hospital: H
     assert "SHA-256 5555" in text
     assert "mirrored across" in text
     assert "SHA-256 5555" not in card_markdown(card_facts(hospital, used))
+
+
+def test_a_card_names_what_a_sweep_chose(hospital: Hospital) -> None:
+    """Its own run or another one, in the words of the report; a card without a sweep has no such line."""
+    used = model_in_use(hospital.state_path, RUN)
+    plan = used.model.plan
+    values = ((plan.optimiser.learning_rate,), (0.5,))
+    sweep = Sweep(keys=("optimiser.learning_rate",), alternatives=values, at=1)
+    other = replace(used.model, plan=plan.model_copy(update={"sweep": sweep}))
+    keep_choice(hospital.state_path, other.plan, 1)
+
+    text = card_markdown(card_facts(hospital, replace(used, model=other)))
+
+    assert "It has the lowest validation loss over all sites (optimiser.learning_rate 0.5)." in text
+    assert "sweep" not in card_markdown(card_facts(hospital, used))
 
 
 def test_the_cards_evidence_is_that_of_a_log_of_many_files(hospital: Hospital) -> None:
