@@ -45,11 +45,13 @@ from protos.plan.networks.network_tensors import (
     listed_tensors,
 )
 from protos.plan.networks.transformer_networks import FeatureTokensNetwork, feature_tokens_body, feature_tokens_tensors
+from protos.plan.networks.u_networks import UNetNetwork, u_net_body, u_net_tensors
 
 __all__ = [
     "LARGEST_DIMENSION", "LARGEST_NUMBER_COUNT", "TENSOR_NAME", "Architecture", "ColumnsNetwork", "Constant",
     "ConvolutionalNetwork", "DenseNetwork", "FeatureTokensNetwork", "FromFile", "GlobalLayersNetwork", "Initial",
-    "NamedTensor", "NamedTensors", "ParallelConvolutionalNetwork", "ParallelNetwork", "Part", "TensorSpec", "Uniform",
+    "NamedTensor", "NamedTensors", "ParallelConvolutionalNetwork", "ParallelNetwork", "Part", "TensorSpec",
+    "UNetNetwork", "Uniform",
     "body_tensors", "network_tensors",
 ]  # fmt: skip
 
@@ -63,6 +65,7 @@ Architecture = Annotated[
     | FeatureTokensNetwork
     | ConvolutionalNetwork
     | ParallelConvolutionalNetwork
+    | UNetNetwork
     | NamedTensors,
     Field(discriminator="name"),
 ]
@@ -103,6 +106,8 @@ def network_tensors(
             return _checked(convolutional_tensors(architecture, outputs))
         case ParallelConvolutionalNetwork():
             return _checked(parallel_convolutional_tensors(architecture, outputs))
+        case UNetNetwork():
+            return _checked(u_net_tensors(architecture))
         case NamedTensors():
             return _checked(listed_tensors(architecture))
         case _:
@@ -126,6 +131,8 @@ def body_tensors(architecture: Architecture) -> tuple[TensorSpec, ...]:
             return _checked(feature_tokens_body(architecture))
         case ConvolutionalNetwork():
             return _checked(convolutional_body(architecture))
+        case UNetNetwork():
+            return _checked(u_net_body(architecture))
         case NamedTensors():
             return _checked(tensor for tensor in listed_tensors(architecture) if tensor.part == Part.BODY)
         case _:

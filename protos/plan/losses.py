@@ -1,7 +1,7 @@
 """Loss functions that a plan can name for a site's network.
 
 Which function that is follows from the site's own target (its data contract), so the plan does not
-repeat it: binary cross-entropy, cross-entropy over several classes, or squared error.
+repeat it: binary cross-entropy, cross-entropy over several classes, squared error, or soft Dice with cross-entropy.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ ClassWeights: TypeAlias = (
 
 
 class TaskDefault(Document):
-    """Cross-entropy for classes, squared error for numbers."""
+    """Cross-entropy for classes, squared error for numbers, soft Dice and cross-entropy for masks."""
 
     name: Literal["task-default"]
     class_weights: ClassWeights = "none"

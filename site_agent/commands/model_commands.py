@@ -33,7 +33,7 @@ def predict(path: Path, table: Path, output: Path, run_name: str | None) -> None
     """Apply the model in use to new rows. Nothing leaves this computer.
 
     The input is CSV, Parquet or the format of the contract. The output is CSV, or Parquet if its name ends with
-    .parquet. The exit status is 78 if no row was predicted.
+    .parquet. Masks are written to a new folder beside the output. The exit status is 78 if no row was predicted.
 
     Example: site-agent predict --config hospital.yaml --input new.csv --output predictions.csv
     """

@@ -142,7 +142,7 @@ def by_class(rows: HeldOutRows) -> dict[str, Json]:
 
     The classes of several are codes of the hospital's table, so they are numbered instead.
     """
-    if rows.task == "regression":
+    if not rows.classes:
         return {}
     counts = np.bincount(rows.labels, minlength=len(rows.classes))
     is_small, shown = bool((counts < SMALLEST_CELL).any()), _shown_classes(rows)

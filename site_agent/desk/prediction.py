@@ -10,6 +10,7 @@ probabilities are mapped. The rules:
 * columns that the contract ignores or does not name are copied to the output as they are, and never read;
 * the output is whole or not there at all, readable by its owner only, and replaces an earlier one;
   it never replaces this site's table, its contract, or the table that is read;
+* masks lie in a new folder beside the output, and no earlier folder is changed;
 * a patient's identifier that a spreadsheet would take for a formula gets an apostrophe in front;
 * a row whose prediction is no finite number stops everything: nobody acts on half a table.
 
@@ -29,6 +30,7 @@ import numpy as np
 import numpy.typing as npt
 
 from protos.errors import DataError, UsageError
+from site_agent.desk.predicted_masks import MASK_COLUMNS, check_mask_folder, write_masks
 from site_agent.desk.result_files import check_place, write_result
 from site_agent.desk.use.model_in_use import ModelInUse, model_in_use
 from site_agent.desk.use.new_rows import NewRows, read_new_rows, require_columns
@@ -69,8 +71,9 @@ def predict_table(hospital: Hospital, table: Path, output: Path, run: str | None
     The first column is the patient's identifier, where the contract declares one and the table has it,
     otherwise `row`, counted from 1 over the table's patients. Then follow the columns that nobody reads, as they are,
     and `probability` (of the positive class), or one `probability_CODE` per class and `predicted`, or `prediction` in
-    the target's own unit. The last column, `abstained_because`, says why nothing was predicted, and is empty otherwise.
-    Numbers have all their digits: read back, they are the same floats.
+    the target's own unit. For masks `mask` has the path of a PNG file from the output's folder, and `mask_share` the
+    share of the pixels inside. The last column, `abstained_because`, says why nothing was predicted, and is empty
+    otherwise. Numbers have all their digits: read back, they are the same floats.
 
     Args:
         hospital: this site.
@@ -85,10 +88,12 @@ def predict_table(hospital: Hospital, table: Path, output: Path, run: str | None
     _check_name(output)
     used = model_in_use(hospital.state_path, run)
     model = used.model
+    if model.preprocessing.contract.mask is not None:
+        check_mask_folder(output)
     new = read_new_rows(table, model.preprocessing.contract, model.profile)
     require_columns(new)
     scores = scores_of_new_rows(hospital, used, new)
-    lines = _lines(model.preprocessing.contract, new, scores)
+    lines = _lines(model.preprocessing.contract, new, scores, output)
     write_result(output, _as_parquet(lines) if output.suffix.lower() in _PARQUET else _as_text(lines))
     why = tuple(one.line for one in new.left_out)
     return Predicted(new.table.rows, new.table.rows - len(new.usable), why, used.title, used.notices)
@@ -157,7 +162,9 @@ def outcomes_of_new_rows(used: ModelInUse, new: NewRows) -> HeldOutRows | None:
     )
 
 
-def _lines(contract: Contract, new: NewRows, scores: npt.NDArray[np.float64]) -> list[list[str | float | None]]:
+def _lines(
+    contract: Contract, new: NewRows, scores: npt.NDArray[np.float64], output: Path
+) -> list[list[str | float | None]]:
     """The names of the columns, then a line for each row, without predictions where the model abstains."""
     columns, table = _columns(contract), new.table
     named = contract.patient if table.patients is not None else None
@@ -165,7 +172,9 @@ def _lines(contract: Contract, new: NewRows, scores: npt.NDArray[np.float64]) ->
     # A patient column that is called like one of ours would make two columns of one name.
     head: list[str | float | None] = ["patient" if first in (*columns, _ABSTAINED) else harmless(first)]
     _check_names(new, [*map(str, head), *columns, _ABSTAINED])
-    cells, others = _cells(contract, scores), list(new.others.values())
+    others = list(new.others.values())
+    mask = contract.mask
+    cells = _cells(contract, scores) if mask is None else write_masks(output, mask.image, new.usable, scores >= 0.5)
     lines = [[*head, *new.others, *columns, _ABSTAINED]]
     for number, reason in enumerate(new.reasons):
         who: str | float = number + 1 if table.patients is None else table.patients[number]
@@ -221,6 +230,8 @@ def _columns(contract: Contract) -> list[str]:
             return [*(f"probability_{code}" for code in contract.target.classes), "predicted"]
         case "regression":
             return ["prediction"]
+        case "segmentation":
+            return [*MASK_COLUMNS]
         case _ as task:
             assert_never(task)
 

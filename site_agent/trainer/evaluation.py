@@ -2,7 +2,8 @@
 
 A metric that is undefined, such as AUROC where the test rows are all of one class, is None: never a
 NaN, never a 0.5 that somebody would average. Differs from the authors' experiment, which cut the
-logit at 0.5: here the probability is cut at 0.5. How certain the metrics are, and how two models compare
+logit at 0.5: here the probability is cut at 0.5. Of a mask each image has one score, its Dice, so that no pixel of a
+patient is kept. How certain the metrics are, and how two models compare
 on the same rows, is said in the package `comparison`.
 """
 
@@ -56,8 +57,9 @@ class HeldOutRows:
 
     Attributes:
         task: what is predicted.
-        targets: shape (rows,): 0 and 1, indices of `classes`, or numbers in the target's own unit.
-        classes: their names by index; empty for regression.
+        targets: shape (rows,): 0 and 1, indices of `classes`, numbers in the target's own unit, or the share of the
+            pixels that the mask covers.
+        classes: their names by index; empty for regression and segmentation.
         patients: int64 of shape (rows,), equal for rows of one patient; None where every row is its own.
         unit: of a regression's target, where the contract names it.
     """
@@ -99,17 +101,17 @@ def probabilities(task: Task, outputs: npt.NDArray[np.generic]) -> Scores:
     """Return a network's outputs as probabilities, float64, stable for outputs of any size.
 
     Args:
-        task: binary outputs have shape (rows,) or (rows, 1), multi-class (rows, classes); a
-            regression's outputs are numbers already and only flattened.
+        task: binary outputs have shape (rows,) or (rows, 1), multi-class (rows, classes), those of masks
+            (rows, pixels); a regression's outputs are numbers already and only flattened.
         outputs: logits, or the regression's numbers.
 
     Returns:
-        shape (rows,), or (rows, classes) for multi-class.
+        shape (rows,), (rows, classes) for multi-class, or (rows, pixels) for masks.
     """
     values = outputs.astype(np.float64)
     match task:
-        case "binary":
-            logits = values.reshape(len(values))
+        case "binary" | "segmentation":
+            logits = values if task == "segmentation" else values.reshape(len(values))
             # The exponent is never positive, so nothing overflows.
             small = np.exp(-np.abs(logits))
             return np.asarray(np.where(logits >= 0, 1.0, small) / (1.0 + small))
@@ -130,15 +132,48 @@ def scores_of(preprocessing: Preprocessing, outputs: npt.NDArray[np.generic]) ->
         outputs: shape (rows, outputs); a regression's are z-scores.
 
     Returns:
-        float64 of shape (rows,), or (rows, classes) for multi-class.
+        float64 of shape (rows,), (rows, classes) for multi-class, or (rows, pixels) for masks.
     """
     task = preprocessing.contract.target.task
     scores = probabilities(task, outputs)
     return preprocessing.in_target_units(scores) if task == "regression" else scores
 
 
+def judged(preprocessing: Preprocessing, outputs: npt.NDArray[np.generic], targets: Targets) -> Scores:
+    """Return a network's outputs for held-out rows as `measure` takes them: `scores_of`, or of masks the Dice.
+
+    Args:
+        preprocessing: what the site's rows were encoded with.
+        outputs: shape (rows, outputs).
+        targets: encoded, of the same rows.
+    """
+    if preprocessing.contract.target.task == "segmentation":
+        return dice_of_images(targets, outputs.astype(np.float32) >= 0)  # a logit of 0 is a probability of 0.5
+    return scores_of(preprocessing, outputs)
+
+
+def dice_of_images(masks: npt.NDArray[np.generic], predicted: npt.NDArray[np.bool_]) -> Scores:
+    """Return the Dice coefficient of each image: twice the common pixels over the pixels of both masks.
+
+    Source: Dice 1945. An image without the structure in which none is predicted has 1, as the prediction is right.
+
+    Args:
+        masks: 0 and 1, shape (rows, pixels).
+        predicted: a pixel belongs to the structure if its probability is at least 0.5; of the same shape.
+
+    Returns:
+        float64 of shape (rows,), from 0 to 1.
+    """
+    is_inside = masks.astype(bool)
+    both = is_inside.sum(axis=1) + predicted.sum(axis=1)
+    common = (is_inside & predicted).sum(axis=1)
+    return np.where(both > 0, 2.0 * common / np.maximum(both, 1), 1.0)
+
+
 def targets_of(preprocessing: Preprocessing, targets: Targets) -> Targets:
-    """Return encoded targets of shape (rows,) for `measure`. Regression targets have their own unit."""
+    """Return encoded targets as shape (rows,) for `measure`: regression in its own unit, of masks the share covered."""
+    if preprocessing.contract.target.task == "segmentation":
+        return np.asarray(targets.mean(axis=1), dtype=np.float64)
     is_number = preprocessing.contract.target.task == "regression"
     return preprocessing.in_target_units(targets.astype(np.float64)) if is_number else targets
 
@@ -167,7 +202,8 @@ def measure(task: Task, targets: npt.NDArray[np.generic], scores: Scores, classe
     Args:
         task: what is predicted.
         targets: shape (rows,): 0 and 1, indices of `classes`, or numbers in the target's unit.
-        scores: probabilities as `probabilities` gives them, or numbers in the target's unit; finite.
+        scores: probabilities as `probabilities` gives them, numbers in the target's unit, or of masks the Dice of each
+            image as `judged` gives it; finite.
         classes: the names of the classes, by index; their number matters here.
 
     Returns:
@@ -175,7 +211,7 @@ def measure(task: Task, targets: npt.NDArray[np.generic], scores: Scores, classe
         macro_f1, a probability of at least 0.5 (or the largest) deciding; brier and log_loss as the
         means of `brier_of_rows` and `log_loss_of_rows`. With several classes auroc and auprc are one
         against the rest; all means over classes are over those present in `targets`. Regression:
-        rmse, mae, r2.
+        rmse, mae, r2. Segmentation: dice, the mean over images.
     """
     if not len(targets) or len(targets) != len(scores) or not np.isfinite(scores).all():
         raise ValueError("as many finite scores as targets are needed, and at least one")
@@ -186,6 +222,8 @@ def measure(task: Task, targets: npt.NDArray[np.generic], scores: Scores, classe
             return _measure_classes(targets.astype(np.int64), scores)
         case "regression":
             return _measure_numbers(targets.astype(np.float64), scores)
+        case "segmentation":
+            return {"dice": float(scores.mean())}
         case _:
             assert_never(task)
 

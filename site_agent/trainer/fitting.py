@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 
 from protos.errors import ConfigurationError, OperatorError
-from protos.plan.architecture import ConvolutionalNetwork, ParallelConvolutionalNetwork
+from protos.plan.architecture import ConvolutionalNetwork, ParallelConvolutionalNetwork, UNetNetwork
 from protos.plan.plan import Plan
 from site_agent.trainer.data.dataset import Dataset, check_columns, input_columns
 from site_agent.trainer.training.batches import check_batches
@@ -27,6 +27,7 @@ def check_fit(plan: Plan, dataset: Dataset, site: str) -> None:
     checks: tuple[Callable[[], None], ...] = (
         lambda: _check_outputs(plan, dataset),
         lambda: _check_images(plan, dataset),
+        lambda: _check_masks(plan, dataset),
         lambda: check_columns(dataset.columns, (*input_columns(plan, dataset.columns)[0], *plan.unused_columns)),
         lambda: _check_recorded(plan, dataset, site),
         lambda: _check_private(plan, dataset),
@@ -80,7 +81,8 @@ def _check_recorded(plan: Plan, dataset: Dataset, site: str) -> None:
 def _check_images(plan: Plan, dataset: Dataset) -> None:
     """A network of images reads them as its plan says, and nothing else."""
     network = plan.architecture
-    if not isinstance(network, ConvolutionalNetwork | ParallelConvolutionalNetwork) or network.image == dataset.image:
+    readers = ConvolutionalNetwork | ParallelConvolutionalNetwork | UNetNetwork
+    if not isinstance(network, readers) or network.image == dataset.image:
         return
     own = "a table without images" if dataset.image is None else f"images of {dataset.image}"
     raise ConfigurationError(
@@ -88,6 +90,24 @@ def _check_images(plan: Plan, dataset: Dataset) -> None:
         consequence="Nothing was trained and nothing left this site.",
         remedy="Declare images of the plan's size in the contract, or ask the researcher for a plan that fits.",
     )
+
+
+def _check_masks(plan: Plan, dataset: Dataset) -> None:
+    """A U-Net draws masks, and no other network and no baseline does."""
+    draws, is_mask = isinstance(plan.architecture, UNetNetwork), dataset.task == "segmentation"
+    if draws != is_mask:
+        own = "a mask" if is_mask else "no mask"
+        raise ConfigurationError(
+            what=f"The plan's network is {plan.architecture.name}, and this site's outcome is {own}.",
+            consequence="Nothing was trained and nothing left this site.",
+            remedy="Use the network u-net for a target of the task segmentation, and for no other task.",
+        )
+    if is_mask and plan.expert is not None:
+        raise ConfigurationError(
+            what="The plan has the key expert, and this site's outcome is a mask. No baseline draws masks.",
+            consequence="Nothing was trained and nothing left this site.",
+            remedy="Ask the researcher for a plan without the key expert.",
+        )
 
 
 def _check_outputs(plan: Plan, dataset: Dataset) -> None:

@@ -112,13 +112,13 @@ def _children(nodes: _Nodes) -> npt.NDArray[np.int64]:
 
 
 def on_bounded_scale(task: Task, answers: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    """Return shares (rows, outputs) as bounded logits or logarithms. A regression's numbers are unchanged."""
+    """Return shares (rows, outputs) as bounded logits or logarithms. Other numbers are unchanged."""
     match task:
         case "binary":
             return np.asarray(np.log((answers + _DISTANCE) / (1.0 - answers + _DISTANCE)))
         case "multi-class":
             return np.asarray(np.log((answers + _DISTANCE) / (1.0 + answers.shape[1] * _DISTANCE)))
-        case "regression":
+        case "regression" | "segmentation":
             return answers
         case _:
             assert_never(task)

@@ -23,7 +23,7 @@ from site_agent.trainer.choice import Choice
 from site_agent.trainer.comparison.gain import headline_metric
 from site_agent.trainer.data.dataset import Dataset
 from site_agent.trainer.data.preprocessing import Preprocessing
-from site_agent.trainer.evaluation import HeldOutRows, scores_of, validation_rows
+from site_agent.trainer.evaluation import HeldOutRows, judged, validation_rows
 from site_agent.trainer.live_page import live_path
 from site_agent.trainer.site_training import SiteTraining
 from site_agent.trainer.training.batches import Rows
@@ -45,6 +45,7 @@ class LiveCurves:
         """`state` is the site's folder; `clock` gives monotonic seconds."""
         self._path, self._clock, self._preprocessing = live_path(state, run), clock, preprocessing
         self._rows: HeldOutRows = validation_rows(dataset, preprocessing)
+        self._targets = dataset.validation.targets
         self._metric = headline_metric(dataset.task)
         self._facts: dict[str, Any] = {"run": run, "metric": self._metric, "training": [], "values": []}
         self._began: float | None = None
@@ -75,7 +76,8 @@ class LiveCurves:
         outputs = predict(flat, training.rows.validation.features)
         value = None
         if np.isfinite(outputs).all():
-            value = self._rows.evaluate(scores_of(self._preprocessing, outputs)).metrics[self._metric]
+            scores = judged(self._preprocessing, outputs, self._targets)
+            value = self._rows.evaluate(scores).metrics[self._metric]
         self._keep("values", number, math.nan if value is None else value)
         self._write(self._facts | {"validation": losses, "measured": len(choice.curve)})
         self._spent_seconds += self._clock() - began

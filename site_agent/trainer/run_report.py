@@ -26,7 +26,7 @@ from site_agent.trainer.comparison.recommendation import recommend
 from site_agent.trainer.comparison.scored_rows import ScoredRows, keep_scored_rows
 from site_agent.trainer.data.dataset import Dataset
 from site_agent.trainer.data.preprocessing import Preprocessing
-from site_agent.trainer.evaluation import Scores, held_out_rows, scores_of, validation_rows
+from site_agent.trainer.evaluation import Scores, held_out_rows, judged, scores_of, validation_rows
 from site_agent.trainer.network_baselines import train_alone, train_placebo
 from site_agent.trainer.prior.prior_study import PriorStudy
 from site_agent.trainer.saved_model import SavedModel, save_model, versions
@@ -64,12 +64,12 @@ def make_report(hospital: Hospital, study: Study, preprocessing: Preprocessing, 
     rows, facts = held_out_rows(study.own, preprocessing), facts_of(hospital, study, run)
     if study.plan.privacy is not None:
         facts["privacy"] = promise_facts(study.plan.privacy, has_patients=study.own.training_patients is not None)
-    models, choices = {FEDERATED: scores_of(preprocessing, outcome.test_outputs)}, {FEDERATED: outcome.choice}
+    validated, tested = _judged(study, preprocessing, outcome)
+    models, validation, choices = {FEDERATED: tested}, {FEDERATED: validated}, {FEDERATED: outcome.choice}
     metrics = rows.evaluate(models[FEDERATED]).metrics
     reached: dict[str, Json] = {FEDERATED: {"metrics": dict(metrics), "checkpoint": outcome.choice}}
     saved = _saved(study, preprocessing, outcome, facts | reached)
     save_model(hospital.state_path, run, saved)
-    validation = {FEDERATED: scores_of(preprocessing, outcome.validation_outputs)}
     if soft_targets is not None:
         models["expert"], facts["expert"] = scores_of(preprocessing, soft_targets.test), soft_targets.fitted.evidence
     reason = "this site did not train alone"
@@ -78,15 +78,15 @@ def make_report(hospital: Hospital, study: Study, preprocessing: Preprocessing, 
         facts[SILOED] = {"metrics": dict.fromkeys(metrics)}
         alone = train_alone(study)
         if alone is not None:
-            models[SILOED], choices[SILOED] = scores_of(preprocessing, alone.test_outputs), alone.choice
-            validation[SILOED] = scores_of(preprocessing, alone.validation_outputs)
+            validation[SILOED], models[SILOED] = _judged(study, preprocessing, alone)
+            choices[SILOED] = alone.choice
             # Alone it reads the site's own columns, unless it tells the shared ones from others.
             read = None if study.networks.common is None else saved.concepts
             kept = replace(saved, values=alone.values, is_alone=True, concepts=read)
             save_model(hospital.state_path, run, kept, SILOED)
     placebo = train_placebo(study) if hospital.training.placebo_baseline else None
     if placebo is not None:
-        models[PLACEBO], choices[PLACEBO] = scores_of(preprocessing, placebo.test_outputs), placebo.choice
+        models[PLACEBO], choices[PLACEBO] = _judged(study, preprocessing, placebo)[1], placebo.choice
     ended = Ended(
         dataset=study.own,
         like=replace(saved, values={}, baseline=None, concepts=None),
@@ -131,7 +131,7 @@ def written_report(hospital: Hospital, run: str, facts: dict[str, Json], ended: 
     dataset, preprocessing, seeds = ended.dataset, ended.like.preprocessing, ended.seeds
     models, validation = dict(ended.models), dict(ended.validation)
     best: str | None = None
-    if hospital.training.simple_models:
+    if hospital.training.simple_models and dataset.task != "segmentation":  # no simple model draws a mask
         tested, validated = save_simple_models(hospital, run, ended.like, dataset, seeds.own("simple models"))
         models, validation = models | tested, validation | validated
         best = facts["best_local"] = best_simple_model(dataset, seeds.own("best local"))
@@ -153,6 +153,13 @@ def written_report(hospital: Hospital, run: str, facts: dict[str, Json], ended: 
     write_whole(hospital.state_path / "reports" / f"{run}.json", content)
     log_report(run, assessment.gain)
     return Report(facts=facts, gain=assessment.sums)
+
+
+def _judged(study: Study, preprocessing: Preprocessing, outcome: Outcome) -> tuple[Scores, Scores]:
+    """What a model says of the validation rows, and of the test rows."""
+    validation, test = study.own.validation.targets, study.own.test.targets
+    validated = judged(preprocessing, outcome.validation_outputs, validation)
+    return validated, judged(preprocessing, outcome.test_outputs, test)
 
 
 def _saved(study: Study, preprocessing: Preprocessing, outcome: Outcome, reached: Json) -> SavedModel:

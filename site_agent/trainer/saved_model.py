@@ -119,8 +119,10 @@ class SavedModel:
 
     @property
     def outputs(self) -> int:
-        """The number of outputs: one, or one for each class if there are several."""
-        target = self.preprocessing.contract.target
+        """The number of outputs: one, or one for each class if there are several. A mask has one for each pixel."""
+        target, mask = self.preprocessing.contract.target, self.preprocessing.contract.mask
+        if mask is not None:
+            return mask.image.pixels
         return len(target.classes) if target.task == "multi-class" else 1
 
 

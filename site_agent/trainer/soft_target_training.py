@@ -90,7 +90,7 @@ def taught(rows: Rows, predictions: Predictions, task: Task, share: float) -> Ro
         case "multi-class":
             said = said.exp()
             targets = functional.one_hot(targets, said.shape[-1]).float()
-        case "regression":
+        case "regression" | "segmentation":  # no site has a baseline of masks
             said = said.squeeze(-1)
         case _:
             assert_never(task)

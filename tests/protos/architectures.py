@@ -17,6 +17,7 @@ from protos.plan.architecture import (
     GlobalLayersNetwork,
     ParallelConvolutionalNetwork,
     ParallelNetwork,
+    UNetNetwork,
 )
 from protos.plan.networks.convolutional_networks import ImageSize
 
@@ -116,6 +117,19 @@ def _parallel_convolutional(generator: np.random.Generator) -> Architecture:
     )
 
 
+def _u_net(generator: np.random.Generator) -> Architecture:
+    levels = int(generator.integers(1, 4))
+    height, width = ((1 << levels) * int(side) for side in generator.integers(1, 4, 2))
+    return UNetNetwork(
+        name="u-net",
+        image=ImageSize(height=height, width=width, channels=3 if generator.integers(2) else 1),
+        width=int(generator.integers(1, 5)),
+        levels=levels,
+        normalisation=bool(generator.integers(2)),
+        activation=_activation(generator),
+    )
+
+
 KINDS: Final[dict[str, Callable[[np.random.Generator], Architecture]]] = {
     "global-layers-network": _global_layers,
     "dense": _dense,
@@ -124,6 +138,7 @@ KINDS: Final[dict[str, Callable[[np.random.Generator], Architecture]]] = {
     "feature-tokens": _feature_tokens,
     "convolutional": _convolutional,
     "parallel-convolutional": _parallel_convolutional,
+    "u-net": _u_net,
 }
 
 
@@ -135,5 +150,7 @@ def drawn(kind: str, seed: int) -> Drawn:
     if isinstance(architecture, ConvolutionalNetwork | ParallelConvolutionalNetwork):
         columns = architecture.image.numbers
         return Drawn(architecture, columns, int(generator.integers(1, 5)), columns)
+    if isinstance(architecture, UNetNetwork):
+        return Drawn(architecture, architecture.image.numbers, architecture.image.pixels, architecture.image.numbers)
     common = int(generator.integers(1, columns))
     return Drawn(architecture, columns, int(generator.integers(1, 5)), common)

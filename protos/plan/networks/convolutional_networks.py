@@ -44,7 +44,12 @@ class ImageSize(Document):
     @property
     def numbers(self) -> int:
         """How many numbers one image has."""
-        return self.height * self.width * self.channels
+        return self.pixels * self.channels
+
+    @property
+    def pixels(self) -> int:
+        """How many pixels one image has, whatever its channels."""
+        return self.height * self.width
 
     def __str__(self) -> str:
         """As a person reads it."""
@@ -84,7 +89,7 @@ class ParallelConvolutionalNetwork(Document):
 
 def convolutional_tensors(network: ConvolutionalNetwork, outputs: int) -> Iterator[TensorSpec]:
     """Yield every tensor in the order of the network's parameters."""
-    yield from _block("input.block1", network.image.channels, network.blocks[0], network.normalisation)
+    yield from block_tensors("input.block1", network.image.channels, network.blocks[0], network.normalisation)
     yield from convolutional_body(network)
     yield from linear("head.output", _last_width(network), outputs, bias=True)
 
@@ -92,7 +97,7 @@ def convolutional_tensors(network: ConvolutionalNetwork, outputs: int) -> Iterat
 def convolutional_body(network: ConvolutionalNetwork) -> Iterator[TensorSpec]:
     """Yield the blocks after the first, and the hidden linear layers. They do not depend on the outputs."""
     for number, (inner, outer) in enumerate(pairwise(network.blocks), start=2):
-        yield from _block(f"body.block{number}", inner, outer, network.normalisation)
+        yield from block_tensors(f"body.block{number}", inner, outer, network.normalisation)
     widths = (flat_width(network.image, network.blocks), *network.hidden)
     for number, (inner, outer) in enumerate(pairwise(widths), start=len(network.blocks) + 1):
         yield from linear(f"body.layer{number}", inner, outer, bias=True)
@@ -102,7 +107,7 @@ def parallel_convolutional_tensors(network: ParallelConvolutionalNetwork, output
     """Yield every tensor in the order of the network's parameters."""
     for part, blocks in (("common", network.common), ("unique", network.unique)):
         for number, (inner, outer) in enumerate(pairwise((network.image.channels, *blocks)), start=1):
-            yield from _block(f"{part}.block{number}", inner, outer, network.normalisation)
+            yield from block_tensors(f"{part}.block{number}", inner, outer, network.normalisation)
     both = sum(flat_width(network.image, blocks) for blocks in (network.common, network.unique))
     yield from linear("head.output", both, outputs, bias=True)
 
@@ -131,7 +136,8 @@ def _last_width(network: ConvolutionalNetwork) -> int:
     return network.hidden[-1] if network.hidden else flat_width(network.image, network.blocks)
 
 
-def _block(name: str, inner: int, outer: int, has_normalisation: bool) -> Iterator[TensorSpec]:
+def block_tensors(name: str, inner: int, outer: int, has_normalisation: bool) -> Iterator[TensorSpec]:
+    """Yield a convolution of 3 by 3 pixels from `inner` to `outer` channels, and its normalisation if it has one."""
     initial = Uniform(1.0 / (KERNEL * inner**0.5))  # 1/√inputs, as torch's own convolution has it
     yield spec(f"{name}.convolution.weight", (outer, inner, KERNEL, KERNEL), initial)
     yield spec(f"{name}.convolution.bias", (outer,), initial)

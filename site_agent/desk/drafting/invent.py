@@ -26,6 +26,7 @@ from site_agent.trainer.data.contract import (
     DateFeature,
     DayColumn,
     Feature,
+    MaskTarget,
     MultiClassTarget,
     NumericFeature,
     RegressionTarget,
@@ -179,6 +180,7 @@ def _target(contract: Contract, leaning: npt.NDArray[np.float64], generator: np.
     target = contract.target
     score = leaning / (leaning.std() or 1.0) + generator.normal(size=len(leaning))
     ranks = score.argsort().argsort()
+    assert not isinstance(target, MaskTarget)  # it has an image, which was refused
     match target:
         case BinaryTarget():
             negative = (target.negative or (_other_code(target.positive),))[0]

@@ -206,7 +206,7 @@ def _quality(facts: Facts) -> list[str]:
         words = _verdict(metric, found, quality["is_worse"][metric])
         lines.append([metric, value, shown[0], quality["at_the_test"][metric], difference, shown[1], words])
     head = ["metric", "now", "95% interval", "at the test", "difference", "its 95% interval", "verdict"]
-    parts = [table("Quality", head, lines), _expected(quality["expected"])]
+    parts = [table("Quality", head, lines), *([_expected(quality["expected"])] if quality["expected"] else [])]
     if quality["calibration"]:
         keys = ["in_the_large", "slope", "integrated_calibration_index"]
         measured = []

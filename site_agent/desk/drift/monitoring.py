@@ -28,6 +28,7 @@ from site_agent.trainer.comparison.gain import FEDERATED
 from site_agent.trainer.comparison.scored_rows import scored_rows
 from site_agent.trainer.data.column_profile import Profile
 from site_agent.trainer.data.contract import Contract
+from site_agent.trainer.evaluation import dice_of_images
 from site_agent.trainer.saved_model import other_version
 
 FEWEST_ROWS: Final = 100
@@ -98,6 +99,8 @@ def _quality(
     if (rows := outcomes_of_new_rows(used, new)) is None:
         return None
     state, run = hospital.state_path, used.run
+    if new.table.masks is not None:
+        scores = dice_of_images(new.table.masks[new.usable], scores >= 0.5)
     kept, changed = scored_rows(state, run), recalibration_of(state, run, used.name)
     # The new scores are mapped where the site has recalibrated, so those of the test are too.
     then = kept.scores[used.name] if changed is None else changed.apply(kept.scores[used.name])

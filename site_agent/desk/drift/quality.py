@@ -78,7 +78,7 @@ def quality_of(new: HeldOutRows, scores: Scores, test: HeldOutRows, then: Scores
 
 
 def _calibration_spans(rows: HeldOutRows, scores: Scores) -> dict[str, Json]:
-    if rows.task == "regression":
+    if not rows.classes:
         return {}
     return {
         name: {
@@ -146,6 +146,8 @@ def _expectations(new: HeldOutRows, scores: Scores, test: HeldOutRows, then: Sco
     """By outcome; where nothing has changed, one of them is reported in 1 of 100 tables, however many there are."""
     found: dict[str, Json] = {}
     outcomes = list(_by_outcome(new, scores))
+    if not outcomes:
+        return {}
     deviate, is_number = NormalDist().inv_cdf(1 - LEVEL / 2 / len(outcomes)), new.task == "regression"
     is_enough = min(len(new), len(test)) >= _FEWEST
     for (name, happened, said), (_, happened_then, said_then) in zip(outcomes, _by_outcome(test, then), strict=True):
@@ -167,6 +169,8 @@ def _expectations(new: HeldOutRows, scores: Scores, test: HeldOutRows, then: Sco
 def _by_outcome(rows: HeldOutRows, scores: Scores) -> Iterator[tuple[str, npt.NDArray[np.generic], Scores]]:
     if rows.task == "regression":
         yield "the outcome", rows.targets, scores
+    elif rows.task == "segmentation":
+        return  # the scores are those of whole images, not of an outcome
     elif scores.ndim == 1:
         yield rows.classes[1], rows.labels == 1, scores
     else:

@@ -40,7 +40,7 @@ def forest_answers(graph: Graph, trees: Forest, features: str) -> str:
 def scores_of_outputs(graph: Graph, task: Task, outputs: str) -> str:
     """Return outputs, float64 of shape (rows, outputs), as probabilities or numbers."""
     match task:
-        case "binary":
+        case "binary" | "segmentation":
             return graph.apply("sigmoid", outputs)
         case "multi-class":
             return graph.apply("softmax", outputs)
@@ -129,7 +129,7 @@ def _others(graph: Graph, joined: JoinedModel, concepts: ConceptEncoding, contra
 def _as_shares(graph: Graph, task: Task, line: str) -> str:
     """See `joined_model.of_others`."""
     match task:
-        case "binary" | "regression":
+        case "binary" | "regression" | "segmentation":
             return line
         case "multi-class":
             shares = graph.apply("sigmoid", graph.clipped(line, [[-_FURTHEST]], [[_FURTHEST]]))

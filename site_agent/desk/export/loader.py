@@ -11,8 +11,9 @@ datetime.date, or a number: days since 1970-01-01.
 An image is a list of its intensities as the file has them: channel by channel, in each row by row; nested lists are
 allowed. Its size, already turned and stretched, is in model.json under `image`.
 The answer is a list with an entry for each row: the probability of the positive class, a list with one for each class,
-or a number in the target's unit. It is None where a column or a value is missing that the model needs, where the
-contract does not allow a value, or where a number leaves what the training rows had; `model.why(rows)` says why.
+a number in the target's unit, or of a mask a list with the probability of each pixel, row by row. It is None where a
+column or a value is missing that the model needs, where the contract does not allow a value, or where a number leaves
+what the training rows had; `model.why(rows)` says why.
 Research software: not a medical device.
 """
 

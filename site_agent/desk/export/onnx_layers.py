@@ -65,6 +65,11 @@ class Layers:
 
     def block(self, images: str, name: str, activation: ActivationName, size: tuple[int, int]) -> str:
         """A block of a network of images: from (rows, channels, height, width), where `size` is height and width."""
+        value = self.convolved(images, name, activation, size)
+        return self.graph.apply("largest", value) if is_halved(*size) else value
+
+    def convolved(self, images: str, name: str, activation: ActivationName, size: tuple[int, int]) -> str:
+        """A block whose result is as high and wide as what it reads."""
         graph, (height, width) = self.graph, size
         names = (f"{name}.convolution.weight", f"{name}.convolution.bias")
         value = graph.apply("convolution", images, *(graph.constant(self.tensors[one]) for one in names))
@@ -75,8 +80,7 @@ class Layers:
             kinds = [self.tensors[f"{name}.normalisation.{kind}"][:, None, None] for kind in ("weight", "bias")]
             scaled = graph.apply("multiply", value, graph.constant(kinds[0]))
             value = graph.apply("add", scaled, graph.constant(kinds[1]))
-        value = self.activated(value, activation)
-        return graph.apply("largest", value) if is_halved(height, width) else value
+        return self.activated(value, activation)
 
     def activated(self, value: str, activation: ActivationName) -> str:
         """Apply the activation that a plan names."""

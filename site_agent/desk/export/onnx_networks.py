@@ -19,6 +19,7 @@ from protos.plan.architecture import (
     NamedTensors,
     ParallelConvolutionalNetwork,
     ParallelNetwork,
+    UNetNetwork,
 )
 from protos.plan.networks.convolutional_networks import sides_after
 from site_agent.desk.export.graph import MODULE
@@ -64,6 +65,8 @@ def network_outputs(layers: Layers, architecture: Architecture, rows: str, colum
             both = (("common", architecture.common), ("unique", architecture.unique))
             extracted = [_blocks(layers, architecture, images, [part] * len(blocks)) for part, blocks in both]
             return layers.linear(layers.graph.apply("concatenate", *extracted, axis=1), "head.output")
+        case UNetNetwork():
+            return _u_net(layers, architecture, rows)
         case NamedTensors():
             layers.graph.constants.update({f"{MODULE}{name}": array for name, array in layers.tensors.items()})
             return layers.graph.apply("module", rows)
@@ -79,7 +82,9 @@ def _chain(
     return value
 
 
-def _images(layers: Layers, architecture: ConvolutionalNetwork | ParallelConvolutionalNetwork, rows: str) -> str:
+def _images(
+    layers: Layers, architecture: ConvolutionalNetwork | ParallelConvolutionalNetwork | UNetNetwork, rows: str
+) -> str:
     image = architecture.image
     return layers.graph.apply("reshape", rows, shape=(-1, image.channels, image.height, image.width))
 
@@ -94,6 +99,35 @@ def _blocks(
     height, width = sides_after(architecture.image, len(parts))
     channels = len(layers.tensors[f"{parts[-1]}.block{len(parts)}.convolution.bias"])
     return layers.graph.apply("reshape", value, shape=(-1, channels * height * width))
+
+
+def _u_net(layers: Layers, network: UNetNetwork, rows: str) -> str:
+    """The way down, the way up, and a logit for each pixel."""
+    graph, (down, up) = layers.graph, network.ways
+
+    def pair(value: str, name: str, level: int) -> str:
+        size = (network.image.height >> level, network.image.width >> level)
+        first = layers.convolved(value, f"{name}.first", network.activation, size)
+        return layers.convolved(first, f"{name}.second", network.activation, size)
+
+    kept = [pair(_images(layers, network, rows), "input.block1", 0)]
+    for level in range(1, len(down)):
+        kept.append(pair(graph.apply("largest", kept[-1]), f"body.block{level + 1}", level))
+    value = kept.pop()
+    for number, (inner, outer) in enumerate(up):
+        level = len(up) - 1 - number
+        height, width = network.image.height >> level, network.image.width >> level
+        # Each pixel twice in a row, then each row twice.
+        columns = graph.apply("reshape", value, shape=(-1, inner - outer, height * width // 4, 1))
+        wide = graph.apply("concatenate", columns, columns, axis=3)
+        lines = graph.apply("reshape", wide, shape=(-1, (inner - outer) * height // 2, 1, width))
+        twice = graph.apply("concatenate", lines, lines, axis=2)
+        doubled = graph.apply("reshape", twice, shape=(-1, inner - outer, height, width))
+        joined = graph.apply("concatenate", doubled, kept.pop(), axis=1)
+        value = pair(joined, f"body.block{len(down) + 1 + number}", level)
+    flat = graph.apply("reshape", value, shape=(-1, network.width, network.image.pixels))
+    pixels = graph.apply("transpose", flat, order=(0, 2, 1))
+    return graph.apply("reshape", layers.linear(pixels, "head.output"), shape=(-1, network.image.pixels))
 
 
 def _columns(layers: Layers, architecture: ColumnsNetwork, rows: str, columns: int, common: int) -> str:

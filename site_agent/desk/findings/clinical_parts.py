@@ -57,8 +57,8 @@ def _promise(facts: Facts) -> str:
 
 
 def calibration(facts: Facts, names: Mapping[str, str], models: Facts) -> list[str]:
-    """Return a plot for each model, and one table of all; empty for a regression."""
-    if facts["task"] == "regression":
+    """Return a plot for each model, and one table of all; empty for an outcome without classes."""
+    if not facts["class_names"]:
         return []
     spans = facts["calibration_intervals"]
     lines: list[list[Cell]] = []
@@ -78,7 +78,7 @@ def calibration(facts: Facts, names: Mapping[str, str], models: Facts) -> list[s
 
 def at_threshold(facts: Facts, names: Mapping[str, str]) -> list[str]:
     """Return decision curves near the chosen thresholds, and each model's figures at each threshold."""
-    if facts["task"] == "regression":
+    if not facts["class_names"]:
         return []
     head = [
         "from", "model", "treated", "sensitivity", "specificity", "positive predictive value",

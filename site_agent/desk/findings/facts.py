@@ -45,6 +45,7 @@ from site_agent.trainer.data.contract import (
     CategoricalFeature,
     Contract,
     Feature,
+    MaskTarget,
     MultiClassTarget,
     RegressionTarget,
 )
@@ -191,6 +192,8 @@ def _curves(kept: ScoredRows) -> dict[str, Json]:
         said = kept.scores[FEDERATED][few]
         points: Json = {"xs": [float(x) for x in said], "ys": [float(y) for y in kept.test.targets[few].astype(float)]}
         return {"curves": {}, "treat_all": {}, "predicted_and_observed": points}
+    if kept.test.task == "segmentation":
+        return {"curves": {}, "treat_all": {}}
     outcomes = _outcomes(kept.test)
     curves: dict[str, Json] = {
         name: {outcome: _of_outcome(happened, _scores_of(scores, place)) for outcome, happened, place in outcomes}
@@ -210,7 +213,7 @@ def _at_thresholds(kept: ScoredRows, thresholds: Sequence[float]) -> dict[str, J
     for name, scores in kept.scores.items():
         of_model: dict[str, Json] = {}
         of_line: dict[str, Json] = {}
-        for outcome, happened, place in _outcomes(rows) if rows.task != "regression" else ():
+        for outcome, happened, place in _outcomes(rows):
             said = _scores_of(scores, place)
             made = at_thresholds(happened, said, chosen, rows.patients, _SEED)
             of_model[outcome] = [one.to_json() for one in made]
@@ -219,9 +222,8 @@ def _at_thresholds(kept: ScoredRows, thresholds: Sequence[float]) -> dict[str, J
                 **distance_spans(happened, said, rows.patients, _SEED),
             }
         found[name], spans[name] = of_model, of_line
-    prevalences: dict[str, Json] = {}
-    if rows.task != "regression":
-        prevalences = {of: prevalence_of(happened, rows.patients).to_json() for of, happened, _ in _outcomes(rows)}
+    shares = ((of, prevalence_of(happened, rows.patients)) for of, happened, _ in _outcomes(rows))
+    prevalences: dict[str, Json] = {of: share.to_json() for of, share in shares}
     return {
         "thresholds": [float(threshold) for threshold in chosen],
         "at_thresholds": found,
@@ -250,6 +252,8 @@ def _outcome(contract: Contract) -> str:
             return f"{target.positive_name}: {target.name} is {codes}. {target.negative_name}: it is {others}.{note}"
         case MultiClassTarget():
             return f"{target.name} is one of {', '.join(map(str, target.codes))}.{note}"
+        case MaskTarget():
+            return f"The mask {target.name} of a structure in each image.{note}"
         case RegressionTarget():
             unit = f" in {target.unit}" if target.unit else ""
             return f"The number {target.name}{unit}.{note}"

@@ -64,8 +64,10 @@ def importances(
         seed: of the drawn rows and of the shuffles.
 
     Returns:
-        nothing where the headline metric is undefined.
+        nothing where the headline metric is undefined, and for a model of images, which has no features.
     """
+    if not columns:
+        return ()
     # Drawn, as a table may be sorted by its outcome.
     kept = np.sort(np.random.default_rng(seed).permutation(len(rows))[:MOST_ROWS])
     part = HeldOutRows(task=rows.task, targets=rows.targets[kept], classes=rows.classes, unit=rows.unit)

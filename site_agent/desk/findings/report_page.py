@@ -51,6 +51,7 @@ _METRICS: Final = {
     "rmse": "root mean square error",
     "mae": "mean absolute error",
     "r2": "R²",
+    "dice": "Dice coefficient",
 }
 _READING: Final = (
     "Intervals are 95% bootstrap intervals over the test patients. Differences are paired: both models use the same "
@@ -62,6 +63,8 @@ _READING: Final = (
     "AUROC: the share of pairs that the model ranks correctly, where a pair is one row with the outcome and one "
     "without it. Brier score "
     "and log loss: the distance between probabilities and observed outcomes. A lower value is better.",
+    "Dice coefficient of an image: twice the pixels that the predicted and the drawn mask have in common, divided by "
+    "the pixels of both. It is 1 for equal masks and 0 for masks without a common pixel.",
     "Calibration: of rows with a predicted probability of 20%, 20 in 100 should have the outcome. The integrated "
     "calibration index is the mean distance between the probabilities and a smooth curve of the observed outcomes.",
     "Decision curve: the net benefit of treating every patient at or above the threshold, in true positives per "

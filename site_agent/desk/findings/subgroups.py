@@ -36,7 +36,7 @@ class Subgroup:
         group, value: as declared and as in the table.
         rows: test rows with this value.
         positive: of these, those with the outcome; None unless the outcome is yes or no.
-        fewest: patients of the rarest class in it, or all of its patients where the outcome is a number; where nobody
+        fewest: patients of the rarest class in it, or all of its patients where there are no classes; where nobody
             is declared as a patient each row is one.
         metric: the name of the figure.
         figure: the headline metric; None where it is undefined or the rows are too few.
@@ -59,7 +59,7 @@ class Subgroup:
     @property
     def is_small(self) -> bool:
         """Whether the group is too small for conclusions."""
-        return self.fewest < (FEWEST_NUMBERS if self.metric == "rmse" else FEWEST_OF_A_CLASS)
+        return self.fewest < (FEWEST_OF_A_CLASS if self.metric == "auroc" else FEWEST_NUMBERS)
 
     def to_json(self) -> dict[str, Json]:
         """Return plain values for `json.dumps`."""
@@ -136,6 +136,6 @@ def _subgroup(
 def _fewest(rows: HeldOutRows) -> int:
     """See `Subgroup`."""
     who = np.arange(len(rows)) if rows.patients is None else rows.patients
-    if rows.task == "regression":
+    if not rows.classes:
         return len(np.unique(who))
     return min(len(np.unique(who[rows.labels == place])) for place in range(len(rows.classes)))

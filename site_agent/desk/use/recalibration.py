@@ -83,10 +83,10 @@ def fit_recalibration(kind: Kind, rows: HeldOutRows, scores: Scores) -> Recalibr
         scores: the model's probabilities on them.
 
     Raises:
-        UsageError: the outcome is a number, or the rows do not allow it.
+        UsageError: the outcome has no classes, or the rows do not allow it.
     """
-    if rows.task == "regression":
-        raise _impossible("the outcome is a number, which has no probability")
+    if not rows.classes:
+        raise _impossible("the outcome is a number or a mask, and only the probabilities of classes are corrected")
     if len(rows) < FEWEST_ROWS:
         raise _impossible(f"{len(rows)} rows are too few (fewer than {FEWEST_ROWS})")
     if not np.isfinite(scores).all():

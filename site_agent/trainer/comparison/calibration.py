@@ -61,7 +61,7 @@ def calibrations(rows: HeldOutRows, scores: Scores) -> Mapping[str, Calibration]
         scores: one model's, as `evaluate` takes them.
 
     Returns:
-        nothing for regression.
+        nothing for regression and segmentation.
     """
     match rows.task:
         case "binary":
@@ -69,7 +69,7 @@ def calibrations(rows: HeldOutRows, scores: Scores) -> Mapping[str, Calibration]
         case "multi-class":
             by_class = zip(rows.classes, scores.T, strict=True)
             return {name: calibration(rows.labels == place, column) for place, (name, column) in enumerate(by_class)}
-        case "regression":
+        case "regression" | "segmentation":
             return {}
 
 

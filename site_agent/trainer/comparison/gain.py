@@ -42,7 +42,8 @@ _PLACEBOS: Final = {
     PLACEBO: "a federation of copies of this site, without anyone else's patients",
     SILOED: "the same recipe without the other hospitals",
 }
-_NAMES: Final = {"auroc": "AUROC", "rmse": "root mean square error"}
+_NAMES: Final = {"auroc": "AUROC", "rmse": "root mean square error", "dice": "Dice coefficient"}
+_HEADLINES: Final[dict[Task, str]] = {"regression": "rmse", "segmentation": "dice"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,7 +66,7 @@ class Gain:
     """The comparison in the task's headline metric.
 
     Attributes:
-        metric: auroc, or rmse, of which less is better.
+        metric: auroc, dice, or rmse, of which less is better.
         federated, siloed: None where undefined, or where there is no such model.
         best_local: the name of the best local model; None if there is none.
         difference: federated minus the best local model with its paired interval.
@@ -109,7 +110,7 @@ class Gain:
 
 def headline_metric(task: Task) -> str:
     """Return the metric in which gain is reported."""
-    return "rmse" if task == "regression" else "auroc"
+    return _HEADLINES.get(task, "auroc")
 
 
 def gain_of(rows: HeldOutRows, compared: Compared, baselines: Baselines) -> Gain:
@@ -179,6 +180,10 @@ def _figures(rows: HeldOutRows, difference: Difference, other: str) -> Iterator[
         yield f"The federated model misses by {first:.4g}{unit} in the root mean square."
         yield f"{other} misses by {second:.4g}{unit}."
         return
+    if difference.metric == "dice":
+        yield f"The mean Dice coefficient of the federated model's masks is {first:.3f}."
+        yield f"{other} reaches {second:.3f}."
+        return
     noun = _noun(rows)
     pairs = (
         f"one {noun} with the outcome and one without"
@@ -190,7 +195,7 @@ def _figures(rows: HeldOutRows, difference: Difference, other: str) -> Iterator[
 
 
 def _span(difference: Difference, verb: str = "") -> str:
-    name, digits = _NAMES[difference.metric], ".3f" if difference.metric == "auroc" else ".3g"
+    name, digits = _NAMES[difference.metric], ".3g" if difference.metric == "rmse" else ".3f"
     text = f"difference in {name}{verb} {difference.value:+{digits}}"
     if difference.interval is None:
         return text
@@ -199,7 +204,7 @@ def _span(difference: Difference, verb: str = "") -> str:
 
 def _counts(rows: HeldOutRows) -> str:
     total = f"{len(rows)} test {_noun(rows)}s"
-    if rows.task == "regression":
+    if not rows.classes:
         return total
     by_class = _class_counts(rows)
     if rows.task == "binary":
@@ -222,7 +227,7 @@ def _noun(rows: HeldOutRows) -> str:
 
 def _warnings(rows: HeldOutRows, compared: Compared) -> Iterator[str]:
     noun = _noun(rows)
-    if rows.task == "regression":
+    if not rows.classes:
         if len(rows) < FEWEST_NUMBERS:
             yield f"Only {len(rows)} test {noun}s: too few to conclude from (fewer than {FEWEST_NUMBERS})."
     else:

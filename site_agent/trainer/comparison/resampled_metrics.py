@@ -36,6 +36,8 @@ def resampled_metrics(rows: HeldOutRows, scores: Scores) -> Resampled:
     """
     if rows.task == "regression":
         return _numbers(rows.targets.astype(np.float64), scores)
+    if rows.task == "segmentation":
+        return lambda counts: {"dice": counts @ scores / counts.sum(axis=1)}
     labels = rows.labels
     losses, present = _class_losses(labels, scores), np.unique(labels)
     if len(present) < 2:

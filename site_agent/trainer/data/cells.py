@@ -30,7 +30,7 @@ from site_agent.trainer.data.cell_rules import (
     Flaw,
     NumberRule,
 )
-from site_agent.trainer.data.contract import BinaryTarget, MultiClassTarget, RegressionTarget, Target
+from site_agent.trainer.data.contract import BinaryTarget, CellTarget, MultiClassTarget, RegressionTarget
 from site_agent.trainer.data.contract_columns import (
     CategoricalFeature,
     DateFeature,
@@ -107,7 +107,7 @@ def _positions(codes: Sequence[str]) -> dict[str, float]:
     return {code: float(place) for place, code in enumerate(codes)}
 
 
-def target_parser(target: Target, spelling: Spelling) -> BlockParser:
+def target_parser(target: CellTarget, spelling: Spelling) -> BlockParser:
     """Return a parser of a target's cells: 0 and 1, an index, or a number. A missing target is a flaw."""
     markers = {"", *spelling.markers}
     match target:

@@ -45,13 +45,14 @@ from site_agent.trainer.data.contract_columns import (
     PatientColumn,
 )
 from site_agent.trainer.data.formats import ExcelFormat, Format, ParquetFormat, SqlFormat, TableFormat
-from site_agent.trainer.data.image_column import ImageColumn
+from site_agent.trainer.data.image_column import DicomFiles, Folder, ImageColumn
 from site_agent.trainer.data.terms_column import TermsFeature
 
 __all__ = [
     "UNKNOWN",
     "BinaryTarget",
     "CategoricalFeature",
+    "CellTarget",
     "Column",
     "Contract",
     "DateFeature",
@@ -62,6 +63,7 @@ __all__ = [
     "GroupColumn",
     "IgnoredColumn",
     "ImageColumn",
+    "MaskTarget",
     "MeasuredFeature",
     "MultiClassTarget",
     "NumericFeature",
@@ -77,7 +79,7 @@ __all__ = [
     "read_contract",
 ]
 
-Task = Literal["binary", "multi-class", "regression"]
+Task = Literal["binary", "multi-class", "regression", "segmentation"]
 
 
 class BinaryTarget(Document):
@@ -157,8 +159,26 @@ class RegressionTarget(Document):
         return ()
 
 
-# Of every target: `missing: drop` leaves out the rows whose outcome is missing; they are counted and shown.
-Target = BinaryTarget | MultiClassTarget | RegressionTarget
+class MaskTarget(Document):
+    """The mask of a structure in each row's image: a grey PNG file as large as `image`, 255 inside and 0 outside."""
+
+    name: Name
+    role: Literal["target"]
+    task: Literal["segmentation"]
+    folder: Folder
+    answers: Answers = "same"
+    missing: Literal["refuse"] = "refuse"
+    note: Words | None = None
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """Empty: a mask is none of several classes."""
+        return ()
+
+
+# Their outcome is in the cell itself. `missing: drop` leaves out rows without an outcome; they are counted and shown.
+CellTarget = BinaryTarget | MultiClassTarget | RegressionTarget
+Target = CellTarget | MaskTarget
 Column = Annotated[
     FeatureChoice
     | Annotated[Target, Field(discriminator="task")]
@@ -193,6 +213,8 @@ class Contract(Document):
             raise ValueError("at least one column has the role feature or image")
         if has_features and self.image is not None:
             raise ValueError("beside the images the model reads no column; give the features the role group or ignore")
+        if isinstance(self.target, MaskTarget):
+            self._check_mask()
         check_distinct(self.encoded_columns, "these names are the same after encoding, in lower case")
         for column in self.columns:
             if isinstance(column, CategoricalFeature | GroupColumn):
@@ -202,6 +224,13 @@ class Contract(Document):
             if isinstance(column, DateFeature):
                 self._check_interval(column)
         return self
+
+    def _check_mask(self) -> None:
+        if self.image is None:
+            raise ValueError("task: segmentation needs a column with the role image")
+        files = self.image.files
+        if files is not None and not (isinstance(files, DicomFiles) and files.plane is None):
+            raise ValueError("task: segmentation reads PNG, JPEG, and DICOM without plane: other images are turned")
 
     def _check_interval(self, feature: DateFeature) -> None:
         if feature.other in self.dates and feature.other != feature.name:
@@ -227,9 +256,7 @@ class Contract(Document):
     @property
     def target(self) -> Target:
         """The target column. A contract has exactly one."""
-        return next(
-            column for column in self.columns if isinstance(column, BinaryTarget | MultiClassTarget | RegressionTarget)
-        )
+        return next(column for column in self.columns if isinstance(column, Target))
 
     @property
     def patient(self) -> PatientColumn | None:
@@ -240,6 +267,14 @@ class Contract(Document):
     def image(self) -> ImageColumn | None:
         """The column with the path of each row's image, if the model reads images."""
         return next((column for column in self.columns if isinstance(column, ImageColumn)), None)
+
+    @property
+    def mask(self) -> ImageColumn | None:
+        """The column with the path of each row's mask, as a column of images, if the outcome is a mask."""
+        if self.image is None or not isinstance(self.target, MaskTarget):
+            return None
+        size = self.image.image.model_copy(update={"channels": 1})
+        return ImageColumn(name=self.target.name, role="image", folder=self.target.folder, image=size)
 
     @property
     def groups(self) -> tuple[GroupColumn | CategoricalFeature, ...]:

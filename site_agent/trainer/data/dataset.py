@@ -36,7 +36,7 @@ class Examples:
 
     Attributes:
         features: float32, shape (rows, columns), C-contiguous.
-        targets: shape (rows,): float32 of 0 and 1, int64, or float64, by task.
+        targets: shape (rows,): float32 of 0 and 1, int64, or float64, by task; masks have shape (rows, pixels).
     """
 
     features: Features
@@ -53,7 +53,7 @@ class Examples:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Dataset:
-    """What training, choosing and testing read; `classes` is empty for regression.
+    """What training, choosing and testing read; `classes` is empty for regression and segmentation.
 
     `training_patients`, `validation_patients` and `test_patients` are int64 of shape (rows,), equal for rows of one
     patient; None where the contract declares no patient column. `profile` is of the training rows.
@@ -77,7 +77,9 @@ class Dataset:
 
     @property
     def outputs(self) -> int:
-        """The number of outputs: one, or one for each class if there are several."""
+        """The number of outputs: one, or one for each class if there are several. A mask has one for each pixel."""
+        if self.task == "segmentation" and self.image is not None:
+            return self.image.pixels
         return len(self.classes) if self.task == "multi-class" else 1
 
     @cached_property
@@ -108,7 +110,7 @@ def prepare_rows(table: Table, rows: SplitRows) -> tuple[Dataset, Preprocessing]
     preprocessing = fit(table.contract, table, rows.training)
     targets = preprocessing.targets(table)
     target = table.contract.target
-    if target.task != "regression" and len(np.unique(targets[rows.training])) < 2:
+    if target.classes and len(np.unique(targets[rows.training])) < 2:
         raise DataError(
             what=f"All training rows are of one class of {target.name}, although the table has others.",
             consequence="Training did not start and nothing left this site.",

@@ -26,6 +26,7 @@ def _beside_the_table(folder: str) -> str:
     return folder
 
 
+Folder = Annotated[str, Field(min_length=1, max_length=1000), AfterValidator(_beside_the_table)]
 Intensity = StrictInt | Annotated[StrictFloat, Field(allow_inf_nan=False)]
 Plane = Literal["axial", "coronal", "sagittal"]
 
@@ -78,7 +79,7 @@ class ImageColumn(Document):
 
     name: Name
     role: Literal["image"]
-    folder: Annotated[str, Field(min_length=1, max_length=1000), AfterValidator(_beside_the_table)]
+    folder: Folder
     image: ImageSize
     files: Annotated[DicomFiles | NiftiFiles, Field(discriminator="kind")] | None = None
     bits: Literal[8, 16] = 8

@@ -60,8 +60,8 @@ class Taken:
 class ImageFolder:
     """The folder of a table's images."""
 
-    def __init__(self, column: ImageColumn, table: Path, markers: Sequence[str]) -> None:
-        """`markers` say in the whole table that a cell is missing.
+    def __init__(self, column: ImageColumn, table: Path, markers: Sequence[str], *, has_masks: bool = False) -> None:
+        """`markers` say in the whole table that a cell is missing. Masks have no intensity between 0 and 1.
 
         Raises:
             DataError: the folder cannot be read.
@@ -69,12 +69,12 @@ class ImageFolder:
         """
         self._column, self._root = column, table.parent / column.folder
         self._markers = {"", *markers, *column.missing_markers}
-        self._numbers = 0
+        self._numbers, self._has_masks = 0, has_masks
         if not self._root.is_dir():
             raise DataError(
                 what=f"The contract's folder of images, {column.folder}, is not a folder beside the table.",
                 consequence="The table was not used and nothing left this site.",
-                remedy="Correct the key folder of the column with the role image in the contract.",
+                remedy=f"Correct the key folder of the column {column.name} in the contract.",
             )
         _require_libraries(column)
 
@@ -112,7 +112,10 @@ class ImageFolder:
         if self._column.files is not None and (found := _NUMBERED.fullmatch(cell)):
             path, number = found[1], int(found[2])
         content = _content(self._root, path)
-        return content if isinstance(content, Flaw) else pixels_of(content, self._column, number)
+        image = content if isinstance(content, Flaw) else pixels_of(content, self._column, number)
+        if self._has_masks and not isinstance(image, Flaw) and not np.isin(image, (0.0, 1.0)).all():
+            return image_flaws.NOT_A_MASK
+        return image
 
 
 def _require_libraries(column: ImageColumn) -> None:

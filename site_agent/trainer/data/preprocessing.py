@@ -22,6 +22,7 @@ from site_agent.trainer.data.contract import (
     CategoricalFeature,
     Contract,
     Feature,
+    MaskTarget,
     MeasuredFeature,
     MultiClassTarget,
     RegressionTarget,
@@ -128,10 +129,16 @@ class Preprocessing(Document):
         return encoded
 
     def targets(self, table: Table) -> Targets:
-        """Return targets of shape (rows,): binary float32 0 and 1, multi-class int64, regression z-scored float64."""
+        """Return targets of shape (rows,): binary float32 0 and 1, multi-class int64, regression z-scored float64.
+
+        Masks are float32 0 and 1 of shape (rows, pixels).
+        """
         if table.target is None:
             raise ValueError("a table read for prediction has no targets")
         match self.contract.target:
+            case MaskTarget():
+                assert table.masks is not None
+                return table.masks
             case BinaryTarget():
                 return table.target.astype(np.float32)
             case MultiClassTarget():

@@ -40,7 +40,7 @@ from site_agent.trainer.data.cells import (
     target_parser,
 )
 from site_agent.trainer.data.codes import UNKNOWN
-from site_agent.trainer.data.contract import Column, Contract, IgnoredColumn, RegressionTarget
+from site_agent.trainer.data.contract import Column, Contract, IgnoredColumn, MaskTarget
 from site_agent.trainer.data.contract_columns import (
     CategoricalFeature,
     DateFeature,
@@ -49,6 +49,7 @@ from site_agent.trainer.data.contract_columns import (
     MeasuredFeature,
     NumericFeature,
 )
+from site_agent.trainer.data.image_column import ImageColumn
 from site_agent.trainer.data.image_files import ImageFolder, Pixels
 from site_agent.trainer.data.mistakes import KEPT_ROWS, Mistake, Mistakes, like_column, refuse
 from site_agent.trainer.data.mixed_units import unit_hint
@@ -76,14 +77,15 @@ class Table:
         features: by declared name one float64 array of shape (rows,). Numeric: the value, NaN where
             missing. Date: the interval in its unit, NaN where missing. Categorical: the position among the
             declared codes, -1 where unknown.
-        target: float64 of shape (rows,): 0 and 1, the index of the class, or the number; None when
-            read for prediction.
+        target: float64 of shape (rows,): 0 and 1, the index of the class, the number, or the share of the pixels
+            that the mask covers; None when read for prediction.
         images: float32 of shape (rows, numbers of an image), each in [0, 1]; None if the contract has no images.
         terms: by declared name of a list or a note, uint16 of shape (rows, columns): how often each term occurs.
         patients: one identifier per row, None if the table has no such column.
         group_positions: by name of a column of role group, positions as for categorical features.
         row_numbers: int64 of shape (rows,), as a spreadsheet counts; None for a table that was made up.
         dropped: the numbers of the rows that were left out, because they have no outcome and the contract drops those.
+        masks: float32 of shape (rows, pixels), 0 and 1, where the outcome is a mask and was read.
     """
 
     contract: Contract
@@ -96,6 +98,7 @@ class Table:
     dropped: tuple[int, ...] = ()
     images: Pixels | None = None
     terms: Mapping[str, Counts] = field(default_factory=lambda: MappingProxyType({}))
+    masks: Pixels | None = None
 
     def __repr__(self) -> str:
         """Without a value of any patient, so that the record can stand in a traceback."""
@@ -130,6 +133,8 @@ class Table:
         if self.images is not None:
             arrays.append(("images", self.images))
         arrays += [(f"terms {name}", counts) for name, counts in self.terms.items()]
+        if self.masks is not None:
+            arrays.append(("masks", self.masks))
         patients = "\0".join(self.patients or ()).encode("utf-8", "surrogatepass")
         arrays.append(("patients", np.frombuffer(patients, dtype=np.uint8)))
         return array_digest(f"global-layers table 1 {self.contract.digest}", arrays)
@@ -230,8 +235,8 @@ class _Reading:
         self.rows: list[npt.NDArray[np.int64]] = []
         self.drops = not for_prediction and contract.target.missing == "drop"
         self.dropped: list[int] = []
-        self.folder: ImageFolder | None = None
-        self.images: list[Pixels] = []
+        self.folders: dict[str, ImageFolder] = {}
+        self.images: dict[str, list[Pixels]] = {}
         self.terms = TermsReader(contract.terms, contract.missing_markers)
 
     def run(self, path: Path) -> Table:
@@ -254,11 +259,13 @@ class _Reading:
                 width = len(positions)
             self.mistakes.stop_if_any()
             parsers = self._parsers(positions)
-            patient, image = self.contract.patient, self.contract.image
-            others = (patient, image, *self.contract.terms)
-            read = {*parsers, *(column.name for column in others if column and column.name in positions)}
-            if image is not None and image.name in positions:
-                self.folder = ImageFolder(image, path, self.contract.missing_markers)
+            patient, mask = self.contract.patient, self.contract.mask if self.reads_outcome else None
+            for column in (self.contract.image, mask):
+                if column is not None and column.name in positions:
+                    markers, is_mask = self.contract.missing_markers, column is mask
+                    self.folders[column.name] = ImageFolder(column, path, markers, has_masks=is_mask)
+            others = (patient, *self.contract.terms)
+            read = {*parsers, *self.folders, *(column.name for column in others if column and column.name in positions)}
             places = sorted({*(positions[name] for name in read), *self.other_places.values()})
             self.parsed = {name: [np.empty(0)] for name in parsers if not self._is_day(name)}
             own = iter(()) if self.contract.format.header else blocks_of(iter([first]), width, places)
@@ -266,13 +273,13 @@ class _Reading:
                 self._take(block, width, positions, parsers)
         if any(one.flaw == NOT_A_NUMBER.words or one.flaw.endswith(_DELIMITER) for one in self.mistakes.found):
             self.mistakes.add_hint(format_hint(path, self.contract.format, is_new=self.for_prediction))
-        target = self.contract.target.name
-        if not self.for_prediction and any(
-            one.column == target and one.flaw == MISSING.words for one in self.mistakes.found
+        target = self.contract.target
+        if not (self.for_prediction or isinstance(target, MaskTarget)) and any(
+            one.column == target.name and one.flaw == MISSING.words for one in self.mistakes.found
         ):
             self.mistakes.add_hint(
-                f"Complete the missing values of {target}, or write `missing: drop` at this column in the contract to"
-                " leave these rows out."
+                f"Complete the missing values of {target.name}, or write `missing: drop` at this column in the contract"
+                " to leave these rows out."
             )
         return self._finish(positions)
 
@@ -334,7 +341,7 @@ class _Reading:
                 parsers[column.name] = group_parser(column, spelling, for_prediction=self.for_prediction)
             elif isinstance(column, NumericFeature | CategoricalFeature):
                 parsers[column.name] = feature_parser(column, spelling)
-            elif column.role == "target" and self.reads_outcome:
+            elif column.role == "target" and self.reads_outcome and not isinstance(column, MaskTarget):
                 parsers[column.name] = target_parser(column, spelling)
         return parsers
 
@@ -390,15 +397,14 @@ class _Reading:
                 self.terms.take(column.name, [cells[place] for place in used], block.rows[used], self.mistakes)
 
     def _take_images(self, block: Block, positions: Mapping[str, int], kept: npt.NDArray[np.bool_]) -> None:
-        if self.folder is None or self.contract.image is None:
-            return
-        name, used = self.contract.image.name, np.flatnonzero(kept)
-        cells = block.texts_at(positions[name])
-        taken = self.folder.read([cells[place] for place in used])
-        self.images.append(taken.pixels)
-        for words, places in taken.flaws.items():
-            found = used[list(places)]
-            self.mistakes.add(words, block.rows[found].tolist(), column=name)
+        used = np.flatnonzero(kept)
+        for name, folder in self.folders.items():
+            cells = block.texts_at(positions[name])
+            taken = folder.read([cells[place] for place in used])
+            self.images.setdefault(name, []).append(taken.pixels)
+            for words, places in taken.flaws.items():
+                found = used[list(places)]
+                self.mistakes.add(words, block.rows[found].tolist(), column=name)
 
     def _kept(
         self, block: Block, positions: Mapping[str, int], parsers: Mapping[str, BlockParser]
@@ -415,12 +421,11 @@ class _Reading:
         columns = {name: np.concatenate(self.parsed.pop(name)) for name in list(self.parsed)}
         rows = np.concatenate([np.empty(0, np.int64), *self.rows])
         self._hint_units(columns)
-        self._fill_absent(columns, len(rows))
-        for column in self.contract.columns:
-            # A flawed cell is not known. In a column that an asking table lacks altogether NaN says just that.
-            is_code = isinstance(column, CategoricalFeature | GroupColumn)
-            if is_code and column.name in positions and column.name in columns:
-                columns[column.name][np.isnan(columns[column.name])] = UNKNOWN_POSITION
+        self._fill(columns, len(rows), positions)
+        has_masks = self.contract.target.name in self.folders
+        masks = self._all_images(self.contract.mask, len(rows)) if has_masks else None
+        if masks is not None:
+            columns[self.contract.target.name] = masks.mean(axis=1, dtype=np.float64)
         for values in (*columns.values(), rows):
             values.flags.writeable = False
         for name in self.absent:
@@ -444,22 +449,28 @@ class _Reading:
             group_positions=MappingProxyType(columns),
             row_numbers=rows,
             dropped=tuple(self.dropped),
-            images=self._all_images(len(rows)),
+            images=self._all_images(self.contract.image, len(rows)),
             terms=MappingProxyType(self.terms.counts(len(rows))),
+            masks=masks,
         )
 
-    def _fill_absent(self, columns: dict[str, Numbers], rows: int) -> None:
-        """Columns that the table does not have: each value is unknown or missing."""
+    def _fill(self, columns: dict[str, Numbers], rows: int, positions: Mapping[str, int]) -> None:
+        """Fill in columns that the table does not have, and codes that could not be read."""
         for feature in self.contract.features:
             if feature.name not in columns:
                 is_unknown = isinstance(feature, CategoricalFeature) and feature.name not in self.absent
                 columns[feature.name] = np.full(rows, UNKNOWN_POSITION if is_unknown else np.nan)
+        for column in self.contract.columns:
+            # A flawed cell is not known. In a column that an asking table lacks altogether NaN says just that.
+            is_code = isinstance(column, CategoricalFeature | GroupColumn)
+            if is_code and column.name in positions and column.name in columns:
+                columns[column.name][np.isnan(columns[column.name])] = UNKNOWN_POSITION
 
-    def _all_images(self, rows: int) -> Pixels | None:
-        if self.contract.image is None:
+    def _all_images(self, column: ImageColumn | None, rows: int) -> Pixels | None:
+        if column is None:
             return None
-        numbers = self.contract.image.image.numbers
-        images = np.concatenate(self.images) if self.images else np.full((rows, numbers), np.nan, dtype=np.float32)
+        found = self.images.get(column.name)
+        images = np.concatenate(found) if found else np.full((rows, column.image.numbers), np.nan, dtype=np.float32)
         images.flags.writeable = False
         return images
 
@@ -488,7 +499,9 @@ class _Reading:
         target = self.contract.target
         if rows < FEWEST_ROWS:
             self.mistakes.add(f"too few rows: at least {FEWEST_ROWS} are needed, {rows} are there")
-        if values is None or isinstance(target, RegressionTarget):
+        if isinstance(target, MaskTarget) and values is not None and not values.any():
+            self.mistakes.add("all masks are empty, so there is nothing to learn", column=target.name)
+        if values is None or not target.classes:
             return
         counts = np.bincount(values.astype(np.int64), minlength=len(target.classes))
         for name, count in zip(target.classes, counts, strict=True):

@@ -17,7 +17,7 @@ import numpy as np
 from protos.errors import DataError
 from site_agent.hospital import Split
 from site_agent.trainer.checkpoints import Json
-from site_agent.trainer.data.contract import RegressionTarget, SqlFormat
+from site_agent.trainer.data.contract import SqlFormat
 from site_agent.trainer.data.splits import SplitRows, split_rows
 from site_agent.trainer.data.tables import Survey, Table
 from site_agent.trainer.examination.examined_columns import (
@@ -140,8 +140,7 @@ def examine(survey: Survey, split: Split) -> Examination:
         found += [*row_findings(table, rows), *image_findings(table)]
     if rows is not None:
         parts = parts_of(table, rows, patients)
-        if not isinstance(table.contract.target, RegressionTarget):
-            found += part_findings(parts, table.contract.target.classes)
+        found += part_findings(parts, table.contract.target.classes)
         found += group_findings(table, rows.test)
         measured = alone(table, np.sort(np.concatenate([rows.training, rows.validation])))
         found += alone_findings(table, measured)

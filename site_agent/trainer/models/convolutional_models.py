@@ -58,14 +58,18 @@ class Block(nn.Module):
         self.convolution = Convolution(inner, outer)
         self.normalisation = Normalisation(outer) if has_normalisation else None
 
-    def forward(self, images: Tensor) -> Tensor:
-        """Map (B, inner, height, width) to (B, outer, ...). Stacks as in `Convolution`."""
+    def convolved(self, images: Tensor) -> Tensor:
+        """Map (B, inner, height, width) to (B, outer, height, width). Stacks as in `Convolution`."""
         images = self.convolution(images)
         if self.normalisation is not None:
             weight, bias = self.normalisation.weight, self.normalisation.bias
             groups = weight.shape[0] if weight.dim() == 2 else 1
             images = functional.group_norm(images, groups, weight.reshape(-1), bias.reshape(-1), NORMALISATION_EPSILON)
-        images = self._activation(images)
+        return self._activation(images)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Map (B, inner, height, width) to (B, outer, ...), half as high and wide where that is possible."""
+        images = self.convolved(images)
         return functional.max_pool2d(images, 2) if is_halved(*images.shape[-2:]) else images
 
 
@@ -105,7 +109,7 @@ class Body(nn.Module):
         layers = list(self.children())
         for block in layers[: self._blocks]:
             images = block(images)
-        values = _as_rows(images, copies)
+        values = as_rows(images, copies)
         for layer in layers[self._blocks :]:
             values = self._activation(layer(values))
         return values
@@ -126,7 +130,7 @@ class Convolutional(nn.Module):
 
     def represent(self, rows: Tensor) -> tuple[Tensor]:
         """Map Map (B, pixels) to (B, last hidden width), before dropout."""
-        images, copies = _as_images(rows, self._image)
+        images, copies = as_images(rows, self._image)
         return (self.body(self.input(images), copies),)
 
     def decide(self, representations: tuple[Tensor, ...]) -> Tensor:
@@ -155,8 +159,8 @@ class ParallelConvolutional(nn.Module):
 
     def represent(self, rows: Tensor) -> tuple[Tensor, Tensor]:
         """Map (B, pixels) to the results of the common and the unique extractor, (B, width of each)."""
-        images, copies = _as_images(rows, self._image)
-        return _as_rows(self.common(images), copies), _as_rows(self.unique(images), copies)
+        images, copies = as_images(rows, self._image)
+        return as_rows(self.common(images), copies), as_rows(self.unique(images), copies)
 
     def decide(self, representations: tuple[Tensor, ...]) -> Tensor:
         """Apply the head to both results side by side, after dropout: to (B, C)."""
@@ -174,16 +178,16 @@ def _extractor(channels: Sequence[int], architecture: ConvolutionalNetwork | Par
     return Blocks(channels, activation, has_normalisation=architecture.normalisation)
 
 
-def _as_images(rows: Tensor, image: ImageSize) -> tuple[Tensor, int | None]:
-    """(B, pixels) to (B, channels, height, width); of a stack the copies side by side, and how many they are."""
+def as_images(rows: Tensor, image: ImageSize) -> tuple[Tensor, int | None]:
+    """Map (B, pixels) to (B, channels, height, width); of a stack the copies side by side, and how many they are."""
     if rows.dim() == 2:
         return rows.view(-1, image.channels, image.height, image.width), None
     copies, count = rows.shape[:2]
     return rows.transpose(0, 1).reshape(count, copies * image.channels, image.height, image.width), copies
 
 
-def _as_rows(images: Tensor, copies: int | None) -> Tensor:
-    """(B, channels, height, width) to (B, numbers), or to (copies, B, numbers)."""
+def as_rows(images: Tensor, copies: int | None) -> Tensor:
+    """Map (B, channels, height, width) to (B, numbers), or to (copies, B, numbers)."""
     if copies is None:
         return images.flatten(1)
     return images.reshape(len(images), copies, -1).transpose(0, 1)

@@ -23,6 +23,7 @@ from protos.plan.architecture import (
     NamedTensors,
     ParallelConvolutionalNetwork,
     ParallelNetwork,
+    UNetNetwork,
     network_tensors,
 )
 from site_agent.trainer.models.column_transformer import FeatureTokens
@@ -30,6 +31,7 @@ from site_agent.trainer.models.convolutional_models import Convolutional, Parall
 from site_agent.trainer.models.dense_models import Dense, Parallel
 from site_agent.trainer.models.global_layers_model import GlobalLayers
 from site_agent.trainer.models.two_columns import Columns
+from site_agent.trainer.models.u_net_model import UNet
 
 
 def build_network(architecture: Architecture, columns: int, outputs: int, common: int | None = None) -> nn.Module:
@@ -63,6 +65,8 @@ def build_network(architecture: Architecture, columns: int, outputs: int, common
             return Convolutional(architecture, outputs)
         case ParallelConvolutionalNetwork():
             return ParallelConvolutional(architecture, outputs)
+        case UNetNetwork():
+            return UNet(architecture)
         case NamedTensors():
             raise ConfigurationError(
                 what="The architecture named-tensors only lists tensors and has no network.",

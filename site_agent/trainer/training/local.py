@@ -22,6 +22,7 @@ from torch import Tensor
 
 from protos.plan.learning_rates import RateSchedule, rate_factor
 from site_agent.trainer.models.convolutional_models import Convolutional, ParallelConvolutional
+from site_agent.trainer.models.u_net_model import UNet
 from site_agent.trainer.pulse import PULSE
 from site_agent.trainer.training.augmented import Augmenting
 from site_agent.trainer.training.batches import Batches, Rows
@@ -142,7 +143,7 @@ class LocalTraining:
 def rows_at_once(flat: FlatNetwork, features: Tensor) -> int:
     """Return how many rows of (rows, columns), or (copies, rows, columns), a network computes at once."""
     network = flat.network
-    if isinstance(network, Convolutional | ParallelConvolutional):
+    if isinstance(network, Convolutional | ParallelConvolutional | UNet):
         most = _EVALUATION_NUMBERS // network.numbers_per_row
     else:
         most = _EVALUATION_PAIRS // features.shape[-1] ** 2

@@ -1,4 +1,4 @@
-"""The loss of a batch: cross-entropy, binary cross-entropy, focal or squared error, with class weights.
+"""The loss of a batch: cross-entropy, binary cross-entropy, focal or squared error, with class weights; soft Dice.
 
 One callable serves training, validation and distillation. The rules:
 
@@ -7,13 +7,14 @@ One callable serves training, validation and distillation. The rules:
 * a target may be a share of each class (a probability, as a teacher's): the row then counts as that
   many rows of each class. Torch divides weighted shares by the number of rows instead;
 * it is finite, and so is its gradient, for any logit up to 1e4 in size;
+* of masks each image has its own loss, the soft Dice loss plus the mean cross-entropy of its pixels;
 * of a stack of S copies it is the sum of their S means, so that each copy's gradient is its own.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import assert_never
+from typing import Final, assert_never
 
 import torch
 from torch import Tensor
@@ -23,6 +24,8 @@ from protos.errors import ConfigurationError
 from protos.plan.losses import ClassWeights, Focal, Loss, TaskDefault
 from site_agent.trainer.data.contract import Task
 
+_NOUNS: Final[dict[Task, str]] = {"regression": "number", "segmentation": "mask"}
+
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class LossFunction:
@@ -31,7 +34,7 @@ class LossFunction:
     Outputs are floats of shape (rows, 1) for binary and regression, (rows, classes) logits for
     multi-class, or of shape (S, rows, ...) for a stack. Targets are floats (rows,) from 0 to 1, int64 (rows,)
     class numbers or float (rows, classes) shares, or float (rows,) values; for a stack (S, rows, ...),
-    or as for one copy where all have the same.
+    or as for one copy where all have the same. Of masks both are floats of shape (rows, pixels), or (S, rows, pixels).
 
     Attributes:
         gamma: of the focal loss, 0 for none.
@@ -52,6 +55,8 @@ class LossFunction:
         if self.task == "regression":
             values = outputs.squeeze(-1)
             return (values - targets.expand_as(values)).square().mean(-1)
+        if self.task == "segmentation":
+            return losses_of_masks(outputs, targets.expand_as(outputs)).mean(-1)
         if self.gamma or self.weights is not None:
             return self._by_class(outputs, targets)
         if self.task == "binary":
@@ -103,6 +108,27 @@ class LossFunction:
         return self.weights.unsqueeze(-2).expand(*outputs.shape[:-1], -1).movedim(-1, 0)
 
 
+def losses_of_masks(outputs: Tensor, masks: Tensor) -> Tensor:
+    """Return the loss of each image: 1 minus its soft Dice, plus the mean binary cross-entropy of its pixels.
+
+    Source: Isensee et al. 2021, "nnU-Net", which adds up both; Milletari et al. 2016, "V-Net", for the soft Dice.
+    Differs from the latter in two things: probabilities are not squared in the denominator, and 1 is added above and
+    below the line of the fraction. So an image without the structure has a finite gradient, and no Dice loss if none is
+    predicted.
+
+    Args:
+        outputs: logits, (..., pixels).
+        masks: 0 and 1, of the same shape.
+
+    Returns:
+        shape (...).
+    """
+    inside = torch.sigmoid(outputs)
+    common, both = (inside * masks).sum(-1), inside.sum(-1) + masks.sum(-1)
+    entropy = functional.binary_cross_entropy_with_logits(outputs, masks, reduction="none").mean(-1)
+    return 1.0 - (2.0 * common + 1.0) / (both + 1.0) + entropy
+
+
 def build_loss(loss: Loss, task: Task, outputs: int, training_targets: Tensor) -> LossFunction:
     """Return the loss that a plan names, for this site's target and training rows.
 
@@ -118,10 +144,10 @@ def build_loss(loss: Loss, task: Task, outputs: int, training_targets: Tensor) -
         ConfigurationError: the loss does not fit the target.
     """
     gamma = loss.gamma if isinstance(loss, Focal) else 0.0
-    if task == "regression":
+    if task in ("regression", "segmentation"):
         if loss != TaskDefault(name="task-default"):
             raise _unfit(
-                "The plan's loss is for classes, and this site's target is a number.",
+                f"The plan's loss is for classes, and this site's target is a {_NOUNS[task]}.",
                 "Agree on the loss task-default without class_weights, or train on a target with classes.",
             )
         return LossFunction(task=task)

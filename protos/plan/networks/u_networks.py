@@ -1,0 +1,73 @@
+"""A small U-Net: a network that says of each pixel of an image whether it belongs to a structure.
+
+Source: Ronneberger et al. 2015, "U-Net". Differs in three things: convolutions have a border of zeros, so that the mask
+is as large as the image; pixels are doubled instead of a learned convolution upwards; the default is small.
+
+The way down halves the sides and doubles the channels at each level. The way up reads the level below and what the way
+down computed at the same level. The layers are numbered in the order in which they compute, so the first layers are a
+prefix, and the last one decides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import Annotated, Literal
+
+from pydantic import Field, StrictBool, StrictInt, model_validator
+
+from protos.plan.documents import Document
+from protos.plan.networks.convolutional_networks import ImageSize, block_tensors
+from protos.plan.networks.dense_networks import ActivationName
+from protos.plan.networks.network_tensors import TensorSpec, linear
+
+
+class UNetNetwork(Document):
+    """`width` is the number of channels at the top level; `levels` is how often the sides are halved.
+
+    Each block is two convolutions of 3 by 3 pixels, each with the activation, and before it the normalisation of
+    `ConvolutionalNetwork` if the plan has it. Each pixel has one output.
+    """
+
+    name: Literal["u-net"]
+    image: ImageSize
+    width: Annotated[StrictInt, Field(ge=1, le=256)] = 16
+    levels: Annotated[StrictInt, Field(ge=1, le=4)] = 2
+    normalisation: StrictBool = False
+    activation: ActivationName = "relu"
+
+    @model_validator(mode="after")
+    def _halves(self) -> UNetNetwork:
+        factor = 1 << self.levels
+        if self.image.height % factor or self.image.width % factor:
+            raise ValueError(
+                f"with {self.levels} levels both sides have to be multiples of {factor} pixels; the image has "
+                f"{self.image.height} by {self.image.width}"
+            )
+        return self
+
+    @property
+    def ways(self) -> tuple[tuple[tuple[int, int], ...], tuple[tuple[int, int], ...]]:
+        """The channels into and out of each block: of the way down, and of the way up."""
+        widths = [self.width << level for level in range(self.levels + 1)]
+        up = tuple((below + own, own) for own, below in pairwise(widths))
+        return tuple(pairwise((self.image.channels, *widths))), up[::-1]
+
+
+def u_net_tensors(network: UNetNetwork) -> Iterator[TensorSpec]:
+    """Yield every tensor in the order of the network's parameters."""
+    yield from _pair(network, "input.block1", *network.ways[0][0])
+    yield from u_net_body(network)
+    yield from linear("head.output", network.width, 1, bias=True)
+
+
+def u_net_body(network: UNetNetwork) -> Iterator[TensorSpec]:
+    """Yield the blocks after the first."""
+    down, up = network.ways
+    for number, (inner, outer) in enumerate((*down[1:], *up), start=2):
+        yield from _pair(network, f"body.block{number}", inner, outer)
+
+
+def _pair(network: UNetNetwork, name: str, inner: int, outer: int) -> Iterator[TensorSpec]:
+    yield from block_tensors(f"{name}.first", inner, outer, network.normalisation)
+    yield from block_tensors(f"{name}.second", outer, outer, network.normalisation)

@@ -1,0 +1,71 @@
+"""Writes predicted masks: a grey PNG file for each row in a new folder beside the table of predictions.
+
+The files are named after the row's number in the table, never after a patient. The folder is there as a whole or not
+at all, before the table that names its files, and only its owner may read it.
+"""
+
+from __future__ import annotations
+
+import io
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from protos.errors import UsageError
+from protos.plan.networks.convolutional_networks import ImageSize
+from site_agent.desk.result_files import write_result
+
+MASK_COLUMNS: Final = ("mask", "mask_share")
+_INSIDE: Final = 255
+
+
+def check_mask_folder(output: Path) -> None:
+    """Refuse a folder of masks that is already there, before anything is computed.
+
+    Raises:
+        UsageError: it exists.
+    """
+    folder = _folder(output)
+    if folder.exists() or folder.is_symlink():
+        raise UsageError(
+            what=f"The masks would be written to {folder.name}, which already exists.",
+            consequence="Nothing was predicted or overwritten, and nothing left this site.",
+            remedy="Name another file with --output, or remove this folder.",
+        )
+
+
+def write_masks(
+    output: Path, size: ImageSize, rows: npt.NDArray[np.int64], masks: npt.NDArray[np.bool_]
+) -> Iterator[list[float | str]]:
+    """Write the masks, and return for each its path from the output's folder and the share of pixels that it covers.
+
+    Args:
+        output: the table of the predictions.
+        size: of each mask.
+        rows: the places of the rows in their table, from 0.
+        masks: shape (rows, pixels).
+    """
+    from PIL import Image
+
+    folder = _folder(output)
+    partial = folder.with_name(f".{folder.name}.partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    cells: list[list[float | str]] = []
+    for row, mask in zip(rows.tolist(), masks, strict=True):
+        name, stream = f"{row + 1:06d}.png", io.BytesIO()
+        Image.fromarray(np.where(mask, _INSIDE, 0).astype(np.uint8).reshape(size.height, size.width)).save(
+            stream, "PNG"
+        )
+        write_result(partial / name, stream.getvalue())
+        cells.append([f"{folder.name}/{name}", float(mask.mean())])
+    if cells:
+        partial.rename(folder)
+    return iter(cells)
+
+
+def _folder(output: Path) -> Path:
+    return output.with_name(f"{output.stem}-masks")

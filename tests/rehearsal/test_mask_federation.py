@@ -1,0 +1,148 @@
+"""A federation on masks: five hospitals with real images train a U-Net, by methods that share all or some layers.
+
+Contracts, readers, network, training, gates, masks of sums and the engine are those of production, in one process and
+in made-up time.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+from sklearn.datasets import load_digits
+
+from protos.errors import ConfigurationError
+from protos.plan.plan import Plan
+from quickstart.hospitals import HospitalData
+from quickstart.image_hospitals import deal
+from site_agent.hospital import read_hospital
+from site_agent.trainer.evaluation import dice_of_images
+from site_agent.trainer.examination.admitted_rows import admit
+from site_agent.trainer.fitting import check_fit
+from tests.hostile.masking_federation import identity_of
+from tests.laws.masked_runs import decisions, unmasked
+from tests.mask_images import SIZE, U_NET, mask_contract, put_table
+from tests.rehearsal.made_up_time import play
+from tests.rehearsal.test_image_federation import configuration_of, digests_of, outcomes_of, trained
+from tests.site_agent.trainer.sites import make_plan
+
+METHODS: dict[str, dict[str, Any]] = {
+    "global-layers": {"name": "global-layers"},
+    "fedavg": {"name": "fedavg"},
+    "fedprox": {"name": "fedprox", "strength": 0.1},
+    "fedper": {"name": "fedper"},
+    "moon": {"name": "moon", "strength": 1.0, "temperature": 0.5},
+    "player-fl": {"name": "player-fl"},
+    "ditto": {"name": "ditto", "strength": 0.1},
+}
+EVERY_TIME = ("global-layers", "fedavg")
+ROWS = 450
+
+
+def mask_hospitals(count: int, folder: Path, seed: int) -> list[HospitalData]:
+    """The first digits dealt to so many hospitals, with unequal shares of the digits."""
+    hospitals = []
+    dealt = deal(np.asarray(load_digits().target)[:ROWS], count, np.random.default_rng(seed))
+    for number, own in enumerate(dealt, start=1):
+        name = f"hospital-{number}"
+        table, contract = folder / f"{name}.csv", folder / f"{name}.contract.yaml"
+        put_table(table, folder / name, own.tolist())
+        contract.write_text(yaml.safe_dump(mask_contract(name)))
+        hospitals.append(HospitalData(name, table, contract))
+    return hospitals
+
+
+@pytest.fixture(scope="module")
+def hospitals(tmp_path_factory: pytest.TempPathFactory) -> list[HospitalData]:
+    """Five hospitals with images and masks."""
+    return mask_hospitals(5, tmp_path_factory.mktemp("masks"), seed=0)
+
+
+def plan_for(method: dict[str, Any], hospitals: list[HospitalData], epochs: int = 2) -> Plan:
+    """A masked plan of the five with a small U-Net."""
+    sites = [{"name": one.name, "identity": identity_of(one.name)} for one in hospitals]
+    return make_plan(
+        method=method,
+        architecture=U_NET,
+        schedule={"aggregate": "every-epoch", "epochs": epochs, "batches_per_epoch": 5},
+        optimiser={"name": "adamw", "learning_rate": 0.03},
+        sites=sites,
+        quorum=len(sites),
+        secure_aggregation="required",
+        checkpoint="latest",
+    )
+
+
+@pytest.mark.parametrize(
+    "method", [name if name in EVERY_TIME else pytest.param(name, marks=pytest.mark.slow) for name in METHODS]
+)
+def test_a_method_trains_a_u_net_and_masked_sums_change_no_bit(
+    tmp_path: Path, method: str, hospitals: list[HospitalData]
+) -> None:
+    """Five hospitals end with equal parameters and equal models, masked and unmasked."""
+    plan = plan_for(METHODS[method], hospitals)
+
+    async def scene() -> None:
+        masked, with_masks = await trained(tmp_path / "masked", plan, hospitals)
+        plain, without = await trained(tmp_path / "plain", unmasked(plan), hospitals)
+
+        released = [site.records("contribution_released") for site in masked.sites.values()]
+        assert all(records and all(record["masked"] for record in records) for records in released)
+        assert masked.vector().tobytes() == plain.vector().tobytes()
+        assert decisions(masked) == decisions(plain)
+        models = digests_of(with_masks)
+        assert len(models) == len(hospitals)
+        assert models == digests_of(without)
+
+    play(scene())
+
+
+def test_hospitals_learn_to_draw_masks_of_images_that_they_never_see(
+    tmp_path: Path, hospitals: list[HospitalData]
+) -> None:
+    """After ten epochs of masked FedAvg the mean Dice of the test images is above 0.85 at every hospital."""
+
+    async def scene() -> None:
+        _, trainers = await trained(tmp_path, plan_for(METHODS["fedavg"], hospitals, epochs=10), hospitals)
+
+        for name, outcome in outcomes_of(trainers).items():
+            study = trainers[name].study
+            assert study is not None
+            reached = dice_of_images(study.own.test.targets, outcome.test_outputs >= 0)
+            assert reached.mean() > 0.85, (name, reached.mean())
+
+    play(scene())
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"architecture": {"name": "convolutional", "image": SIZE, "blocks": [4], "hidden": []}}, "network is convol"),
+        ({"architecture": {"name": "dense", "hidden": [4]}}, "network is dense, and this site's outcome is a mask"),
+        ({"architecture": U_NET | {"image": {"height": 4, "width": 16}}}, "reads images of 4 by 16 pixels, grey"),
+    ],
+)
+def test_a_plan_that_draws_no_mask_of_this_size_is_refused(
+    changes: dict[str, Any], words: str, hospitals: list[HospitalData], tmp_path: Path
+) -> None:
+    """A network of classes does not pass for one of masks, nor does a mask of equally many pixels."""
+    plan = make_plan(method={"name": "local"}, **changes)
+    hospital = read_hospital(configuration_of(hospitals[0], tmp_path / "one"))
+
+    with pytest.raises(ConfigurationError, match=words):
+        check_fit(plan, admit(hospital)[0], plan.site_names[0])
+
+
+def test_the_rows_of_a_hospital_are_real_images_with_masks(hospitals: list[HospitalData], tmp_path: Path) -> None:
+    """Each mask has the bright pixels of its image; some masks are empty."""
+    dataset, preprocessing = admit(read_hospital(configuration_of(hospitals[0], tmp_path / "one")))
+    scale = preprocessing.pixel_scales[0]
+
+    part = dataset.training
+    brightness = part.features * scale.deviation + scale.mean
+
+    np.testing.assert_array_equal(part.targets, brightness > 8.5 * 15 / 255)
+    assert 0 < (part.targets.sum(axis=1) == 0).sum() < len(part) / 4

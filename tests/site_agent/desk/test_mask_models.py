@@ -1,0 +1,188 @@
+"""A model of masks after a run: report, predicted masks, card and export."""
+
+from __future__ import annotations
+
+import csv
+import runpy
+import stat
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+from PIL import Image
+from sklearn.datasets import load_digits
+
+from protos.errors import ConfigurationError, UsageError
+from site_agent.desk.export.export_folder import LARGEST_DIFFERENCE, export_model
+from site_agent.desk.findings.facts import site_facts
+from site_agent.desk.findings.report_page import report_lines, report_page
+from site_agent.desk.model_card import card_facts, card_markdown
+from site_agent.desk.prediction import predict_table
+from site_agent.desk.use.model_in_use import model_in_use
+from site_agent.desk.use.recalibrating import recalibrate_run
+from site_agent.hospital import Hospital
+from site_agent.trainer.evaluation import dice_of_images
+from tests.mask_images import U_NET, mask_contract, put_table
+from tests.site_agent.trainer.after_a_run import RUN, site_with_masks
+from tests.site_agent.trainer.sites import make_plan, make_site, prepare
+
+NEW = range(1000, 1040)
+
+
+@pytest.fixture(scope="module")
+def hospital(tmp_path_factory: pytest.TempPathFactory) -> Hospital:
+    """A site after a run on real images with masks."""
+    return site_with_masks(tmp_path_factory.mktemp("site"))
+
+
+@pytest.fixture
+def new_rows(tmp_path: Path) -> Path:
+    """A table of images that no model has seen, with their masks."""
+    put_table(tmp_path / "new.csv", tmp_path, list(NEW))
+    return tmp_path / "new.csv"
+
+
+def written_masks(output: Path) -> tuple[list[dict[str, str]], np.ndarray]:
+    """The lines of a table of predictions, and the masks that it names: shape (predicted rows, pixels)."""
+    lines = [*csv.DictReader(output.read_text().splitlines())]
+    masks = [np.asarray(Image.open(output.parent / line["mask"])) for line in lines if line["mask"]]
+    return lines, np.stack(masks).reshape(len(masks), -1)
+
+
+def test_the_report_has_dice_and_only_networks(hospital: Hospital) -> None:
+    """The federated U-Net is compared with the one trained alone; no simple model draws masks."""
+    facts: dict[str, Any] = site_facts(hospital, None, [])
+
+    reached = facts["federated"]["metrics"]["dice"]
+    low, high = facts["federated"]["intervals"]["dice"]
+    assert low < reached < high
+    assert reached > 0.85
+    assert facts["simple_models"] == {}
+    assert facts["gain"]["best_local"] == "siloed"
+    assert facts["recommendation"]["metric"] == "dice"
+    page, lines = report_page(facts), "\n".join(report_lines(facts))
+    assert "Dice coefficient of every model with its 95% interval" in page
+    assert "AUROC of every model" not in page
+    assert f"dice on the test rows, with 95% intervals:\n  federated{reached:>30.3f}" in lines.replace("  (", "(")
+    card = card_markdown(card_facts(hospital, model_in_use(hospital.state_path, None)))
+    assert f"| dice | {reached:.3f} |" in card
+    assert "network: u-net" in card
+
+
+def test_new_masks_lie_beside_the_table_and_are_near_the_drawn_ones(
+    hospital: Hospital, new_rows: Path, tmp_path: Path
+) -> None:
+    """Each row names its own mask of 0 and 255, which only the owner may read, by the row's number."""
+    output = tmp_path / "out.csv"
+
+    predict_table(hospital, new_rows, output, None)
+
+    lines, masks = written_masks(output)
+    drawn = load_digits().images[list(NEW)].reshape(len(NEW), -1) > 8
+    kept = [place for place, row in enumerate(NEW) if row % 10]
+    assert [line["mask"] for line in lines] == [f"out-masks/{place + 1:06d}.png" for place in range(len(NEW))]
+    assert {*np.unique(masks).tolist()} == {0, 255}
+    assert dice_of_images(drawn[kept], masks[kept] > 0).mean() > 0.85
+    for line, mask in zip(lines, masks, strict=True):
+        assert float(line["mask_share"]) == (mask > 0).mean()
+    modes = {stat.S_IMODE(path.stat().st_mode) for path in (tmp_path / "out-masks").iterdir()}
+    assert modes == {0o600}
+    assert stat.S_IMODE((tmp_path / "out-masks").stat().st_mode) == 0o700
+
+
+def test_a_row_without_an_image_has_no_mask_and_no_other_mask_moves(
+    hospital: Hospital, new_rows: Path, tmp_path: Path
+) -> None:
+    """The outcome need not be there; a refused image is a reason to abstain, and files keep their rows' numbers."""
+    predict_table(hospital, new_rows, tmp_path / "whole.csv", None)
+    before = written_masks(tmp_path / "whole.csv")[1]
+    (tmp_path / "images" / f"{NEW[3]:04d}.png").unlink()
+    text = new_rows.read_text().splitlines()
+    new_rows.write_text("\n".join(line.rpartition(",")[0] for line in text) + "\n")
+
+    predicted = predict_table(hospital, new_rows, tmp_path / "out.csv", None)
+
+    lines, masks = written_masks(tmp_path / "out.csv")
+    assert (predicted.rows, predicted.abstained) == (len(NEW), 1)
+    assert (lines[3]["mask"], lines[3]["mask_share"]) == ("", "")
+    assert "no such file" in lines[3]["abstained_because"]
+    assert lines[4]["mask"] == "out-masks/000005.png"
+    assert not (tmp_path / "out-masks" / "000004.png").exists()
+    np.testing.assert_array_equal(masks, np.delete(before, 3, axis=0))
+
+
+def test_no_earlier_folder_of_masks_is_changed(hospital: Hospital, new_rows: Path, tmp_path: Path) -> None:
+    """A folder of this name is refused before anything is computed, even an empty one or a link."""
+    output, folder = tmp_path / "out.csv", tmp_path / "out-masks"
+    for make in (folder.mkdir, lambda: folder.symlink_to(tmp_path / "images")):
+        make()
+
+        with pytest.raises(UsageError, match="out-masks, which already exists"):
+            predict_table(hospital, new_rows, output, None)
+
+        assert not output.exists()
+        folder.unlink() if folder.is_symlink() else folder.rmdir()
+
+
+def test_nothing_is_written_if_no_row_can_be_predicted(hospital: Hospital, new_rows: Path, tmp_path: Path) -> None:
+    """The table has the reasons, and there is no folder of masks."""
+    for image in (tmp_path / "images").iterdir():
+        image.unlink()
+
+    predicted = predict_table(hospital, new_rows, tmp_path / "out.csv", None)
+
+    assert predicted.abstained == len(NEW)
+    assert not [path for path in tmp_path.iterdir() if "out-masks" in path.name]
+
+
+def test_an_export_draws_the_same_masks(hospital: Hospital, new_rows: Path, tmp_path: Path) -> None:
+    """Loader and ONNX agree with the program for each pixel, and the loader answers from a file's intensities."""
+    pytest.importorskip("onnxruntime")
+    predict_table(hospital, new_rows, tmp_path / "out.csv", None)
+    masks = written_masks(tmp_path / "out.csv")[1]
+
+    made = export_model(hospital, tmp_path / "exported", None, has_onnx=True)
+    loaded = runpy.run_path(str(tmp_path / "exported" / "loader.py"))["load"](tmp_path / "exported")
+    images = [np.asarray(Image.open(path)).tolist() for path in sorted((tmp_path / "images").iterdir())]
+    answers = np.array(loaded.predict([{"scan": image} for image in images]))
+
+    assert made.onnx_difference is not None
+    assert max(made.loader_difference, made.onnx_difference) <= LARGEST_DIFFERENCE
+    assert answers.shape == masks.shape
+    clear = np.abs(answers - 0.5) > LARGEST_DIFFERENCE
+    np.testing.assert_array_equal((answers >= 0.5)[clear], (masks > 0)[clear])
+
+
+def test_masks_have_no_recalibration(hospital: Hospital, new_rows: Path) -> None:
+    """The reason is that only classes have one; the model stays as it is."""
+    with pytest.raises(UsageError, match="the outcome is a number or a mask"):
+        list(recalibrate_run(hospital, None, "platt", new_rows))
+
+
+def test_nothing_that_is_kept_has_a_mask_or_an_image(hospital: Hospital) -> None:
+    """State and reports have one figure for each image, and no image or mask as bytes or numbers."""
+    images = [image for place, image in enumerate(load_digits().images[:200]) if place % 10]
+    stored = [(image * 15).astype(np.uint8).tobytes() for image in images]
+    stored += [(image > 8).astype(np.float32).tobytes() for image in images]
+    stored += [(image > 8).astype(np.float64).tobytes() for image in images]
+    stored += [np.where(image > 8, 255, 0).astype(np.uint8).tobytes() for image in images]
+
+    files = [path for path in hospital.state_path.rglob("*") if path.is_file()]
+
+    assert {"rows.safetensors", f"{RUN}.json"} <= {path.name for path in files}
+    for path in files:
+        content = path.read_bytes()
+        assert not any(one in content for one in stored), path.name
+
+
+def test_a_plan_with_a_baseline_is_refused(tmp_path: Path) -> None:
+    """No linear model and no forest draws masks, so none can be joined with the network."""
+    config = make_site(tmp_path)
+    put_table(config.parent / "table.csv", config.parent, list(range(60)))
+    (config.parent / "contract.yaml").write_text(yaml.safe_dump(mask_contract()))
+    plan = make_plan(method={"name": "local"}, architecture=U_NET, expert={"path_start": 0, "result_share": 0.5})
+
+    with pytest.raises(ConfigurationError, match="No baseline draws masks"):
+        prepare(config, plan)
