@@ -12,7 +12,7 @@ from tests.site_agent.trainer.after_a_run import site_with_masks
 
 
 def test_monitoring_compares_the_dice_of_new_masks_with_that_of_the_test(tmp_path: Path) -> None:
-    """With the drawn masks it is about that of the test. With the masks of other patients it is worse, and without masks there is none."""
+    """With the drawn masks it is about that of the test, with those of others worse, and without masks none."""
     hospital = site_with_masks(tmp_path / "site")
     new_rows = tmp_path / "new.csv"
     put_table(new_rows, tmp_path, list(range(1000, 1040)))
