@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+import io
 import json
 import re
+from contextlib import redirect_stderr, redirect_stdout
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -11,9 +14,11 @@ from typing import Any
 import click
 import pytest
 
+from host.command_line import finish
 from protos.plan.plan import Plan
 from site_agent.approvals import announced_plans, approval_path, find_approval, why_not
-from site_agent.console.console_actions import ACTS
+from site_agent.console import console_server
+from site_agent.console.console_actions import ACTS, Done, _text_of, _without
 from site_agent.console.console_links import Role
 from site_agent.site_cli import cli
 from site_agent.state_folders import audit_log_path, gate_folder
@@ -25,6 +30,31 @@ def events(folder: Path) -> list[dict[str, Any]]:
     """The records of the audit log."""
     lines = audit_log_path(folder / "state").read_text().splitlines()
     return [json.loads(line)["facts"] for line in lines]
+
+
+def status_of(words: list[str]) -> int:
+    """The exit status of a command that runs in this process."""
+    try:
+        return finish("site-agent", cli, words)
+    except SystemExit as end:
+        return int(end.code or 0)
+
+
+async def run_here(words: list[str], folder: Path, _: float) -> Done:
+    """As `run_command`, in this process, which has loaded the commands already."""
+    out, problems = io.StringIO(), io.StringIO()
+    with redirect_stdout(out), redirect_stderr(problems):
+        status = await asyncio.to_thread(status_of, words)
+    printed, told = (_without(folder, said.getvalue().encode()) for said in (out, problems))
+    document, facts = (_text_of(folder / name) for name in ("page.html", "facts.json"))
+    return Done(status=status, text=printed, problems=told, document=document, facts=facts)
+
+
+@pytest.fixture(autouse=True)
+def loaded_commands(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only the first round through all acts starts a process for each of them, as a console does."""
+    if request.function is not test_a_plan_is_read_approved_withdrawn_and_refused:
+        monkeypatch.setattr(console_server, "run_command", run_here)
 
 
 def may_train(folder: Path, plan: Plan) -> bool:
