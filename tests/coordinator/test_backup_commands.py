@@ -20,7 +20,7 @@ from pki.store import hold_directory
 from site_agent.gate.site_log import AuditLog
 from site_agent.state_folders import audit_log_path
 from tests.rehearsal.federation import Office
-from tests.rehearsal.programs import finished, running, says, wait_until
+from tests.rehearsal.programs import called, finished, running, says, wait_until
 from tests.rehearsal.study import plan_document
 
 
@@ -55,11 +55,11 @@ def test_a_coordinator_is_backed_up_and_brought_back(tmp_path: Path) -> None:
     journal.sync()
     journal.close()
 
-    over_newer = finished("coordinator", "restore", file, "--config", config)
+    over_newer = called("coordinator", "restore", file, "--config", config)
     paper = tmp_path / "paper"
-    paper.write_text(finished("coordinator", "backup-key", "--config", config).stdout)
+    paper.write_text(called("coordinator", "backup-key", "--config", config).stdout)
     shutil.rmtree(tmp_path / "state")
-    without_paper = finished("coordinator", "restore", file, "--config", config)
+    without_paper = called("coordinator", "restore", file, "--config", config)
     shutil.move(tmp_path / "authority", tmp_path / "lost")
     restored = finished("coordinator", "restore", file, "--config", config, "--key-file", paper)
 
@@ -69,7 +69,7 @@ def test_a_coordinator_is_backed_up_and_brought_back(tmp_path: Path) -> None:
     assert "authority/register.sqlite" in names
     assert "state/backup.seal" not in names
     assert (without_paper.returncode, "nobody can tell who made" in without_paper.stderr) == (78, True)
-    assert finished("coordinator", "backup-key", "--config", config).stdout == paper.read_text()
+    assert called("coordinator", "backup-key", "--config", config).stdout == paper.read_text()
     assert (over_newer.returncode, "holds what the backup does not" in over_newer.stderr) == (78, True)
     assert restored.returncode == 0, restored.stderr
     assert "pki list" in restored.stdout

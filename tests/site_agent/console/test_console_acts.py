@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import io
 import json
 import re
-from contextlib import redirect_stderr, redirect_stdout
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -14,7 +12,6 @@ from typing import Any
 import click
 import pytest
 
-from host.command_line import finish
 from protos.plan.plan import Plan
 from site_agent.approvals import announced_plans, approval_path, find_approval, why_not
 from site_agent.console import console_server
@@ -23,6 +20,7 @@ from site_agent.console.console_links import Role
 from site_agent.site_cli import cli
 from site_agent.state_folders import audit_log_path, gate_folder
 from tests.pki.whole_site import SiteKeys
+from tests.rehearsal.programs import called
 from tests.site_agent.console.running_console import announce, make_hospital, running_console
 
 
@@ -32,22 +30,12 @@ def events(folder: Path) -> list[dict[str, Any]]:
     return [json.loads(line)["facts"] for line in lines]
 
 
-def status_of(words: list[str]) -> int:
-    """The exit status of a command that runs in this process."""
-    try:
-        return finish("site-agent", cli, words)
-    except SystemExit as end:
-        return int(end.code or 0)
-
-
 async def run_here(words: list[str], folder: Path, _: float) -> Done:
     """As `run_command`, in this process, which has loaded the commands already."""
-    out, problems = io.StringIO(), io.StringIO()
-    with redirect_stdout(out), redirect_stderr(problems):
-        status = await asyncio.to_thread(status_of, words)
-    printed, told = (_without(folder, said.getvalue().encode()) for said in (out, problems))
+    done = await asyncio.to_thread(called, "site-agent", *words)
+    text, problems = (_without(folder, said.encode()) for said in (done.stdout, done.stderr))
     document, facts = (_text_of(folder / name) for name in ("page.html", "facts.json"))
-    return Done(status=status, text=printed, problems=told, document=document, facts=facts)
+    return Done(status=done.returncode, text=text, problems=problems, document=document, facts=facts)
 
 
 @pytest.fixture(autouse=True)
