@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -45,6 +45,14 @@ def all_imports() -> tuple[Imported, ...]:
     return tuple(found for name in modules() for found in imports_of(name, modules()[name].read_text()))
 
 
+@cache
+def _imports_by_importer() -> dict[str, list[Imported]]:
+    found: dict[str, list[Imported]] = {}
+    for each in all_imports():
+        found.setdefault(each.importer, []).append(each)
+    return found
+
+
 def imports_of(importer: str, text: str) -> Iterator[Imported]:
     """The imports of one module's text; those for the type checker alone count as well."""
     for node, function in _walk(ast.parse(text), ""):
@@ -61,7 +69,8 @@ def imports_of(importer: str, text: str) -> Iterator[Imported]:
             yield Imported(importer, name, node.lineno, bool(function), function)
 
 
-def reachable(start: str, *, lazily: bool = False) -> set[str]:
+@cache
+def reachable(start: str, *, lazily: bool = False) -> frozenset[str]:
     """Every module of the house that is imported with `start`, parents of packages included.
 
     `lazily` follows imports inside functions as well, except those of a command line, where each
@@ -74,14 +83,15 @@ def reachable(start: str, *, lazily: bool = False) -> set[str]:
         if name in seen or name not in modules():
             continue
         seen.add(name)
-        waiting += [found.imported for found in all_imports() if found.importer == name and _happens(found, lazily)]
+        waiting += [found.imported for found in _imports_by_importer().get(name, []) if _happens(found, lazily)]
         waiting += [name.rpartition(".")[0]] if "." in name else []
-    return seen
+    return frozenset(seen)
 
 
-def outside_packages(names: set[str], *, lazily: bool = False) -> set[str]:
+def outside_packages(names: Set[str], *, lazily: bool = False) -> set[str]:
     """The packages outside the house that these modules import; `lazily` as above."""
-    inside = {found.package for found in all_imports() if found.importer in names and _happens(found, lazily)}
+    imported = (found for name in names for found in _imports_by_importer().get(name, []))
+    inside = {found.package for found in imported if _happens(found, lazily)}
     return inside - set(ROOMS)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from functools import cache
 
 from protos.wire.messages import SiteMessage
 from tests.house.imports import HOUSE, modules, reachable
@@ -23,7 +24,12 @@ def calls(text: str) -> Iterator[ast.Call]:
 
 def callers(name: str, texts: dict[str, str]) -> set[str]:
     """The modules that call a function or class by this name."""
-    return {module for module, text in texts.items() if any(_name(call.func) == name for call in calls(text))}
+    return {module for module, text in texts.items() if name in _called(text)}
+
+
+@cache
+def _called(text: str) -> frozenset[str]:
+    return frozenset(_name(call.func) for call in calls(text))
 
 
 def _name(function: ast.expr) -> str:

@@ -268,7 +268,7 @@ def test_lazy_imports_stand_where_they_keep_a_process_small() -> None:
     } == set()
 
 
-def entry_points() -> dict[str, set[str]]:
+def entry_points() -> dict[str, frozenset[str]]:
     """Everything a process may come to hold: each module, and each command with the imports inside it."""
     entries = {name: reachable(name, lazily=True) for name in modules()}
     for found in all_imports():
@@ -278,12 +278,12 @@ def entry_points() -> dict[str, set[str]]:
     return entries
 
 
-def has_network(names: set[str]) -> bool:
+def has_network(names: frozenset[str]) -> bool:
     """Whether these modules bring in gRPC."""
     return NETWORK in outside_packages(names, lazily=True)
 
 
-def has_patients(names: set[str]) -> bool:
+def has_patients(names: frozenset[str]) -> bool:
     """Whether these modules bring in the patients' tables, or a library that is only there for them."""
     is_heavy = bool(set(HEAVY) & outside_packages(names, lazily=True))
     return is_heavy or any(is_in(name, "site_agent.trainer.data") for name in names)

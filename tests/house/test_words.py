@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Final
 
@@ -107,6 +108,7 @@ def sentences(text: str) -> list[str]:
     return re.split(r"(?<=[.!?])\s+(?=[A-Z`{\-(])", re.sub(r"\s+", " ", text).strip())
 
 
+@cache
 def all_texts() -> list[tuple[str, str]]:
     """Everything that this file judges."""
     return [*error_texts(), *help_texts()]
