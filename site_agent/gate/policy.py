@@ -65,8 +65,6 @@ def _reasons(policy: Policy, plan: Plan, manifest: Manifest, site: str) -> Itera
         yield "the policy requires secure aggregation, and the plan has it off"
     if plan.two_sites is not None and policy.two_sites is None:
         yield "each of the plan's two sites would see the other's update, and the policy does not allow it"
-    if plan.starting_file is not None and policy.starting_file == "refuse":
-        yield "the plan's network starts from a file, and the policy does not allow it (its key starting_file)"
     if training < policy.smallest_sites:
         added = f"{training} site{'s' * (training != 1)}"
         yield f"the plan adds up {added}, and the policy requires at least {policy.smallest_sites}"
@@ -108,6 +106,8 @@ def _of_numbers(policy: Policy, plan: Plan) -> Iterator[str]:
 def _of_tensors(policy: Policy, plan: Plan, manifest: Manifest) -> Iterator[str]:
     if plan.statistics is not None or plan.prior is not None:
         return
+    if plan.starting_file is not None and policy.starting_file == "refuse":
+        yield "the plan's network starts from a file, and the policy does not allow it (its key starting_file)"
     network = [
         tensor.name
         for tensor in network_tensors(
