@@ -34,9 +34,13 @@ from host.diagnosis import AILMENTS
 from host.heap import set_up_heap
 from host.log_lines import set_up_log
 from host.message_catalogue import ERRORS
+from pki.authority import Authority
+from pki.register import Register
+from protos.errors import ConfigurationError
 from protos.plan.manifest import manifest_of
 from protos.plan.methods import method_names
 from protos.plan.patient_privacy import how_private, price_in_words
+from protos.plan.plan import Plan
 
 
 @click.group()
@@ -71,6 +75,8 @@ def start(path: Path) -> None:
 def check(path: Path) -> None:
     """Check the configuration and every plan, and show their digests. This command starts nothing.
 
+    The fingerprints in a plan are compared with the register.
+
     Example: coordinator check --config coordinator.yaml
     """
     configuration = read_configuration(path)
@@ -96,6 +102,28 @@ def check(path: Path) -> None:
         click.echo(
             f"  manifest  {manifest.digest.hex()} ({len(manifest.tensors)} tensors, {manifest.parameters} numbers)"
         )
+        click.echo(f"  sites     {_registered(Path(configuration.authority), plan)}")
+
+
+def _registered(authority: Path, plan: Plan) -> str:
+    """How many sites of a plan are in the register. A site that is there with another key is an error."""
+    if not authority.exists():
+        return "There is no register here, so fingerprints were not compared."
+    with Register(Authority.load(authority).register_path) as register:
+        known = {str(site.name): site.identity_fingerprint for site in register.sites()}
+    for site in plan.sites:
+        if (found := known.get(site.name)) not in (None, site.identity):
+            raise ConfigurationError(
+                what=f"The plan {plan.study} lists {site.name} with the fingerprint {site.identity}. The register has "
+                f"{found}.",
+                consequence=f"Nothing was started. {site.name} could not take part in this run.",
+                remedy="Compare the fingerprint with the hospital by telephone. Then correct the plan: "
+                "`pki list --plan` prints the list from the register.",
+            )
+    missing = [site.name for site in plan.sites if known.get(site.name) is None]
+    if missing:
+        return f"{', '.join(missing)} did not request enrolment yet. All others have the register's fingerprints."
+    return "All fingerprints are those of the register."
 
 
 @cli.command()

@@ -19,6 +19,7 @@ from coordinator.coordinator_cli import main
 from protos.plan.manifest import manifest_of
 from tests.protos.privacy.private_plans import private_network_plan
 from tests.protos.privacy.test_private_statistics import private_statistics_plan
+from tests.rehearsal.federation import Office
 from tests.rehearsal.programs import finished
 from tests.rehearsal.study import made_up_identities, plan_document, plan_with
 
@@ -298,3 +299,23 @@ def test_the_installed_commands_keep_to_the_documented_exit_statuses(
     assert done.returncode == status
     assert "Traceback" not in done.stderr
     assert done.stderr.startswith((f"{words[0]}: ", "Usage: "))
+
+
+def test_check_compares_fingerprints_with_the_register(coordinator: Terminal, folder: Path) -> None:
+    """A site with another key is an error that names both; one that did not request enrolment yet is named."""
+    office = Office.found(folder)
+    keys = {name: office.enrol(name).identity_fingerprint() for name in ("a", "b")}
+    made_up = made_up_identities()
+
+    def checked(**identities: str) -> int:
+        write(folder, plan=plan_document(made_up | identities))
+        return coordinator("check", "--config", folder / "coordinator.yaml")
+
+    assert checked(**keys) == 0
+    assert "c did not request enrolment yet." in coordinator.out
+    keys["c"] = office.enrol("c").identity_fingerprint()
+    assert checked(**keys) == 0
+    assert "All fingerprints are those of the register." in coordinator.out
+    assert checked(**(keys | {"b": made_up["b"]})) == 78
+    assert f"lists b with the fingerprint {made_up['b']}. The register has {keys['b']}." in coordinator.err
+    assert_three_sentences(coordinator.err)

@@ -5,7 +5,8 @@ of an axial or coronal image, the face at the left of a sagittal one. The rules:
 
 * sizes are checked in the header, and nothing is unpacked that is larger than the header or the limits say;
 * intensities are in the file's own unit, after its one slope and intercept;
-* of a DICOM file only the tags in `_READ` and the pixels are parsed. No tag leaves this module;
+* of a DICOM file only the tags in `_READ` and the pixels are parsed. If the contract refuses tags of a patient, every
+  sequence is searched for them. No tag leaves this module;
 * an image with burnt-in names according to its own tags is refused. The pixels themselves are not searched.
 """
 
@@ -77,6 +78,8 @@ def dicom_image(content: bytes, column: ImageColumn, files: DicomFiles, number: 
             found = _dicom_tags(content)
             if isinstance(found, Flaw):
                 return found
+            if files.patient_tags == "refuse" and _names_patient(content):
+                return image_flaws.WITH_PATIENT
             flaw = _dicom_flaw(found, column, files, number)
             return _dicom_pixels(found, column, files, number or 1) if flaw is None else flaw
     except Exception:  # the decoders raise nearly every kind of error for damaged bytes
@@ -98,6 +101,14 @@ def _dicom_tags(content: bytes) -> Dataset | Flaw:
     return pydicom.dcmread(io.BytesIO(content), specific_tags=list(_READ))
 
 
+def _names_patient(content: bytes) -> bool:
+    """Whether a tag of the patient has a value, at the top of the file or in any sequence inside it."""
+    import pydicom
+
+    tags = pydicom.dcmread(io.BytesIO(content)).iterall()
+    return any(tag.keyword in _PATIENT and str(tag.value or "").strip(" ^=") for tag in tags)
+
+
 def _dicom_flaw(tags: Dataset, column: ImageColumn, files: DicomFiles, number: int | None) -> Flaw | None:
     """What is wrong by the tags alone."""
     from pydicom.multival import MultiValue
@@ -107,8 +118,6 @@ def _dicom_flaw(tags: Dataset, column: ImageColumn, files: DicomFiles, number: i
         return image_flaws.BURNED_IN
     if burned_in != "NO" and files.burned_in == "require-no":
         return image_flaws.NOT_DECLARED_CLEAN
-    if files.patient_tags == "refuse" and any(str(tags.get(name) or "").strip(" ^=") for name in _PATIENT):
-        return image_flaws.WITH_PATIENT
     if files.modality is not None and tags.get("Modality") != files.modality:
         return image_flaws.OTHER_MODALITY
     if "PixelData" not in tags:

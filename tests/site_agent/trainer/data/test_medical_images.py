@@ -99,6 +99,28 @@ def test_a_ct_image_of_pydicom_is_read_in_hounsfield_units() -> None:
     assert 0.1 < found.mean() < 0.9
 
 
+def test_a_patient_in_a_nested_sequence_is_found() -> None:
+    """Pydicom's own CT image has other numbers of the patient. Here they are in a sequence of any name."""
+    tags = pydicom.dcmread(DICOM_FILES / "CT_small.dcm")
+    declared = column(128, 128, window=[-1000, 400], files=NAMED)
+    nested = list(tags.OtherPatientIDsSequence)
+    del tags.OtherPatientIDsSequence
+    tags.OriginalAttributesSequence = nested
+    assert len(nested) == 2
+
+    def content() -> bytes:
+        file = io.BytesIO()
+        tags.save_as(file)
+        return file.getvalue()
+
+    for holder in (tags, *nested):
+        assert pixels_of(content(), declared, None) is image_flaws.WITH_PATIENT
+        for name in ("PatientName", "PatientID", "PatientBirthDate"):
+            if name in holder:
+                del holder[name]
+    read(content(), declared)
+
+
 @pytest.mark.parametrize("name", ["bigendian", "expb", "implicit", "jp2klossless", "padded"])
 def test_the_same_image_is_the_same_however_it_is_stored(name: str) -> None:
     """Byte order, implicit kinds, lossless JPEG 2000 and padding change no bit."""
