@@ -58,6 +58,16 @@ class Collection:
         for index in range(offered.exchange.layout.chunks):
             self.run.running_sum.add(site, index, offered.exchange.layout.body(contribution.buffer, index))
 
+    def make(self, round_number: int, studies: Mapping[str, Study | PriorStudy]) -> None:
+        """Make a whole round: every site trains, and its part is added."""
+        offered = self.run.offered(round_number)
+        self.begin(round_number)
+        for name, study in studies.items():
+            answer = study.train(asked_by(offered.offer), np.array(offered.values))
+            rows = study.rows if offered.offer.stage is Stage.TRAINING else 0
+            self.add(name, round_number, Part(updates=answer.updates, scalars=answer.scalars, rows=rows))
+        self.close(round_number)
+
     def close(self, round_number: int) -> None:
         """Every part is added: the server's rule and the run's course."""
         if not self.run.is_consistent:
@@ -80,13 +90,7 @@ def run_rounds(plan: Plan, studies: Mapping[str, Study | PriorStudy]) -> Collect
     for number in count():
         if stage_at(plan, number, run.course.training_rounds) is None:
             break
-        offered = run.offered(number)
-        collection.begin(number)
-        for name, study in studies.items():
-            answer = study.train(asked_by(offered.offer), np.array(offered.values))
-            rows = study.rows if offered.offer.stage is Stage.TRAINING else 0
-            collection.add(name, number, Part(updates=answer.updates, scalars=answer.scalars, rows=rows))
-        collection.close(number)
+        collection.make(number, studies)
     finish, values = run.result()
     for study in studies.values():
         study.close(asked_by(finish), np.array(values))

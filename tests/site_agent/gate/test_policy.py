@@ -12,6 +12,7 @@ from protos.plan.volume import most_bytes
 from site_agent.gate.policy import refusals
 from site_agent.hospital import Policy
 from tests.rehearsal.study import made_up_identities, plan_with
+from tests.site_agent.trainer.prior.prior_federation import prior_plan
 
 IDENTITIES = made_up_identities()
 ALLOWED: dict[str, Any] = {
@@ -120,3 +121,16 @@ def test_another_key_under_this_sites_name_is_refused_first() -> None:
 
     wrong, own = IDENTITIES["b"], IDENTITIES["a"]
     assert answer(plan) == f"the plan lists a with the identity key {wrong}. This site's identity key is {own}"
+
+
+@pytest.mark.parametrize(("fewest", "is_refused"), [(4, False), (3, True)])
+def test_the_smallest_set_counts_for_each_concept(fewest: int, is_refused: bool) -> None:
+    """Four sites take part, but a concept that three of them may record is a sum over three."""
+    plan = prior_plan("breast-cancer", fewest_sites=fewest)
+    rules = Policy(**(ALLOWED | {"methods": ("federated-prior",), "smallest_sites": 4, "largest_rounds": 17}))
+    identity = plan.sites[0].identity
+
+    reasons = list(refusals(rules, plan, manifest_of(plan), site="ahus", identity=identity))
+
+    found = ["a concept is added up over 3 sites or more, the policy requires 4"] if is_refused else []
+    assert reasons == found

@@ -1,4 +1,4 @@
-"""What makes an ordinary regression fail: collinear or constant concepts, separated classes, a site that leaves."""
+"""What makes an ordinary regression fail: collinear or constant concepts, separated classes, too few sites."""
 
 from __future__ import annotations
 
@@ -14,11 +14,12 @@ from benchmarks.experiments.data.natural_sites import NaturalSites
 from benchmarks.experiments.tables.join import ALL, Member
 from global_layers.frames import tables_of
 from global_layers.one_process import run_rounds
+from protos.plan.contributors import kinds_of
 from protos.plan.plan import Plan
 from site_agent.trainer.prior.joining_models import FittedJoin, fit_own_models
 from site_agent.trainer.prior.prior_report import joined_with
 from site_agent.trainer.prior.prior_study import KnownByOthers
-from tests.site_agent.trainer.prior.prior_federation import prior_plan
+from tests.site_agent.trainer.prior.prior_federation import concepts_of, prior_plan
 
 SITES = ("ahus", "berlin", "cluj", "delft")
 
@@ -86,6 +87,23 @@ def test_an_outcome_that_one_concept_decides_has_a_finite_coefficient(seed: int)
     assert known.guard is not None
     assert known.guard > 0
     assert join.model.weights.sum() == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize(
+    ("recorded", "counted"),
+    [((SITES[:2], SITES), "mean-radius"), ((SITES[:3], SITES[1:]), "mean-radius and mean-texture")],
+    ids=["a concept", "a pair"],
+)
+def test_a_concept_that_two_of_four_sites_share_is_refused(recorded: tuple[tuple[str, ...], ...], counted: str) -> None:
+    """Sites are counted for each concept and each pair: three record one, three another, and two of them both."""
+    concepts = concepts_of("breast-cancer")
+    few = [concept | {"recorded_by": sites} for concept, sites in zip(concepts, recorded, strict=False)]
+
+    with pytest.raises(ValidationError, match=f"{counted} are recorded by 2 sites, and fewest_sites is 3"):
+        prior_plan("breast-cancer", concepts=[*few, *concepts[2:]], fewest_sites=3)
+
+    plan = prior_plan("breast-cancer", concepts=[few[0] | {"recorded_by": SITES[:3]}, *concepts[1:]], fewest_sites=3)
+    assert kinds_of(plan)["concepts mean-radius"] == set(SITES[:3])
 
 
 @pytest.mark.parametrize("change", [{"quorum": 3}, {"on_lost_site": "continue"}])

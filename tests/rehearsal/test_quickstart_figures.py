@@ -1,0 +1,76 @@
+"""The first screen: the figures that the quickstart writes for each hospital, its table and its sentences."""
+
+from __future__ import annotations
+
+import json
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from quickstart.federation import Rehearsal
+from quickstart.figures import collect, sentences_of, table_of
+from quickstart.hospitals import HospitalData
+
+
+def report(federated: float, others: float | None = None) -> dict[str, Any]:
+    """A site's report of one method: its AUROC, and what it is compared with."""
+    interval = {"difference": federated - 0.7, "interval": [0.01, 0.09]}
+    prior = {"prior": {"weights": {"regression": 0.2, "forest": 0.3, "others": 0.5}}}
+    return (prior if others is not None else {}) | {
+        "federated": {"metrics": {"auroc": federated}},
+        "siloed": {"metrics": {"auroc": 0.6}},
+        "simple_models": {"forest": {"metrics": {"auroc": 0.7}}, "regression": {"metrics": {"auroc": 0.65}}},
+        "best_local": "forest",
+        "differences": {"forest": {"auroc": interval}, "siloed": {"auroc": {"difference": others}}},
+        "gain": {"verdict": "gained"},
+    }
+
+
+def test_the_figures_name_the_best_local_model_and_what_the_others_brought(tmp_path: Path) -> None:
+    """Each method's AUROC, the chosen simple model's, and federated-prior minus the same model without the others."""
+    hospital = HospitalData("va", tmp_path, tmp_path)
+    methods = ("fedavg", "federated-prior")
+    rehearsal = Rehearsal(folder=tmp_path, hospitals=[hospital], methods=methods, rounds=2, seed=0, is_masked=True)
+    for study, each in zip(rehearsal.studies, (report(0.68), report(0.75, others=0.04)), strict=True):
+        record = {"study": study.name, "run": study.name, "rounds_made": 8, "shared_parameters_sha256": study.label}
+        run, kept = tmp_path / "coordinator" / "runs" / study.name, tmp_path / "va" / "state" / "reports"
+        for path, content in ((run / "record.json", record), (kept / f"{study.name}.json", each)):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(json.dumps(content))
+
+    figures = collect(rehearsal)
+
+    found = figures["sites"]["va"]
+    assert found["best-local"] == {"model": "forest", "auroc": 0.7}
+    assert (found["fedavg"]["auroc"], found["federated-prior"]["auroc"], found["siloed"]["auroc"]) == (0.68, 0.75, 0.6)
+    assert found["others_part_auroc"] == 0.04
+    assert found["difference_to_best_local"]["difference"] == pytest.approx(0.05)
+    assert figures["runs"] == {"fedavg": "fedavg", "federated-prior": "federated-prior"}
+    screen = StringIO()
+    Console(width=80, file=screen).print(table_of(figures))
+    (line,) = (each for each in screen.getvalue().splitlines() if each.startswith(" va"))
+    assert line.split() == ["va", "0.700", "0.680", "0.750", "+5.0", "[+1.0,", "+9.0]", "+4.0"]
+
+
+@pytest.mark.parametrize(
+    ("interval", "verdict", "words"),
+    [
+        ((0.01, 0.09), "gained", "va: join. federated-prior is better"),
+        ((0.01, 0.09), "unclear", "It is not shown that other hospitals' patients brought this."),
+        ((-0.09, -0.01), "unclear", "va: do not join for this model."),
+        ((-0.01, 0.09), "unclear", "va: no clear gain on these few test patients (95% interval -1.0 to +9.0 points)"),
+        (None, "unclear", "va: AUROC cannot be measured on this table."),
+    ],
+)
+def test_one_sentence_says_whether_to_join(interval: tuple[float, float] | None, verdict: str, words: str) -> None:
+    """A hospital is told to join only if both the best local model and the placebo are beaten beyond noise."""
+    difference = None if interval is None else {"difference": 0.0, "interval": interval}
+    sites = {"va": {"difference_to_best_local": difference, "verdict": verdict}}
+
+    (sentence,) = sentences_of({"runs": {"fedavg": "", "federated-prior": ""}, "sites": sites})
+
+    assert words in sentence
+    assert sentence.startswith("va: join") is (verdict == "gained")
