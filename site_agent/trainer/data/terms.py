@@ -98,7 +98,8 @@ def fit_terms(counts: Counts) -> TermWeights:
 
 def weighted(counts: Counts, weights: TermWeights) -> npt.NDArray[np.float32]:
     """Return count times rarity, each row of length one, divided by the largest: float32 of the counts' shape."""
-    found = counts.astype(np.float32) * np.array(weights.rarity, dtype=np.float32)
+    found = counts.astype(np.float32)
+    found *= np.array(weights.rarity, dtype=np.float32)
     # No rarity is below 1. So only an empty row is shorter than 1, and stays zero.
     found /= np.maximum(np.sqrt(np.einsum("ij,ij->i", found, found)), np.float32(1))[:, None]
     found /= np.array(weights.largest, dtype=np.float32)

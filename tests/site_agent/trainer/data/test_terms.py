@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sqlite3
 import unicodedata
 from pathlib import Path
 from typing import Any
@@ -321,3 +322,48 @@ def test_the_documented_limits_are_those_of_the_code() -> None:
     assert f"{terms.LARGEST_TABLE_COUNTS:,}" in page
     assert "2,048" in page
     assert TermsFeature.model_fields["buckets"].metadata[1].le == 2048
+
+
+@for_each("seed", range(5))
+def test_only_training_rows_decide_the_weights_and_every_row_the_digest(tmp_path: Path, seed: int) -> None:
+    """Another list in a test row changes the digest of the table, and no weight."""
+    generator = np.random.default_rng(seed)
+    cells = [";".join(map(str, generator.integers(0, 9, 3))) for _ in range(30)]
+
+    one, other = read(tmp_path, cells), read(tmp_path, [*cells[:29], "another;list;of;codes"])
+
+    assert fit(one.contract, one, np.arange(20)) == fit(other.contract, other, np.arange(20))
+    assert fit(one.contract, one, np.arange(30)) != fit(other.contract, other, np.arange(30))
+    assert one.digest != other.digest
+    assert one.digest == read(tmp_path, cells).digest
+
+
+def test_rows_without_an_outcome_are_left_out_before_their_lists_are_read(tmp_path: Path) -> None:
+    """Numbers of rows and counts belong to the rows that stay."""
+    target = {"name": "ill", "role": "target", "task": "binary", "positive": ["1"], "missing": "drop"}
+    columns = [{"name": "drugs", "role": "feature", "type": "codes", "codes": ["a"]}, target]
+    declared = Contract.model_validate_json(json.dumps({"format": PARQUET, "columns": columns}))
+    outcomes = ["", "1", "0"] * 10
+
+    found = read_table(written(tmp_path, ["", "a", "b"] * 10, outcomes), declared)
+    with pytest.raises(DataError, match="refuses in rows 4, 7, 10, 13, 16 and 5 more"):
+        read_table(written(tmp_path, ["", "a", ""] * 10, outcomes), declared)
+
+    assert found.rows == 20
+    assert found.terms["drugs"].tolist() == [[1, 0], [0, 1]] * 10
+
+
+def test_a_query_joins_codes_that_have_a_row_each(tmp_path: Path) -> None:
+    """A database with one row per diagnosis needs no other table."""
+    with sqlite3.connect(tmp_path / "table.db") as database:
+        database.execute("create table diagnosis (who integer, code text)")
+        database.execute("create table stay (who integer, ill integer)")
+        database.executemany("insert into stay values (?, ?)", [(who, who % 2) for who in range(20)])
+        database.executemany("insert into diagnosis values (?, ?)", [(who, code) for who in range(20) for code in "ab"])
+        database.execute("delete from diagnosis where who = 3")
+    query = "select group_concat(code, '|') as drugs, ill from stay left join diagnosis using (who) group by stay.who"
+
+    declared = contract({"kind": "sql", "query": query}, codes=["b"], separator="|", missing="empty")
+    found = read_table(tmp_path / "table.db", declared)
+
+    assert found.terms["drugs"].tolist() == [[1, 1]] * 3 + [[0, 0]] + [[1, 1]] * 16
