@@ -88,7 +88,7 @@ def check(path: Path) -> None:
         click.echo(f"  plan      {plan.digest.hex()}")
         if plan.privacy is not None:
             click.echo(f"  privacy   {price_in_words(plan.privacy, plan.private_sums)}")
-            for sentence in how_private(plan.method):
+            for sentence in how_private(plan.method, plan.privacy):
                 click.echo(f"            {sentence}")
             if (counted := plan.private_statistics) is not None:
                 rows = counted.noise_rows(len(plan.site_names))

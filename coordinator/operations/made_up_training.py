@@ -53,7 +53,8 @@ def made_up_training(plan: Plan) -> MadeUp | None:
     if training is None:
         return None
     rows = min(training.patients, _MOST_ROWS)
-    if training.rounds > _MOST_ROUNDS or rows * len(training.names) * training.rounds > _MOST_WORK:
+    steps = training.rounds * training.steps
+    if steps > _MOST_ROUNDS or rows * len(training.names) * steps > _MOST_WORK:
         return None
     generator = np.random.default_rng(0)
     direction = generator.standard_normal(len(plan.shared_columns))
@@ -80,10 +81,20 @@ def _area(
     whole = network_tensors(plan.architecture, columns=len(plan.shared_columns), outputs=1)
     fixed = [initial_values(tensor, plan.seed).astype(np.float64) for tensor in whole[count:]]
     scale = training.patients * (training.promise.sampling or 1.0) / len(known[0])
+    # Under local noise each site makes its own steps, so its patients are a part of their own.
+    sites = training.sites if training.is_local else 1
+    parts = [tuple(values[site::sites] for values in known) for site in range(sites)]
     for _ in range(training.rounds):
         arrays = [*(values.astype(np.float64) for values in manifest.views(parameters).values()), *fixed]
-        sums = scale * _clipped_sum(arrays, count // 2, training.promise.clip, *known)
-        sums += 0.0 if noise is None else noise.normal(0.0, training.deviation, len(sums))
+        sums = np.zeros(len(training.names))
+        for features, outcomes in parts:
+            moved = np.zeros(len(sums))
+            for _ in range(training.steps):
+                here = _moved(arrays, count, training.local_change(moved * PRIVATE_SCALE))
+                moved = moved * (1.0 - training.pull) if training.is_local else moved
+                moved += scale * _clipped_sum(here, count // 2, training.promise.clip, features, outcomes)
+                moved += 0.0 if noise is None else noise.normal(0.0, training.deviation, len(sums))
+            sums += moved
         numbers = np.rint(sums * PRIVATE_SCALE).astype(np.int64).tolist()
         scalars = dict(zip(training.names, numbers, strict=True))
         updates = np.empty(0, np.int32)
@@ -91,6 +102,14 @@ def _area(
                    parameters, state)  # fmt: skip
     arrays = [*(values.astype(np.float64) for values in manifest.views(parameters).values()), *fixed]
     return _ranked(_read(arrays, tested[0])[-1][:, 0], tested[1])
+
+
+def _moved(arrays: Sequence[Float64], count: int, change: Float64) -> list[Float64]:
+    """The first `count` arrays with a change added, and the others."""
+    shared = arrays[:count]
+    parts = np.split(change, np.cumsum([array.size for array in shared])[:-1])
+    moved = [array + part.reshape(array.shape) for array, part in zip(shared, parts, strict=True)]
+    return [*moved, *arrays[count:]]
 
 
 def _read(arrays: Sequence[Float64], features: Float64) -> list[Float64]:

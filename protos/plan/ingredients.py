@@ -274,6 +274,11 @@ class Method:
                 assert_never(self.federated)
 
     @property
+    def proximal_strength(self) -> float:
+        """The strength of all proximal terms together, which have one gradient."""
+        return sum(penalty.strength for penalty in self.penalties if isinstance(penalty, Proximal))
+
+    @property
     def has_controls(self) -> bool:
         """Whether sites receive control variates with the parameters."""
         return isinstance(self.procedure, ControlVariates)

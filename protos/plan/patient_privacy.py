@@ -73,6 +73,8 @@ class Privacy(Document):
             sites. It is declared, so that no count leaves.
         sampling: with a network, the probability with which each patient takes part in a round. The site draws it from
             system randomness and keeps it secret. Without it all patients take part in all rounds.
+        noise: with a network, shared if the noise of a round is made of the sites' shares, so that a round is one sum;
+            local if each site adds the whole noise in each of its steps, of which a round may have several.
     """
 
     unit: Literal["patient"]
@@ -81,6 +83,7 @@ class Privacy(Document):
     clip: float = Field(ge=SMALLEST_CLIP, le=1000)
     patients: StrictInt | None = Field(default=None, ge=1, le=1 << 30)
     sampling: float | None = Field(default=None, ge=SMALLEST_SAMPLING, le=LARGEST_SAMPLING)
+    noise: Literal["shared", "local"] = "shared"
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -92,6 +95,12 @@ class Privacy(Document):
                 "probability with which the promise may fail, so choose it far below 1 / patients"
             )
         return self
+
+    @property
+    def keys_of_networks(self) -> tuple[str, ...]:
+        """The keys here that only the gradients of a network use."""
+        found = {"patients": self.patients, "sampling": self.sampling, "noise": self.noise == "local" or None}
+        return tuple(key for key, value in found.items() if value is not None)
 
     @property
     def ratio(self) -> float:
@@ -109,11 +118,13 @@ def noise_multiplier(privacy: Privacy, sums: int) -> float:
 def price_in_words(privacy: Privacy, sums: int = 1) -> str:
     """What a run with so many sums of the same patients costs each of them, in one line."""
     deviations = noise_multiplier(privacy, sums)
-    sampled = f". Each takes part in a round with probability {privacy.sampling:g}" if privacy.sampling else ""
-    rounds = "" if sums == 1 else f" over all {sums} rounds"
+    turn = "step" if privacy.noise == "local" else "round"
+    sampled = f". Each takes part in a {turn} with probability {privacy.sampling:g}" if privacy.sampling else ""
+    local = ". Each site adds this whole noise in each of its steps" if privacy.noise == "local" else ""
+    rounds = "" if sums == 1 else f" over all {sums} {turn}s"
     return (
         f"epsilon {privacy.epsilon:g}, delta {privacy.delta:g} for each patient{rounds}. The noise in each number is "
-        f"{deviations:.3g} times as large as the change that one patient can cause{sampled}"
+        f"{deviations:.3g} times as large as the change that one patient can cause{local}{sampled}"
     )
 
 
@@ -144,7 +155,7 @@ def why_not_private(method: MethodChoice) -> Iterator[str]:
                 yield from _of_penalty(penalty)
 
 
-def how_private(method: MethodChoice) -> Iterator[str]:
+def how_private(method: MethodChoice, privacy: Privacy) -> Iterator[str]:
     """Yield what privacy changes in a method that keeps the promise, one sentence each."""
     if isinstance(method, FederatedPrior):
         yield "One noisy sum leaves, and each site computes the coefficients from it."
@@ -152,11 +163,16 @@ def how_private(method: MethodChoice) -> Iterator[str]:
     if isinstance(method, LocalOnly):  # statistics
         yield "One noisy sum of counts and moments leaves. No small cell is left out, because the noise hides it."
         return
-    made = method.method()
-    yield "Each round sends one noisy sum of clipped gradients, and the shared model makes one step along it."
+    made, is_local = method.method(), privacy.noise == "local"
+    if is_local:
+        yield "Each round sends the sum of a site's noisy steps. The shared model moves by their mean over the sites."
+    else:
+        yield "Each round sends one noisy sum of clipped gradients, and the shared model makes one step along it."
     if isinstance(made.server_rule, Adaptive):
         yield "The coordinator's rule reads the noisy sum alone, so it costs nothing more."
-    if made.penalties:
+    if made.penalties and is_local:
+        yield "The proximal term pulls each step towards the received values. It reads no patient, so it costs nothing."
+    elif made.penalties:
         yield "The proximal term is 0 where a round starts, and a round has one step, so this term changes nothing."
     if isinstance(made.procedure, FederatedOnly):
         yield "The private layers keep their first values, so the noisy sum depends on no patient through them."

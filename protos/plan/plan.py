@@ -197,12 +197,11 @@ class Plan(Document):
             return
         reasons = [*why_not_private(self.method)]
         if self.statistics is not None:
-            reasons = [*why_not_counted_privately(self.statistics, self.privacy)]
+            reasons = [*why_not_counted_privately(self.statistics)]
         elif not isinstance(self.method, FederatedPrior):
             reasons += [] if reasons else why_not_trained_privately(self._training_keys(self.privacy))
-        else:
-            of_networks = {"patients": self.privacy.patients, "sampling": self.privacy.sampling}
-            found = (key for key, value in of_networks.items() if value is not None)
+        if self.statistics is not None or isinstance(self.method, FederatedPrior):
+            found = self.privacy.keys_of_networks
             reasons += (f"{key} is only for the gradients of a network, so leave it out" for key in found)
         if self.starting_file is not None:
             reasons.append("the noise is chosen for networks that start from the seed, so leave out starting_file")
@@ -259,6 +258,7 @@ class Plan(Document):
             outputs=self.outputs,
             schedule=self.schedule,
             has_plain_steps=is_plain_descent(self.optimiser) and self.rate_schedule == ConstantRate(name="constant"),
+            pull=self.optimiser.learning_rate * self.ingredients.proximal_strength,
             unpaid=tuple(key for key, is_there in unpaid.items() if is_there),
         )
 
@@ -408,9 +408,12 @@ class Plan(Document):
         promise = self.privacy
         if promise is None or promise.patients is None or not isinstance(self.architecture, DenseNetwork):
             return None
-        honest, rate = self.quorum - self.assumed_colluders, self.optimiser.learning_rate
-        parts, columns, rounds = self.ingredients.federated_parts, len(self.shared_columns), self.schedule.rounds
-        return private_training_of(self.architecture, parts, columns, promise, promise.patients, rounds, honest, rate)
+        honest, sites, schedule = self.quorum - self.assumed_colluders, len(self.site_names), self.schedule
+        parts, columns = self.ingredients.federated_parts, len(self.shared_columns)
+        descent = self.optimiser.learning_rate, self.ingredients.proximal_strength
+        return private_training_of(
+            self.architecture, parts, columns, promise, promise.patients, schedule, sites, honest, descent
+        )
 
     @property
     def private_statistics(self) -> PrivateStatistics | None:
@@ -422,11 +425,17 @@ class Plan(Document):
     @property
     def private_sums(self) -> int:
         """How many noisy sums of the same patients the run has; 0 without `privacy`."""
+        training = self.private_training
+        return 0 if self.privacy is None else 1 if training is None else training.rounds * training.steps
+
+    @property
+    def private_releases(self) -> int:
+        """How many contributions of a site one payment is for; 0 without `privacy`."""
         return 0 if self.privacy is None else 1 if self.private_training is None else self.schedule.rounds
 
     @property
     def noise_variance(self) -> int:
-        """Of one site's share of the noise in each integer; 0 without `privacy`."""
+        """Of one site's noise in each integer of a sum, or of a step if it is local; 0 without `privacy`."""
         of_prior = None if self.prior is None else self.prior.private
         private = self.private_statistics or self.private_training or of_prior
         return 0 if private is None else private.share_variance

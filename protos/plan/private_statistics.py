@@ -90,13 +90,10 @@ class PrivateStatistics:
         return told
 
 
-def why_not_counted_privately(statistics: Statistics, promise: Privacy) -> Iterator[str]:
+def why_not_counted_privately(statistics: Statistics) -> Iterator[str]:
     """Yield what speaks against private statistics, a clause each."""
     if statistics.smallest_cell != 1:
         yield (
             f"smallest_cell is {statistics.smallest_cell}, and to leave out a small cell would depend on patients; set "
             "it to 1, because noise hides small cells"
         )
-    for key, value in {"patients": promise.patients, "sampling": promise.sampling}.items():
-        if value is not None:
-            yield f"{key} is only for the gradients of a network, so leave it out"

@@ -6,6 +6,8 @@ noisy sum as the mean update, and every site receives the same parameters. The r
 
 * a round has one sum of all training rows, so that all rounds of a run together are one Gaussian with a closed form;
 * or, with the key `sampling`, one sum of patients whom the site draws in secret (sampled_accounting.py);
+* under local noise a round has several steps. Each adds the noise of a single site before the next step reads the
+  values, and the sum of the noisy sums leaves. All steps together are paid for like so many rounds;
 * the sum is divided by the number of patients that the plan declares, because a count would have to be paid for;
 * inputs are concepts, which are encoded by what the plan declares and never by a site's rows;
 * no other number leaves: no loss, weight, vote, gain or choice of a checkpoint over all sites.
@@ -45,17 +47,23 @@ class PrivateTraining:
         tensors: that are shared, in the manifest's order; the first layers of the network, or all.
         promise: the plan's key `privacy`.
         patients: by which sums are divided.
-        rounds: sums of the whole run.
-        honest: sites whose shares of the noise are in every sum and are counted.
+        rounds: of the whole run.
+        steps: noisy sums of a site in each round; 1 unless the noise is local.
+        sites: that the plan lists as contributors.
+        honest: sites whose shares of the noise are in every sum and are counted; 1 if the noise is local.
         learning_rate: of each step.
+        pull: by which part of its way a step returns to the received values, because of proximal terms.
     """
 
     tensors: tuple[TensorSpec, ...]
     promise: Privacy
     patients: int
     rounds: int
+    steps: int
+    sites: int
     honest: int
     learning_rate: float
+    pull: float
 
     @cached_property
     def names(self) -> tuple[str, ...]:
@@ -64,19 +72,24 @@ class PrivateTraining:
             f"private gradient: {tensor.name} {place}" for tensor in self.tensors for place in range(prod(tensor.shape))
         )
 
+    @property
+    def is_local(self) -> bool:
+        """Whether a site's trainer draws the noise of each step, so that its gate adds none."""
+        return self.promise.noise == "local"
+
     @cached_property
     def share_variance(self) -> int:
-        """Of one site's noise in each integer of each round."""
-        return _variance_of(self.promise, self.honest, self.rounds)
+        """Of one site's noise in each integer of each round, or of each step if the noise is local."""
+        return _variance_of(self.promise, self.honest, self.rounds * self.steps)
 
     @cached_property
     def bound(self) -> int:
         """The largest magnitude of one integer of one site, its share of the noise included."""
-        return LARGEST_PATIENTS * PRIVATE_SCALE + _DEVIATIONS * (isqrt(self.share_variance) + 1)
+        return LARGEST_PATIENTS * PRIVATE_SCALE + _DEVIATIONS * (isqrt(self.steps * self.share_variance) + 1)
 
     @property
     def deviation(self) -> float:
-        """Standard deviation of the counted noise in one round's sum, where a patient's term has norm 1."""
+        """Standard deviation of the counted noise in a round's or local step's sum, where a term has norm 1."""
         return sqrt(self.honest * self.share_variance) / PRIVATE_SCALE
 
     def mean_change(self, sums: Float64) -> Float64:
@@ -88,12 +101,19 @@ class PrivateTraining:
         taking_part = self.patients * (self.promise.sampling or 1.0)
         return sums * (-self.learning_rate * self.promise.clip / (taking_part * PRIVATE_SCALE))
 
+    def local_change(self, sums: Float64) -> Float64:
+        """How far a site has moved by its own noisy sums, float64 of shape (numbers,).
 
-def _variance_of(promise: Privacy, honest: int, rounds: int) -> int:
-    """The variance of one site's noise in each integer of each round."""
+        The mean over all sites is the mean change, because each site has the same part of the declared patients.
+        """
+        return self.sites * self.mean_change(sums)
+
+
+def _variance_of(promise: Privacy, honest: int, sums: int) -> int:
+    """The variance of one site's noise in each integer of so many sums."""
     if promise.sampling is None:
-        return share_variance(promise.ratio, honest, rounds)
-    multiplier = noise_multiplier(promise, rounds)
+        return share_variance(promise.ratio, honest, sums)
+    multiplier = noise_multiplier(promise, sums)
     return share_variance(1 / multiplier, honest) if isfinite(multiplier) else LARGEST_VARIANCE + 1
 
 
@@ -104,13 +124,19 @@ def private_training_of(
     columns: int,
     promise: Privacy,
     patients: int,
-    rounds: int,
+    schedule: EpochSchedule | StepSchedule,
+    sites: int,
     honest: int,
-    learning_rate: float,
+    descent: tuple[float, float],
 ) -> PrivateTraining:
-    """What private training makes of a plan with these keys; see the attributes of `PrivateTraining`."""
+    """What private training makes of a plan with these keys; see the attributes of `PrivateTraining`.
+
+    `descent` has the learning rate, and the strength of all proximal terms together.
+    """
     tensors = tuple(tensor for tensor in network_tensors(network, columns=columns, outputs=1) if tensor.part in shared)
-    return PrivateTraining(tensors, promise, patients, rounds, honest, learning_rate)
+    rounds, steps, (rate, strength) = schedule.rounds, schedule.steps_per_round, descent
+    counted = 1 if promise.noise == "local" else honest
+    return PrivateTraining(tensors, promise, patients, rounds, steps, sites, counted, rate, rate * strength)
 
 
 # Keys of a plan that make further numbers leave, or let patients decide what leaves, each with the reason.
@@ -140,6 +166,7 @@ class TrainingKeys:
         outputs: as the plan lists them; None if each site has its own, which its own table then has to be binary for.
         schedule: as in the plan.
         has_plain_steps: whether each step is a constant rate times the gradient.
+        pull: the learning rate times the strength of all proximal terms.
         unpaid: keys of `UNPAID` whose values do not go with privacy.
     """
 
@@ -150,6 +177,7 @@ class TrainingKeys:
     outputs: int | None
     schedule: EpochSchedule | StepSchedule
     has_plain_steps: bool
+    pull: float
     unpaid: tuple[str, ...]
 
 
@@ -188,18 +216,29 @@ def _of_network(keys: TrainingKeys) -> Iterator[str]:
 
 def _of_steps(keys: TrainingKeys) -> Iterator[str]:
     schedule, promise = keys.schedule, keys.promise
-    if not isinstance(schedule, EpochSchedule) or (schedule.batches_per_epoch, schedule.steps_per_round) != (1, 1):
+    is_local, sums = promise.noise == "local", schedule.rounds * schedule.steps_per_round
+    if not isinstance(schedule, EpochSchedule) or schedule.batches_per_epoch != 1:
         yield (
-            "each round sums one gradient of all rows; set schedule to "
-            "{aggregate: every-batch, epochs: ..., batches_per_epoch: 1}. Several steps between two sums would need "
-            f"noise at every site that is {sqrt(max(1, keys.honest)):.3g} times as large as its share in each step"
+            "each step sums one gradient of all rows; set schedule to "
+            "{aggregate: every-batch, epochs: ..., batches_per_epoch: 1}"
         )
-    if schedule.rounds > MOST_PRIVATE_ROUNDS:
-        yield f"the plan has {schedule.rounds} rounds; private training allows at most {MOST_PRIVATE_ROUNDS}"
-    if _variance_of(promise, 1, schedule.rounds) > LARGEST_VARIANCE:
+    elif schedule.steps_per_round != 1 and not is_local:
         yield (
-            f"the noise of {schedule.rounds} rounds at epsilon {promise.epsilon:g} is more than can be drawn; "
-            "plan fewer rounds or a larger epsilon"
+            f"a round has {schedule.steps_per_round} steps, and shared noise allows 1. Set noise to local under "
+            "privacy: each site then adds noise in each step that is "
+            f"{sqrt(max(1, keys.honest)):.3g} times as large as its share"
+        )
+    if sums > MOST_PRIVATE_ROUNDS:
+        yield f"the plan has {sums} steps; private training allows at most {MOST_PRIVATE_ROUNDS}"
+    if schedule.steps_per_round * _variance_of(promise, 1, sums) > LARGEST_VARIANCE:
+        yield (
+            f"the noise of {sums} steps at epsilon {promise.epsilon:g} is more than can be drawn; "
+            "plan fewer steps or a larger epsilon"
+        )
+    if is_local and keys.pull > 1.0:
+        yield (
+            f"learning_rate times the strength of the proximal term is {keys.pull:g}, and a local step allows at most "
+            "1, because it would move beyond the received values"
         )
     if not keys.has_plain_steps:
         yield (

@@ -124,7 +124,7 @@ def _masking(plan: Plan) -> Iterator[str]:
 def _worst(plan: Plan) -> Iterator[str]:
     if plan.privacy is not None:
         yield from _promise(plan.privacy, plan.private_sums)
-        yield from how_private(plan.method)
+        yield from how_private(plan.method, plan.privacy)
         return
     yield "Differential privacy is not used. No random noise is added to the numbers that leave."
     if plan.secure_aggregation == "off" or plan.two_sites is not None:
@@ -152,7 +152,10 @@ def _worst(plan: Plan) -> Iterator[str]:
 
 def _promise(privacy: Privacy, sums: int) -> Iterator[str]:
     yield f"Differential privacy: {price_in_words(privacy, sums)}."
-    yield "Each hospital adds its share of the noise before masking."
+    if privacy.noise == "local":
+        yield "Each hospital's trainer adds the noise, so its gate cannot check that it is there."
+    else:
+        yield "Each hospital adds its share of the noise before masking."
     yield (
         f"At worst: a result becomes at most {exp(privacy.epsilon):.3g} times more or less probable when one patient's "
         f"rows are added or removed, except with probability {privacy.delta:g}."

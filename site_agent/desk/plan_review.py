@@ -344,10 +344,14 @@ def _alternatives(plan: Plan, sweep: Sweep, run_bytes: int) -> Section:
 
 
 def _of_private_training(plan: Plan, training: PrivateTraining) -> Iterator[str]:
-    yield (
-        f"The influence of each patient is limited (norm {training.promise.clip:g}). Each site adds noise that is "
-        f"enough for {training.rounds} rounds while at most {plan.assumed_colluders} of the sites work together."
-    )
+    limit = f"The influence of each patient is limited (norm {training.promise.clip:g})."
+    if training.is_local:
+        yield f"{limit} Each site adds the whole noise in each of {training.steps} steps of a round."
+    else:
+        yield (
+            f"{limit} Each site adds noise that is enough for {training.rounds} rounds while at most "
+            f"{plan.assumed_colluders} of the sites work together."
+        )
     yield (
         f"Each sum is divided by {training.patients} patients, which the plan declares. A site sends no other number: "
         "no count, loss, vote or gain."

@@ -4,6 +4,7 @@ One file of payments for each run, below `privacy/` in the gate's folder, and a 
 bought, a file for each step. The rules:
 
 * the first payment of a run is for all noisy sums that its plan has, so no run ends halfway because a budget is spent;
+* under local noise the trainer has drawn it, and what it answered first at a step is what is kept and sent;
 * a payment is on disk, after the noisy numbers that it buys, and then in the audit log, before a byte leaves;
 * numbers that were paid for are sent again as they are, so a restart neither draws other noise nor pays twice;
 * noise that is drawn a second time is paid for a second time, also in the same run: in full, as if for a whole run;
@@ -140,7 +141,7 @@ class PrivacyLedger:
         left = {facts["position"] for facts in self._audit.records("contribution_released") if _is_of(plan, facts)}
         if not paid or here in known | left or not left <= known:
             return False
-        return len(draws) - paid[-1] < plan.private_sums
+        return len(draws) - paid[-1] < plan.private_releases
 
     def pay(self, plan: Plan, position: bytes, numbers: Sequence[int]) -> list[int]:
         """Draw this site's share of noise, record its cost, and return the numbers with the noise.
@@ -251,6 +252,8 @@ def _is_of(plan: Plan, facts: Mapping[str, Any]) -> bool:  # Any: whatever JSON 
 
 def with_noise(plan: Plan, numbers: Sequence[int], random_bytes: RandomBytes = os.urandom) -> list[int]:
     """A site's sums with its share of the noise, before the payment from the budget."""
+    if plan.private_training is not None and plan.private_training.is_local:
+        return list(numbers)  # the trainer has added noise in each of its steps
     noise = discrete_gaussian(len(numbers), plan.noise_variance, random_bytes)
     return [number + drawn for number, drawn in zip(numbers, noise.tolist(), strict=True)]
 

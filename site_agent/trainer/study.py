@@ -48,7 +48,7 @@ from site_agent.trainer.site_network import Seeds, SiteNetworks
 from site_agent.trainer.site_training import SiteTraining, begin_training, rows_of
 from site_agent.trainer.soft_target_training import SoftTargets, added_columns, soft_targets_of
 from site_agent.trainer.training.bridge import Vector
-from site_agent.trainer.training.private_gradient import Layer, clipped_gradients, drawn_rows
+from site_agent.trainer.training.private_steps import PrivateRows, private_sums
 from site_agent.trainer.training.sensitivity import sensitivities
 from site_agent.trainer.training.state import State, part_of, prefixed
 
@@ -285,9 +285,11 @@ class Study:
             local.resample(self.seeds.own(draw))
         self._due_before = (asked.round, asked.layers)
         if self.plan.private_training is not None:
-            sums = self._private_gradients(self.plan.private_training)
+            sums = self._private_sums(self.plan.private_training)
             if isinstance(self.plan.ingredients.procedure, PersonalCopy | Mixture):
-                local.train_round(1, values, None)  # the personal model stays here, and the shared one is replaced
+                local.train_round(
+                    self.plan.schedule.steps_per_round, values, None
+                )  # the personal model stays here, and the shared one is replaced
             return Answer(updates=np.empty(0, np.float32), scalars=sums)
         if self._trains:  # otherwise the values stay as they were received, and their update is zeros
             local.train_round(self.plan.schedule.steps_per_round, values, controls if exchange.has_controls else None)
@@ -307,17 +309,13 @@ class Study:
             due[tensor.layer].append(parts[tensor.name])
         return Answer(updates=updates, scalars=self._scalars(exchange, self._measures.distances(due)))
 
-    def _private_gradients(self, training: PrivateTraining) -> tuple[int, ...]:
+    def _private_sums(self, training: PrivateTraining) -> tuple[int, ...]:
         """The sum of this site's clipped gradients at the shared values; nothing else of a private round leaves."""
-        values = self._training.flat.values()
+        values, rows = self._training.flat.values(), self.dataset.training
         arrays = [values[tensor.name].astype(np.float64) for tensor in self.networks.tensors]
-        layers = [Layer(weight, bias) for weight, bias in zip(arrays[::2], arrays[1::2], strict=True)]
-        rows, patients, promise = self.dataset.training, self.own.training_patients, training.promise
-        features, outcomes, shared = rows.features, np.asarray(rows.targets, np.float64), len(training.tensors) // 2
-        if promise.sampling is not None:
-            kept = drawn_rows(len(outcomes), patients, promise.sampling, os.urandom)
-            features, outcomes, patients = features[kept], outcomes[kept], None if patients is None else patients[kept]
-        return clipped_gradients(layers, promise.clip, features, outcomes, patients, shared=shared)
+        outcomes = np.asarray(rows.targets, np.float64)
+        mine = PrivateRows(rows.features, outcomes, self.own.training_patients, os.urandom)
+        return private_sums(training, arrays, mine)
 
     def _scalars(self, exchange: Exchange, own: dict[str, int]) -> tuple[int, ...]:
         measured = self._measures.validation(self.choice) if self.choice.curve else {}

@@ -17,7 +17,7 @@ import yaml
 
 from coordinator.coordinator_cli import main
 from protos.plan.manifest import manifest_of
-from tests.protos.privacy.private_plans import private_network_plan
+from tests.protos.privacy.private_plans import local_plan, private_network_plan
 from tests.protos.privacy.test_private_statistics import private_statistics_plan
 from tests.rehearsal.federation import Office
 from tests.rehearsal.programs import finished
@@ -102,6 +102,16 @@ def test_check_shows_the_price_of_a_private_plan_and_what_privacy_changes(coordi
         "300 made-up patients, AUROC is 0.",
     )
     assert all(word.lower() in coordinator.out.lower() for word in words)
+
+
+def test_check_shows_the_price_of_local_noise(coordinator: Terminal, folder: Path) -> None:
+    """Every local step is paid for, by every site alone, and the made-up training has that noise."""
+    write(folder, plan=json.loads(local_plan({"epsilon": 4.0}, rounds=5, steps=4).canonical))
+
+    assert coordinator("check", "--config", folder / "coordinator.yaml") == 0
+    assert "for each patient over all 20 steps. The noise in each number is 4.84 times as large" in coordinator.out
+    assert "Each site adds this whole noise in each of its steps" in coordinator.out
+    assert "300 made-up patients, AUROC is 0." in coordinator.out
 
 
 def test_check_shows_the_noise_of_private_statistics(coordinator: Terminal, folder: Path) -> None:

@@ -12,7 +12,7 @@ from coordinator.operations.made_up_training import _clipped_sum, _ranked, made_
 from protos.plan.plan import Plan
 from protos.privacy.accounting import PRIVATE_SCALE
 from site_agent.trainer.training.private_gradient import Layer, clipped_gradients
-from tests.protos.privacy.private_plans import private_network_plan, private_plan
+from tests.protos.privacy.private_plans import local_plan, private_network_plan, private_plan
 
 
 def plan_with(epsilon: float, patients: int, **changes: Any) -> Plan:
@@ -72,3 +72,16 @@ def test_a_plan_without_a_network_or_with_too_much_work_is_skipped() -> None:
 def test_ranks_of_scores_give_the_share_of_pairs_in_order() -> None:
     """By hand: of six pairs five are in order."""
     assert _ranked(np.array([0.1, 0.4, 0.3, 0.8, 0.9]), np.array([0, 0, 1, 1, 1])) == pytest.approx(5 / 6)
+
+
+def test_local_noise_costs_more_than_the_same_steps_with_shared_noise() -> None:
+    """Without noise both train about the same model; with noise each step of a site has the noise of all shares."""
+    keys: dict[str, Any] = {"optimiser": {"name": "sgd", "learning_rate": 4.0}}
+    promise = {"epsilon": 1.0, "patients": 600}
+    shared = made_up_training(private_network_plan(promise, rounds=20, **keys))
+    local = made_up_training(local_plan(promise, rounds=4, steps=5, **keys))
+
+    assert shared is not None
+    assert local is not None
+    assert local.without == pytest.approx(shared.without, abs=0.01)
+    assert local.with_noise < shared.with_noise - 0.005

@@ -35,3 +35,9 @@ def private_network_plan(
         "privacy": PROMISE | {"patients": 300} | (promise or {}),
     }
     return Plan.model_validate_json(json.dumps(content | changes))
+
+
+def local_plan(promise: dict[str, Any] | None = None, *, rounds: int = 5, steps: int = 3, **changes: Any) -> Plan:
+    """A private network whose sites add the whole noise in each of several steps of a round."""
+    schedule = {"aggregate": "every-round", "epochs": rounds * steps, "batches_per_epoch": 1, "epochs_per_round": steps}
+    return private_network_plan({"noise": "local"} | (promise or {}), schedule=schedule, **changes)

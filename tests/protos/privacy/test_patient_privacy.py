@@ -17,7 +17,7 @@ from protos.privacy.accounting import LARGEST_NOISE, PRIVATE_SCALE, delta_of
 from protos.wire.messages import Stage
 from tests.protos.examples import listed
 from tests.protos.examples import plan_with as network_plan
-from tests.protos.privacy.private_plans import PROMISE, private_network_plan, private_plan
+from tests.protos.privacy.private_plans import PROMISE, local_plan, private_network_plan, private_plan
 
 
 @pytest.mark.parametrize(
@@ -93,10 +93,23 @@ def test_a_method_that_is_private_says_what_privacy_changes(name: str) -> None:
     assert plan.private_training is not None
     assert plan.private_sums == plan.rounds == 10
     assert [*why_not_private(plan.method)] == []
-    assert next(how_private(plan.method)).startswith("Each round sends one noisy sum of clipped gradients")
+    assert plan.privacy is not None
+    assert next(how_private(plan.method, plan.privacy)).startswith(
+        "Each round sends one noisy sum of clipped gradients"
+    )
     exchange = Exchanges(plan, manifest_of(plan)).of(3, Stage.TRAINING, b"")
     assert [scalar.name for scalar in exchange.scalars] == list(plan.private_training.names)
     assert (exchange.up, exchange.has_controls) == ((), False)
+
+
+@pytest.mark.parametrize("name", PRIVATE)
+def test_a_private_method_may_take_several_steps_with_local_noise(name: str) -> None:
+    """Its plan is accepted, its price counts every step, and one payment is for the rounds."""
+    plan = local_plan(rounds=5, steps=3, hidden=(4,), method={"name": name}, **PRIVATE[name])
+
+    assert plan.privacy is not None
+    assert (plan.rounds, plan.private_releases, plan.private_sums) == (5, 5, 15)
+    assert next(how_private(plan.method, plan.privacy)).startswith("Each round sends the sum of a site's noisy steps")
 
 
 @pytest.mark.parametrize("name", REFUSED)

@@ -20,10 +20,11 @@ from protos.plan.private_training import LARGEST_PATIENTS, PrivateTraining
 from protos.plan.server_rules import apply_rule, begin_rule
 from protos.plan.volume import most_bytes
 from protos.privacy.accounting import PRIVATE_SCALE, delta_of, together
+from protos.privacy.sampled_accounting import sampled_epsilon
 from protos.wire.messages import Stage
 from tests.for_each import for_each
 from tests.protos.examples import listed
-from tests.protos.privacy.private_plans import PROMISE, private_network_plan, private_plan
+from tests.protos.privacy.private_plans import PROMISE, local_plan, private_network_plan, private_plan
 
 EVALUATING = [site | {"tier": "evaluation"} for site in listed(1)] + listed(4)[1:]
 
@@ -47,7 +48,7 @@ def training_of(plan: Plan) -> PrivateTraining:
         ({"schedule": {"aggregate": "every-batch", "epochs": 2, "batches_per_epoch": 2}}, "one gradient of all rows"),
         (
             {"schedule": {"aggregate": "every-round", "epochs": 4, "batches_per_epoch": 1, "epochs_per_round": 2}},
-            "one gradient of all rows",
+            "a round has 2 steps, and shared noise allows 1. Set noise to local under privacy",
         ),
         (
             {"schedule": {"aggregate": "every-steps", "rounds": 3, "steps_per_round": 1, "batch_rows": 9}},
@@ -76,7 +77,7 @@ def training_of(plan: Plan) -> PrivateTraining:
         ({"sites": EVALUATING}, "only evaluates has no share of the noise"),
         (
             {"schedule": {"aggregate": "every-round", "epochs": 4, "batches_per_epoch": 1, "epochs_per_round": 2}},
-            "noise at every site that is 1.73 times as large",
+            "noise in each step that is 1.73 times as large as its share",
         ),
     ],
     ids=str,
@@ -87,10 +88,61 @@ def test_what_would_let_an_unpaid_number_out_is_refused_by_name(changes: dict[st
         private_network_plan(**changes)
 
 
-def test_patients_go_with_networks_alone() -> None:
-    """The federated prior divides by nothing, so a declared number there is a mistake."""
-    with pytest.raises(ValidationError, match="patients is only for the gradients of a network"):
-        private_plan({"patients": 300})
+@pytest.mark.parametrize("promise", [{"patients": 300}, {"sampling": 0.5}, {"noise": "local"}], ids=str)
+def test_keys_of_networks_go_with_networks_alone(promise: dict[str, Any]) -> None:
+    """The federated prior divides by nothing, has one sum and makes no step, so such a key there is a mistake."""
+    with pytest.raises(ValidationError, match=f"{next(iter(promise))} is only for the gradients of a network"):
+        private_plan(promise)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        (
+            {"method": {"name": "fedprox", "strength": 1.5}},
+            "learning_rate times the strength of the proximal term is 1.5",
+        ),
+        ({"rounds": 200, "steps": 51}, "the plan has 10200 steps; private training allows at most 10000"),
+        (
+            {"promise": {"epsilon": 0.01, "delta": 1e-12}, "rounds": 1, "steps": 1000},
+            "the noise of 1000 steps at epsilon 0.01 is more than can be drawn",
+        ),
+        ({"secure_aggregation": "off"}, "secure_aggregation is required"),
+        ({"checkpoint": "global"}, "checkpoint global sums losses"),
+    ],
+    ids=str,
+)
+def test_local_noise_has_limits_of_its_own(changes: dict[str, Any], words: str) -> None:
+    """A step that overshoots, too many steps and noise that does not fit into a word are refused by name."""
+    with pytest.raises(ValidationError, match=words):
+        local_plan(**changes)
+
+
+@pytest.mark.parametrize(("rounds", "steps"), [(1, 1), (5, 3), (40, 25)])
+@pytest.mark.parametrize("sampling", [None, 0.25])
+def test_the_noise_of_each_site_alone_keeps_the_promise_over_all_steps(
+    rounds: int, steps: int, sampling: float | None
+) -> None:
+    """No other site's noise is counted, and every step is, whatever the quorum: 1% less noise breaks the promise."""
+    plan = local_plan({"sampling": sampling}, rounds=rounds, steps=steps, assumed_colluders=2)
+    deviation = sqrt(training_of(plan).share_variance - 4) / PRIVATE_SCALE
+
+    assert (training_of(plan).honest, plan.private_sums) == (1, rounds * steps)
+    if sampling is None:
+        assert delta_of(1.0, sqrt(rounds * steps) / deviation) <= 1e-5
+        assert delta_of(1.0, 1.01 * sqrt(rounds * steps) / deviation) > 1e-5
+    else:
+        assert sampled_epsilon(deviation * (1 + 1e-12), sampling, rounds * steps, 1e-5) <= 1.0
+        assert sampled_epsilon(deviation * 0.97, sampling, rounds * steps, 1e-5) > 1.0
+
+
+@pytest.mark.parametrize("steps", [1, 9, 90])
+def test_sums_of_local_steps_of_a_hundred_sites_fit_their_words(steps: int) -> None:
+    """Four million terms at each of a hundred sites and 64 deviations of all steps' noise stay below half the ring."""
+    training = training_of(local_plan({"epsilon": 0.05, "delta": 1e-12}, rounds=2, steps=steps))
+
+    assert 100 * training.bound < 1 << 63
+    assert training.bound >= LARGEST_PATIENTS * PRIVATE_SCALE + 64 * sqrt(steps * training.share_variance)
 
 
 def test_noise_that_cannot_be_drawn_is_refused_before_the_run() -> None:

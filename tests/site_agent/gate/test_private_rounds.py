@@ -20,7 +20,7 @@ from site_agent.gate.privacy_ledger import PrivacyLedger, standing, with_noise
 from site_agent.gate.site_log import AuditLog
 from site_agent.hospital import Hospital, Policy, PrivacyLimits
 from tests.for_each import for_each
-from tests.protos.privacy.private_plans import private_network_plan
+from tests.protos.privacy.private_plans import local_plan, private_network_plan
 from tests.rehearsal.gates import gate_for, policy_with
 
 PLAN = private_network_plan(rounds=4)
@@ -94,6 +94,28 @@ def test_a_draw_beyond_the_rounds_of_the_plan_pays_again(tmp_path: Path, audit: 
 def _elsewhere(version: int) -> Plan:
     """Another version of the study, whose rounds are not paid for."""
     return private_network_plan(rounds=4, version=version)
+
+
+def test_local_noise_is_paid_for_by_rounds_and_the_first_answer_stays(tmp_path: Path, audit: AuditLog) -> None:
+    """One payment is for as many rounds as the plan has, not for as many as it has steps. The gate adds no noise of its
+    own. What a trainer draws again for a step that was paid for is not sent."""
+    plan = local_plan(rounds=2, steps=3)
+    exchange = Exchanges(plan, manifest_of(plan)).of(0, Stage.TRAINING, b"")
+
+    def made(place: int, filling: int, largest: float = 1.0) -> list[int]:
+        gate = gate_for(plan, audit, tmp_path, policy=policy(largest), site="ahus", masking=object())  # type: ignore[arg-type]
+        payload = memoryview(np.full(len(exchange.scalars), filling, "<i8").tobytes())
+        buffer = gate.build(_position(place), exchange, payload, rows=0, resample=0).buffer
+        return np.frombuffer(buffer, "<i8")[1 : 1 + len(exchange.scalars)].tolist()
+
+    assert set(made(0, 5)) == {5}
+    assert set(made(0, 6)) == {5}
+    assert set(made(1, 7)) == {7}
+    assert spent(tmp_path, audit) == [1.0]
+    with pytest.raises(PolicyForbids, match="and the policy allows 1"):
+        made(2, 8)
+    assert set(made(2, 8, largest=9.0)) == {8}
+    assert spent(tmp_path, audit) == [1.0, 1.0]
 
 
 def test_numbers_that_were_lost_are_drawn_and_paid_for_again(tmp_path: Path, audit: AuditLog) -> None:

@@ -175,3 +175,28 @@ def test_a_sampled_round_reads_the_operating_system_s_randomness(monkeypatch: py
 
     assert first != second
     assert everybody == sums(plan)
+
+
+def test_local_noise_reaches_a_model_and_reads_the_operating_system_s_randomness(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Four rounds of five local steps at epsilon 8 rank patients, and the same round has other noise each time."""
+    tables = uci_tables(CONCEPTS.parent)
+    content = json.loads(_federation(8.0)[0].canonical)
+    content["privacy"] |= {"noise": "local"}
+    content["schedule"] = {"aggregate": "every-round", "epochs": 20, "batches_per_epoch": 1, "epochs_per_round": 5}
+    plan = Plan.model_validate_json(json.dumps(content))
+
+    def sums() -> tuple[int, ...]:
+        study = network_studies(plan, tables, seed=1)["va"]
+        return study.train(Asked(round=0), study.manifest.initial_parameters(plan.seed)).scalars
+
+    first, second = sums(), sums()
+    generator = np.random.default_rng(0)
+    monkeypatch.setattr("site_agent.trainer.study.os.urandom", generator.bytes)
+    studies = network_studies(plan, tables, seed=1)
+    run = _played(Collection(plan), studies)
+
+    assert first != second
+    assert run.rounds_made == 4
+    assert _auroc(studies) > 0.7

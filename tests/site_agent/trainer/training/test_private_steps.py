@@ -1,0 +1,117 @@
+"""Local noise: what a site's steps are, that each has the whole noise, and that no step reads a patient without it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from protos.plan.private_training import PrivateTraining
+from protos.privacy.accounting import PRIVATE_SCALE
+from protos.privacy.discrete_gaussian import RandomBytes, discrete_gaussian
+from site_agent.trainer.training.private_gradient import Layer, clipped_gradients
+from site_agent.trainer.training.private_steps import PrivateRows, private_sums
+from tests.for_each import for_each
+from tests.protos.privacy.private_plans import local_plan, private_network_plan
+
+
+def training_of(**keys: Any) -> PrivateTraining:
+    """A private regression with local noise."""
+    training = local_plan({"epsilon": 8.0}, **keys).private_training
+    assert training is not None
+    return training
+
+
+def arrays_of(training: PrivateTraining, generator: np.random.Generator) -> list[np.ndarray]:
+    """Weight and bias of its layer, on a grid that float32 holds."""
+    return [np.round(generator.standard_normal(tensor.shape), 3) for tensor in training.tensors]
+
+
+def rows_of(count: int, columns: int, generator: np.random.Generator, random_bytes: RandomBytes) -> PrivateRows:
+    """Rows of a site, two for each patient."""
+    features = generator.standard_normal((count, columns)).astype(np.float32)
+    outcomes = generator.integers(0, 2, count).astype(np.float64)
+    return PrivateRows(features, outcomes, np.arange(count) // 2, random_bytes)
+
+
+@pytest.mark.parametrize("steps", [1, 4])
+@pytest.mark.parametrize("strength", [0.0, 0.25, 1.0])
+@for_each("seed", range(5))
+def test_a_round_is_so_many_steps_each_from_values_with_noise(seed: int, steps: int, strength: float) -> None:
+    """By hand: each step adds the clipped sum at the values so far and a draw of noise, and the pull of FedProx."""
+    method = {"name": "fedprox", "strength": strength} if strength else {"name": "fedavg"}
+    training = training_of(steps=steps, method=method)
+    generator = np.random.default_rng(seed)
+    arrays = arrays_of(training, generator)
+    columns, given, drawn = arrays[0].shape[1], np.random.default_rng(99), np.random.default_rng(99)
+    rows = rows_of(40, columns, generator, given.bytes)
+
+    found = np.array(private_sums(training, arrays, rows), np.float64)
+
+    start = np.concatenate([array.ravel() for array in arrays])
+    values, each = start.copy(), 300 / 4  # declared patients of one site
+    for _ in range(steps):
+        here = [Layer(values[:columns].reshape(1, columns), values[columns:])]
+        sums = np.array(clipped_gradients(here, 2.0, rows.features, rows.outcomes, rows.patients), np.float64)
+        noisy = sums + discrete_gaussian(len(sums), training.share_variance, drawn.bytes)
+        values = values - 1.0 * (2.0 * noisy / (each * PRIVATE_SCALE) + strength * (values - start))
+    moved = start + training.local_change(found)
+    np.testing.assert_allclose(moved, values, atol=1e-6)
+
+
+def test_one_local_step_is_the_shared_sum_with_the_whole_noise() -> None:
+    """Less its noise it is the sum under shared noise, to the bit."""
+    generator = np.random.default_rng(1)
+    training, shared = training_of(steps=1), private_network_plan({"epsilon": 8.0}, rounds=5).private_training
+    assert shared is not None
+    arrays = arrays_of(training, generator)
+    rows = rows_of(60, arrays[0].shape[1], generator, np.random.default_rng(5).bytes)
+    noise = discrete_gaussian(len(training.names), training.share_variance, np.random.default_rng(5).bytes)
+
+    local, plain = private_sums(training, arrays, rows), private_sums(shared, arrays, rows)
+
+    assert [one - int(drawn) for one, drawn in zip(local, noise, strict=True)] == list(plain)
+    assert training.share_variance > 2.9 * shared.share_variance  # three honest sites of four make up the whole
+
+
+@pytest.mark.parametrize("steps", [1, 5])
+def test_every_step_adds_the_whole_noise(steps: int) -> None:
+    """Without rows there is nothing but noise, and its variance is that of so many whole draws."""
+    training = training_of(steps=steps)
+    generator = np.random.default_rng(2)
+    arrays = arrays_of(training, generator)
+    nobody = rows_of(0, arrays[0].shape[1], generator, generator.bytes)
+
+    drawn = np.array([private_sums(training, arrays, nobody) for _ in range(200)], np.float64)
+
+    assert drawn.var() / (steps * training.share_variance) == pytest.approx(1.0, abs=0.12)
+
+
+def test_samples_are_drawn_for_each_step() -> None:
+    """With sampling, each step asks the operating system who takes part: two steps need two draws of samples."""
+    asked: list[int] = []
+    generator = np.random.default_rng(3)
+
+    def counted(size: int) -> bytes:
+        asked.append(size)
+        return generator.bytes(size)
+
+    plan = local_plan({"epsilon": 8.0, "sampling": 0.5}, steps=2)
+    assert plan.private_training is not None
+    arrays = arrays_of(plan.private_training, generator)
+
+    private_sums(plan.private_training, arrays, rows_of(60, arrays[0].shape[1], generator, counted))
+
+    assert asked.count(8 * 30) == 2  # 64 bits for each of 30 patients
+
+
+@for_each("seed", range(5))
+def test_the_mean_of_the_sites_changes_is_the_coordinators_step(seed: int) -> None:
+    """What the server rule receives from the summed integers is the mean of what the sites moved."""
+    training = training_of(steps=3)
+    numbers = np.random.default_rng(seed).integers(-(1 << 45), 1 << 45, (4, len(training.names))).astype(np.float64)
+
+    mean = np.mean([training.local_change(one) for one in numbers], axis=0)
+
+    np.testing.assert_allclose(training.mean_change(numbers.sum(axis=0)), mean, rtol=1e-12)
