@@ -68,6 +68,7 @@ def test_a_clinic_lost_in_the_newton_rounds_ends_the_run_with_the_sums_of_all_fo
     assert statuses == [77] * 3  # the run is over for them, so no service starts them again
     for name in names:
         assert set(released(tmp_path / name)) <= {(number, 0) for number in range(made + 1)}
+        assert not list((tmp_path / name).glob("state/reports/*"))
         if name != LOST:
             assert "a site did not come back in time" in (tmp_path / f"{name}.log").read_text()
     undisturbed = in_one_process(tmp_path, names, made)

@@ -66,7 +66,7 @@ def test_the_figures_name_the_best_local_model_and_what_the_others_brought(tmp_p
     ],
 )
 def test_one_sentence_says_whether_to_join(interval: tuple[float, float] | None, verdict: str, words: str) -> None:
-    """A hospital is told to join only if both the best local model and the placebo are beaten beyond noise."""
+    """The sentence is "join" only if both the best local model and the placebo are beaten beyond noise."""
     difference = None if interval is None else {"difference": 0.0, "interval": interval}
     sites = {"va": {"difference_to_best_local": difference, "verdict": verdict}}
 
