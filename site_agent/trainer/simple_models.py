@@ -41,9 +41,9 @@ from site_agent.trainer.own_models import OwnModel, kept_model
 # (HistGradientBoosting). Measured with 50 columns on one core: 27 s for the forest and 13 s for boosting at
 # 10,000 rows, 51 s and 2 s at 100,000. A forest for numbers looks at every column in each split: 140 s, 250 s.
 MOST_ROWS: Final = 10_000
-# Numbers of an image beyond which only the linear model and, for classes, the forest are fitted. Measured with 400 rows
-# of 4,096 pixels on one core: 28 s for boosting and 5 s for the forest, each of which is fitted six times.
-MOST_PIXELS: Final = 2_048
+# Columns, such as pixels or hashed words, beyond which only the linear model and, for classes, the forest are fitted.
+# Measured with 400 rows of 4,096 pixels on one core: 28 s for boosting and 5 s for the forest, each fitted six times.
+MOST_COLUMNS: Final = 2_048
 # What people call the models that look at a patient.
 TITLES: Final = {
     "logistic_regression": "logistic regression",
@@ -179,8 +179,8 @@ def _scores_of_classes(classifier: _Classifier, tested: _Matrix, dataset: Datase
 
 
 def _is_wide(dataset: Dataset) -> bool:
-    """Whether trees would take too long on the pixels of the images."""
-    return dataset.image is not None and dataset.image.numbers > MOST_PIXELS
+    """Whether trees would take too long because they look at so many columns."""
+    return len(dataset.columns) > MOST_COLUMNS
 
 
 def _regressors(rows: int, random_state: int, *, is_wide: bool) -> Iterator[tuple[str, _Regressor]]:

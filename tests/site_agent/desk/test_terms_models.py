@@ -12,6 +12,8 @@ import numpy as np
 import pytest
 import yaml
 
+from site_agent.desk.drift.monitor_views import monitor_page
+from site_agent.desk.drift.monitoring import monitor_table
 from site_agent.desk.examination.examination_page import examination_page
 from site_agent.desk.export.export_folder import LARGEST_DIFFERENCE, export_model
 from site_agent.desk.findings.facts import site_facts
@@ -36,6 +38,7 @@ HASHED = {"name": "drugs", "role": "feature", "type": "codes", "separator": "|",
 }
 NOTE = {"name": "note", "role": "feature", "type": "text", "buckets": 64}
 AGE = {"name": "age", "role": "feature", "type": "numeric", "range": [0, 120]}
+FEATURES: list[dict[str, Any]] = [AGE, DECLARED, HASHED, NOTE]
 
 
 def patient(number: int) -> dict[str, Any]:
@@ -64,20 +67,18 @@ def put_table(path: Path, first: int, *, without: str = "") -> Path:
     return path
 
 
-@pytest.fixture(scope="module")
-def hospital(tmp_path_factory: pytest.TempPathFactory) -> Hospital:
-    """A site after a run on lists and notes."""
-    config = make_site(tmp_path_factory.mktemp("site"), siloed_baseline=False)
+def trained(folder: Path, features: list[dict[str, Any]]) -> Hospital:
+    """A site after a run on these features."""
+    config = make_site(folder, siloed_baseline=False)
     put_table(config.parent / "table.csv", 0)
     outcome = {"name": "ill", "role": "target", "task": "binary", "positive": [1], "negative": [0]}
-    columns = [{"name": "who", "role": "patient"}, AGE, DECLARED, HASHED, NOTE, outcome]
+    ignored = [{"name": one["name"], "role": "ignore"} for one in FEATURES if one not in features]
+    columns = [{"name": "who", "role": "patient"}, *features, *ignored, outcome]
     (config.parent / "contract.yaml").write_text(yaml.safe_dump({"format": {"header": True}, "columns": columns}))
-    encoded = read_contract(config.parent / "contract.yaml").encoded_columns
-    assert encoded[:5] == ("age", *(f"diagnoses={code}" for code in (*CODES, "unknown")))
     plan = make_plan(
         method={"name": "fedavg"},
         architecture={"name": "dense", "hidden": [8]},
-        columns=list(encoded),
+        columns=list(read_contract(config.parent / "contract.yaml").encoded_columns),
         outputs=1,
         schedule={"aggregate": "every-epoch", "epochs": 15, "batches_per_epoch": 4},
         optimiser={"name": "adamw", "learning_rate": 0.01},
@@ -86,6 +87,15 @@ def hospital(tmp_path_factory: pytest.TempPathFactory) -> Hospital:
     study.close(at_the_end(plan), run_rounds(plan, [study]))
     make_report(read_hospital(config), study, preprocessing, RUN)
     return read_hospital(config)
+
+
+@pytest.fixture(scope="module")
+def hospital(tmp_path_factory: pytest.TempPathFactory) -> Hospital:
+    """A site after a run on a number, lists and notes."""
+    found = trained(tmp_path_factory.mktemp("site"), FEATURES)
+    encoded = read_contract(Path(found.data.contract)).encoded_columns
+    assert encoded[:5] == ("age", *(f"diagnoses={code}" for code in (*CODES, "unknown")))
+    return found
 
 
 def scores(path: Path) -> list[str]:
@@ -126,6 +136,8 @@ def test_an_export_answers_from_cells_as_predict_does_and_nothing_written_has_a_
     survey = survey_table(Path(hospital.data.table), read_contract(Path(hospital.data.contract)))
     page = examination_page(examine(survey, Split(seed=3)), site="ahus", accepted_by=None, warnings_stop=True)
     (tmp_path / "check.html").write_text(page)
+    seen = monitor_table(hospital, put_table(tmp_path / "seen.csv", 2000), None)
+    (tmp_path / "monitor.html").write_text(monitor_page(seen) + json.dumps(seen))
     predict_table(hospital, new, tmp_path / "out.csv", None)
     predict_table(hospital, bare, tmp_path / "out-bare.csv", None)
 
@@ -148,11 +160,11 @@ def test_an_export_answers_from_cells_as_predict_does_and_nothing_written_has_a_
             "column diagnoses: it is missing; column note: it is missing",
         ]
 
-    for path in (new, bare):
+    for path in (new, bare, tmp_path / "seen.csv"):
         path.unlink()
     written = [*hospital.state_path.rglob("*"), *(tmp_path / "exported").rglob("*"), *tmp_path.glob("*.*")]
     files = [path for path in written if path.is_file()]
-    assert {"report.html", "check.html", "card.md", "out.csv", "model.onnx", "model.json"} <= {
+    assert {"report.html", "check.html", "monitor.html", "card.md", "out.csv", "model.onnx", "model.json"} <= {
         path.name for path in files
     }
     for path in files:
@@ -168,3 +180,16 @@ def test_the_report_measures_what_a_list_is_worth(hospital: Hospital) -> None:
 
     told = json.dumps(facts, default=str)
     assert all(f'"feature": "{name}"' in told for name in ("age", "diagnoses", "drugs", "note"))
+
+
+def test_a_table_with_lists_alone_is_reported_exported_and_monitored(tmp_path: Path) -> None:
+    """A model needs no feature with one value in each row."""
+    pytest.importorskip("onnxruntime")
+    hospital = trained(tmp_path / "site", [DECLARED, HASHED])
+
+    made = export_model(hospital, tmp_path / "exported", None, has_onnx=True)
+    seen: dict[str, Any] = monitor_table(hospital, put_table(tmp_path / "seen.csv", 2000), None)
+
+    assert max(made.loader_difference, made.onnx_difference or 1.0) <= LARGEST_DIFFERENCE
+    assert seen["quality"]["metrics"]["auroc"] > 0.75
+    assert "diagnoses" in report_page(site_facts(hospital, None, []))

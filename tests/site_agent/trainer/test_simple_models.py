@@ -223,6 +223,7 @@ def test_a_line_that_is_one_is_best_told_by_the_linear_model(tmp_path: Path) -> 
         assert chosen[1] != "logistic_regression", f"seed {seed}"
 
 
+@pytest.mark.parametrize("image", [ImageSize(height=64, width=64), None], ids=["image", "columns"])
 @pytest.mark.parametrize(
     ("task", "fitted"),
     [
@@ -230,21 +231,23 @@ def test_a_line_that_is_one_is_best_told_by_the_linear_model(tmp_path: Path) -> 
         ("regression", ["ridge_regression", "mean_guess"]),
     ],
 )
-def test_large_images_get_the_models_that_end_in_time(task: Task, fitted: list[str]) -> None:
-    """Trees that would look at each pixel are left out, and a model is chosen among the others."""
-    image = ImageSize(height=64, width=64)
+def test_large_images_and_many_columns_get_the_models_that_end_in_time(
+    task: Task, fitted: list[str], image: ImageSize | None
+) -> None:
+    """Trees that would look at each column are left out, and a model is chosen among the others."""
+    columns = tuple(f"column {number}" for number in range(64 * 64))
     generator = np.random.default_rng(0)
 
     def examples(rows: int) -> Examples:
         targets = np.arange(rows) % 3
-        features = generator.normal(size=(rows, image.numbers)).astype(np.float32)
+        features = generator.normal(size=(rows, len(columns))).astype(np.float32)
         return Examples(features=features, targets=targets.astype(np.float64 if task == "regression" else np.int64))
 
     dataset = Dataset(
         training=examples(30),
         validation=examples(6),
         test=examples(6),
-        columns=tuple(f"pixel {number}" for number in range(image.numbers)),
+        columns=columns,
         task=task,
         classes=() if task == "regression" else ("a", "b", "c"),
         image=image,
