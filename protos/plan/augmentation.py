@@ -11,7 +11,7 @@ from typing import Annotated, Literal, TypeAlias
 
 from pydantic import Field, StrictInt
 
-from protos.plan.architecture import Architecture, ConvolutionalNetwork, ParallelConvolutionalNetwork
+from protos.plan.architecture import Architecture, ConvolutionalNetwork, ParallelConvolutionalNetwork, UNetNetwork
 from protos.plan.documents import Document
 
 
@@ -55,7 +55,8 @@ def why_not_augmented(steps: tuple[Augmentation, ...], network: Architecture) ->
     if not steps:
         return
     if not isinstance(network, ConvolutionalNetwork | ParallelConvolutionalNetwork):
-        yield f"augmentation changes images, and the network {network.name} does not read images"
+        has = "draws masks, which would not follow" if isinstance(network, UNetNetwork) else "does not read images"
+        yield f"augmentation changes images, and the network {network.name} {has}"
         return
     if len(set(steps)) != len(steps):
         yield "a step of the augmentation is listed twice"

@@ -229,7 +229,9 @@ def test_layer_normalisations_are_normalisations() -> None:
         {"name": "feature-tokens", "width": 10, "heads": 4}, {"name": "feature-tokens", "blocks": 0},
         {"name": "feature-tokens", "activation": "relu"}, {"name": "feature-tokens", "residual_dropout": -0.1},
         HEART | {"entities": False}, HEART | {"linear_path": 1}, HEART | {"input_dropout": 1.0},
-        {"name": "mlp"},
+        {"name": "mlp"}, {"name": "u-net"}, {"name": "u-net", "image": {"height": 8, "width": 8}, "levels": 0},
+        {"name": "u-net", "image": {"height": 8, "width": 10}}, {"name": "u-net", "image": {"height": 10, "width": 8}},
+        {"name": "u-net", "image": {"height": 8, "width": 8}, "levels": 4},
     ],
 )  # fmt: skip
 def test_a_wrong_network_is_refused(fields: dict[str, Any]) -> None:

@@ -15,6 +15,8 @@ import yaml
 from sklearn.datasets import load_digits
 
 from protos.errors import ConfigurationError
+from protos.plan.manifest import manifest_of
+from protos.plan.methods import NETWORK_METHODS
 from protos.plan.plan import Plan
 from quickstart.hospitals import HospitalData
 from quickstart.image_hospitals import deal
@@ -61,7 +63,7 @@ def hospitals(tmp_path_factory: pytest.TempPathFactory) -> list[HospitalData]:
     return mask_hospitals(5, tmp_path_factory.mktemp("masks"), seed=0)
 
 
-def plan_for(method: dict[str, Any], hospitals: list[HospitalData], epochs: int = 2) -> Plan:
+def plan_for(method: dict[str, Any], hospitals: list[HospitalData], epochs: int = 2, **changes: Any) -> Plan:
     """A masked plan of the five with a small U-Net."""
     sites = [{"name": one.name, "identity": identity_of(one.name)} for one in hospitals]
     return make_plan(
@@ -73,6 +75,7 @@ def plan_for(method: dict[str, Any], hospitals: list[HospitalData], epochs: int 
         quorum=len(sites),
         secure_aggregation="required",
         checkpoint="latest",
+        **changes,
     )
 
 
@@ -103,10 +106,15 @@ def test_a_method_trains_a_u_net_and_masked_sums_change_no_bit(
 def test_hospitals_learn_to_draw_masks_of_images_that_they_never_see(
     tmp_path: Path, hospitals: list[HospitalData]
 ) -> None:
-    """After ten epochs of masked FedAvg the mean Dice of the test images is above 0.85 at every hospital."""
+    """After ten epochs of masked FedAvg the mean Dice of the test images is above 0.85 at every hospital.
+
+    Each hospital tests the shared parameters with the loss of masks, and accepts them.
+    """
+    acceptance = {"rule": "held-out-loss", "standard_errors": 1.5, "largest_rise": 0.2, "quorum": 4}
+    plan = plan_for(METHODS["fedavg"], hospitals, epochs=10, acceptance=acceptance)
 
     async def scene() -> None:
-        _, trainers = await trained(tmp_path, plan_for(METHODS["fedavg"], hospitals, epochs=10), hospitals)
+        _, trainers = await trained(tmp_path, plan, hospitals)
 
         for name, outcome in outcomes_of(trainers).items():
             study = trainers[name].study
@@ -115,6 +123,37 @@ def test_hospitals_learn_to_draw_masks_of_images_that_they_never_see(
             assert reached.mean() > 0.85, (name, reached.mean())
 
     play(scene())
+
+
+def fits(name: str, network: dict[str, Any], outputs: int | None) -> bool:
+    """Whether a plan may have this method with the network."""
+    settings = {
+        "fedprox": {"strength": 0.1}, "moon": {"strength": 1.0}, "ditto": {"strength": 0.1}, "apfl": {"share": 0.4},
+        "pfedme": {"inner_steps": 2, "strength": 1.0, "rate": 0.5}, "fedlp": {"keep_probability": 0.5},
+    }  # fmt: skip
+    method = {"name": name} | settings.get(name, {})
+    plain = {"name": "sgd", "learning_rate": 0.1}
+    try:
+        manifest_of(make_plan(method=method, architecture=network, outputs=outputs, optimiser=plain))
+    except (ValueError, ConfigurationError):
+        return False
+    return True
+
+
+@pytest.mark.parametrize("has_normalisation", [False, True])
+def test_a_u_net_has_the_methods_of_the_convolutional_network(has_normalisation: bool) -> None:
+    """The layers have the same order and parts, so each method fits both or neither."""
+    both = {"image": SIZE, "normalisation": has_normalisation}
+    classes = {"name": "convolutional", "blocks": [4, 4], "hidden": [4]} | both
+
+    fitting = {name for name in NETWORK_METHODS if fits(name, {"name": "u-net", "width": 4} | both, None)}
+
+    with_classes = {name for name in NETWORK_METHODS if fits(name, classes, 10) or fits(name, classes, None)}
+    assert fitting == with_classes
+    assert len(fitting) >= 20
+    assert not fits("fedavg", {"name": "u-net", "width": 4} | both, 1)  # no layer depends on outputs
+    assert {"global-layers", "fedavg", "fedprox", "fedper", "player-fl"} <= fitting
+    assert ("fedbn" in fitting) == has_normalisation
 
 
 @pytest.mark.parametrize(

@@ -165,6 +165,11 @@ IMAGE = {"name": "convolutional", "image": {"height": 4, "width": 6}, "blocks": 
     ("architecture", "steps", "words"),
     [
         ({"name": "dense", "hidden": []}, [{"name": "flip"}], "network dense does not read images"),
+        (
+            {"name": "u-net", "image": {"height": 4, "width": 8}},
+            [{"name": "flip"}],
+            "network u-net draws masks, which would not follow",
+        ),
         (IMAGE, [{"name": "shift", "pixels": 4}], "by 4 pixels, and their shorter side has 4"),
         (IMAGE, [{"name": "flip"}, {"name": "flip"}], "listed twice"),
         (IMAGE, [{"name": "turn"}], "turn"),
