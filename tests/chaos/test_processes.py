@@ -23,28 +23,14 @@ from pathlib import Path
 
 import pytest
 import yaml
-from click.testing import CliRunner
 
-import pki.pki_cli
-import quickstart.federation
-import site_agent.site_cli
-from quickstart.federation import Rehearsal, prepare
+from quickstart.federation import Rehearsal
 from quickstart.hospitals import dealt_hospitals
-from tests.rehearsal.programs import PROGRAMS, children, own_environment
+from tests.rehearsal.programs import PROGRAMS, called, children, own_environment, prepared_here
 
 REPOSITORY = Path(__file__).parents[2]
 ROUNDS = 40
 LONGEST_SECONDS = 700.0  # of one run with its kills, on a machine that has other things to do
-
-
-def called(*words: object) -> str:
-    """One of our commands in this process, which has loaded it already; what it printed."""
-    program, *arguments = map(str, words)
-    result = CliRunner().invoke(
-        {"pki": pki.pki_cli.commands, "site-agent": site_agent.site_cli.cli}[program], arguments
-    )
-    assert result.exit_code == 0, result.output
-    return result.stdout
 
 
 def prepared(folder: Path, *, is_masked: bool, has_services: bool = False) -> Rehearsal:
@@ -60,9 +46,7 @@ def prepared(folder: Path, *, is_masked: bool, has_services: bool = False) -> Re
         is_masked=is_masked,
         latent=8,
     )
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(quickstart.federation, "command", called)
-        prepare(rehearsal)
+    prepared_here(rehearsal)
     (plan,) = folder.glob("plan-*.yaml")
     saving = {"snapshots": {"every_rounds": 3, "every_seconds": None}}
     plan.write_text(yaml.safe_dump(yaml.safe_load(plan.read_text()) | saving))
@@ -76,7 +60,8 @@ def prepared(folder: Path, *, is_masked: bool, has_services: bool = False) -> Re
         secret.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         secret.write_bytes(hashlib.sha256(hospital.name.encode()).digest())
         secret.chmod(0o600)
-        called("site-agent", "approve", "--config", config, "--plan", plan, "--by", "a test", "--yes")
+        words = ("--config", config, "--plan", plan, "--by", "a test", "--yes")
+        assert called("site-agent", "approve", *words).returncode == 0
     return rehearsal
 
 

@@ -13,14 +13,24 @@ from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import Any
 
+import click
+import pytest
 import structlog
 
 import coordinator.coordinator_cli
+import pki.pki_cli
+import quickstart.federation
 import site_agent.site_cli
 from host.command_line import finish
+from quickstart.federation import Rehearsal
 
 PROGRAMS = Path(sys.executable).parent
 END_SECONDS = 20.0
+COMMANDS: dict[str, click.Command] = {
+    "coordinator": coordinator.coordinator_cli.cli,
+    "pki": pki.pki_cli.commands,
+    "site-agent": site_agent.site_cli.cli,
+}
 
 
 def own_environment() -> dict[str, str]:
@@ -39,17 +49,29 @@ def finished(*words: object, seconds: float = 120.0) -> subprocess.CompletedProc
 def called(*words: object) -> subprocess.CompletedProcess[str]:
     """Run a command in this process, which has loaded it already; a new interpreter costs half a second."""
     program, *arguments = map(str, words)
-    commands = {"coordinator": coordinator.coordinator_cli.cli, "site-agent": site_agent.site_cli.cli}[program]
     out, problems, umask = io.StringIO(), io.StringIO(), os.umask(0o077)
     try:
         with redirect_stdout(out), redirect_stderr(problems):
-            status = finish(program, commands, arguments)
+            status = finish(program, COMMANDS[program], arguments)
     except SystemExit as end:
         status = int(end.code or 0)
     finally:
         os.umask(umask)
         structlog.reset_defaults()
     return subprocess.CompletedProcess(words, status, out.getvalue(), problems.getvalue())
+
+
+def prepared_here(rehearsal: Rehearsal) -> None:
+    """Prepare the quickstart's federation with commands that run in this process."""
+
+    def command(*words: object) -> str:
+        done = called(*words)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(quickstart.federation, "command", command)
+        quickstart.federation.prepare(rehearsal)
 
 
 @contextmanager

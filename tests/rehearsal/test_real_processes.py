@@ -19,9 +19,9 @@ from typing import Any
 import pytest
 import yaml
 
-from quickstart.federation import Rehearsal, prepare
+from quickstart.federation import Rehearsal
 from quickstart.hospitals import dealt_hospitals
-from tests.rehearsal.programs import children, running, says, wait_until
+from tests.rehearsal.programs import children, prepared_here, running, says, wait_until
 from tests.rehearsal.relay import Relay, relayed
 
 REPOSITORY = Path(__file__).parents[2]
@@ -93,7 +93,7 @@ def federation_in(folder: Path, *, seed: int = 0, is_masked: bool = False, round
         seed=seed,
         is_masked=is_masked,
     )
-    prepare(rehearsal)
+    prepared_here(rehearsal)
     for hospital in rehearsal.hospitals:
         federation = Federation(rehearsal)
         training = {"threads": 1, "siloed_baseline": False, "simple_models": False, "draws": "published"}
@@ -173,6 +173,7 @@ def test_masking_and_the_order_of_starting_do_not_change_a_bit(tmp_path: Path, e
     assert [(facts["round"], facts["masked"]) for facts in released] == [(0, False), (1, False), (2, False)]
 
 
+@pytest.mark.slow
 def test_another_seed_is_another_result(tmp_path: Path, expected: str) -> None:
     """The seed of the plan is what the parameters depend on."""
     federation = federation_in(tmp_path / "f", seed=1)
@@ -180,16 +181,30 @@ def test_another_seed_is_another_result(tmp_path: Path, expected: str) -> None:
     assert run_all(federation, federation.names) != expected
 
 
-@pytest.mark.parametrize("is_masked", [False, True], ids=["clear", "masked"])
-def test_a_line_that_breaks_in_an_upload_costs_no_bit(tmp_path: Path, expected: str, is_masked: bool) -> None:
-    """Cut in mid-upload, twice, a site connects again by itself and the run ends with the same bits."""
+@pytest.mark.parametrize("is_masked", [pytest.param(False, marks=pytest.mark.slow), True], ids=["clear", "masked"])
+def test_a_line_that_breaks_and_an_agent_that_is_killed_cost_no_bit(
+    tmp_path: Path, expected: str, is_masked: bool
+) -> None:
+    """Cut in mid-upload, twice, a site connects again by itself. Another site's process with the network dies, and its
+    gate starts another one. The run ends with the same bits."""
     federation = federation_in(tmp_path / "f", is_masked=is_masked)
+    killed: list[int] = []
+
+    def kill(name: str) -> None:
+        if killed or name != "hospital-2":
+            return
+        wait_until(says(federation.log("coordinator"), '"event": "site_joined"'))
+        running_now = [each for gate in children(os.getpid()) for each in children(gate)]
+        killed.extend(each for each in running_now if b"site_agent.agent" in command_of(each))
+        os.kill(killed[0], signal.SIGKILL)
+
     with relayed(federation.port, cut_after=700_000, cuts=2) as relay:
         federation.change("hospital-2", coordinator=f"localhost:{relay.port}")
 
-        found = run_all(federation, federation.names)
+        found = run_all(federation, federation.names, pause=kill)
 
         assert_was_cut(relay)
+    assert len(killed) == 1
     assert found == expected
     assert "coordinator_unavailable" in federation.log("hospital-2").read_text()
 
@@ -215,30 +230,14 @@ def test_sigterm_ends_an_agent_and_its_trainer(tmp_path: Path) -> None:
     assert "Traceback" not in federation.log("hospital-1").read_text()
 
 
-def test_an_agent_that_is_killed_is_started_again(tmp_path: Path, expected: str) -> None:
-    """The process with the network dies in the middle, its gate starts another one, and the same bits come out."""
-    federation = federation_in(tmp_path / "f", is_masked=True)
-
-    with ExitStack() as stack:
-        programs = [stack.enter_context(federation.coordinator())]
-        programs += [stack.enter_context(federation.agent(name)) for name in federation.names]
-        gate = programs[1].pid
-        wait_until(says(federation.log("coordinator"), '"event": "site_joined"'))
-        (agent,) = (child for child in children(gate) if b"site_agent.agent" in command_of(child))
-        os.kill(agent, signal.SIGKILL)
-        statuses = [program.wait(150) for program in programs]
-
-    assert statuses == [0] * len(statuses)
-    assert federation.record()["shared_parameters_sha256"] == expected
-
-
 def command_of(process: int) -> bytes:
     """The words of a process."""
     return Path(f"/proc/{process}/cmdline").read_bytes()
 
 
+TEXT = "a text in a numeric column"
 BROKEN_TABLES: dict[str, tuple[Callable[[list[str]], list[str]], str]] = {
-    "a text in a numeric column": (
+    TEXT: (
         lambda lines: [lines[0], re.sub(",[^,]*", ",high", lines[1], count=1), *lines[2:]],
         "",
     ),
@@ -247,7 +246,9 @@ BROKEN_TABLES: dict[str, tuple[Callable[[list[str]], list[str]], str]] = {
 }
 
 
-@pytest.mark.parametrize("name", BROKEN_TABLES)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=() if name == TEXT else pytest.mark.slow) for name in BROKEN_TABLES]
+)
 def test_a_bad_table_stops_its_site_before_anything_is_sent(tmp_path: Path, name: str, prepared: Path) -> None:
     """The agent ends with 78 and three sentences that quote no value; it has not even enrolled."""
     shutil.copytree(prepared, tmp_path / "f")
