@@ -84,6 +84,8 @@ class Policy(Document):
             other's update.
         starting_file: `allow` permits plans whose network starts from a file. Its author chooses the values, and some
             values make a sum reveal single patients.
+        exact_rows: `allow` permits plans that weigh by exact counts of training rows. Between two studies this site's
+            count then changes by smallest_cell or more, or not at all.
         lost_site_budget: how many sums this site gives that, beside all earlier sums, isolate fewer sites than
             smallest_sites; counted over all runs. With each of them a coordinator that lied about a loss could
             compute the update of those few sites in one round. Under `on_lost_site: continue` only.
@@ -110,6 +112,7 @@ class Policy(Document):
     largest_clipping_range: float = Field(gt=0)
     two_sites: Literal["each-sees-the-other"] | None = None
     starting_file: Literal["refuse", "allow"] = "refuse"
+    exact_rows: Literal["refuse", "allow"] = "refuse"
     lost_site_budget: int = Field(default=0, ge=0)
     uncounted_runs: tuple[str, ...] = ()
     federated: tuple[TensorPattern, ...] | None = None

@@ -46,7 +46,7 @@ from protos.plan.question import Answers, Question
 from protos.plan.schedules import Deadlines, EarlyStopping, EpochSchedule, Schedule, Snapshots
 from protos.plan.soft_targets import BaselineUse
 from protos.plan.sweep import Sweep
-from protos.plan.weighting import EqualWeights, Weighting
+from protos.plan.weighting import EqualWeights, RowWeights, Weighting
 
 LARGEST_PLAN_BYTES: Final = 1 << 20
 MOST_SITES: Final = 100
@@ -293,6 +293,18 @@ class Plan(Document):
         elif rates.warm_up_epochs or isinstance(rates, StepRate | ExponentialRate):
             yield "with every-steps the sites have different epochs, so the learning rate cannot follow epochs"
 
+    def _of_weighting(self) -> Iterator[str]:
+        """Two sums of exact counts over other sets of sites would differ by the count of one site."""
+        if not isinstance(self.weighting, RowWeights) or not self.weighting.exact:
+            return
+        if self.secure_aggregation != "required" or self.two_sites is not None:
+            yield "exact rows need masking among three sites or more, because a site's own count would be visible"
+        if self.quorum != len(self.site_names) or self.on_lost_site != "wait":
+            yield (
+                "exact rows need the same sites in all rounds, so quorum is the number of sites that contribute, and "
+                "on_lost_site is wait"
+            )
+
     def _of_sizes(self) -> Iterator[str]:
         """A federated part has one size for all sites; of a private one each site has its own."""
         if len(set(self.columns)) != len(self.columns):
@@ -339,6 +351,7 @@ class Plan(Document):
             )
 
     def _of_tiers(self) -> Iterator[str]:
+        yield from self._of_weighting()
         if self.statistics is not None:
             bare = (self.gain, self.checkpoint, self.early_stopping, self.expert, self.weighting.name)
             if self.method.name != "local" or bare not in (

@@ -1,16 +1,20 @@
 """How much each site counts in the mean of a round.
 
-Weights have no default, because they decide whose patients matter more. A site's rows travel only inside a sum.
+Weights have no default, because they decide whose patients matter more. A site's rows travel only inside a sum. They
+are rounded, so that two sums over different sets of sites, or at different times, do not reveal a site's exact count.
+Exact counts need one set of sites in all rounds. Each site keeps its counts of two studies apart (exact_rows.py).
 """
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, Self, TypeAlias
+from typing import Annotated, Final, Literal, Self, TypeAlias
 
-from pydantic import Field, model_validator
+from pydantic import Field, StrictBool, model_validator
 
 from protos.numbers.fixed_point import is_power_of_two, round_rows
 from protos.plan.documents import Document
+
+_LARGEST_EXACT: Final = 1 << 24
 
 
 class EqualWeights(Document):
@@ -20,7 +24,7 @@ class EqualWeights(Document):
 
 
 class RowWeights(Document):
-    """A site counts by its training rows, on a grid of two significant bits.
+    """A site counts by its training rows, on a grid of two significant bits, or with `exact` as they are.
 
     `largest_rows`, a power of two, caps a site's count; the weight is rows over the cap, so the cap
     should be near the largest site's size. A site with fewer training rows than `fewest_rows` takes no part, so no sum
@@ -31,6 +35,11 @@ class RowWeights(Document):
     name: Literal["rows"]
     largest_rows: int = Field(ge=1, le=1 << 30)
     fewest_rows: int = Field(default=1, ge=1, le=1 << 30)
+    exact: StrictBool = False
+
+    def counted(self, rows: int) -> int:
+        """Return the number as which a site with these rows counts. `exact_rows` decides before what may leave."""
+        return min(rows, self.largest_rows) if self.exact else round_rows(rows, self.largest_rows)
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -40,6 +49,10 @@ class RowWeights(Document):
             raise ValueError(f"fewest_rows is {self.fewest_rows}; largest_rows allows {self.largest_rows} at most")
         if round_rows(self.fewest_rows, self.largest_rows) != self.fewest_rows:
             raise ValueError("fewest_rows has to have two significant bits, such as 32, 48 or 64")
+        if self.exact and self.largest_rows > _LARGEST_EXACT:
+            raise ValueError(
+                f"with exact, largest_rows is at most {_LARGEST_EXACT}, so that weights are exact in float32"
+            )
         return self
 
 

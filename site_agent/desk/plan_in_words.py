@@ -13,6 +13,7 @@ from math import exp
 from protos.plan.manifest import Manifest
 from protos.plan.patient_privacy import Privacy, how_private, price_in_words
 from protos.plan.plan import Plan
+from protos.plan.weighting import RowWeights
 from site_agent.desk.plan_review import Section, counted
 
 
@@ -139,6 +140,11 @@ def _worst(plan: Plan) -> Iterator[str]:
         "is in one of the tables. The result does not show at which hospital."
     )
     yield "At worst: hospitals that work together against the agreement could compute this hospital's numbers."
+    if isinstance(plan.weighting, RowWeights) and plan.weighting.exact:
+        yield (
+            "At worst: a person who compares two studies computes by how many training rows all hospitals together "
+            "changed. This hospital's own count changes by smallest_cell or more, or not at all."
+        )
     if plan.starting_file is not None:
         yield (
             "At worst: the author of the starting file chose values with which the sum reveals rows of single patients."

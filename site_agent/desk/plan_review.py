@@ -19,13 +19,14 @@ from protos.numbers.chunk_layout import Layout
 from protos.plan.architecture import NamedTensors
 from protos.plan.augmentation import augmentation_in_words
 from protos.plan.ingredients import LayerIntervals, SensitivePrefix
-from protos.plan.manifest import Manifest, Occasion, Scalar
+from protos.plan.manifest import ROWS, Manifest, Occasion, Scalar
 from protos.plan.methods import described
 from protos.plan.plan import Plan
 from protos.plan.prior_sums import FEWEST_ROWS, FEWEST_THERE, Prior
 from protos.plan.private_training import PrivateTraining
 from protos.plan.sweep import Sweep
 from protos.plan.volume import most_bytes, rounds_with
+from protos.plan.weighting import RowWeights
 
 _LARGE: Final = 100_000  # from here on digits are grouped, and no decimals are shown
 # By the first word of the name, or by the whole name where there is one of its kind.
@@ -34,7 +35,7 @@ _MEANING: Final = {
     "kept": "whether it kept this layer in this round, times its weight",
     "distance": "how far this layer has moved from its last shared values, squared, times its weight",
     "sensitivity": "how much the loss depends on the layers up to this one, times its weight",
-    "validation weight": "its validation rows, rounded as the rows are, or 1 if all sites have the same weight",
+    "validation weight": "its validation rows, rounded to two significant bits, or 1 if all sites have the same weight",
     "validation loss": "the loss of the received model on its validation rows, times its weight",
     "still improving": "1 if its own validation loss fell in the latest measurements, else 0",
     "refusal": "a power of a secret number if it refuses the parameters that it received, else 0",
@@ -233,7 +234,7 @@ def _numbers(plan: Plan, manifest: Manifest) -> Section:
     rows = tuple(
         (
             scalar.name if count == 1 else f"{_kind(scalar)} ({count} numbers)",
-            _meaning(scalar),
+            _meaning(plan, scalar),
             f"{'+-' if scalar.is_signed else ''}{largest(scalar)}",
             _times(plan, scalar.occasion),
             _masked(plan),
@@ -274,7 +275,9 @@ def _masked(plan: Plan) -> str:
     return "yes" if plan.secure_aggregation == "required" else "no"
 
 
-def _meaning(scalar: Scalar) -> str:
+def _meaning(plan: Plan, scalar: Scalar) -> str:
+    if scalar.name == ROWS and isinstance(plan.weighting, RowWeights) and plan.weighting.exact:
+        return "its training rows, not rounded"
     first = scalar.name.partition(" ")[0]
     noisy = (f"noisy {first}",) if scalar.is_signed else ()
     kinds = (scalar.name, scalar.name.partition(":")[0], *noisy, first)

@@ -24,7 +24,7 @@ from typing import Final, TypeAlias, assert_never
 import numpy as np
 from blake3 import blake3
 
-from protos.numbers.fixed_point import FixedPoint, NotFinite, round_rows
+from protos.numbers.fixed_point import FixedPoint, NotFinite
 from protos.plan.exchange import Exchange
 from protos.plan.manifest import ROWS, Manifest
 from protos.plan.plan import Plan
@@ -182,7 +182,7 @@ class Builder:
             exchange: what may travel in this round.
             payload: the updates as little-endian float32, then the scalars without "rows" as
                 little-endian int64, each in the exchange's order.
-            rows: training rows on the public grid; not used where they do not travel.
+            rows: training rows as the plan counts them; not used where they do not travel.
             resample: which draw of the step it is, 0 for the ordinary one.
             noise: returns the scalars with noise; a plan with privacy needs it.
 
@@ -228,9 +228,9 @@ class Builder:
         match self._plan.weighting:
             case EqualWeights():
                 return 1.0
-            case RowWeights(largest_rows=largest, fewest_rows=agreed):
+            case RowWeights(largest_rows=largest, fewest_rows=agreed) as weighting:
                 fewest, most = (
-                    (max(agreed, round_rows(self._smallest_rows, largest)), largest) if self._trains else (0, 0)
+                    (max(agreed, weighting.counted(self._smallest_rows)), largest) if self._trains else (0, 0)
                 )
                 if exchange.up and not fewest <= rows <= most:
                     raise GateRefusal(what="The trainer named no valid row count.", reason=SiteReason.TRAINER_FAILED)

@@ -16,6 +16,7 @@ from protos.plan.manifest import Manifest
 from protos.plan.methods import method_names
 from protos.plan.plan import Plan
 from protos.plan.volume import most_bytes
+from protos.plan.weighting import RowWeights
 from site_agent.hospital import Policy
 
 _TIERS: Final = ("receiving", "statistics", "evaluation", "training")  # each allows the tiers before it
@@ -96,6 +97,8 @@ def _reasons(policy: Policy, plan: Plan, manifest: Manifest, site: str) -> Itera
 def _of_numbers(policy: Policy, plan: Plan) -> Iterator[str]:
     if plan.secure_aggregation == "off":
         return
+    if isinstance(plan.weighting, RowWeights) and plan.weighting.exact and policy.exact_rows == "refuse":
+        yield "exact counts of training rows would leave inside a sum, and the policy does not allow it (exact_rows)"
     fewest = smallest_set(plan, policy.smallest_sites)
     for kind, sites in kinds_of(plan).items():
         if len(sites) < fewest:

@@ -1,7 +1,7 @@
 """A site's counts and measurements for sums over all sites, as the integers of the manifest.
 
-Every number is weighed as the site's update is, on the public grid of row counts, so that a sum divided by
-the sum of weights is the mean that the method wants. What is too large for its bound counts as the
+Every number is weighed by rows as the plan counts them, so that a sum divided by the sum of weights is the mean
+that the method wants. Validation rows are always on the public grid. What is too large for its bound counts as the
 bound; nothing here is ever negative.
 """
 
@@ -39,8 +39,8 @@ class Measures:
             case EqualWeights():
                 self.rows, self._weight = 0, 1.0
                 self._validation_rows, self._validation_weight = 1, 1.0
-            case RowWeights(largest_rows=largest):
-                self.rows = round_rows(training_rows, largest)
+            case RowWeights(largest_rows=largest) as weighting:
+                self.rows = weighting.counted(training_rows)
                 self._weight = self.rows / largest
                 self._validation_rows = round_rows(validation_rows, largest)
                 self._validation_weight = self._validation_rows / largest

@@ -160,13 +160,17 @@ class Study:
 
     @property
     def rows(self) -> int:
-        """The rounded number of training rows if the plan weighs by rows and this site trains, otherwise 0."""
+        """The training rows as the plan counts them if it weighs by rows and this site trains, otherwise 0."""
         return self._measures.rows if self._trains else 0
 
     @property
     def rollbacks(self) -> tuple[tuple[int, int], ...]:
         """Each rollback that this site saw: the repeated round, and the round whose parameters it used."""
         return () if self._check is None else tuple(self._check.returns)
+
+    def count_rows_as(self, rows: int) -> None:
+        """Weigh by this number of training rows instead of those of the table."""
+        self._measures = Measures(self.plan, rows, len(self.dataset.validation))
 
     def exchange(self, asked: Asked) -> Exchange:
         """Return what sites send and receive in a round.

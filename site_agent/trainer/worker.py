@@ -38,6 +38,7 @@ from site_agent.hospital import Hospital
 from site_agent.state_folders import is_run_name
 from site_agent.trainer.answered_rounds import AnsweredRounds
 from site_agent.trainer.arithmetic import prepare_arithmetic
+from site_agent.trainer.exact_rows import released_count
 from site_agent.trainer.failures import ModuleDiffers, NetworkDiffers, StateLost, TooFewRows, TrainingDiverged
 from site_agent.trainer.pulse import PULSE
 from site_agent.trainer.sweep_choice import keep_choice
@@ -221,7 +222,10 @@ class Worker:
         weighting, fewest = plan.weighting, self._hospital.policy.smallest_training_rows
         if isinstance(weighting, RowWeights):
             fewest = max(fewest, weighting.fewest_rows)
-        if plan.tier_of(self._hospital.site) == "training" and len(study.own.training) < fewest:
+        # An exact count of an earlier study may stand for more rows of today.
+        is_exact = isinstance(weighting, RowWeights) and weighting.exact
+        counted = min(len(study.own.training), study.rows) if is_exact else len(study.own.training)
+        if plan.tier_of(self._hospital.site) == "training" and counted < fewest:
             raise TooFewRows(fewest)
 
     def _count(self, plan: Plan, question: Train) -> Trained:
@@ -388,6 +392,9 @@ def begin_study(hospital: Hospital, plan: Plan, state: Path) -> tuple[Study, Pre
         inputs=inputs,
         starts=starting_values(Path(hospital.starting_files), plan),
     )
+    if isinstance(plan.weighting, RowWeights) and plan.weighting.exact and study.rows:
+        own, cell = len(study.own.training), hospital.policy.smallest_cell
+        study.count_rows_as(released_count(state / "models", own, cell))
     study.watch = LiveCurves(hospital.state_path, plan.run_name, dataset, preprocessing, time.monotonic).take
     return study, preprocessing
 

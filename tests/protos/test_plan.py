@@ -81,6 +81,7 @@ OTHER_VALUES |= {"starting_file": {"sha256": "0" * 64}}
 OTHER_VALUES |= {"augmentation": [{"name": "flip"}]}
 COMPANIONS |= {"augmentation": {"method": {"name": "local"}, "architecture": IMAGES}}
 OTHER_VALUES |= {"columns": ["age", "chol"], "outputs": 3, "two_sites": "each-sees-the-other"}
+EXACT: dict[str, Any] = {"name": "rows", "largest_rows": 1024, "exact": True}
 FIRST_VALUES: dict[str, Any] = {"columns": ["age"], "outputs": 1}
 
 
@@ -201,6 +202,10 @@ def test_any_two_masked_quorums_share_an_honest_site(sites: int) -> None:
         ),
         ({"weighting": {"name": "rows", "largest_rows": 1000}}, "power of two"),
         ({"weighting": {"name": "rows"}}, "Field required"),
+        ({"weighting": EXACT | {"largest_rows": 1 << 25}}, "largest_rows is at most 16777216"),
+        ({"weighting": EXACT, "on_lost_site": "continue"}, "exact rows need the same sites in all rounds"),
+        ({"weighting": EXACT, "quorum": 3, "sites": listed(4)}, "exact rows need the same sites in all rounds"),
+        ({"weighting": EXACT, "secure_aggregation": "off"}, "exact rows need masking among three sites"),
         ({"encoding": {"clipping_range": 3.0}}, "power of two"),
         ({"encoding": {"clipping_range": 2048.0}}, "less than or equal to 1024"),
         ({"optimiser": {"name": "sgd", "learning_rate": 0}}, "greater than 0"),

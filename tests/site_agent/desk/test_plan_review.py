@@ -184,6 +184,8 @@ def test_frozen_layers_changed_images_and_the_risk_of_a_starting_file_are_named(
         ({}, "The report shows how much this site gained by joining. The report stays here."),
         ({}, "No other number leaves."),
         ({"encoding": {"clipping_range": 0.5}}, "Each value is limited to -0.5 to 0.5."),
+        ({"weighting": ROWS["weighting"]}, "its training rows, rounded to two significant bits"),
+        ({"weighting": ROWS["weighting"] | {"exact": True}}, "its training rows, not rounded"),
         ({"starting_file": FILE}, f"All shared and frozen layers start from the file with the SHA-256 {'5' * 64}."),
         (
             {"starting_file": FILE | {"layers": ["body.layer2"]}},

@@ -134,3 +134,18 @@ def test_the_smallest_set_counts_for_each_concept(fewest: int, is_refused: bool)
 
     found = ["a concept is added up over 3 sites or more, the policy requires 4"] if is_refused else []
     assert reasons == found
+
+
+@pytest.mark.parametrize("allowed", [False, True])
+def test_exact_rows_and_starting_files_are_refused_unless_the_policy_allows_them(allowed: bool) -> None:
+    """Both loosen what protects patients, so a hospital has to write them; rounded rows need no word."""
+    rows = {"name": "rows", "largest_rows": 1024}
+    masked = {"secure_aggregation": "required"}
+    policy = {"exact_rows": "allow", "starting_file": "allow"} if allowed else {}
+
+    exact = asked(masked | {"weighting": rows | {"exact": True}}, **policy)
+    file = asked({"starting_file": {"sha256": "0" * 64}}, **policy)
+
+    assert asked(masked | {"weighting": rows}) is None
+    for reason, key in ((exact, "exact_rows"), (file, "starting_file")):
+        assert reason is None if allowed else reason is not None and key in reason

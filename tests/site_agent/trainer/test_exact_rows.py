@@ -1,0 +1,82 @@
+"""Which exact counts of training rows leave a site over many studies."""
+
+from __future__ import annotations
+
+import json
+from itertools import combinations
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from protos.errors import ConfigurationError
+from protos.plan.weighting import RowWeights
+from site_agent.trainer.exact_rows import released_count
+from tests.site_agent.trainer.sites import make_plan, make_site, make_study
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_two_counts_that_leave_are_equal_or_a_cell_apart(tmp_path: Path, seed: int) -> None:
+    """Over any history of a table, also one that shrinks and grows again; each is less than a cell from the truth."""
+    generator = np.random.default_rng(seed)
+    cell, rows, left = int(generator.integers(1, 30)), 200, list[int]()
+
+    for _ in range(60):
+        rows = max(1, rows + int(generator.integers(-12, 13)))
+        left.append(released_count(tmp_path, rows, cell))
+        assert abs(left[-1] - rows) < cell
+
+    assert left[0] > 0
+    assert all(one == other or abs(one - other) >= cell for one, other in combinations(left, 2))
+    assert sorted(json.loads((tmp_path / "exact-rows.json").read_bytes())) == sorted(set(left))
+
+
+def test_the_first_count_is_exact_and_a_restart_repeats_it(tmp_path: Path) -> None:
+    """A site that trains again in the same study uses the same count, whatever patients came meanwhile."""
+    assert released_count(tmp_path, 172, 10) == 172
+    assert [released_count(tmp_path, rows, 10) for rows in (173, 181, 163, 172)] == [172] * 4
+    assert released_count(tmp_path, 182, 10) == 182
+    assert released_count(tmp_path, 171, 10) == 172
+
+
+@pytest.mark.parametrize("content", [b"", b"{}", b"[1.5]", b"[true]", b"[1"])
+def test_a_damaged_memory_stops_the_study(tmp_path: Path, content: bytes) -> None:
+    """Without it a count one row away could leave."""
+    (tmp_path / "exact-rows.json").write_bytes(content)
+
+    with pytest.raises(ConfigurationError, match="counts of training rows that this site used"):
+        released_count(tmp_path, 172, 10)
+
+
+def test_rows_count_as_they_are_or_on_the_grid() -> None:
+    """172 rows count as 192 on the grid and as 172 with exact; the cap holds for both."""
+    rounded, exact = (RowWeights(name="rows", largest_rows=256, exact=exact) for exact in (False, True))
+
+    assert [rounded.counted(rows) for rows in (1, 172, 250, 300)] == [1, 192, 256, 256]
+    assert [exact.counted(rows) for rows in (1, 172, 250, 300)] == [1, 172, 250, 256]
+
+
+def test_a_study_weighs_by_the_count_that_its_site_used_before(tmp_path: Path) -> None:
+    """Five rows fewer in the table change nothing; a plan with rounded rows leaves no memory of its count."""
+    config = make_site(tmp_path)
+    rounded, exact = (
+        make_plan(
+            weighting={"name": "rows", "largest_rows": 1024} | ({"exact": True} if is_exact else {}),
+            secure_aggregation="required",
+            quorum=3,
+        )
+        for is_exact in (False, True)
+    )
+    memory = tmp_path / "state" / "models" / "exact-rows.json"
+
+    assert make_study(config, rounded).rows == 128
+    assert not memory.exists()
+    first = make_study(config, exact)
+    assert first.rows == len(first.own.training) != 128
+    table = (tmp_path / "table.csv").read_text().splitlines(keepends=True)
+    (tmp_path / "table.csv").write_text("".join(table[:-5]))
+    later = make_study(config, exact)
+
+    assert len(later.own.training) < len(first.own.training)
+    assert later.rows == first.rows
+    assert json.loads(memory.read_bytes()) == [first.rows]
