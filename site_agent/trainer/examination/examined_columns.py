@@ -60,10 +60,10 @@ def terms_findings(table: Table) -> Iterator[Finding]:
     for name, counts in table.terms.items():
         share = float((~counts.any(axis=1)).mean())
         if share == 1.0:
-            words = f"column {name}: no row has a term. Declare it with `role: ignore` in the contract"
+            words = f"column {name}: no row has a code or a word. Declare it with `role: ignore` in the contract"
             yield Finding(level="error", key=f"empty:{name}", words=words)
         elif share > MOSTLY:
-            words = f"column {name}: {share:.0%} of the rows have no term"
+            words = f"column {name}: {share:.0%} of the rows have no code or word"
             yield Finding(level="warning", key=f"mostly-missing:{name}", words=words)
 
 

@@ -245,7 +245,7 @@ def test_empty_lists_are_counted_and_shown(tmp_path: Path) -> None:
     none = written(tmp_path, ["", ""] * 20)
     empty = examine(survey_table(none, contract(PARQUET, missing="empty")), Split(seed=1))
 
-    assert "column drugs: 75% of the rows have no term" in [finding.words for finding in found.warnings]
+    assert "column drugs: 75% of the rows have no code or word" in [finding.words for finding in found.warnings]
     assert found.missing["drugs"] == 0.75
     assert ("drugs: b", "10 (25.0%)", "0 (0.0%)", "10 (50.0%)") in found.table_one
     assert ("drugs: empty", "30 (75.0%)", "20 (100.0%)", "10 (50.0%)") in found.table_one
