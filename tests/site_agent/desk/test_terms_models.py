@@ -12,8 +12,7 @@ import numpy as np
 import pytest
 import yaml
 
-from site_agent.desk.drift.monitor_views import monitor_page
-from site_agent.desk.drift.monitoring import monitor_table
+from host.command_line import extra
 from site_agent.desk.examination.examination_page import examination_page
 from site_agent.desk.export.export_folder import LARGEST_DIFFERENCE, export_model
 from site_agent.desk.findings.facts import site_facts
@@ -136,8 +135,12 @@ def test_an_export_answers_from_cells_as_predict_does_and_nothing_written_has_a_
     survey = survey_table(Path(hospital.data.table), read_contract(Path(hospital.data.contract)))
     page = examination_page(examine(survey, Split(seed=3)), site="ahus", accepted_by=None, warnings_stop=True)
     (tmp_path / "check.html").write_text(page)
-    seen = monitor_table(hospital, put_table(tmp_path / "seen.csv", 2000), None)
-    (tmp_path / "monitor.html").write_text(monitor_page(seen) + json.dumps(seen))
+    with extra("site_agent.desk.drift"):
+        from site_agent.desk.drift.monitor_views import monitor_page
+        from site_agent.desk.drift.monitoring import monitor_table
+
+        seen = monitor_table(hospital, put_table(tmp_path / "seen.csv", 2000), None)
+        (tmp_path / "monitor.html").write_text(monitor_page(seen) + json.dumps(seen))
     predict_table(hospital, new, tmp_path / "out.csv", None)
     predict_table(hospital, bare, tmp_path / "out-bare.csv", None)
 
@@ -188,8 +191,11 @@ def test_a_table_with_lists_alone_is_reported_exported_and_monitored(tmp_path: P
     hospital = trained(tmp_path / "site", [DECLARED, HASHED])
 
     made = export_model(hospital, tmp_path / "exported", None, has_onnx=True)
-    seen: dict[str, Any] = monitor_table(hospital, put_table(tmp_path / "seen.csv", 2000), None)
 
     assert max(made.loader_difference, made.onnx_difference or 1.0) <= LARGEST_DIFFERENCE
-    assert seen["quality"]["metrics"]["auroc"] > 0.75
+    with extra("site_agent.desk.drift"):
+        from site_agent.desk.drift.monitoring import monitor_table
+
+        seen: dict[str, Any] = monitor_table(hospital, put_table(tmp_path / "seen.csv", 2000), None)
+        assert seen["quality"]["metrics"]["auroc"] > 0.75
     assert "diagnoses" in report_page(site_facts(hospital, None, []))
