@@ -53,7 +53,7 @@ def made_up_training(plan: Plan) -> MadeUp | None:
     if training is None:
         return None
     rows = min(training.patients, _MOST_ROWS)
-    steps = training.rounds * training.steps
+    steps = training.sums
     if steps > _MOST_ROUNDS or rows * len(training.names) * steps > _MOST_WORK:
         return None
     generator = np.random.default_rng(0)
@@ -88,13 +88,15 @@ def _area(
         arrays = [*(values.astype(np.float64) for values in manifest.views(parameters).values()), *fixed]
         sums = np.zeros(len(training.names))
         for features, outcomes in parts:
-            moved = np.zeros(len(sums))
-            for _ in range(training.steps):
+            moved = followed = np.zeros(len(sums))
+            for made in range(training.steps * training.inner):
                 here = _moved(arrays, count, training.local_change(moved * PRIVATE_SCALE))
-                moved = moved * (1.0 - training.pull) if training.is_local else moved
+                moved = moved + training.pull * (followed - moved)
                 moved += scale * _clipped_sum(here, count // 2, training.promise.clip, features, outcomes)
                 moved += 0.0 if noise is None else noise.normal(0.0, training.deviation, len(sums))
-            sums += moved
+                if (made + 1) % training.inner == 0:
+                    followed = followed + training.follow * (moved - followed)
+            sums += followed if training.follow else moved
         numbers = np.rint(sums * PRIVATE_SCALE).astype(np.int64).tolist()
         scalars = dict(zip(training.names, numbers, strict=True))
         updates = np.empty(0, np.int32)

@@ -275,7 +275,9 @@ class Method:
 
     @property
     def proximal_strength(self) -> float:
-        """The strength of all proximal terms together, which have one gradient."""
+        """The strength of the inner problem, or of all proximal terms together, which have one gradient."""
+        if isinstance(self.procedure, InnerProblem):
+            return self.procedure.strength
         return sum(penalty.strength for penalty in self.penalties if isinstance(penalty, Proximal))
 
     @property

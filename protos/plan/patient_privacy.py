@@ -137,8 +137,8 @@ def _of_epsilon(epsilon: float) -> str:
     return f"{allowed}: it is not a number, so nothing is promised"
 
 
-def why_not_private(method: MethodChoice) -> Iterator[str]:
-    """Yield each reason why a method cannot keep the promise, one clause each; nothing if it can."""
+def why_not_private(method: MethodChoice, noise: Literal["shared", "local"]) -> Iterator[str]:
+    """Yield each reason why a method cannot keep the promise with this noise, one clause each; nothing if it can."""
     match method:
         case FederatedPrior(outcome=YesOrNo()):
             return
@@ -149,7 +149,7 @@ def why_not_private(method: MethodChoice) -> Iterator[str]:
         case _:
             made = method.method()
             yield from _of_federated(made)
-            yield from _of_procedure(made.procedure)
+            yield from _of_procedure(made.procedure, noise)
             yield from _of_server_rule(made.server_rule)
             for penalty in made.penalties:
                 yield from _of_penalty(penalty)
@@ -176,7 +176,9 @@ def how_private(method: MethodChoice, privacy: Privacy) -> Iterator[str]:
         yield "The proximal term is 0 where a round starts, and a round has one step, so this term changes nothing."
     if isinstance(made.procedure, FederatedOnly):
         yield "The private layers keep their first values, so the noisy sum depends on no patient through them."
-    if isinstance(made.procedure, PersonalCopy | Mixture):
+    if isinstance(made.procedure, InnerProblem):
+        yield "Each step of the inner problem adds the noise too, and all of these steps are paid for."
+    if isinstance(made.procedure, PersonalCopy | Mixture | InnerProblem):
         yield "The personal model reads patients without noise. It stays at the site and shapes no sum."
     if made.fine_tuning_epochs:
         yield "The fine-tuning after the last round is without noise. The fine-tuned model stays at the site."
@@ -189,17 +191,22 @@ def _of_federated(method: Method) -> Iterator[str]:
         case Parts() if isinstance(method.procedure, FederatedOnly):
             return  # private layers that keep their first values depend on no patient
         case Parts() | Layers() | AllButNormalisation() | SensitivePrefix() | Prefix():
-            yield "private layers learn from patients without noise, and they shape the next shared gradient"
+            yield (
+                "private layers learn from patients without noise, and they shape the next shared gradient; the method "
+                "fedbabu keeps its private layers until the fine-tuning, so it is private"
+            )
         case _:
             assert_never(method.federated)
 
 
-def _of_procedure(procedure: Procedure) -> Iterator[str]:
+def _of_procedure(procedure: Procedure, noise: Literal["shared", "local"]) -> Iterator[str]:
     match procedure:
         case Together() | FederatedOnly() | PersonalCopy() | Mixture() | PrivateFirst():
             return
+        case InnerProblem() if noise == "local":
+            return  # its steps add the whole noise, as other local steps do
         case InnerProblem():
-            yield "the inner problem takes several steps on patients, which is no sum of one clipped term each"
+            yield "the inner problem takes several steps on patients in a round; set noise to local under privacy"
         case ControlVariates():
             yield "a control variate keeps gradients of a site's patients without noise and shapes later updates"
         case ColumnByColumn():

@@ -195,7 +195,7 @@ class Plan(Document):
         """Which plans cannot keep what `privacy` promises."""
         if self.privacy is None:
             return
-        reasons = [*why_not_private(self.method)]
+        reasons = [*why_not_private(self.method, self.privacy.noise)]
         if self.statistics is not None:
             reasons = [*why_not_counted_privately(self.statistics)]
         elif not isinstance(self.method, FederatedPrior):
@@ -258,6 +258,7 @@ class Plan(Document):
             outputs=self.outputs,
             schedule=self.schedule,
             has_plain_steps=is_plain_descent(self.optimiser) and self.rate_schedule == ConstantRate(name="constant"),
+            method=self.ingredients,
             pull=self.optimiser.learning_rate * self.ingredients.proximal_strength,
             unpaid=tuple(key for key, is_there in unpaid.items() if is_there),
         )
@@ -422,10 +423,9 @@ class Plan(Document):
         if promise is None or promise.patients is None or not isinstance(self.architecture, DenseNetwork):
             return None
         honest, sites, schedule = self.quorum - self.assumed_colluders, len(self.site_names), self.schedule
-        parts, columns = self.ingredients.federated_parts, len(self.shared_columns)
-        descent = self.optimiser.learning_rate, self.ingredients.proximal_strength
+        columns, rate, method = len(self.shared_columns), self.optimiser.learning_rate, self.ingredients
         return private_training_of(
-            self.architecture, parts, columns, promise, promise.patients, schedule, sites, honest, descent
+            self.architecture, columns, promise, promise.patients, schedule, sites, honest, rate, method
         )
 
     @property
@@ -439,7 +439,7 @@ class Plan(Document):
     def private_sums(self) -> int:
         """How many noisy sums of the same patients the run has; 0 without `privacy`."""
         training = self.private_training
-        return 0 if self.privacy is None else 1 if training is None else training.rounds * training.steps
+        return 0 if self.privacy is None else 1 if training is None else training.sums
 
     @property
     def private_releases(self) -> int:

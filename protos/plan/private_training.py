@@ -24,7 +24,8 @@ from typing import Final, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from protos.plan.architecture import Architecture, DenseNetwork, Part, TensorSpec, network_tensors
+from protos.plan.architecture import Architecture, DenseNetwork, TensorSpec, network_tensors
+from protos.plan.ingredients import InnerProblem, Method
 from protos.plan.patient_privacy import Privacy, noise_multiplier
 from protos.plan.schedules import EpochSchedule, StepSchedule
 from protos.privacy.accounting import PRIVATE_SCALE, share_variance
@@ -52,7 +53,9 @@ class PrivateTraining:
         sites: that the plan lists as contributors.
         honest: sites whose shares of the noise are in every sum and are counted; 1 if the noise is local.
         learning_rate: of each step.
-        pull: by which part of its way a step returns to the received values, because of proximal terms.
+        inner: noisy sums of each step; more than 1 only for pFedMe's inner problem.
+        pull: by which part of its way a sum's step returns to where the round or the shared model is.
+        follow: by which part of the way the shared model follows pFedMe's inner one after a step; 0 without that.
     """
 
     tensors: tuple[TensorSpec, ...]
@@ -63,7 +66,9 @@ class PrivateTraining:
     sites: int
     honest: int
     learning_rate: float
+    inner: int
     pull: float
+    follow: float
 
     @cached_property
     def names(self) -> tuple[str, ...]:
@@ -80,12 +85,19 @@ class PrivateTraining:
     @cached_property
     def share_variance(self) -> int:
         """Of one site's noise in each integer of each round, or of each step if the noise is local."""
-        return _variance_of(self.promise, self.honest, self.rounds * self.steps)
+        return _variance_of(self.promise, self.honest, self.sums)
+
+    @property
+    def sums(self) -> int:
+        """Noisy sums of a site in the whole run."""
+        return self.rounds * self.steps * self.inner
 
     @cached_property
     def bound(self) -> int:
         """The largest magnitude of one integer of one site, its share of the noise included."""
-        return LARGEST_PATIENTS * PRIVATE_SCALE + _DEVIATIONS * (isqrt(self.steps * self.share_variance) + 1)
+        return LARGEST_PATIENTS * PRIVATE_SCALE + _DEVIATIONS * (
+            isqrt(self.steps * self.inner * self.share_variance) + 1
+        )
 
     @property
     def deviation(self) -> float:
@@ -120,23 +132,32 @@ def _variance_of(promise: Privacy, honest: int, sums: int) -> int:
 @lru_cache(maxsize=16)
 def private_training_of(
     network: DenseNetwork,
-    shared: tuple[Part, ...],
     columns: int,
     promise: Privacy,
     patients: int,
     schedule: EpochSchedule | StepSchedule,
     sites: int,
     honest: int,
-    descent: tuple[float, float],
+    rate: float,
+    method: Method,
 ) -> PrivateTraining:
-    """What private training makes of a plan with these keys; see the attributes of `PrivateTraining`.
-
-    `descent` has the learning rate, and the strength of all proximal terms together.
-    """
+    """What private training makes of a plan with these keys; see the attributes of `PrivateTraining`."""
+    shared = method.federated_parts
     tensors = tuple(tensor for tensor in network_tensors(network, columns=columns, outputs=1) if tensor.part in shared)
-    rounds, steps, (rate, strength) = schedule.rounds, schedule.steps_per_round, descent
-    counted = 1 if promise.noise == "local" else honest
-    return PrivateTraining(tensors, promise, patients, rounds, steps, sites, counted, rate, rate * strength)
+    problem = method.procedure if isinstance(method.procedure, InnerProblem) else None
+    return PrivateTraining(
+        tensors=tensors,
+        promise=promise,
+        patients=patients,
+        rounds=schedule.rounds,
+        steps=schedule.steps_per_round,
+        sites=sites,
+        honest=1 if promise.noise == "local" else honest,
+        learning_rate=rate,
+        inner=1 if problem is None else problem.steps,
+        pull=rate * method.proximal_strength,
+        follow=0.0 if problem is None else problem.rate * problem.strength,
+    )
 
 
 # Keys of a plan that make further numbers leave, or let patients decide what leaves, each with the reason.
@@ -166,7 +187,8 @@ class TrainingKeys:
         outputs: as the plan lists them; None if each site has its own, which its own table then has to be binary for.
         schedule: as in the plan.
         has_plain_steps: whether each step is a constant rate times the gradient.
-        pull: the learning rate times the strength of all proximal terms.
+        method: built from its ingredients.
+        pull: the learning rate times the strength of the inner problem or of all proximal terms.
         unpaid: keys of `UNPAID` whose values do not go with privacy.
     """
 
@@ -177,6 +199,7 @@ class TrainingKeys:
     outputs: int | None
     schedule: EpochSchedule | StepSchedule
     has_plain_steps: bool
+    method: Method
     pull: float
     unpaid: tuple[str, ...]
 
@@ -216,7 +239,9 @@ def _of_network(keys: TrainingKeys) -> Iterator[str]:
 
 def _of_steps(keys: TrainingKeys) -> Iterator[str]:
     schedule, promise = keys.schedule, keys.promise
-    is_local, sums = promise.noise == "local", schedule.rounds * schedule.steps_per_round
+    is_local, problem = promise.noise == "local", keys.method.procedure
+    in_round = schedule.steps_per_round * (problem.steps if isinstance(problem, InnerProblem) else 1)
+    sums = schedule.rounds * in_round
     if not isinstance(schedule, EpochSchedule) or schedule.batches_per_epoch != 1:
         yield (
             "each step sums one gradient of all rows; set schedule to "
@@ -230,7 +255,7 @@ def _of_steps(keys: TrainingKeys) -> Iterator[str]:
         )
     if sums > MOST_PRIVATE_ROUNDS:
         yield f"the plan has {sums} steps; private training allows at most {MOST_PRIVATE_ROUNDS}"
-    if schedule.steps_per_round * _variance_of(promise, 1, sums) > LARGEST_VARIANCE:
+    if in_round * _variance_of(promise, 1, sums) > LARGEST_VARIANCE:
         yield (
             f"the noise of {sums} steps at epsilon {promise.epsilon:g} is more than can be drawn; "
             "plan fewer steps or a larger epsilon"
@@ -240,6 +265,8 @@ def _of_steps(keys: TrainingKeys) -> Iterator[str]:
             f"learning_rate times the strength of the proximal term is {keys.pull:g}, and a local step allows at most "
             "1, because it would move beyond the received values"
         )
+    if isinstance(problem, InnerProblem) and problem.rate * problem.strength > 1.0:
+        yield f"rate times strength of pfedme is {problem.rate * problem.strength:g}, and local noise allows at most 1"
     if not keys.has_plain_steps:
         yield (
             "the coordinator makes one plain step along each sum; set optimiser to {name: sgd, learning_rate: ...} "

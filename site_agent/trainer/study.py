@@ -29,7 +29,7 @@ from torch import Tensor
 
 from protos.plan.architecture import TensorSpec
 from protos.plan.exchange import Exchange, Exchanges, is_measured
-from protos.plan.ingredients import KeptLayersMean, LayerIntervals, Mixture, PersonalCopy, SensitivePrefix
+from protos.plan.ingredients import InnerProblem, KeptLayersMean, LayerIntervals, Mixture, PersonalCopy, SensitivePrefix
 from protos.plan.manifest import Starts, manifest_of, slices_of
 from protos.plan.plan import Plan
 from protos.plan.private_training import PrivateTraining
@@ -290,7 +290,7 @@ class Study:
         self._due_before = (asked.round, asked.layers)
         if self.plan.private_training is not None:
             sums = self._private_sums(self.plan.private_training)
-            if isinstance(self.plan.ingredients.procedure, PersonalCopy | Mixture):
+            if isinstance(self.plan.ingredients.procedure, PersonalCopy | Mixture | InnerProblem):
                 local.train_round(
                     self.plan.schedule.steps_per_round, values, None
                 )  # the personal model stays here, and the shared one is replaced

@@ -54,15 +54,21 @@ def private_sums(training: PrivateTraining, arrays: Sequence[Float64], rows: Pri
     shared = arrays[: len(training.tensors)]
     ends = np.cumsum([array.size for array in shared])
     start, moved = np.concatenate([array.ravel() for array in shared]), np.zeros(ends[-1], np.int64)
-    for _ in range(training.steps):
+    followed = moved  # the shared model of pFedMe; the received values for every other method
+    for made in range(training.steps * training.inner):
         parts = np.split(start + training.local_change(moved.astype(np.float64)), ends[:-1])
         here = [part.reshape(array.shape) for part, array in zip(parts, shared, strict=True)]
         sums = np.array(_clipped_sum(training, [*here, *arrays[len(shared) :]], rows), np.int64)
         noise = discrete_gaussian(len(sums), training.share_variance, rows.random_bytes)
         # A proximal term returns a part of the way. It reads noisy values alone.
-        kept = np.rint(moved * (1.0 - training.pull)).astype(np.int64) if training.pull else moved
-        moved = kept + sums + noise
-    return tuple(moved.tolist())
+        moved = moved + _part(followed - moved, training.pull) + sums + noise
+        if (made + 1) % training.inner == 0:
+            followed = followed + _part(moved - followed, training.follow)
+    return tuple((followed if training.follow else moved).tolist())
+
+
+def _part(way: Integers, share: float) -> Integers:
+    return np.asarray(np.rint(way * share).astype(np.int64))
 
 
 def _clipped_sum(training: PrivateTraining, arrays: Sequence[Float64], rows: PrivateRows) -> tuple[int, ...]:

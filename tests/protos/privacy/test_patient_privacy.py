@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -59,7 +61,7 @@ PRIVATE: dict[str, dict[str, Any]] = {
     "apfl": {},
     "fedbabu": {"outputs": None},
 }
-# Why each other method cannot; each reason is read by the researcher.
+# Why each other method cannot with shared noise; each reason is read by the researcher.
 REFUSED = {
     "global-layers": "private layers learn from patients without noise",
     "fedper": "private layers learn from patients without noise",
@@ -73,7 +75,7 @@ REFUSED = {
     "perfcl": "the contrast reads the site's own earlier model",
     "moon": "the contrast reads the site's own earlier model",
     "scaffold": "a control variate keeps gradients of a site's patients",
-    "pfedme": "the inner problem takes several steps",
+    "pfedme": "set noise to local under privacy",
     "fedlp": "would spend the budget of a sum that nobody receives",
     "fedlama": "a layer that is not due takes steps without noise",
     "local": "no sums of patients",
@@ -92,7 +94,7 @@ def test_a_method_that_is_private_says_what_privacy_changes(name: str) -> None:
 
     assert plan.private_training is not None
     assert plan.private_sums == plan.rounds == 10
-    assert [*why_not_private(plan.method)] == []
+    assert [*why_not_private(plan.method, "shared")] == []
     assert plan.privacy is not None
     assert next(how_private(plan.method, plan.privacy)).startswith(
         "Each round sends one noisy sum of clipped gradients"
@@ -117,8 +119,9 @@ def test_a_method_that_is_not_private_has_its_reason_in_the_refusal(name: str) -
     """Every reason stands in what the researcher reads."""
     method = TypeAdapter[Any](MethodChoice).validate_json(f'{{"name": "{name}"}}')
 
-    reasons = [*why_not_private(method)]
+    reasons = [*why_not_private(method, "shared")]
 
+    assert ([*why_not_private(method, "local")] == reasons) is (name != "pfedme")
     assert any(REFUSED[name] in reason for reason in reasons)
     with pytest.raises(ValidationError) as refused:
         network_plan(method={"name": name}, sites=listed(4), quorum=4, privacy=PROMISE)
@@ -132,7 +135,29 @@ def test_a_composition_is_private_if_each_part_is(other: str) -> None:
     alone = TypeAdapter[Any](MethodChoice).validate_python(parts[1])
     both = TypeAdapter[Any](MethodChoice).validate_json(json.dumps({"name": "composition", "of": parts}))
 
-    assert [*why_not_private(both)] == [*why_not_private(alone)]
+    assert [*why_not_private(both, "shared")] == [*why_not_private(alone, "shared")]
+
+
+def test_the_documentation_says_of_every_method_whether_it_is_private() -> None:
+    """The table on the page for the officer names each method once, as refused or not, and pFedMe with its price."""
+    page = (Path(__file__).parents[3] / "docs" / "privacy.md").read_text()
+    rows = [line.split("|")[1:3] for line in page[: page.index("## The mechanism of the")].splitlines() if "|" in line]
+    said = {name: words for names, words in rows for name in re.findall(r"`([a-z-]+)`", names)}
+
+    assert {name for name in METHOD_NAMES if said[name].strip().startswith("refused: ")} == {*REFUSED} - {"pfedme"}
+    assert said["pfedme"].strip().startswith("at a price")
+    assert sum(names.count(f"`{name}`") for names, _ in rows for name in METHOD_NAMES) == len(METHOD_NAMES)
+
+
+def test_the_inner_problem_of_pfedme_is_paid_for() -> None:
+    """Each of its steps is a noisy sum, and a step that overshoots is refused."""
+    plan = local_plan(rounds=5, steps=3, method={"name": "pfedme", "strength": 0.5, "inner_steps": 4, "rate": 0.5})
+
+    assert plan.privacy is not None
+    assert (plan.private_releases, plan.private_sums) == (5, 60)
+    assert "all of these steps are paid for" in " ".join(how_private(plan.method, plan.privacy))
+    with pytest.raises(ValidationError, match="rate times strength of pfedme is 2, and local noise allows at most 1"):
+        local_plan(method={"name": "pfedme", "strength": 0.5, "rate": 4.0})
 
 
 @pytest.mark.parametrize(

@@ -60,6 +60,29 @@ def test_a_round_is_so_many_steps_each_from_values_with_noise(seed: int, steps: 
     np.testing.assert_allclose(moved, values, atol=1e-6)
 
 
+@for_each("seed", range(5))
+def test_the_inner_steps_of_pfedme_have_noise_and_the_shared_model_follows(seed: int) -> None:
+    """By hand: t takes noisy steps near w, w follows t after each step, and w is what leaves."""
+    method = {"name": "pfedme", "strength": 0.5, "inner_steps": 3, "rate": 0.8}
+    training, generator = training_of(steps=2, method=method), np.random.default_rng(seed)
+    arrays = arrays_of(training, generator)
+    columns, given, drawn = arrays[0].shape[1], np.random.default_rng(98), np.random.default_rng(98)
+    rows = rows_of(40, columns, generator, given.bytes)
+
+    found = np.array(private_sums(training, arrays, rows), np.float64)
+
+    start = np.concatenate([array.ravel() for array in arrays])
+    inner, shared = start.copy(), start.copy()
+    for _ in range(2):
+        for _ in range(3):
+            here = [Layer(inner[:columns].reshape(1, columns), inner[columns:])]
+            sums = np.array(clipped_gradients(here, 2.0, rows.features, rows.outcomes, rows.patients), np.float64)
+            noisy = sums + discrete_gaussian(len(sums), training.share_variance, drawn.bytes)
+            inner = inner - (2.0 * noisy / (75 * PRIVATE_SCALE) + 0.5 * (inner - shared))
+        shared = shared + 0.8 * 0.5 * (inner - shared)
+    np.testing.assert_allclose(start + training.local_change(found), shared, atol=1e-6)
+
+
 def test_one_local_step_is_the_shared_sum_with_the_whole_noise() -> None:
     """Less its noise it is the sum under shared noise, to the bit."""
     generator = np.random.default_rng(1)
