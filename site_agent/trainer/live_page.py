@@ -21,7 +21,7 @@ _HTML: Final = "text/html; charset=utf-8"
 _MOST_POINTS: Final = 400
 _MOST_LINES: Final = 20
 _NOTHING: Final = "<p>No round was measured yet.</p>"
-_NAMES: Final = {"auroc": "AUROC", "rmse": "Root mean square error"}
+_NAMES: Final = {"auroc": "AUROC", "rmse": "Root mean square error", "dice": "Dice coefficient"}
 
 
 def live_path(state: Path, run: str) -> Path:

@@ -28,7 +28,7 @@ class Assessment:
 
     @property
     def sums(self) -> GainSums:
-        """This site's part of the sums over all sites; zeros for a regression."""
+        """This site's part of the sums over all sites; zeros for an outcome without AUROC."""
         if self.gain.metric != "auroc":
             return gain_sums(None, ())
         return gain_sums(self.gain.federated, (self.gain.siloed,))

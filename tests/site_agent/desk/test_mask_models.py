@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import csv
+import json
 import runpy
 import stat
 from pathlib import Path
@@ -24,9 +26,13 @@ from site_agent.desk.use.model_in_use import model_in_use
 from site_agent.desk.use.recalibrating import recalibrate_run
 from site_agent.hospital import Hospital
 from site_agent.trainer.evaluation import dice_of_images
+from site_agent.trainer.live_curves import LiveCurves
+from site_agent.trainer.live_page import LivePage, live_path
+from site_agent.trainer.site_training import rows_of
+from site_agent.trainer.training.local import predict
 from tests.mask_images import U_NET, mask_contract, put_table
 from tests.site_agent.trainer.after_a_run import RUN, site_with_masks
-from tests.site_agent.trainer.sites import make_plan, make_site, prepare
+from tests.site_agent.trainer.sites import make_plan, make_site, prepare, run_rounds
 
 NEW = range(1000, 1040)
 
@@ -175,6 +181,32 @@ def test_nothing_that_is_kept_has_a_mask_or_an_image(hospital: Hospital) -> None
     for path in files:
         content = path.read_bytes()
         assert not any(one in content for one in stored), path.name
+
+
+def test_the_curves_of_a_run_have_the_dice_of_the_validation_images(tmp_path: Path) -> None:
+    """Of each measured round, as the report's metric is computed; the page gives it this name."""
+    config = make_site(tmp_path)
+    put_table(config.parent / "table.csv", config.parent, list(range(60)))
+    (config.parent / "contract.yaml").write_text(yaml.safe_dump(mask_contract()))
+    plan = make_plan(method={"name": "fedavg"}, architecture=U_NET)
+    hospital, study, preprocessing = prepare(config, plan)
+    curves = LiveCurves(hospital.state_path, plan.run_name, study.own, preprocessing, lambda: 0.0)
+    study.watch = curves.take
+
+    run_rounds(plan, [study])
+
+    facts = json.loads(live_path(hospital.state_path, plan.run_name).read_bytes())
+    validation = rows_of(study.own).validation
+    outputs = predict(study._training.local.evaluated(), validation.features)
+    found = dice_of_images(validation.targets.numpy(), outputs >= 0)
+    curves.take(9, study._training, study.choice, is_last=True)
+    last = json.loads(live_path(hospital.state_path, plan.run_name).read_bytes())
+    assert facts["metric"] == "dice"
+    assert [number for number, _ in facts["values"]] == [1, 2]
+    assert last["values"][-1] == [9, pytest.approx(found.mean())]
+    request = b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
+    page = asyncio.run(LivePage("ahus", hospital.state_path).respond(request))
+    assert b"Dice coefficient on the validation rows" in page
 
 
 def test_a_plan_with_a_baseline_is_refused(tmp_path: Path) -> None:
