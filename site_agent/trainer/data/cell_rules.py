@@ -49,8 +49,11 @@ NOT_INTENSITIES: Final = Flaw("not the declared number of intensities, or one ou
 FOREIGN: Final = Flaw("outside of the training rows")
 LONGEST_CELL: Final = 100_000  # below the 131,072 characters that Python's reader of text files takes
 TOO_LONG: Final = Flaw(f"more than {LONGEST_CELL:,} characters")
+MOST_ACCENTS: Final = 30  # on one letter, as Unicode's stream-safe texts have it (UAX 15, section 13)
+TOO_MANY_ACCENTS: Final = Flaw(f"a letter with more than {MOST_ACCENTS} accents")
 _WORD: Final = re.compile(r"\w\w+")
 _REMEMBERED_TERMS: Final = 1 << 16
+_LONGEST_REMEMBERED: Final = 40  # characters: rows of endless words would fill the memory
 
 
 def canonical_code(text: str, decimal: str = ".") -> str:
@@ -262,7 +265,11 @@ class TermsRule:
             return TOO_LONG
         if cell.strip() in self.markers:
             return self.missing
+        if _has_endless_accents(cell):
+            return TOO_MANY_ACCENTS
         text = folded(cell)
+        if len(text) > LONGEST_CELL:  # some letters become three
+            return TOO_LONG
         terms = _WORD.findall(text) if self.separator is None else map(str.strip, text.split(self.separator))
         return Counter(self._place(term) for term in terms if term)
 
@@ -273,9 +280,19 @@ class TermsRule:
         if place is None:
             digest = hashlib.blake2b(term.encode("utf-8", "surrogatepass"), digest_size=8).digest()
             place = int.from_bytes(digest, "little") % self.width
-            if len(self._places) < _REMEMBERED_TERMS:
+            if len(term) <= _LONGEST_REMEMBERED and len(self._places) < _REMEMBERED_TERMS:
                 self._places[term] = place
         return place
+
+
+def _has_endless_accents(text: str) -> bool:
+    """Whether a letter has more accents than any language writes. To sort them takes time with their square."""
+    count = 0
+    for one in "" if text.isascii() else text:
+        count = count + 1 if unicodedata.combining(one) else 0
+        if count > MOST_ACCENTS:
+            return True
+    return False
 
 
 def folded(text: str) -> str:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 import sqlite3
+import time
 import unicodedata
+from collections import Counter
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +23,7 @@ from site_agent.desk.drafting.invent import invent, write_table
 from site_agent.desk.use.new_rows import read_new_rows
 from site_agent.hospital import Split
 from site_agent.trainer.data import terms
-from site_agent.trainer.data.cell_rules import LONGEST_CELL, MISSING, TOO_LONG, Flaw
+from site_agent.trainer.data.cell_rules import LONGEST_CELL, MISSING, MOST_ACCENTS, TOO_LONG, TOO_MANY_ACCENTS, Flaw
 from site_agent.trainer.data.contract import Contract, read_contract
 from site_agent.trainer.data.preprocessing import fit
 from site_agent.trainer.data.splits import steady_split
@@ -152,6 +155,37 @@ def test_a_cell_that_is_too_long_is_refused_without_a_part_of_it(tmp_path: Path)
     assert f"column drugs: {TOO_LONG.words} in rows 2, 4" in str(refused.value)
     assert "far too long" in str(refused_text.value)
     assert not any(part in f"{refused.value}{refused_text.value}" for part in SECRET.split())
+
+
+@pytest.mark.parametrize(
+    ("cell", "words"),
+    [
+        ("\u1fb7" * LONGEST_CELL, TOO_LONG.words),  # in small letters three characters, and a word of two letters
+        (SECRET + "\u0301" * 49_000 + "\u0316" * 49_000, TOO_MANY_ACCENTS.words),
+        ("e\u0301" * (LONGEST_CELL // 2), None),
+        ("e" + "\u0316\u0301" * (MOST_ACCENTS // 2), None),
+    ],
+    ids=["longer in small letters", "accents out of order", "accents", "many accents"],
+)
+def test_a_cell_of_accents_is_read_at_once_or_refused_at_once(tmp_path: Path, cell: str, words: str | None) -> None:
+    """To sort the accents of one letter takes time with their square, so a single cell could take a minute."""
+    began = time.process_time()
+
+    with pytest.raises(DataError) if words else nullcontext() as refused:
+        read(tmp_path, [cell, "ab"], type="text")
+    if refused is not None:
+        assert f"column drugs: {words} in rows" in refused.value.what
+        assert not any(part in str(refused.value) for part in SECRET.split())
+    assert time.process_time() - began < 10
+
+
+def test_endless_words_are_not_kept_in_memory() -> None:
+    """A rule remembers the places of words, and no word that is longer than any word of a language."""
+    rule = contract(type="text").terms[0].rule(())
+    for number in range(100):
+        assert isinstance(rule.read(f"{number} {'x' * (LONGEST_CELL - 10)}{number}"), Counter)
+
+    assert max(map(len, rule._places), default=0) <= 40
 
 
 @pytest.mark.parametrize(
@@ -319,6 +353,7 @@ def test_the_documented_limits_are_those_of_the_code() -> None:
     page = (Path(__file__).parents[4] / "docs/data-manager.md").read_text()
 
     assert f"{LONGEST_CELL:,}" in page
+    assert f"| accents on one letter | {MOST_ACCENTS} |" in page
     assert f"{terms.LARGEST_TABLE_COUNTS:,}" in page
     assert "2,048" in page
     assert TermsFeature.model_fields["buckets"].metadata[1].le == 2048
