@@ -16,6 +16,7 @@ import gzip
 import io
 import logging
 import warnings
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 import numpy as np
@@ -27,7 +28,7 @@ from site_agent.trainer.data.image_column import LARGEST_INTENSITY, DicomFiles, 
 
 if TYPE_CHECKING:
     from nibabel.nifti1 import Nifti1Header
-    from pydicom import Dataset
+    from pydicom import DataElement, Dataset
 
 Intensities: TypeAlias = npt.NDArray[np.float32]  # (height, width, channels)
 Direction: TypeAlias = tuple[int, int]  # the patient's axis (left, back, head) and its sign
@@ -56,6 +57,8 @@ _READ: Final = (
     "NumberOfFrames", "SamplesPerPixel", "PhotometricInterpretation", "PlanarConfiguration", "BitsAllocated",
     "BitsStored", "HighBit", "PixelRepresentation", "PixelData", *_PATIENT, *_SEVERAL_SCALES,
 )  # fmt: skip
+_FIRST_ITEM: Final = b"\xfe\xff\x00\xe0"  # a sequence begins with it
+_MOST_UNKNOWN: Final = 8  # each has a copy of the bytes inside it
 _HEADER_BYTES: Final = {348: "nifti1", 540: "nifti2"}
 
 
@@ -105,8 +108,27 @@ def _names_patient(content: bytes) -> bool:
     """Whether a tag of the patient has a value, at the top of the file or in any sequence inside it."""
     import pydicom
 
-    tags = pydicom.dcmread(io.BytesIO(content)).iterall()
+    tags = _all_tags(pydicom.dcmread(io.BytesIO(content)), _MOST_UNKNOWN)
     return any(tag.keyword in _PATIENT and str(tag.value or "").strip(" ^=") for tag in tags)
+
+
+def _all_tags(tags: Dataset, depth: int) -> Iterator[DataElement]:
+    """Every tag, also in sequences whose kind the file does not say, such as those of a manufacturer.
+
+    Raises:
+        ValueError: more than `depth` of such sequences lie in one another.
+    """
+    from pydicom.filereader import read_sequence
+
+    for tag in tags.iterall():
+        yield tag
+        if tag.VR == "UN" and isinstance(tag.value, bytes) and tag.value.startswith(_FIRST_ITEM):
+            if not depth:
+                raise ValueError("too many sequences in one another")
+            # What has no kind is written as in the implicit transfer syntax: DICOM PS3.5, section 6.2.2.
+            inner = read_sequence(io.BytesIO(tag.value), True, True, len(tag.value), "iso8859")
+            for item in inner:
+                yield from _all_tags(item, depth - 1)
 
 
 def _dicom_flaw(tags: Dataset, column: ImageColumn, files: DicomFiles, number: int | None) -> Flaw | None:

@@ -21,6 +21,9 @@ import yaml
 from PIL import Image
 from pydicom.dataset import Dataset, FileMetaDataset
 from pydicom.encaps import encapsulate
+from pydicom.filebase import DicomBytesIO
+from pydicom.filewriter import write_dataset
+from pydicom.uid import UID, ExplicitVRLittleEndian, ImplicitVRLittleEndian
 
 from protos.errors import DataError
 from protos.plan.networks.convolutional_networks import LARGEST_IMAGE_NUMBERS
@@ -119,6 +122,39 @@ def test_a_patient_in_a_nested_sequence_is_found() -> None:
             if name in holder:
                 del holder[name]
     read(content(), declared)
+
+
+@pytest.mark.parametrize(
+    ("tag", "levels"), [*(((0x0099, 0x1001), levels) for levels in (1, 2, 8, 9)), ((0x0040, 0xA730), 1)]
+)
+@pytest.mark.parametrize("syntax", [ImplicitVRLittleEndian, ExplicitVRLittleEndian])
+def test_a_patient_in_a_sequence_of_unknown_kind_is_found(tag: tuple[int, int], levels: int, syntax: UID) -> None:
+    """The file need not say that a tag is a sequence. Too many in one another are refused, as nobody searches them."""
+    tags, inner = pydicom.dcmread(DICOM_FILES / "CT_small.dcm"), pydicom.Dataset()
+    del tags.OtherPatientIDsSequence
+    for name in ("PatientName", "PatientID", "PatientBirthDate"):
+        del tags[name]
+    named = pydicom.Dataset()
+    named.PatientName = SECRET
+    for holder, found in ((named, image_flaws.WITH_PATIENT), (pydicom.Dataset(), None)):
+        inner = holder
+        inner.TextValue = "x" * 70_000  # pydicom finds the kind of shorter ones itself
+        for _ in range(levels):
+            file = DicomBytesIO()
+            file.is_little_endian, file.is_implicit_VR = True, True
+            write_dataset(file, inner)
+            item = b"\xfe\xff\x00\xe0" + len(file.getvalue()).to_bytes(4, "little") + file.getvalue()
+            inner = pydicom.Dataset()
+            inner.add_new(tag, "UN", item)
+        tags[tag] = inner[tag]
+        tags.file_meta.TransferSyntaxUID = syntax
+        raw = io.BytesIO()
+        tags.save_as(raw, implicit_vr=syntax.is_implicit_VR, little_endian=True)
+
+        flaw = pixels_of(raw.getvalue(), column(128, 128, window=[-1000, 400], files=NAMED), None)
+
+        expected = image_flaws.DAMAGED if levels > 8 else found
+        assert flaw is expected if expected else not isinstance(flaw, Flaw)
 
 
 @pytest.mark.parametrize("name", ["bigendian", "expb", "implicit", "jp2klossless", "padded"])
