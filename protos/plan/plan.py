@@ -14,7 +14,7 @@ from typing import Annotated, Final, Literal, Self, TypeAlias
 from pydantic import Field, StringConstraints, model_validator
 
 from protos.numbers.fixed_point import is_power_of_two
-from protos.plan.architecture import Architecture, ColumnsNetwork, DenseNetwork
+from protos.plan.architecture import TENSOR_NAME, Architecture, ColumnsNetwork, DenseNetwork
 from protos.plan.augmentation import Augmentation, why_not_augmented
 from protos.plan.canonical import digest
 from protos.plan.compatibility import Conditions, agreed_sizes, missing_parts, why_impossible
@@ -71,6 +71,9 @@ class ListedSite(Document):
     answers: Answers = "same"
 
 
+_Layer = Annotated[str, Field(pattern=TENSOR_NAME)]  # no control character reaches a screen or a log
+
+
 class StartingFile(Document):
     """A safetensors file with first values, such as those of an earlier study. Coordinator and sites have copies.
 
@@ -78,7 +81,7 @@ class StartingFile(Document):
     """
 
     sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
-    layers: Annotated[tuple[str, ...], Field(min_length=1, max_length=65_536)] | None = None
+    layers: Annotated[tuple[_Layer, ...], Field(min_length=1, max_length=65_536)] | None = None
 
     @property
     def words(self) -> str:

@@ -7,6 +7,7 @@ at all, before the table that names its files, and only its owner may read it.
 from __future__ import annotations
 
 import io
+import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -48,12 +49,21 @@ def write_masks(
         size: of each mask.
         rows: the places of the rows in their table, from 0.
         masks: shape (rows, pixels).
+
+    Raises:
+        UsageError: what stands in the place of the unfinished folder cannot be removed.
     """
     from PIL import Image
 
     folder = _folder(output)
     partial = folder.with_name(f".{folder.name}.partial")
     shutil.rmtree(partial, ignore_errors=True)
+    if os.path.lexists(partial):  # a link, or another user's folder: the masks would be in another place
+        raise UsageError(
+            what=f"The masks are written to {partial.name} first, and it cannot be removed.",
+            consequence="No prediction was written, and nothing left this site.",
+            remedy=f"Remove {partial.name}, or name another file with --output.",
+        )
     cells: list[list[float | str]] = []
     for row, mask in zip(rows.tolist(), masks, strict=True):
         name, stream = f"{row + 1:06d}.png", io.BytesIO()

@@ -89,3 +89,10 @@ def test_another_file_under_the_digest_is_refused(tmp_path: Path) -> None:
     os.mkfifo(path)
     with pytest.raises(ConfigurationError, match="not a regular file"):
         starting_values(tmp_path, plan)
+
+
+def test_a_layer_has_a_name_that_any_screen_can_show() -> None:
+    """A review and an error show the names, and a coordinator chooses them."""
+    for name in ("\x1b[31m", "a layer", "x" * 201):
+        with pytest.raises(ValueError, match="String should match pattern"):
+            plan_of("0" * 64, [name])

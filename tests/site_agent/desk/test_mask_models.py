@@ -17,10 +17,12 @@ from PIL import Image
 from sklearn.datasets import load_digits
 
 from protos.errors import ConfigurationError, UsageError
+from protos.plan.networks.convolutional_networks import ImageSize
 from site_agent.desk.export.export_folder import LARGEST_DIFFERENCE, export_model
 from site_agent.desk.findings.facts import site_facts
 from site_agent.desk.findings.report_page import report_lines, report_page
 from site_agent.desk.model_card import card_facts, card_markdown
+from site_agent.desk.predicted_masks import write_masks
 from site_agent.desk.prediction import predict_table
 from site_agent.desk.use.model_in_use import model_in_use
 from site_agent.desk.use.recalibrating import recalibrate_run
@@ -130,6 +132,24 @@ def test_no_earlier_folder_of_masks_is_changed(hospital: Hospital, new_rows: Pat
 
         assert not output.exists()
         folder.unlink() if folder.is_symlink() else folder.rmdir()
+
+
+def test_masks_do_not_follow_a_link_to_another_folder(tmp_path: Path) -> None:
+    """Somebody may have put a link where the unfinished folder is made. An earlier unfinished folder is replaced."""
+    size, rows, masks = ImageSize(height=2, width=2), np.arange(1), np.ones((1, 4), bool)
+    partial, elsewhere = tmp_path / ".out-masks.partial", tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    partial.symlink_to(elsewhere)
+
+    with pytest.raises(UsageError, match="cannot be removed"):
+        write_masks(tmp_path / "out.csv", size, rows, masks)
+
+    assert not [*elsewhere.iterdir()]
+    partial.unlink()
+    partial.mkdir(mode=0o755)
+    (partial / "000009.png").write_bytes(b"")
+    assert [*write_masks(tmp_path / "out.csv", size, rows, masks)] == [["out-masks/000001.png", 1.0]]
+    assert [path.name for path in (tmp_path / "out-masks").iterdir()] == ["000001.png"]
 
 
 def test_nothing_is_written_if_no_row_can_be_predicted(hospital: Hospital, new_rows: Path, tmp_path: Path) -> None:
