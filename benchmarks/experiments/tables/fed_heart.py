@@ -111,7 +111,14 @@ NETWORKS: Final = {
         "head of three layers": {"head": [10, 10]},
     }.items()
 }
-_LOCAL_ALONE: Final = SIZES | NETWORKS
+# The same runs with row counts as they are. A plan may have them only under masking, whose sums are the same.
+EXACT_ROWS: Final = {
+    f"{name}, exact rows": replace(
+        ENTRIES[name], keys={"weighting": _ROWS | {"exact": True}, "secure_aggregation": "required"}
+    )
+    for name in ("fedavg", "fedadam", "fedprox", "moon", "fedper", "fenda-fl")
+}
+_LOCAL_ALONE: Final = SIZES | NETWORKS | EXACT_ROWS
 _ALL: Final = ENTRIES | RATES | _LOCAL_ALONE
 _WITH_OUTPUTS: Final = {"fedavg", "fedadam", "fedprox", "scaffold", "moon", "ditto", "apfl"}
 

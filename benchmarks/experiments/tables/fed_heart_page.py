@@ -48,6 +48,12 @@ _NOTES: Final = (
     "",
 )
 
+_EXACT: Final = (
+    "The centres have 160, 138, 24 and 68 training rows. Rounded to two significant bits they count as 192, 128, 24 "
+    "and 64. With `exact: true` in the plan's weighting they count as they are.",
+    "",
+)
+
 _LEFT_OUT: Final = (
     "## What is not here",
     "",
@@ -66,6 +72,7 @@ def render_fed_heart(rows: list[Row], path: Path) -> None:
     lines += ["## Table 5: what a checkpoint brings over the latest model, on the same runs", "", *_over_latest(rows)]
     lines += ["## Figure 3: small and large networks, checkpoint local", "", *_sizes(rows)]
     lines += ["## Other extractors and heads of fenda-fl, checkpoint local", "", *_networks(rows)]
+    lines += ["## Weights by exact row counts, checkpoint local", "", *_EXACT, *_exact_rows(rows)]
     lines += ["## Per centre, checkpoint local", "", *_centres(rows)]
     lines += ["## Differences on the same runs, checkpoint local", "", *_differences(rows)]
     lines += ["## Where a figure is below the paper's", "", *_below(rows), *_rates(rows)]
@@ -121,6 +128,18 @@ def _networks(rows: list[Row]) -> list[str]:
             cells = [mean_of(list(found.values())).text(1.0, 3), mean.text(1.0, 3), str(mean.runs)]
             body.append([name.removeprefix("fenda-fl, "), widths, *cells])
     return table_lines(["network", "hidden widths", "accuracy", "minus fenda-fl", "runs"], body)
+
+
+def _exact_rows(rows: list[Row]) -> list[str]:
+    body = []
+    for name in fed_heart.EXACT_ROWS:
+        rounded = _accuracies(rows, name.removesuffix(", exact rows"), "local")
+        found = _accuracies(rows, name, "local")
+        if mean := difference(found, rounded):
+            same = {seed: rounded[seed] for seed in found.keys() & rounded.keys()}
+            cells = [mean_of(list(each.values())).text(1.0, 3) for each in (same, found)]
+            body.append([name.removesuffix(", exact rows"), *cells, mean.text(1.0, 3), str(mean.runs)])
+    return table_lines(["method", "rounded", "exact", "exact minus rounded, same runs", "runs"], body)
 
 
 def _accuracies(rows: list[Row], name: str, checkpoint: str) -> dict[int, float]:
