@@ -54,8 +54,8 @@ class FedProx(Document):
 class _ServerOptimiser(Document):
     """The settings of the three adaptive methods; see `Adaptive`.
 
-    A shared weight moves by up to about `rate` in a round, even if its mean change is far smaller. At 0.1 the inner
-    layers of small networks end with the same output for every patient. At 0.01 all three methods train. `offset` is
+    A shared weight moves by up to about `rate` in a round, even if its mean change is far smaller. At 0.1 small
+    networks often end with the same output for every patient. At 0.01 all three methods train. `offset` is
     tau of Reddi et al. 2021, who use 1e-3. With 1e-9 FedAdam also moves weights whose mean change is only noise.
     """
 
