@@ -8,7 +8,8 @@
 set -euo pipefail
 
 checkout=$(dirname -- "$(dirname -- "$(readlink -f -- "${BASH_SOURCE[0]}")")")
-unset PYTHONHOME PYTHONPATH
+# Without bytecode each program that a test starts would compile the house again.
+unset PYTHONHOME PYTHONPATH PYTHONDONTWRITEBYTECODE
 # shellcheck source=deploy/environment.sh
 source "$checkout/deploy/environment.sh"
 
