@@ -34,7 +34,7 @@ def without_bounds_on_sums() -> Iterator[None]:
 
 def a_plan() -> Plan:
     """Three sites of at least 64 rows each."""
-    return plan_with(made_up_identities("abc"), updates={"weighting": WEIGHTS})
+    return plan_with(made_up_identities("abc"), changes={"weighting": WEIGHTS})
 
 
 def moved_by(rows: int, number: float, *, sent_as: int) -> float:
