@@ -21,9 +21,10 @@ from protos.plan.announced_plan import plan_from_wire
 from protos.plan.manifest import manifest_of
 from protos.plan.plan import Plan
 from protos.privacy.accounting import PRIVATE_SCALE
-from quickstart.federation import Rehearsal, prepare
+from quickstart.federation import Rehearsal
 from quickstart.hospitals import uci_hospitals
-from tests.chaos.test_processes import Nursery, Services, called, run
+from tests.chaos.test_processes import Nursery, Services, run
+from tests.rehearsal.programs import called, prepared_here
 from tests.rehearsal.test_private_training import privately
 
 ROUNDS = 16
@@ -83,10 +84,9 @@ def prepared(folder: Path, noise: str) -> Rehearsal:
     tables.mkdir(parents=True)
     hospitals = uci_hospitals(tables)[:3]
     rehearsal = Rehearsal(folder=folder, hospitals=hospitals, methods=("fedavg",), rounds=2, seed=0, is_masked=True)
+    prepared_here(rehearsal)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("quickstart.federation.command", called)
-        patch.setattr("tests.rehearsal.test_private_training.command", called)
-        prepare(rehearsal)
+        patch.setattr("tests.rehearsal.test_private_training.command", lambda *words: called(*words).stdout)
         for hospital in hospitals:
             config = folder / hospital.name / "hospital.yaml"
             content = yaml.safe_load(config.read_text()) | {"trainer_socket": "trainer socket"}
@@ -125,7 +125,7 @@ def test_kills_neither_lower_the_spent_epsilon_nor_use_noise_twice(
 def _check_site(plan: Plan, home: Path, watched: Watched) -> None:
     """One payment for all rounds, one noisy sum for each, and no two sums with the same noise."""
     released = {one["round"]: one["position"] for one in records(home / "state" / "gate", "contribution_released")}
-    shown = json.loads(called("site-agent", "privacy", "--config", home / "hospital.yaml", "--json"))
+    shown = json.loads(called("site-agent", "privacy", "--config", home / "hospital.yaml", "--json").stdout)
     sums = [numbers for (name, _), numbers in watched.sums.items() if name == home.name]
 
     assert [payment["epsilon"] for payment in shown["payments"]] == [EPSILON]

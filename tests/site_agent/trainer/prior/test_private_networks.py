@@ -18,6 +18,7 @@ from protos.wire.messages import MalformedMessage
 from site_agent.gate.privacy_ledger import with_noise
 from site_agent.trainer.network_baselines import has_placebo
 from site_agent.trainer.study import Asked, Study
+from site_agent.trainer.training.private_steps import PrivateRows, private_sums
 from tests.protos.privacy.test_patient_privacy import PRIVATE
 
 
@@ -136,6 +137,29 @@ def test_every_private_method_sends_the_sums_of_fedavg(name: str) -> None:
     found = [study.conclude().test_outputs for study in studies]
     has_own = name in ("ditto", "apfl", "local-adaptation")
     assert (not np.array_equal(*found)) is has_own
+
+
+@pytest.mark.parametrize("name", ["ditto", "apfl", "pfedme", "local-adaptation"])
+def test_a_personal_model_shapes_no_local_step(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a second round, after the personal model has trained, the noisy sums follow from received values and noise."""
+    content = json.loads(_federation(8.0, rounds=2)[0].canonical)
+    content["privacy"] |= {"noise": "local"}
+    content["schedule"] = {"aggregate": "every-round", "epochs": 4, "batches_per_epoch": 1, "epochs_per_round": 2}
+    method = {"name": name} | ({"strength": 0.1} if name == "pfedme" else {})
+    plan = Plan.model_validate_json(json.dumps(content | {"method": method}))
+    study = network_studies(plan, uci_tables(CONCEPTS.parent), seed=1)["va"]
+    first, training = study.manifest.initial_parameters(plan.seed), plan.private_training
+    assert training is not None
+    study.train(Asked(round=0), first)
+
+    monkeypatch.setattr("site_agent.trainer.study.os.urandom", np.random.default_rng(4).bytes)
+    sums = study.train(Asked(round=1), first + np.float32(0.125)).scalars
+
+    arrays = [values.astype(np.float64) for values in study.manifest.views(first + np.float32(0.125)).values()]
+    rows = study.dataset.training
+    outcomes = np.asarray(rows.targets, np.float64)
+    mine = PrivateRows(rows.features, outcomes, study.own.training_patients, np.random.default_rng(4).bytes)
+    assert sums == private_sums(training, arrays, mine)
 
 
 def test_layers_that_keep_their_first_values_send_nothing_and_shape_no_other_term() -> None:
