@@ -16,6 +16,7 @@ from pki.authority import Authority
 from pki.invitation import Invitation, new_token
 from pki.names import Address, FederationName, SiteName
 from protos.errors import ConfigurationError, OperatorError, RefusedError
+from tests.for_each import for_each
 
 
 @pytest.fixture
@@ -101,7 +102,7 @@ def test_a_wrong_field_is_an_operators_error(invitation: Invitation, key: str, v
         Invitation.from_json(json.dumps(fields).encode())
 
 
-@pytest.mark.parametrize("seed", range(200))
+@for_each("seed", range(200))
 def test_a_damaged_file_never_ends_in_a_traceback(invitation: Invitation, seed: int) -> None:
     """Flipped, cut and repeated bytes are read as an invitation or explained in three sentences."""
     generator = random.Random(seed)

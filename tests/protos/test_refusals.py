@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from protos.numbers.refusals import PRIME, count_refusals, numbers_for, refusal
+from tests.for_each import for_each
 
 SEEDS = range(40)
 
@@ -23,8 +24,8 @@ def drawn(generator: np.random.Generator, count: int) -> list[int]:
     return [int(secret) for secret in generator.integers(0, 1 << 56, size=count)]
 
 
-@pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("size", [1, 2, 3, 9])
+@for_each("seed", SEEDS)
 def test_refusals_are_counted_exactly_up_to_the_number_that_matters(seed: int, size: int) -> None:
     """Sites that accept add zeros, so their number does not matter; beyond the size the count stays the size."""
     generator = np.random.default_rng([seed, size])
@@ -33,8 +34,8 @@ def test_refusals_are_counted_exactly_up_to_the_number_that_matters(seed: int, s
     assert count_refusals(summed(drawn(generator, refusing), size)) == min(refusing, size)
 
 
-@pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("size", [2, 3, 5])
+@for_each("seed", SEEDS)
 def test_no_site_can_hide_the_refusals_of_others(seed: int, size: int) -> None:
     """Whatever a site adds without the secrets: numbers of the ring, a count, small numbers, minus its own."""
     generator = np.random.default_rng([seed, size, 1])

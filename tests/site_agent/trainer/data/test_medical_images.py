@@ -33,6 +33,7 @@ from site_agent.trainer.data.contract import Contract
 from site_agent.trainer.data.image_column import LARGEST_INTENSITY, ImageColumn
 from site_agent.trainer.data.image_files import LARGEST_TABLE_NUMBERS, pixels_of
 from site_agent.trainer.data.tables import read_table
+from tests.for_each import for_each
 
 DICOM_FILES = Path(pydicom.__file__).parent / "data" / "test_files"
 NIFTI_FILES = Path(nibabel.__file__).parent / "tests" / "data"
@@ -214,8 +215,8 @@ def test_every_test_file_of_pydicom_is_an_image_or_has_a_reason(
     assert (caplog.text, *capfd.readouterr(), [*recwarn]) == ("", "", "", [])
 
 
-@pytest.mark.parametrize("seed", range(200))
 @pytest.mark.parametrize("kind", ["dicom", "nifti"])
+@for_each("seed", range(200))
 def test_damaged_bytes_never_raise(kind: str, seed: int) -> None:
     """Whatever the bytes of a medical file, the answer is an image of the declared size or a reason."""
     generator = np.random.default_rng(seed)
