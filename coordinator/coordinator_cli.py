@@ -35,7 +35,7 @@ from host.heap import set_up_heap
 from host.log_lines import set_up_log
 from host.message_catalogue import ERRORS
 from pki.authority import Authority
-from pki.register import Register
+from pki.register import Register, SiteState
 from protos.errors import ConfigurationError
 from protos.plan.manifest import manifest_of
 from protos.plan.methods import method_names
@@ -110,7 +110,8 @@ def _registered(authority: Path, plan: Plan) -> str:
     if not authority.exists():
         return "There is no register here, so fingerprints were not compared."
     with Register(Authority.load(authority).register_path) as register:
-        known = {str(site.name): site.identity_fingerprint for site in register.sites()}
+        sites = {str(site.name): site for site in register.sites()}
+    known = {name: site.identity_fingerprint for name, site in sites.items()}
     for site in plan.sites:
         if (found := known.get(site.name)) not in (None, site.identity):
             raise ConfigurationError(
@@ -120,6 +121,9 @@ def _registered(authority: Path, plan: Plan) -> str:
                 remedy="Compare the fingerprint with the hospital by telephone. Then correct the plan: "
                 "`pki list --plan` prints the list from the register.",
             )
+    removed = [site.name for site in plan.sites if site.name in sites and sites[site.name].state is SiteState.REVOKED]
+    if removed:
+        return f"{', '.join(removed)} cannot take part, because of `pki revoke`."
     missing = [site.name for site in plan.sites if known.get(site.name) is None]
     if missing:
         return f"{', '.join(missing)} did not request enrolment yet. All others have the register's fingerprints."

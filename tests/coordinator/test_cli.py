@@ -312,7 +312,7 @@ def test_the_installed_commands_keep_to_the_documented_exit_statuses(
 
 
 def test_check_compares_fingerprints_with_the_register(coordinator: Terminal, folder: Path) -> None:
-    """A site with another key is an error that names both; one that did not request enrolment yet is named."""
+    """A site with another key is an error that names both; one that cannot take part is named."""
     office = Office.found(folder)
     keys = {name: office.enrol(name).identity_fingerprint() for name in ("a", "b")}
     made_up = made_up_identities()
@@ -326,6 +326,9 @@ def test_check_compares_fingerprints_with_the_register(coordinator: Terminal, fo
     keys["c"] = office.enrol("c").identity_fingerprint()
     assert checked(**keys) == 0
     assert "All fingerprints are those of the register." in coordinator.out
+    office.revoke("c")
+    assert checked(**keys) == 0
+    assert "c cannot take part, because of `pki revoke`." in coordinator.out
     assert checked(**(keys | {"b": made_up["b"]})) == 78
     assert f"lists b with the fingerprint {made_up['b']}. The register has {keys['b']}." in coordinator.err
     assert_three_sentences(coordinator.err)
