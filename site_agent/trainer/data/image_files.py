@@ -40,6 +40,7 @@ Pixels: TypeAlias = npt.NDArray[np.float32]
 LARGEST_TABLE_NUMBERS: Final = 1 << 28  # 1 GiB of float32 for all images of a table
 
 _NUMBERED: Final = re.compile(r"(.+)#([0-9]{1,6})")
+_PNG: Final = b"\x89PNG\r\n\x1a\n"
 _FORMATS: Final = ("PNG", "JPEG")
 _MODES: Final = {"L": (1, 8), "I;16": (1, 16), "RGB": (3, 8)}
 
@@ -112,6 +113,8 @@ class ImageFolder:
         if self._column.files is not None and (found := _NUMBERED.fullmatch(cell)):
             path, number = found[1], int(found[2])
         content = _content(self._root, path)
+        if self._has_masks and not isinstance(content, Flaw) and not content.startswith(_PNG):
+            return image_flaws.MASK_NOT_PNG
         image = content if isinstance(content, Flaw) else pixels_of(content, self._column, number)
         if self._has_masks and not isinstance(image, Flaw) and not np.isin(image, (0.0, 1.0)).all():
             return image_flaws.NOT_A_MASK

@@ -29,6 +29,7 @@ NARROW: Final = Flaw("an image with 8 bits, and the contract declares bits: 16")
 OTHER_PIXELS: Final = Flaw("an image with a palette, with black and white only, or for print; save it as grey or RGB")
 TOO_MANY_PIXELS: Final = Flaw(f"an image of more than {LARGEST_FILE_PIXELS} pixels")
 
+MASK_NOT_PNG: Final = Flaw("a mask that is not a PNG file")
 NOT_A_MASK: Final = Flaw("a mask with other intensities than 0 and 255")
 
 NOT_DICOM: Final = Flaw("a file that is not DICOM")

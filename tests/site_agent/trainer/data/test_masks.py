@@ -19,7 +19,7 @@ from site_agent.trainer.data.splits import split_rows
 from site_agent.trainer.data.tables import read_table, survey_table
 from site_agent.trainer.examination.examine import examine
 from tests.for_each import for_each
-from tests.site_agent.trainer.data.test_image_files import encoded
+from tests.site_agent.trainer.data.test_image_files import encoded, header
 
 SECRET = "Mrs-Smith-1950"
 ROWS = 24
@@ -107,7 +107,9 @@ HOSTILE: dict[str, tuple[bytes, str]] = {
     "transparent": (encoded(Image.fromarray(np.zeros((4, 8, 4), np.uint8), "RGBA")), "transparency"),
     "labels": (encoded(Image.fromarray((drawn(0) // 255).astype(np.uint8))), "other intensities than 0 and 255"),
     "soft edge": (encoded(Image.fromarray(np.full((4, 8), 128, np.uint8))), "other intensities than 0 and 255"),
-    "text": (b"lesion", "neither PNG nor JPEG"),
+    "text": (b"lesion", "not a PNG file"),
+    "JPEG": (encoded(Image.fromarray(np.zeros((4, 8), np.uint8)), "JPEG"), "not a PNG file"),
+    "enormous": (header(100_000, 100_000), "an image of more than"),
     "empty file": (b"", "an empty file"),
 }
 
