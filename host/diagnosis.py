@@ -129,7 +129,7 @@ AILMENTS: Final = (
     Entry(
         "D423",
         "graphics processor",
-        "Training uses the processor. This version does not use a graphics processor.",
+        "This version trains on the processor (CPU), not on a graphics processor (GPU).",
         "Nothing.",
     ),
 )

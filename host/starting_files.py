@@ -1,4 +1,4 @@
-"""Reads the starting file of a plan: a safetensors file with first values, of which everybody has a copy.
+"""Reads the starting file of a plan: a safetensors file with first values. Coordinator and sites each have a copy.
 
 The coordinator, each gate and each trainer read their own copy, so nobody has to believe another program. The rules:
 
@@ -27,7 +27,7 @@ from protos.plan.plan import Plan
 _LARGEST_HEADER_BYTES: Final = 1 << 20
 _MOST_NAMES: Final = 3  # tensors in one sentence
 _COPY: Final = "Copy the file with the plan's digest to this place."
-_OTHER: Final = "Ask the researcher for a plan and a file that fit."
+_OTHER: Final = "Ask the researcher for a plan and a file that match."
 
 
 def starting_values(folder: Path, plan: Plan) -> Starts:
@@ -59,7 +59,7 @@ def _read(path: Path, most: int) -> bytes:
             if not stat.S_ISREG(state.st_mode):
                 _refuse(f"The starting file {path} is not a regular file.", _COPY)
             if state.st_size > most:
-                what = f"The starting file {path} has {state.st_size:,} bytes; the plan's tensors allow {most:,}."
+                what = f"The starting file {path} has {state.st_size:,} bytes, and the plan's tensors allow {most:,}."
                 _refuse(what, _OTHER)
             return file.read(most)
     except OSError as cause:
@@ -98,9 +98,9 @@ def _differences(
     found: dict[str, tuple[str, tuple[int, ...]]], wanted: dict[str, tuple[str, tuple[int, ...]]]
 ) -> Iterable[str]:
     for name in sorted(wanted.keys() - found.keys()):
-        yield f"it has no {name}"
+        yield f"the file lacks {name}"
     for name in sorted(found.keys() - wanted.keys()):
-        yield f"the plan starts no {name[:80]!r} from it"
+        yield f"the plan does not use {name[:80]!r}"
     for name in sorted(found.keys() & wanted.keys()):
         if found[name] != wanted[name]:
             (kind, shape), (_, planned) = found[name], wanted[name]

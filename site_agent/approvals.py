@@ -1,4 +1,4 @@
-"""Which persons at this hospital approved which plan: one small file for each plan's digest.
+"""Stores the approvals of this hospital's persons: one small file for each plan's digest.
 
 Nothing trains without it. The agent asks before it joins and before each chunk leaves; the trainer, in its own
 process, asks again and hands out only what the approved manifest names. The rules:

@@ -239,7 +239,7 @@ def _intervals(plan: Plan, manifest: Manifest, before: tuple[int, ...], sums: Su
 def _spreads(plan: Plan, manifest: Manifest, sums: Sums) -> dict[str, float]:
     """Of each layer, the weighted mean over the sites of ||own - mean||^2, from sums alone.
 
-    It is the mean of the squared updates minus the squared mean update, because all began alike.
+    It is the mean of the squared updates minus the squared mean update, because all started from equal values.
     """
     weight = sums.weight(plan.weighting)
     fixed_point = FixedPoint(plan.encoding.clipping_range, len(plan.sites))

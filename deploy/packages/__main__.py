@@ -77,7 +77,7 @@ def _options() -> argparse.Namespace:
         "--compression",
         choices=["none", "gzip", "zstd", "xz"],
         default="xz",
-        help="compression: xz is smaller, the other is faster (default: xz)",
+        help="compression of the package. xz makes the smallest file and takes longest (default: xz)",
     )
     return parser.parse_args()
 

@@ -49,7 +49,8 @@ _folder = click.Path(path_type=Path)
     metavar="NAME",
     help="Method from the README's table. Join several by + (ditto+player-fl), or write a plan's `method` in "
     "braces. May be repeated. The last method is compared with the best local model. "
-    "[default: fedavg (not on breast-cancer), global-layers and, on uci-heart, federated-prior]",
+    "[default: fedavg, global-layers and federated-prior on uci-heart; global-layers on breast-cancer; otherwise "
+    "fedavg and global-layers]",
 )
 @click.option(
     "--data",
@@ -65,7 +66,7 @@ _folder = click.Path(path_type=Path)
 @click.option(
     "--sites",
     type=click.IntRange(2, 20),
-    help="Number of hospitals. [default: all, 3 of breast-cancer, or 5 of digits]",
+    help="Number of hospitals. [default: 3 with breast-cancer, 5 with digits, otherwise all]",
 )
 @click.option("--seed", type=click.IntRange(0, 2**32 - 1), default=0, show_default=True)
 @click.option("--json", "json_file", type=_folder, help="Output file for the figures.")

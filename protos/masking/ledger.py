@@ -81,7 +81,7 @@ class Masked:
     Attributes:
         contributors: the set.
         vector: digest of the encoded vector before masking, 32 bytes.
-        resample: which draw of the step gave the vector; 0 is the ordinary one.
+        resample: the number of the draw that produced the vector. 0 is the first draw.
     """
 
     contributors: tuple[str, ...]
@@ -96,7 +96,7 @@ class Compute:
 
 @dataclass(frozen=True)
 class Repeat:
-    """The set is known: the draw `resample` again has to give this vector."""
+    """The set is known. Training again with the draw `resample` must produce this vector."""
 
     vector: bytes
     resample: int

@@ -207,18 +207,20 @@ def _describe(detail: Mapping[str, Any], root: Node, schema: Mapping[str, Any]) 
     kind, context = detail["type"], detail.get("ctx", {})
     if kind in ("union_tag_invalid", "union_tag_not_found"):  # the place of the word, or where it is missing
         location = (*location, context["discriminator"].strip("'"))
+    keys, _ = _walk(schema, location)
     node, path = root, []
-    for step in location:
+    for step in keys:
         inner = _child(node, step)
-        if inner is not None:  # what is no key is a union's tag, or the key that is missing
+        if inner is not None:  # else the key is missing, or the step names a type
             path.append(str(step))
             node = inner
     name = ".".join(path)
     line, column = node.start_mark.line + 1, node.start_mark.column + 1
     match kind:
         case "extra_forbidden":
-            key = _key(root, location)
-            hint = did_you_mean(str(location[-1]), _known_keys(schema, location[:-1]))
+            key = _key(root, keys)
+            known = [each for record in _walk(schema, location[:-1])[1] for each in record.get("properties", {})]
+            hint = did_you_mean(str(location[-1]), known)
             return [(key.start_mark.line + 1, key.start_mark.column + 1, f"{name}: unknown key; {hint}")]
         case "missing" | "union_tag_not_found":
             owner = f" in {name}" if name else ""
@@ -235,7 +237,8 @@ def _describe(detail: Mapping[str, Any], root: Node, schema: Mapping[str, Any]) 
 
 def _unknown(word: str, known: str) -> str:
     """The message for an unknown word. pydantic lists the known words in quotation marks."""
-    hint = did_you_mean(word, re.findall(r"'([^']*)'", known))
+    words = re.findall(r"'([^']*)'", known)
+    hint = did_you_mean(word, [each if each[:1].isalnum() else f'"{each}"' for each in words])
     return f"there is no {word[:_LONGEST_NAME_SHOWN]}; {hint}"
 
 
@@ -256,29 +259,41 @@ def _key(root: Node, location: Sequence[str | int]) -> Node:
     return node
 
 
-def _known_keys(schema: Mapping[str, Any], location: Sequence[str | int]) -> list[str]:
-    """The keys that the record at a location has, read from the model's JSON schema."""
+def _walk(schema: Mapping[str, Any], location: Sequence[str | int]) -> tuple[list[str | int], list[Mapping[str, Any]]]:
+    """Follow a location of pydantic through the model's JSON schema.
+
+    Returns:
+        the steps that are keys or places in a list, without the words that choose a record of a union; and the
+        records at the end.
+    """
     definitions = schema.get("$defs", {})
 
-    def resolve(entry: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    def resolve(entry: Mapping[str, Any] | str) -> list[Mapping[str, Any]]:
+        if isinstance(entry, str):
+            return resolve(definitions[entry.rsplit("/", 1)[-1]])
         if "$ref" in entry:
-            return resolve(definitions[entry["$ref"].rsplit("/", 1)[-1]])
+            return resolve(entry["$ref"])
+        if "discriminator" in entry:
+            return [entry]
         choices = [*entry.get("anyOf", ()), *entry.get("oneOf", ()), *entry.get("allOf", ())]
         return [found for choice in choices for found in resolve(choice)] if choices else [entry]
 
+    keys: list[str | int] = []
     current = resolve(schema)
     for step in location:
-        by_tag = [entry for entry in current if step in _tags(entry)]
-        if by_tag:
-            current = by_tag
-            continue
-        inner = [entry["properties"][step] for entry in current if step in entry.get("properties", {})]
-        inner += [entry["items"] for entry in current if isinstance(step, int) and "items" in entry]
-        inner += [entry["additionalProperties"] for entry in current if entry.get("additionalProperties")]
+        # A union may be inside a union: a feature of the type codes. The key of that record may be `codes` too.
+        choices = [entry["discriminator"]["mapping"] for entry in current if "discriminator" in entry]
+        inner = [mapping[step] for mapping in choices if step in mapping]
+        inner = inner or [entry for entry in current if step in _tags(entry)]
+        if not inner:
+            keys.append(step)
+            inner = [entry["properties"][step] for entry in current if step in entry.get("properties", {})]
+            inner += [entry["items"] for entry in current if isinstance(step, int) and "items" in entry]
+            inner += [entry["additionalProperties"] for entry in current if entry.get("additionalProperties")]
         current = [found for entry in inner for found in resolve(entry)]
-    return [key for entry in current for key in entry.get("properties", {})]
+    return keys, current
 
 
 def _tags(entry: Mapping[str, Any]) -> list[Any]:
-    """The words that distinguish this choice of a union from the others."""
+    """The words that distinguish this choice of a union from the others, if a function reads the word."""
     return [field["const"] for field in entry.get("properties", {}).values() if "const" in field]

@@ -206,9 +206,9 @@ def starting_tensors(plan: Plan) -> tuple[TensorSpec, ...]:
     found, layers = (*_federated_tensors(plan), *frozen), plan.starting_file.layers
     private = set(layers or ()) - {tensor.layer for tensor in found}
     if private or not found:
-        names = f"{', '.join(sorted(private))} of the starting file" if private else "that starts from the file"
+        names = f"named {', '.join(sorted(private))}" if private else "that starts from the file"
         raise ConfigurationError(
-            what=f"The plan shares and freezes no layer {names}.",
+            what=f"The plan has no shared or frozen layer {names}.",
             consequence="Nothing was trained and nothing was sent.",
             remedy="Name shared or frozen layers under starting_file. Private layers start from each site's secret.",
         )

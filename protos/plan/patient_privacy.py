@@ -67,8 +67,8 @@ class Privacy(Document):
             with probability delta.
         delta: see epsilon; far below one divided by the number of patients.
         clip: with federated-prior the largest norm of one standardised row, its intercept included; with a network
-            that of the gradient of one patient; with statistics as how many complete rows one patient counts at most.
-            What is longer is shortened to it.
+            that of the gradient of one patient. With statistics one patient counts at most as so many complete rows.
+            A longer vector is shortened to it.
         patients: with a network, the number by which each sum of gradients is divided: about as many as train at all
             sites. It is declared, so that no count leaves.
         sampling: with a network, the probability with which each patient takes part in a round. The site draws it from
@@ -116,7 +116,7 @@ def noise_multiplier(privacy: Privacy, sums: int) -> float:
 
 
 def price_in_words(privacy: Privacy, sums: int = 1) -> str:
-    """What a run with so many sums of the same patients costs each of them, in one line."""
+    """Return in one line the epsilon that each patient pays in a run, and the size of the noise."""
     deviations = noise_multiplier(privacy, sums)
     turn = "step" if privacy.noise == "local" else "round"
     sampled = f". Each takes part in a {turn} with probability {privacy.sampling:g}" if privacy.sampling else ""

@@ -20,7 +20,7 @@ from protos.plan.federated_statistics import NumericColumn, Statistics, numbers_
 from protos.plan.patient_privacy import Privacy
 from protos.privacy.accounting import PRIVATE_SCALE, share_variance
 
-_SURE: Final = 5.0  # a mean needs a count of so many standard deviations of its noise
+_SURE: Final = 5.0  # a mean needs a count above so many standard deviations of its noise
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class PrivateStatistics:
 
     @cached_property
     def share_variance(self) -> int:
-        """Of one site's noise in each integer."""
+        """The variance of one site's noise in each integer."""
         return share_variance(self.promise.ratio, self.honest)
 
     def noise_rows(self, contributors: int) -> float:
@@ -62,7 +62,7 @@ class PrivateStatistics:
         return sqrt(contributors * self.share_variance) / PRIVATE_SCALE * self.unit
 
     def summed(self, sums: Mapping[str, int], contributors: int) -> dict[str, dict[str, float | int | None]]:
-        """Return of each cell the noisy rows with their noise, and of a number also mean and standard deviation.
+        """Return the noisy rows of each cell with their noise, and for a number also mean and standard deviation.
 
         Args:
             sums: by the names in the manifest.
@@ -91,7 +91,7 @@ class PrivateStatistics:
 
 
 def why_not_counted_privately(statistics: Statistics) -> Iterator[str]:
-    """Yield what speaks against private statistics, a clause each."""
+    """Yield each reason against private statistics, one clause each."""
     if statistics.smallest_cell != 1:
         yield (
             f"smallest_cell is {statistics.smallest_cell}, and to leave out a small cell would depend on patients; set "

@@ -109,10 +109,10 @@ class Deadlines(Document):
 
 
 class Snapshots(Document):
-    """How often coordinator and sites save what a run goes on from after a crash; whichever comes first.
+    """How often coordinator and sites save the state from which a run continues after a crash.
 
-    Besides they save after the first round, whenever the contributors have changed, and after the last
-    training round. `every_seconds` is of a clock that never jumps.
+    The limit that is reached first decides. They also save after the first round, after each change of the
+    contributors, and after the last training round. `every_seconds` is of a clock that never jumps.
     """
 
     every_rounds: int | None = Field(default=None, ge=1, le=1 << 30)

@@ -79,7 +79,7 @@ class Sweep(Document):
                 yield f"alternative {number} of sweep is impossible: {other}"
 
     def documents(self, settings: Settings) -> Iterator[str]:
-        """Yield each alternative as JSON without its sweep, from the settings of any of them."""
+        """Yield the settings of each alternative as JSON, without the key sweep; `settings` are of any alternative."""
         for number in range(len(self.alternatives)):
             yield json.dumps(self._settings_of(settings, number))
 

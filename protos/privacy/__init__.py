@@ -1,1 +1,1 @@
-"""Differential privacy that both programs agree on: what noise is drawn, and what it promises."""
+"""Differential privacy, computed alike by both programs: the noise that a site adds, and its promise."""

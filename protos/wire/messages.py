@@ -127,7 +127,7 @@ class Announcement:
 
 @dataclass(frozen=True, slots=True)
 class Saved:
-    """A state on a site's disk: it goes on with `round`, and draw `resample` of the round before led to it."""
+    """A state on a site's disk. It continues with `round`. Draw `resample` of the round before produced it."""
 
     round: int
     resample: int = 0

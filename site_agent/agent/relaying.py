@@ -119,7 +119,7 @@ class _Stream:
         self._task = asyncio.create_task(self._live(address, kept))
 
     def take(self, order: Up | Taken | Part) -> None:
-        """Carry out the orders in the order of arrival."""
+        """Carry out the next order of the gate."""
         if isinstance(order, Taken):
             for _ in range(order.count):
                 self._room.release()

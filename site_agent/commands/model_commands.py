@@ -72,7 +72,7 @@ def predict(path: Path, table: Path, output: Path, run_name: str | None) -> None
     type=click.Choice(["platt", "isotonic", "none"]),
     help="Kind of correction: `platt` or `isotonic`. `none` removes a saved correction.",
 )
-@click.option("--table", type=click.Path(path_type=Path), help="Later patients with known outcomes.")
+@click.option("--table", type=click.Path(path_type=Path), help="Table of later patients with known outcomes.")
 @click.option("--run", "run_name", help="Name of the run whose model is used. An adopted model must be of this run.")
 def recalibrate(path: Path, kind: str, table: Path | None, run_name: str | None) -> None:
     """Fit the model's probabilities to this site's patients. The model itself does not change.

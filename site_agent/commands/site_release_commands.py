@@ -1,4 +1,4 @@
-"""`site-agent release`: who may receive a run's final parameters, and what is possible after withdrawn data.
+"""`site-agent release`: approvals of recipients of a run's final parameters, and records of withdrawn data.
 
 Nothing here opens a connection: what a site approves is a signed file, which people send.
 """

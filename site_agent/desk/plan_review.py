@@ -168,8 +168,8 @@ def _rounds(plan: Plan) -> Iterator[str]:
             yield f"If a group has fewer than {plan.statistics.smallest_cell} rows at this site, its count is left out."
             return
         yield (
-            f"One patient counts at most as {plan.privacy.clip:g} complete rows, and noise is added. No small group is "
-            "left out."
+            f"All rows of one patient together count at most as much as {plan.privacy.clip:g} complete "
+            f"{'row' if plan.privacy.clip == 1 else 'rows'}. Noise is added, and no small group is left out."
         )
         return
     if plan.private_training is not None:
@@ -320,7 +320,8 @@ def _of_prior(plan: Plan, prior: Prior) -> Iterator[str]:
             f"Each site adds noise. The noise is too small if more than {prior.private.colluders} of the sites work "
             "together. Columns are standardised by the plan's ranges, typical values and spreads."
         )
-        yield "Each site computes the coefficients from the noisy sums. No round tests whether the common score helps."
+        yield "Each site computes the coefficients from the noisy sums."
+        yield "No round measures whether these coefficients improve the predictions."
         return
     yield from _of_three(plan, prior)
     yield (
@@ -384,11 +385,11 @@ def _choices(plan: Plan) -> Iterator[str]:
         yield from _of_private_training(plan, plan.private_training)
     match plan.checkpoint:
         case "latest":
-            yield "Checkpoint latest: every site keeps the model of the last round."
+            yield "Every site keeps the model of the last round (checkpoint: latest)."
         case "local":
-            yield "Checkpoint local: every site keeps the model that is best on its own validation rows."
+            yield "Every site keeps the model that is best on its own validation rows (checkpoint: local)."
         case "global":
-            yield "Checkpoint global: every site keeps the model with the lowest validation loss, summed over sites."
+            yield "Every site keeps the model with the lowest validation loss, summed over sites (checkpoint: global)."
         case _:
             assert_never(plan.checkpoint)
     stopping = plan.early_stopping

@@ -1,7 +1,7 @@
-"""Announced absence of this site: a person enters it, it is stored, and each call reports it to the coordinator.
+"""Announced absence of this site: a person enters it, and each connection reports it to the coordinator.
 
 One small file in the state directory, written by `site-agent maintenance` and read by the agent. When it changes the
-agent reconnects, which costs nothing, and its greeting tells the window.
+agent reconnects, which costs nothing, and its greeting reports the begin and the end.
 """
 
 from __future__ import annotations

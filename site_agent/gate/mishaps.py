@@ -32,7 +32,7 @@ class TrainerFailed(OperatorError):
 
     @property
     def can_continue(self) -> bool:
-        """Whether the trainer can continue after its operator frees space, for example. The run then waits for it."""
+        """Whether the operator can remove the cause, for example a full disk. The run then waits for the trainer."""
         is_own = self.failed.reason == SiteReason.TRAINER_FAILED
         return is_own and self.failed.exit_status == UnavailableError.exit_status
 

@@ -275,7 +275,10 @@ def overspends(
 def standing(
     limits: PrivacyLimits, study: str, payments: Sequence[Payment], now: datetime, asked: Privacy | None = None
 ) -> Standing:
-    """Return the epsilon of a study and of the last 365 days at the policy's delta, perhaps with one more draw."""
+    """Return the epsilon of a study and of the last 365 days at the policy's delta.
+
+    `asked` is a plan that would pay in addition, if there is one.
+    """
     more = [] if asked is None else [asked]
     # A payment from the future, after a clock was set back, counts as well.
     recent = [payment for payment in payments if datetime.fromisoformat(payment.at) > now - YEAR]

@@ -140,7 +140,7 @@ def scores_of(preprocessing: Preprocessing, outputs: npt.NDArray[np.generic]) ->
 
 
 def judged(preprocessing: Preprocessing, outputs: npt.NDArray[np.generic], targets: Targets) -> Scores:
-    """Return a network's outputs for held-out rows as `measure` takes them: `scores_of`, or of masks the Dice.
+    """Return what `measure` needs of a network's outputs for held-out rows: the scores, or for masks the Dice.
 
     Args:
         preprocessing: what the site's rows were encoded with.
@@ -171,7 +171,7 @@ def dice_of_images(masks: npt.NDArray[np.generic], predicted: npt.NDArray[np.boo
 
 
 def targets_of(preprocessing: Preprocessing, targets: Targets) -> Targets:
-    """Return encoded targets as shape (rows,) for `measure`: regression in its own unit, of masks the share covered."""
+    """Return encoded targets as shape (rows,) for `measure`: a number in its own unit, for a mask the covered share."""
     if preprocessing.contract.target.task == "segmentation":
         return np.asarray(targets.mean(axis=1), dtype=np.float64)
     is_number = preprocessing.contract.target.task == "regression"
@@ -203,7 +203,7 @@ def measure(task: Task, targets: npt.NDArray[np.generic], scores: Scores, classe
         task: what is predicted.
         targets: shape (rows,): 0 and 1, indices of `classes`, or numbers in the target's unit.
         scores: probabilities as `probabilities` gives them, numbers in the target's unit, or of masks the Dice of each
-            image as `judged` gives it; finite.
+            image as `judged` returns it; finite.
         classes: the names of the classes, by index; their number matters here.
 
     Returns:
@@ -229,10 +229,11 @@ def measure(task: Task, targets: npt.NDArray[np.generic], scores: Scores, classe
 
 
 def predicted_classes(scores: Scores) -> npt.NDArray[np.int64]:
-    """Return the predicted class: probability at least 0.5 for shape (rows,), else the largest of a row.
+    """Return the predicted class of each row.
 
     Returns:
-        shape (rows,); of equal probabilities in a row the first class.
+        shape (rows,). Of scores with shape (rows,) it is 1 from a probability of 0.5. Otherwise it is the class with
+        the largest probability in the row, and of equal ones the first.
     """
     decided = scores >= 0.5 if scores.ndim == 1 else scores.argmax(axis=1)
     return np.asarray(decided, dtype=np.int64)

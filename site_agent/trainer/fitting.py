@@ -96,11 +96,12 @@ def _check_masks(plan: Plan, dataset: Dataset) -> None:
     """A U-Net draws masks, and no other network and no baseline does."""
     draws, is_mask = isinstance(plan.architecture, UNetNetwork), dataset.task == "segmentation"
     if draws != is_mask:
-        own = "a mask" if is_mask else "no mask"
+        own = "a mask" if is_mask else "not a mask"
         raise ConfigurationError(
             what=f"The plan's network is {plan.architecture.name}, and this site's outcome is {own}.",
             consequence="Nothing was trained and nothing left this site.",
-            remedy="Use the network u-net for a target of the task segmentation, and for no other task.",
+            remedy="Correct the task of the target in the contract, or ask the researcher for another network. Only "
+            "u-net learns masks, and it learns nothing else.",
         )
     if is_mask and plan.expert is not None:
         raise ConfigurationError(

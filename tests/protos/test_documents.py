@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from contextlib import suppress
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 import pytest
 from hypothesis import example, given, settings
@@ -38,6 +38,25 @@ class Dog(Document):
     tail: float = 0.0
 
 
+class Bird(Document):
+    """A union inside a union, whose word is also a key."""
+
+    name: Literal["bird"]
+    kind: Literal["songs", "calls"]
+    songs: tuple[str, ...] = ()
+    between: Literal[";", " "] = ";"
+
+
+class Parrot(Document):
+    """The other bird."""
+
+    name: Literal["bird"]
+    kind: Literal["words"]
+
+
+Pet = Annotated[Cat | Annotated[Bird | Parrot, Field(discriminator="kind")], Field(discriminator="name")]
+
+
 class Household(Document):
     """A record with every kind of value."""
 
@@ -47,6 +66,7 @@ class Household(Document):
     is_open: bool = False
     pets: tuple[Cat | Dog, ...] = ()
     favourite: Cat | Dog | None = Field(default=None, discriminator="name")
+    guests: tuple[Pet, ...] = ()
     heating: Literal["gas", "oil", "none"] = "none"
 
     @model_validator(mode="after")
@@ -118,7 +138,26 @@ def test_a_key_like_no_other_is_answered_with_all_that_are_known() -> None:
     """Where no known key is near, all of them are named."""
     told = mistakes("qqqqqq: 1")
 
-    assert told == ["1:1: qqqqqq: unknown key; known are favourite, heating, is_open, number, pets, rent, street"]
+    assert told == [
+        "1:1: qqqqqq: unknown key; known are favourite, guests, heating, is_open, number, pets, rent, street"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("keys", "told"),
+    [
+        ("colour: red", "1:48: guests.0.colour: unknown key; known are between, kind, name, songs"),
+        ('between: "+"', '1:57: guests.0.between: there is no +; known are " ", ";"'),
+        ("songs: [1]", "1:44: guests.0.songs.0: input should be a valid string"),
+    ],
+)
+def test_a_mistake_in_a_union_inside_a_union_has_its_own_place(keys: str, told: str) -> None:
+    """A word that chooses a record is not taken for the key of the same name."""
+    before = "" if keys.startswith("songs") else "songs: [a], "
+
+    found = mistakes(f"guests: [{{name: bird, kind: songs, {before}{keys}}}]")
+
+    assert found == [told]
 
 
 def test_a_missing_key_is_told_where_it_is_missing() -> None:

@@ -1,4 +1,4 @@
-"""A small U-Net: a network that says of each pixel of an image whether it belongs to a structure.
+"""A small U-Net: a network that decides for each pixel of an image whether it belongs to a structure.
 
 Source: Ronneberger et al. 2015, "U-Net". Differs in three things: convolutions have a border of zeros, so that the mask
 is as large as the image; pixels are doubled instead of a learned convolution upwards; the default is small.

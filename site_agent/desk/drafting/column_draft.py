@@ -116,7 +116,10 @@ def feature_line(column: ColumnDraft, shared: frozenset[float] = frozenset()) ->
         column,
         "ignore",
         (),
-        ("text of many kinds, such as names or notes; it is never read. With type: text it is read as words",),
+        (
+            "text with many different values, such as names or notes. With the role ignore it is never read. To read "
+            "its words, write `role: feature, type: text, buckets: 512`",
+        ),
     )
 
 
@@ -193,7 +196,7 @@ def _listed(column: ColumnDraft, separator: str, late: tuple[str, ...]) -> Line:
     """A list of codes. The codes themselves are not repeated, because a rare one may identify a patient."""
     found = len(column.listed)
     buckets = min(MOST_LISTED, max(16, 1 << (found - 1).bit_length()))
-    words = f"a list of codes, with {found} different ones. With `codes` instead of `buckets` each has a column"
+    words = f"a list of codes, of which {found} differ. With `codes` instead of `buckets` each has its own column"
     keys = [("type", "codes"), ("separator", json.dumps(separator)), ("buckets", str(buckets))]
     missing = ("missing", "refuse" if _is_complete(column) else "empty")
     return _line(column, "feature", (*keys, missing), (words, *late))

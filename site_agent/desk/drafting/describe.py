@@ -85,7 +85,7 @@ def describe(
     markers += [f"{marker:g}" for marker in shared if f"{marker:g}" not in markers]
     head = [
         f"# Drafted by `site-agent data describe` from {'the first ' if has_more else ''}{rows} rows.",
-        "# Every line is a guess. Correct it, say what units and codes mean, then run `site-agent data check`.",
+        "# Every line is a guess. Correct it, add units and the meaning of codes, then run `site-agent data check`.",
         "# All keys are explained in deploy/examples/contract.yaml.",
         *_format_lines(form),
         *_shared_words(shared),

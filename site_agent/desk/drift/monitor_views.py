@@ -19,14 +19,14 @@ _READING: Final = (
     "limit. If nothing has changed, about 1 of 100 tables has a column above this limit. Values are grouped as in the "
     "training rows. Several rows of one patient count as fewer rows, because they are similar.",
     "Every share is a share of all new rows. Missing: the cell has no value. Outside of the training rows: the value "
-    "is beyond the rounded limits of the training rows. Not allowed: the value has an undeclared code, is outside the "
-    "contract's range or in the future, or is text instead of a number. Values that are not allowed are counted only "
-    "there.",
+    "is below the lowest or above the highest training value (both rounded). Not allowed: the value has an undeclared "
+    "code, is outside the contract's range or in the future, or is text instead of a number. Values that are "
+    "not allowed are counted only there.",
 )
 _INTERVALS: Final = (
-    "Intervals are 95% intervals over whole patients. By chance alone, one in 20 of them excludes zero. Therefore the "
-    "word 'worse' appears only if the evidence is stronger. If nothing has changed, 'worse' appears in about 1 of 100 "
-    "tables."
+    "Intervals are 95% intervals over whole patients. Even if nothing has changed, one in 20 intervals excludes zero. "
+    "Therefore the word 'worse' appears only if the evidence is stronger. If nothing has changed, 'worse' appears in "
+    "about 1 of 100 tables."
 )
 _HELP: Final = {
     "rows": "Rows of the table that was monitored.",

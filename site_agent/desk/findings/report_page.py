@@ -149,7 +149,10 @@ def _quality(facts: Facts) -> list[str]:
         figures(figure(f"{label} on the test rows", drawing, is_wide=True)),
         table("Every model", ["model", *(_METRICS[key] for key in names)], lines),
         *(
-            paragraph(f"{NAMES.get(name, name)}: training gave no finite model, so there are no figures.", "soft")
+            paragraph(
+                f"{NAMES.get(name, name)}: its training ended in numbers that are not finite. It has no figures.",
+                "soft",
+            )
             for name in (SILOED, PLACEBO)
             if name in facts and name not in models
         ),

@@ -97,7 +97,7 @@ class NewRows:
         return np.flatnonzero(is_usable).astype(np.int64)
 
     def off_contract(self, column: str | None = None) -> npt.NDArray[np.bool_]:
-        """Return in which rows the contract forbids a value, or one column's value; shape (rows,).
+        """Return the rows with a value that the contract forbids, in any column or in this one: shape (rows,).
 
         In the table such a cell is NaN, or unknown.
         """

@@ -40,7 +40,7 @@ class Flaw:
 NOT_A_NUMBER: Final = Flaw("text where a number is declared")
 TOO_LARGE: Final = Flaw("a number too large to compute with")
 PLAIN_DATE: Final = "%Y-%m-%d"
-MISSING: Final = Flaw("a missing value, which the contract refuses")
+MISSING: Final = Flaw("a missing value (the contract refuses it)")
 UNDECLARED: Final = Flaw("a code that is not declared")
 NOT_A_DATE: Final = Flaw("no date as the declared pattern writes it")
 IN_THE_FUTURE: Final = Flaw("a date in the future")

@@ -71,7 +71,7 @@ def test_a_row_that_is_foreign_or_lacks_a_value_is_left_out(hospital: Hospital, 
 
     before, after = (list(csv.reader((tmp_path / name).read_text().splitlines())) for name in ("a.csv", "b.csv"))
     assert predicted.rows == len(after) - 1 == len(before) - 1
-    assert after[3][1:] == ["", "column mean_radius: a missing value, which the contract refuses"]
+    assert after[3][1:] == ["", "column mean_radius: a missing value (the contract refuses it)"]
     assert after[5][1:] == ["", "column mean_area: outside of the training rows (99999)"]
     assert predicted.abstained == sum(bool(line[2]) for line in after[1:])
     for place, (one, other) in enumerate(zip(before[1:], after[1:], strict=True), start=1):

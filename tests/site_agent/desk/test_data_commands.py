@@ -175,7 +175,7 @@ def test_rows_without_an_outcome_are_refused_or_left_out(run: Run, tmp_path: Pat
     assert refused.returncode == 78
     assert "2 errors: the table must be corrected" in refused.stdout, "a cell, an outcome, and no remedy among them"
     assert refused.stdout.count("ERROR: ") == 2
-    assert "column outcome: a missing value, which the contract refuses" in refused.stdout
+    assert "column outcome: a missing value (the contract refuses it)" in refused.stdout
     assert "column outcome" not in refused.stderr, "a finding appears once"
     assert "`missing: drop`" in refused.stderr
     assert "ERROR" not in dropped.stdout

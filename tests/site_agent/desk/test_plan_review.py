@@ -137,7 +137,7 @@ Other numbers
         f"""\
 What else the plan decides
   Every site sees the names of all encoded columns: age, chol, cp.
-  Checkpoint global: every site keeps the model with the lowest validation loss, summed over sites.
+  Every site keeps the model with the lowest validation loss, summed over sites (checkpoint: global).
   Training ends early when the validation loss over all sites has not fallen for 3 measurements.
   Each site sends how much it gained by joining. These numbers are added over all sites.
   This site's own report stays here.
@@ -178,8 +178,8 @@ def test_frozen_layers_changed_images_and_the_risk_of_a_starting_file_are_named(
         ({"secure_aggregation": "off"}, "Without masking the coordinator sees what each site sends, not only sums."),
         ({"gain": "sums"}, "The coordinator and the other sites see these numbers only as sums over the sites."),
         ({}, "The same sites take part in every round. If the connection to a site is lost, the others wait"),
-        ({"checkpoint": "latest"}, "Checkpoint latest: every site keeps the model of the last round."),
-        ({}, "Checkpoint local: every site keeps the model that is best on its own validation rows."),
+        ({"checkpoint": "latest"}, "Every site keeps the model of the last round (checkpoint: latest)."),
+        ({}, "Every site keeps the model that is best on its own validation rows (checkpoint: local)."),
         ({"early_stopping": {"signal": "local", "patience": 2}}, "when no site's own validation loss has fallen for 2"),
         ({}, "The report shows how much this site gained by joining. The report stays here."),
         ({}, "No other number leaves."),
@@ -251,7 +251,8 @@ def test_private_statistics_say_what_one_patient_counts_and_that_noise_is_added(
         "count sex=F",
     ]
     assert all("noise" in row[1] for row in table(plan, "Other numbers"))
-    assert "One patient counts at most as 2 complete rows, and noise is added. No small group is left out." in text
+    assert "All rows of one patient together count at most as much as 2 complete rows." in text
+    assert "Noise is added, and no small group is left out." in text
     assert "its count is left out" not in text + in_short
     assert "epsilon 1, delta 1e-05 for each patient" in in_short
     assert "One noisy sum of counts and moments leaves" in in_short

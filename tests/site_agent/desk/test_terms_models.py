@@ -159,7 +159,7 @@ def test_an_export_answers_from_cells_as_predict_does_and_nothing_written_has_a_
         long = loaded.why([rows[0] | {"note": "surname" * LONGEST_CELL}])
         assert long == ["column note: more than 100,000 characters"]
         assert loaded.why([rows[0] | {"note": float("nan")}, {"age": 50}]) == [
-            "column note: a missing value, which the contract refuses",
+            "column note: a missing value (the contract refuses it)",
             "column diagnoses: it is missing; column note: it is missing",
         ]
 

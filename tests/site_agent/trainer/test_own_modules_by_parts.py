@@ -229,8 +229,8 @@ def test_frozen_and_trained_layers_start_from_the_file_that_the_plan_names(tmp_p
 @pytest.mark.parametrize(
     ("method", "layers", "words"),
     [
-        ("fedper", ["last"], "shares and freezes no layer last of"),
-        ("fedavg", ["nowhere"], "shares and freezes no layer nowhere of"),
+        ("fedper", ["last"], "has no shared or frozen layer named last"),
+        ("fedavg", ["nowhere"], "has no shared or frozen layer named nowhere"),
         ("local", None, None),
     ],
 )

@@ -73,8 +73,8 @@ def test_one_column_may_write_dates_in_several_ways(write: Write) -> None:
         (1, "2020-02-30", "column last: no date as the declared pattern writes it in row 4"),
         (0, "1950-03-01", "column born: no date as the declared pattern writes it in row 4"),
         (0, "01.03.1850", "column born: an interval outside the declared range 0 to 120 years in row 4"),
-        (0, "", "column born: a missing value, which the contract refuses in row 4"),
-        (2, "", "column born: a missing value, which the contract refuses in row 4"),
+        (0, "", "column born: a missing value (the contract refuses it) in row 4"),
+        (2, "", "column born: a missing value (the contract refuses it) in row 4"),
     ],
 )
 def test_a_date_that_cannot_be_is_told_by_its_row(write: Write, column: int, cell: str, words: str) -> None:

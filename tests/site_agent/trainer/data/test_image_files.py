@@ -346,7 +346,7 @@ def test_every_flaw_is_counted_with_its_rows(tmp_path: Path) -> None:
 
     assert [mistake.line for mistake in found.mistakes] == [
         "column scan: an empty file in rows 3, 6",
-        "column scan: a missing value, which the contract refuses in row 4",
+        "column scan: a missing value (the contract refuses it) in row 4",
         "column scan: a damaged image file in row 5",
         "column scan: no such file in the images' folder in row 7",
     ]

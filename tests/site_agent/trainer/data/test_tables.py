@@ -89,10 +89,10 @@ def test_a_german_export_is_read(tmp_path: Path) -> None:
         (_changed(4, 0, "1_0"), "column Age: text where a number is declared in row 6"),
         (_changed(4, 1, "1e300"), "column chol: a number too large"),
         (_changed(4, 0, "130"), "column Age: a number outside the declared range 0 to 120 in row 6"),
-        (_changed(4, 0, "?"), "column Age: a missing value, which the contract refuses in row 6"),
+        (_changed(4, 0, "?"), "column Age: a missing value (the contract refuses it) in row 6"),
         (_changed(4, 2, "Zebra"), "column cp: a code that is not declared in row 6"),
         (_changed(4, 5, "Zebra"), "column sick: a code that is not declared in row 6"),
-        (_changed(4, 5, ""), "column sick: a missing value, which the contract refuses in row 6"),
+        (_changed(4, 5, ""), "column sick: a missing value (the contract refuses it) in row 6"),
         ([*SMALL_ROWS[:4], SMALL_ROWS[4][:3], *SMALL_ROWS[5:]], "not the expected 6 columns; is the delimiter"),
         (SMALL_ROWS[:9], "too few rows: at least 10 are needed, 9 are there"),
         ([[*row[:5], "0"] for row in SMALL_ROWS], "column sick: no row is of the class positive"),
@@ -261,4 +261,4 @@ def test_a_cholesterol_of_zero_is_found(file: str) -> None:
     """The contract of Cleveland tells the disguised missing values of the other hospitals."""
     contract = read_contract(REPOSITORY / "deploy" / "data" / "cleveland.yaml")
 
-    assert "column chol: a missing value, which the contract refuses in row" in _refused(HEART / file, contract)
+    assert "column chol: a missing value (the contract refuses it) in row" in _refused(HEART / file, contract)

@@ -137,7 +137,7 @@ def test_an_empty_list_is_allowed_only_if_the_contract_says_so(tmp_path: Path, c
     allowed = read(tmp_path, cells, missing="empty", missing_markers=["none"])
 
     assert not allowed.terms["drugs"][1].any()
-    with pytest.raises(DataError, match=r"column drugs: a missing value, which the contract refuses in rows 3, 6"):
+    with pytest.raises(DataError, match=r"column drugs: a missing value \(the contract refuses it\) in rows 3, 6"):
         read(tmp_path, cells, missing_markers=["none"])
 
 
