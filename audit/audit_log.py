@@ -1,6 +1,6 @@
 """An audit log on disk: each act is written and synced before it happens.
 
-Append-only JSON lines, chained by hash (audit_chain.py), mode 0600. Never a value, a secret or a path that
+Append-only JSON lines, chained by hash (protos/wire/log_chain.py), mode 0600. Never a value, a secret or a path that
 may name a patient. Several processes may write in turn; each checks what the others wrote. The rules:
 
 * records are written and synced all together or not at all; a full disk is an error, and the caller stops;

@@ -96,7 +96,7 @@ class Hello:
     """The first message of a stream.
 
     Attributes:
-        upkeep: the version of messages beside the rounds (upkeep.py), 0 for none.
+        upkeep: the version of messages beside the rounds (upkeep_messages.py), 0 for none.
         away_from: when the window begins in which this site may be away, seconds since 1970; 0 for none.
         away_until: when it ends.
     """

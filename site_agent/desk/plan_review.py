@@ -1,7 +1,7 @@
 """Explains what a plan would send from this site, in the words of `site-agent review`. Pure functions.
 
 A person approves a plan by this page, so it names everything that may leave, when, how large it may
-be and what it means; what it does not name cannot leave (boundary/gate.py). The page is a few sections; the
+be and what it means; what it does not name cannot leave (gate/door.py). The page is a few sections; the
 terminal and the printed page show the same ones. The printed page has no script and no link, and loads nothing: every
 word of a plan is text there, which `host.printed_page` escapes.
 """

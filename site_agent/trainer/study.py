@@ -1,7 +1,7 @@
 """One plan at one site: the network and its data, trained round by round, then chosen and tested.
 
 Everything here stays at the site except what `train` returns. The site's gain is measured against the
-same network trained alone, with the same budget and the same rule of choice (alone.py). The rules:
+same network trained alone, with the same budget and the same rule of choice (network_baselines.py). The rules:
 
 * what `train` hands out is exactly the round's exchange: names, shapes and order are read from the
   network's own memory and compared before the first step;

@@ -59,7 +59,7 @@ def test_only_the_gate_makes_a_chunk() -> None:
 
 
 def test_only_the_gate_makes_a_contribution_and_reads_its_bytes() -> None:
-    """Built vectors are opaque to the rest of the agent; rounds.py tells their length to the log."""
+    """Built vectors are opaque to the rest of the agent; site_rounds.py logs their length."""
     assert callers("Contribution", SITE) == {"site_agent.gate.door"}
     assert readers("buffer", BOUNDARY) <= {
         "site_agent.gate.door", "site_agent.gate.site_rounds", "site_agent.gate.dry_run",

@@ -1,7 +1,7 @@
 """Writes an export as an ONNX model for programs without PyTorch. It needs the extra `onnx`.
 
 Nodes are written one by one from the same operations that the loader computes; torch's own exporter is asked only for a
-hospital's own module. Input `values`: float64 (rows, inputs), see inputs.py; output `scores`: float64.
+hospital's own module. Input `values`: float64 (rows, inputs), see onnx_inputs.py; output `scores`: float64.
 """
 
 from __future__ import annotations
