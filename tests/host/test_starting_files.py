@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import resource
 from pathlib import Path
@@ -14,6 +15,7 @@ from host.starting_files import starting_values
 from protos.errors import ConfigurationError
 from protos.plan.plan import Plan
 from tests.host.starting import random_values, write_starting_file
+from tests.protos.privacy.private_plans import private_network_plan
 from tests.rehearsal.study import made_up_identities, plan_with
 
 SHAPES = {"first": (3,), "second": (7,)}
@@ -96,3 +98,13 @@ def test_a_layer_has_a_name_that_any_screen_can_show() -> None:
     for name in ("\x1b[31m", "a layer", "x" * 201):
         with pytest.raises(ValueError, match="String should match pattern"):
             plan_of("0" * 64, [name])
+
+
+def test_no_file_starts_a_network_whose_noise_or_first_values_depend_on_it() -> None:
+    """The noise is chosen for networks that start from the seed, and with `start: own` each site has its own values."""
+    file = {"sha256": "0" * 64}
+    with pytest.raises(ValueError, match="with start: own every site has first values of its own"):
+        plan_with(made_up_identities(), changes={"start": "own", "starting_file": file})
+    private = json.loads(private_network_plan().canonical)
+    with pytest.raises(ValueError, match="start from the seed, so leave out starting_file"):
+        Plan.model_validate_json(json.dumps(private | {"starting_file": file}))
