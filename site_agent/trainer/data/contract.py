@@ -274,7 +274,9 @@ class Contract(Document):
         if self.image is None or not isinstance(self.target, MaskTarget):
             return None
         size = self.image.image.model_copy(update={"channels": 1})
-        return ImageColumn(name=self.target.name, role="image", folder=self.target.folder, image=size)
+        turned = "stored" if self.image.files is not None else self.image.orientation
+        named = {"name": self.target.name, "role": "image", "folder": self.target.folder}
+        return ImageColumn.model_validate(named | {"image": size, "orientation": turned})
 
     @property
     def groups(self) -> tuple[GroupColumn | CategoricalFeature, ...]:

@@ -205,6 +205,24 @@ def test_a_contract_whose_masks_could_not_lie_on_their_images_is_refused(changed
         Contract.model_validate_json(json.dumps(changed))
 
 
+@pytest.mark.parametrize(("orientation", "is_turned"), [("exif", True), ("stored", False)])
+def test_an_entry_turns_masks_only_where_it_turns_images(tmp_path: Path, orientation: str, is_turned: bool) -> None:
+    """A turned mask on an image as stored would teach the wrong place."""
+    masks, exif = [drawn(number) for number in range(ROWS)], Image.Exif()
+    exif[0x0112] = 3  # by 180 degrees
+    table = put(tmp_path, masks)
+    (tmp_path / "masks" / "3.png").write_bytes(encoded(Image.fromarray(masks[3]), exif=exif))
+
+    found = read_table(table, contract(orientation=orientation)).masks
+
+    assert found is not None
+    expected = masks[3][::-1, ::-1] if is_turned else masks[3]
+    assert found[3].tolist() == (expected / 255).ravel().tolist()
+    turned = contract(files={"kind": "dicom"}, window=[0, 100]).mask
+    assert turned is not None
+    assert turned.orientation == "stored"
+
+
 def test_masks_of_dicom_images_as_stored_are_allowed() -> None:
     """Without a plane the pixels stay as the file has them."""
     assert contract(files={"kind": "dicom"}, window=[0, 100]).mask is not None
