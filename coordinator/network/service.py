@@ -65,7 +65,7 @@ _MOST_UNREAD_BYTES: Final = 8 << 20
 _UNREAD_BYTES: Final = 1 << 20
 _OPTIONS: Final = [
     ("grpc.http2.bdp_probe", 0),
-    ("grpc.http2.max_frame_size", 1 << 20),  # a chunk in one frame instead of 33
+    ("grpc.http2.max_frame_size", 1 << 20),  # a chunk in few frames instead of 33 or 65
     ("grpc.max_receive_message_length", LARGEST_MESSAGE_BYTES),
     ("grpc.max_send_message_length", LARGEST_MESSAGE_BYTES),
     ("grpc.max_concurrent_streams", 4),

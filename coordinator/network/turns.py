@@ -8,7 +8,7 @@ at one moment this would be memory in proportion to their number; in turns it is
   slow or hostile peer delays nobody for longer, and costs its own chunk;
 * its next chunks are then beside, too, until one is in time again: a slow line is as fast as without turns.
 
-So turns never hold the coordinator below sixteen chunks in a tenth of a second, 84 MB in a second.
+So turns never hold the coordinator below sixteen chunks in a tenth of a second, at least 84 MB in a second.
 """
 
 from __future__ import annotations

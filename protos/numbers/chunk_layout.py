@@ -1,7 +1,7 @@
 """The layout of a contribution's vector in chunks: the place of every number in memory and in a message.
 
 A chunk is `check | scalars | updates`, little-endian: one 64-bit 1, whose sum must be the number of
-sites; in the last chunk the scalars as 64-bit integers; then up to 131,072 updates as 32-bit
+sites; in the last chunk the scalars as 64-bit integers; then up to 262,144 updates as 32-bit
 integers. The whole vector is one buffer of these chunks end to end, so a chunk is sent, masked and
 added where it lies, without a copy.
 """
@@ -14,7 +14,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-CHUNK_PARAMETERS: Final = 1 << 17
+CHUNK_PARAMETERS: Final = 1 << 18  # 1 MiB: with half of it a round costs 4% more processor time
 _WORD: Final = 8
 
 Integers32 = npt.NDArray[np.int32]

@@ -21,7 +21,7 @@ HEALTH: Final = "/grpc.health.v1.Health/Check"  # the usual health service, on l
 COORDINATOR_TIME: Final = "coordinator-time"
 
 
-PROTOCOL_VERSION: Final = 2
+PROTOCOL_VERSION: Final = 3
 LARGEST_MESSAGE_BYTES: Final = 2 << 20
 MOST_ROUNDS: Final = 1 << 31
 _LARGEST_ROUND: Final = MOST_ROUNDS + 3  # beside those of training a probe and two that only measure

@@ -41,7 +41,7 @@ _OF_CERTIFICATES: Final = {
 _OPTIONS: Final = [
     ("grpc.max_receive_message_length", LARGEST_MESSAGE_BYTES),
     ("grpc.max_send_message_length", LARGEST_MESSAGE_BYTES),
-    ("grpc.http2.max_frame_size", 1 << 20),  # a chunk in one frame instead of 33
+    ("grpc.http2.max_frame_size", 1 << 20),  # a chunk in few frames instead of 33 or 65
     ("grpc.keepalive_time_ms", 20_000),
     ("grpc.keepalive_timeout_ms", 20_000),
     ("grpc.http2.max_pings_without_data", 0),

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from protos.numbers.chunk_layout import CHUNK_PARAMETERS
 from protos.plan.manifest import manifest_of
 from protos.wire.messages import (
     Announcement,
@@ -134,7 +135,7 @@ COLLECTING = {
     "a chunk beyond the last": [Chunk(0, 0, 3, b"")],
     "a chunk that is too short": [Chunk(0, 0, 0, bytes(8))],
     "an empty chunk": [Chunk(0, 0, 0, b"")],
-    "a chunk that is too long": [Chunk(0, 0, 0, bytes(4 * (1 << 17) + 16))],
+    "a chunk that is too long": [Chunk(0, 0, 0, bytes(4 * CHUNK_PARAMETERS + 16))],
     "a chunk of a later round": [Chunk(1, 0, 0, bytes(8))],
     "a chunk of the far future": [Chunk(1 << 30, 0, 0, bytes(8))],
     "the same chunk twice": 2 * [Chunk(0, 0, 0, contribution(plan_with(IDENTITIES, parameters=THREE_CHUNKS), 6.0)[0])],

@@ -193,7 +193,7 @@ def _evaluating() -> Plan:
 
 def upload_into_the_night(weakened: bool) -> bool:
     """Begin an upload of three chunks within the hours and go on after them."""
-    made = Contribution(plan=plan_with(NAMES, parameters=300_000), policy={"hours": {"begin": "08:00", "end": "18:00"}})
+    made = Contribution(plan=plan_with(NAMES, parameters=600_000), policy={"hours": {"begin": "08:00", "end": "18:00"}})
     times = iter([NOON, NOON])  # the release begins, and the first chunk leaves
     with scratch() as folder, in_copy(weakened, without_opening_hours), pytest.MonkeyPatch.context() as patch:
         patch.setattr(
@@ -214,7 +214,7 @@ def upload_into_the_night(weakened: bool) -> bool:
 
 def upload_after_a_withdrawal(weakened: bool) -> bool:
     """Go on with an upload of three chunks after the persons have withdrawn in its middle."""
-    made = Contribution(plan=plan_with(NAMES, parameters=300_000))
+    made = Contribution(plan=plan_with(NAMES, parameters=600_000))
 
     @contextmanager
     def without_the_approval() -> Iterator[None]:

@@ -15,7 +15,7 @@ from tests.rehearsal.made_up_time import play
 
 def test_what_is_sent_again_is_the_same_to_the_last_bit(tmp_path: Path) -> None:
     """Asked again under the same context, over and over and from any chunk, a site repeats its bytes."""
-    plan = masked_plan("abc", parameters=300_000)
+    plan = masked_plan("abc", parameters=600_000)
 
     async def scene() -> None:
         sites = sites_of(plan, tmp_path)

@@ -13,7 +13,7 @@ from protos.plan.plan import Plan
 from protos.wire.messages import Chunk, SiteMessage
 from tests.hostile.masking_federation import encoded, update_of
 
-THREE_CHUNKS = 300_000
+THREE_CHUNKS = 600_000
 Meddle = Callable[[Chunk], list[SiteMessage]]
 
 

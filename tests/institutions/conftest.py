@@ -14,7 +14,6 @@ import re
 import shutil
 import signal
 import subprocess
-import sys
 import tempfile
 from collections.abc import Generator, Iterator
 from contextlib import suppress
@@ -22,8 +21,6 @@ from pathlib import Path
 from typing import Final
 
 import pytest
-
-sys.path.append(str(Path(__file__).parents[2] / "deploy"))
 
 from tests.institutions.federation import HOSPITALS, HURRIED, OFFICE, OFFICE_NAME, Federation
 from tests.institutions.machines import Institutions, wait_until, why_not

@@ -137,7 +137,7 @@ def lose_mid_upload(name: str, after: int) -> Scene:
 def test_an_upload_that_broke_goes_on_and_changes_no_bit(tmp_path: Path, aggregate: str, after: int) -> None:
     """A site that lost its line in the middle of its masked vector sends the rest of the very same bytes."""
     plan = a_plan(0, aggregate=aggregate).model_copy(
-        update={"architecture": masked_plan("abc", parameters=300_000).architecture}
+        update={"architecture": masked_plan("abc", parameters=600_000).architecture}
     )
 
     async def scene() -> None:

@@ -94,5 +94,5 @@ def test_the_layout_on_the_wire() -> None:
 
 @pytest.mark.parametrize("layout", LAYOUTS, ids=str)
 def test_a_chunk_fits_into_a_message(layout: Layout) -> None:
-    """No chunk is above 512 KiB and a little, so the limit of messages can stay a guard of memory."""
-    assert max(layout.chunk_bytes(index) for index in range(layout.chunks)) <= (512 << 10) + 8 + 8 * layout.scalars
+    """No chunk is above 1 MiB and a little, so the limit of messages can stay a guard of memory."""
+    assert max(layout.chunk_bytes(index) for index in range(layout.chunks)) <= (1 << 20) + 8 + 8 * layout.scalars

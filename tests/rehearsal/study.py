@@ -42,7 +42,7 @@ from protos.wire.positions import down_chunks, down_slice, parameters_digest
 SITES = ("a", "b", "c")
 NUMBERS = {"a": 1.0, "b": 2.0, "c": 6.0, "d": 0.5}
 MEAN = 3.0  # of a, b and c
-THREE_CHUNKS = 300_000  # parameters
+THREE_CHUNKS = 600_000  # parameters
 
 
 def made_up_identity(site: str) -> str:

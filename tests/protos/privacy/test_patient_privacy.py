@@ -145,7 +145,7 @@ def test_the_documentation_says_of_every_method_whether_it_is_private() -> None:
     said = {name: words for names, words in rows for name in re.findall(r"`([a-z-]+)`", names)}
 
     assert {name for name in METHOD_NAMES if said[name].strip().startswith("refused: ")} == {*REFUSED} - {"pfedme"}
-    assert said["pfedme"].strip().startswith("at a price")
+    assert said["pfedme"].strip().startswith("only with `noise: local`")
     assert sum(names.count(f"`{name}`") for names, _ in rows for name in METHOD_NAMES) == len(METHOD_NAMES)
 
 

@@ -14,7 +14,7 @@ import numpy.typing as npt
 import pytest
 from blake3 import blake3
 
-from protos.numbers.chunk_layout import Layout
+from protos.numbers.chunk_layout import CHUNK_PARAMETERS, Layout
 from protos.numbers.fixed_point import FixedPoint
 from protos.plan.exchange import Exchange, Exchanges
 from protos.plan.manifest import manifest_of
@@ -61,7 +61,8 @@ def records(path: Path) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize(
-    ("index", "tensor"), [(0, "first"), (2, "first"), (3, "second"), (131_072, "second"), (THREE_CHUNKS - 1, "second")]
+    ("index", "tensor"),
+    [(0, "first"), (2, "first"), (3, "second"), (CHUNK_PARAMETERS, "second"), (THREE_CHUNKS - 1, "second")],
 )
 def test_a_value_that_is_not_finite_never_leaves(
     tmp_path: Path, audit: AuditLog, value: float, index: int, tensor: str
