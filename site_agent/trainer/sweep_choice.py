@@ -29,7 +29,7 @@ def choice_in_words(state: Path, plan: Plan) -> str | None:
     except (OSError, ValueError, IndexError):
         return f"{this} No alternative was chosen so far."
     which = "It" if runs[plan.sweep.at] == chosen else f"The run {chosen}"
-    return f"{this} {which} has the lowest validation loss over all sites ({values})."
+    return f"{this} {which} has the lowest validation loss over all sites ({values}), according to the coordinator."
 
 
 def _path(state: Path, plan: Plan) -> Path:

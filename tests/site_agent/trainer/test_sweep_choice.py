@@ -23,7 +23,7 @@ def test_every_alternative_names_the_chosen_run_and_its_values(tmp_path: Path, a
     keep_choice(tmp_path, plans[2], chosen)
     which = "It" if at == chosen else f"The run {plans[chosen].run_name}"
     values = f"optimiser.learning_rate {(1.0, 0.5, 0.25)[chosen]:g}"
-    said = f"{opening} {which} has the lowest validation loss over all sites ({values})."
+    said = f"{opening} {which} has the lowest validation loss over all sites ({values}), according to the coordinator."
     assert choice_in_words(tmp_path, plan) == said
     keep_choice(tmp_path, plans[2], 7)
     assert choice_in_words(tmp_path, plan) == f"{opening} No alternative was chosen so far."
