@@ -59,7 +59,6 @@ too. Left out are:
 
 * CHFL where all sites record the same columns, because it needs a column that not all sites have;
 * at covertype areas the methods that share the last layer, because the areas have different classes;
-* FedRep at covertype areas, because with its ten further epochs a round it would take about ten times as long;
 * the placebo at leukaemia and dialysis, because copies of 18 and of 29 sites would cost some 20 times as much.
 """
 _TOGETHER: Final = """
