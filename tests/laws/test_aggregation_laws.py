@@ -25,7 +25,7 @@ from site_agent.gate.door import Builder
 from tests.protos.examples import COMPANIONS, METHODS, NETWORK, listed, plan_of_method
 
 WEIGHTINGS: Final[tuple[dict[str, Any], ...]] = ({"name": "equal"}, {"name": "rows", "largest_rows": 512})
-LATENT: Final = 112  # more than one chunk for Global Layers
+LATENT: Final = 128  # more than one chunk for Global Layers
 TRAINING: Final = 1  # a round of training under every method, in which all layers take part
 by_weighting = pytest.mark.parametrize("weighting", WEIGHTINGS, ids=lambda weighting: weighting["name"])
 
@@ -33,8 +33,8 @@ by_weighting = pytest.mark.parametrize("weighting", WEIGHTINGS, ids=lambda weigh
 def networks(method: dict[str, Any]) -> dict[str, Any]:
     """Networks with more numbers than a chunk, for a method that has no network of its own."""
     name = COMPANIONS.get(method["name"], {}).get("architecture", NETWORK)["name"]
-    wide = {"name": "parallel", "common": [400, 400], "unique": [400]}
-    columns = {"name": "columns", "hidden": [400, 400], "lateral": 0.5}
+    wide = {"name": "parallel", "common": [540, 540], "unique": [540]}
+    columns = {"name": "columns", "hidden": [540, 540], "lateral": 0.5}
     return {"parallel": wide, "columns": columns}.get(name, NETWORK | {"latent": LATENT})
 
 

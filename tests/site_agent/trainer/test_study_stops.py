@@ -94,7 +94,7 @@ def test_an_agreed_manifest_that_the_network_cannot_meet_is_refused(
 ) -> None:
     """A federated name that the network does not have, or has in another shape."""
     other = study_module.manifest_of(make_plan(architecture=make_plan().architecture.model_dump() | {key: value}))
-    monkeypatch.setattr(study_module, "manifest_of", lambda plan: other)
+    monkeypatch.setattr(study_module, "manifest_of", lambda plan, starts: other)
 
     with pytest.raises(NetworkDiffers, match=r"missing|the plan says"):
         make_study(make_site(tmp_path), make_plan())
