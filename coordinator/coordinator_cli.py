@@ -125,6 +125,8 @@ def _registered(authority: Path, plan: Plan) -> str:
     if removed:
         return f"{', '.join(removed)} cannot take part, because of `pki revoke`."
     missing = [site.name for site in plan.sites if known.get(site.name) is None]
+    if len(missing) == len(plan.sites):
+        return "No site requested enrolment yet, so fingerprints were not compared."
     if missing:
         return f"{', '.join(missing)} did not request enrolment yet. All others have the register's fingerprints."
     return "All fingerprints are those of the register."
