@@ -248,7 +248,10 @@ def test_a_card_names_what_a_sweep_chose(hospital: Hospital) -> None:
 
     text = card_markdown(card_facts(hospital, replace(used, model=other)))
 
-    assert "It has the lowest validation loss over all sites (optimiser.learning_rate 0.5), according to the coordinator." in text
+    assert (
+        "It has the lowest validation loss over all sites (optimiser.learning_rate 0.5), according to the coordinator."
+        in text
+    )
     assert "sweep" not in card_markdown(card_facts(hospital, used))
 
 
