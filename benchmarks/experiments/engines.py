@@ -18,6 +18,7 @@ from benchmarks.experiments.chunks import Chunk, Computed, Refused, run_chunk
 from protos.errors import UnavailableError, UsageError
 
 _NOTHING: Final = "Nothing was computed."
+_STARTS: Final = 3  # how often a Ray that answers may fail to start the process of this client
 
 
 @dataclass(frozen=True)
@@ -87,7 +88,13 @@ def _on_ray(address: str, chunks: Sequence[Chunk]) -> Iterator[Computed | Refuse
     except ImportError as cause:
         raise _missing("ray") from cause
     with _reaching(f"ray://{address}"):
-        context = ray.init(f"ray://{address}", log_to_driver=False)
+        for start in range(1, _STARTS + 1):
+            try:
+                context = ray.init(f"ray://{address}", log_to_driver=False)
+                break
+            except ConnectionAbortedError:
+                if start == _STARTS:
+                    raise
     with context:
         remote = ray.remote(num_cpus=1)(run_chunk)
         waiting = [remote.remote(chunk) for chunk in chunks]
