@@ -124,7 +124,5 @@ _NOTES: Final = (
     "## What is not here",
     "",
     "* Table II's rows sensorless, aloi, helena and jannis, and with them table IV: these data are not available here.",
-    "* Three splits times five runs of the other settings. Table II has all fifteen, and each other setting has the "
-    "first run of each split. The missing runs would cost about 2,700 processor seconds. `--seeds 0-14` runs them.",
     "",
 )

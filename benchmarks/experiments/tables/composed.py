@@ -25,11 +25,11 @@ from benchmarks.experiments.data.sources import Sites
 from benchmarks.experiments.tables.join import ALL, NETWORK, Members, federations, network_plan
 from benchmarks.experiments.variants import Row, Variant, run_plans
 from global_layers.one_process import run_rounds
+from site_agent.desk.comparison.evaluation import scores_of
+from site_agent.desk.results.joined_model import weighted
+from site_agent.desk.results.joining_models import fit_own_models, join_weights
+from site_agent.desk.results.prior_report import joined_with
 from site_agent.trainer.data.dataset import Dataset, Examples
-from site_agent.trainer.evaluation import scores_of
-from site_agent.trainer.prior.joined_model import weighted
-from site_agent.trainer.prior.joining_models import fit_own_models, join_weights
-from site_agent.trainer.prior.prior_report import joined_with
 from site_agent.trainer.site_network import Seeds
 
 FOLDS: Final = 5
