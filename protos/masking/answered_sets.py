@@ -70,7 +70,7 @@ class Answer:
 
 @dataclass(frozen=True)
 class Listing:
-    """Which of a plan's sites contribute to which of its numbers.
+    """The sites that contribute to each number of a plan.
 
     Attributes:
         identities: of each site the fingerprint of its identity key. A name may differ between plans.

@@ -12,8 +12,7 @@ pair adds it and the higher subtracts it, so the sum over all contributors holds
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from enum import StrEnum
-from typing import Final, Never, TypeAlias, assert_never
+from typing import Final, Never, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -24,6 +23,7 @@ from protos.masking.masking_refusals import Reason, require
 from protos.numbers.chunk_layout import Layout
 from protos.plan.canonical import pack
 
+_CIPHER: Final = "aes-256-ctr"
 # Measured best of 2**14 to 2**17: zeros, keystream and vector stay in a core's own cache together.
 BLOCK_PARAMETERS: Final = 1 << 16
 _BLOCK_WORDS: Final = 1 << 13
@@ -35,37 +35,19 @@ Updates: TypeAlias = npt.NDArray[np.uint32]
 Numbers: TypeAlias = tuple[Words, Updates]
 
 
-class Suite(StrEnum):
-    """The ciphers that expand a key into masks."""
-
-    AES_256_CTR = "aes-256-ctr"
-    CHACHA20 = "chacha20"
+def round_key(pair_key: bytes, context: bytes) -> bytes:
+    """Return the key of one pair's keystream in one round, 32 bytes. It depends on the cipher's name."""
+    return expand(pair_key, pack("round", context, _CIPHER))
 
 
-def round_key(pair_key: bytes, context: bytes, suite: Suite) -> bytes:
-    """Return the key of one pair's keystream in one round, 32 bytes. Each cipher has its own key."""
-    return expand(pair_key, pack("round", context, suite.value))
+def counter_block(chunk: int) -> bytes:
+    """Return AES's initial counter for a chunk, 16 bytes. It sets where in the keystream the chunk begins.
 
-
-def counter_block(chunk: int, suite: Suite) -> bytes:
-    """Return the cipher's initial counter for a chunk, 16 bytes. It sets where in the keystream the chunk begins.
-
-    The key is fresh for every pair and context, so the chunk number is all that must differ. It
-    lies in the half of the block that the count of blocks within a chunk never reaches:
-
-    * AES counts in big-endian from the block's end (SP 800-38A, appendix B.1), so the chunk stands
-      in the first eight bytes;
-    * ChaCha20 counts in little-endian from its beginning, in four bytes (RFC 8439) or eight
-      (Bernstein 2008). Both read the same here, because a chunk has less than 2**32 blocks of 64
-      bytes; the chunk stands in the last eight bytes, which are nonce in either reading.
+    The key is fresh for every pair and context, so the chunk number is all that must differ. AES in counter mode
+    counts in big-endian from the block's end (SP 800-38A, appendix B.1). So the chunk stands in the first eight bytes,
+    which the count of blocks within a chunk never reaches.
     """
-    match suite:
-        case Suite.AES_256_CTR:
-            return chunk.to_bytes(8, "big") + bytes(8)
-        case Suite.CHACHA20:
-            return bytes(8) + chunk.to_bytes(8, "little")
-        case _:
-            assert_never(suite)
+    return chunk.to_bytes(8, "big") + bytes(8)
 
 
 class Masker:
@@ -79,7 +61,6 @@ class Masker:
         pair_keys: Mapping[str, bytes],
         context: bytes,
         layout: Layout,
-        suite: Suite = Suite.AES_256_CTR,
     ) -> None:
         """Derive the round's keys.
 
@@ -89,7 +70,6 @@ class Masker:
             pair_keys: peer -> K_ij, for at least every other contributor.
             context: see `round_context`, 32 bytes.
             layout: how the vector is cut.
-            suite: the cipher, the same at every site.
 
         Raises:
             MaskingRefused: this site is not among them, or would be alone and so without any mask.
@@ -99,10 +79,10 @@ class Masker:
         require(own in contributors, Reason.NOT_A_CONTRIBUTOR)
         require(len(contributors) >= SMALLEST_COHORT, Reason.BELOW_QUORUM)
         peers = [peer for peer in contributors if peer != own]
-        keys = [(round_key(pair_keys[peer], context, suite), own < peer) for peer in peers]
-        self._streams = [(_cipher(key, suite), np.add if is_lower else np.subtract) for key, is_lower in keys]
+        keys = [(round_key(pair_keys[peer], context), own < peer) for peer in peers]
+        self._streams = [(_cipher(key), np.add if is_lower else np.subtract) for key, is_lower in keys]
         self._keystream = _aligned(_BLOCK_BYTES)
-        self._layout, self._suite = layout, suite
+        self._layout = layout
         self._is_pending = [True] * layout.chunks
 
     def __repr__(self) -> str:
@@ -124,8 +104,8 @@ class Masker:
         if len(body) != self._layout.chunk_bytes(index) or not self._is_pending[index]:
             raise ValueError("a chunk has its own length and is masked once")
         self._is_pending[index] = False
-        out = memoryview(bytearray(len(body)))
-        self._add_masks(self._views(body, index), self._views(out, index), counter_block(index, self._suite))
+        out = np.empty(len(body), np.uint8).data
+        self._add_masks(self._views(body, index), self._views(out, index), counter_block(index))
         return out
 
     def _views(self, body: memoryview, index: int) -> Numbers:
@@ -164,15 +144,8 @@ def _blocks(words: int, updates: int) -> Iterator[tuple[slice, slice]]:
         word, update = next_word, next_update
 
 
-def _cipher(key: bytes, suite: Suite) -> CipherContext:
-    start = counter_block(0, suite)
-    match suite:
-        case Suite.AES_256_CTR:
-            return Cipher(algorithms.AES256(key), modes.CTR(start)).encryptor()
-        case Suite.CHACHA20:
-            return Cipher(algorithms.ChaCha20(key, start), None).encryptor()
-        case _:
-            assert_never(suite)
+def _cipher(key: bytes) -> CipherContext:
+    return Cipher(algorithms.AES256(key), modes.CTR(counter_block(0))).encryptor()
 
 
 def _aligned(size: int) -> npt.NDArray[np.uint8]:

@@ -1,6 +1,6 @@
 """The closed list of reasons for which a site refuses to mask. No sentence quotes a received value.
 
-A refusal may be logged, audited and told to the coordinator as it stands, because it holds no
+A refusal may be logged, audited and sent to the coordinator as it stands, because it holds no
 value, no key and no name from the wire.
 """
 
@@ -10,7 +10,7 @@ from enum import StrEnum
 
 
 class Reason(StrEnum):
-    """What was wrong; the wording is fixed."""
+    """The reason of a refusal, in fixed words."""
 
     ROSTER_NOT_SORTED = "the adverts are not sorted by site, or a site is named twice"
     SITE_NOT_EXPECTED = "an advert is from a site that this key session does not expect"
@@ -42,7 +42,7 @@ class Reason(StrEnum):
 
 
 class MaskingRefused(ValueError):
-    """The site masks nothing; `reason` says why, in words that may go anywhere."""
+    """The site masks nothing; `reason` shows why, in words that may go anywhere."""
 
     def __init__(self, reason: Reason) -> None:
         super().__init__(reason.value)

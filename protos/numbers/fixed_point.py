@@ -33,7 +33,7 @@ class NotFinite(ValueError):  # names what was found; the caller turns it into a
 
 @dataclass(frozen=True)
 class FixedPoint:
-    """How the updates of one plan become integers.
+    """The encoding of one plan's updates as integers.
 
     Attributes:
         clipping_range: C, a power of two, so that S * C is one and exact in float32.

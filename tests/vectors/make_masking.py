@@ -21,7 +21,7 @@ from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from protos.fingerprints import fingerprint
 from protos.masking.key_session import KeySessionSecret, KeySessionTerms, acknowledge, make_advert, transcript
 from protos.masking.mask_context import encoding_name, round_context
-from protos.masking.mask_stream import Masker, Suite, counter_block, round_key
+from protos.masking.mask_stream import Masker, counter_block, round_key
 from protos.numbers.chunk_layout import Layout
 from protos.numbers.fixed_point import FixedPoint
 
@@ -106,18 +106,13 @@ def _round(seen: bytes, secrets: dict[str, KeySessionSecret]) -> dict[str, Any]:
         "scale": code.scale,
         "changes": UPDATES,
         "scalars": SCALARS,
-        "suites": [_suite(suite, context, code, layout, secrets) for suite in Suite],
+        "masks": _masks(context, code, layout, secrets),
     }
 
 
-def _suite(
-    suite: Suite, context: bytes, code: FixedPoint, layout: Layout, secrets: dict[str, KeySessionSecret]
-) -> dict[str, Any]:
+def _masks(context: bytes, code: FixedPoint, layout: Layout, secrets: dict[str, KeySessionSecret]) -> dict[str, Any]:
     keys = {
-        f"{one} {two}": round_key(secrets[one].pair_keys[two], context, suite)
-        for one in SITES
-        for two in SITES
-        if one < two
+        f"{one} {two}": round_key(secrets[one].pair_keys[two], context) for one in SITES for two in SITES if one < two
     }
     encoded, masked = {}, {}
     for site, updates, scalars in zip(SITES, UPDATES, SCALARS, strict=True):
@@ -127,7 +122,7 @@ def _suite(
         code.encode(np.array(updates, np.float32), 1.0, layout.updates(body, 0))
         encoded[site] = buffer.hex()
         pair_keys = secrets[site].pair_keys
-        masker = Masker(own=site, contributors=SITES, pair_keys=pair_keys, context=context, layout=layout, suite=suite)
+        masker = Masker(own=site, contributors=SITES, pair_keys=pair_keys, context=context, layout=layout)
         body[:] = masker.masked(body, 0)
         masked[site] = buffer.hex()
     total = bytearray(layout.total_bytes)
@@ -135,11 +130,11 @@ def _suite(
     layout.words(into, 0)[:] = [3, *np.sum(SCALARS, axis=0)]
     layout.updates(into, 0)[:] = sum(np.frombuffer(bytes.fromhex(one), "<i4", offset=24) for one in encoded.values())
     return {
-        "suite": suite.value,
+        "cipher": "aes-256-ctr",
         "round_keys": {pair: key.hex() for pair, key in keys.items()},
-        "counter_block_of_chunk_3": counter_block(3, suite).hex(),
+        "counter_block_of_chunk_3": counter_block(3).hex(),
         "first_mask_bytes": {
-            pair: {str(chunk): _keystream(key, suite, chunk).hex() for chunk in (0, 3)} for pair, key in keys.items()
+            pair: {str(chunk): _keystream(key, chunk).hex() for chunk in (0, 3)} for pair, key in keys.items()
         },
         "encoded": encoded,
         "masked": masked,
@@ -147,11 +142,9 @@ def _suite(
     }
 
 
-def _keystream(key: bytes, suite: Suite, chunk: int) -> bytes:
-    start = counter_block(chunk, suite)
-    if suite is Suite.AES_256_CTR:
-        return Cipher(algorithms.AES256(key), modes.CTR(start)).encryptor().update(bytes(FIRST_MASK_BYTES))
-    return Cipher(algorithms.ChaCha20(key, start), None).encryptor().update(bytes(FIRST_MASK_BYTES))
+def _keystream(key: bytes, chunk: int) -> bytes:
+    cipher = Cipher(algorithms.AES256(key), modes.CTR(counter_block(chunk)))
+    return cipher.encryptor().update(bytes(FIRST_MASK_BYTES))
 
 
 if __name__ == "__main__":
