@@ -83,7 +83,7 @@ class AuditError(OperatorError):
 
 @dataclass(frozen=True)
 class Consequences:
-    """What it means for the data when a log fails, in the words of the program that owns it."""
+    """The consequence of a failed log for the data, in the words of the program that owns the log."""
 
     of_damage: str
     of_no_room: str
@@ -91,7 +91,7 @@ class Consequences:
 
 @dataclass(frozen=True)
 class Limits:
-    """When a file is full, in bytes, and after how many days a full one is deleted."""
+    """The size of a full file, in bytes, and the number of days after which it is deleted."""
 
     largest_bytes: int = 64 << 20
     keep_days: int = 3653
@@ -151,7 +151,7 @@ class LogFile:
             return len(self._recent) >= by and self._recent[-by] >= size
 
     def position_at(self, size: int) -> LogPosition | None:
-        """Return the position after the first `size` records; None if there are fewer or that file is deleted."""
+        """Return the position after the first `size` records, or None if there are fewer or that file is deleted."""
         if size == 0:
             return LogPosition()
         with self._explained(), self._locked():
@@ -284,7 +284,7 @@ class LogFile:
             return False
 
     def _begin_file(self) -> None:
-        """Where the chain stands before the present file's first line."""
+        """Start at the position of the chain before the first line of the current file."""
         self._set_torn_tail_aside()
         full = full_files(self._path)
         before = position_after(full[-1]) if full else None
@@ -312,7 +312,7 @@ class LogFile:
         self._size = size
 
     def _lines_before(self, file: BinaryIO) -> int:
-        """How many lines were looked at before."""
+        """Return the number of lines that were read before."""
         file.seek(0)
         return file.read(self._size).count(b"\n")
 
@@ -322,7 +322,7 @@ class LogFile:
             self._recent.append(number)
 
     def _place(self, number: int) -> int | None:
-        """Where a record stands among the newest ones; None for one that is older, or that there is not."""
+        """Return the place of a record among the newest ones, or None if it is older or does not exist."""
         place = number - self._position.sequence + len(self._newest)
         return place if 0 <= place < len(self._newest) else None
 

@@ -1,6 +1,6 @@
 """Two audit logs on one stream: each side owns one log and witnesses the other.
 
-The same on both sides. A side first says what it keeps of the other's log; the other shows the leaves since then
+The same on both sides. A side first sends what it keeps of the other's log; the other shows the leaves since then
 with a signed checkpoint; the witness links them, remembers, records and cosigns; and the cosignature becomes
 the owner's next record. One checkpoint is under way at a time. The rules:
 
@@ -13,14 +13,12 @@ the owner's next record. One checkpoint is under way at a time. The rules:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final
 
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-
 from audit import checkpoint_memory
-from audit.audit_log import COSIGNED, IDENTITY_REPLACED, WITNESSED, LogFile
+from audit.audit_log import COSIGNED, IDENTITY_REPLACED, WITNESSED
+from audit.own_log import AuditLog
 from protos.wire.log_chain import LogPosition, relink
 from protos.wire.log_checkpoints import (
     MOST_LEAVES,
@@ -32,8 +30,8 @@ from protos.wire.log_checkpoints import (
     cosign,
     cosignature_facts,
     follow,
-    sign_checkpoint,
 )
+from protos.wire.messages import MalformedMessage
 from protos.wire.upkeep_messages import LogCosignature, LogGrowth, LogMessage, LogStanding
 
 GROWTH: Final = 20  # records after which a checkpoint is shown
@@ -43,24 +41,14 @@ _FAR_BEHIND: Final = 64  # records after which the next checkpoint follows immed
 class LogParty:
     """One program as the owner of its log and as a witness of others'."""
 
-    def __init__(
-        self,
-        *,
-        owner: str,
-        log: LogFile,
-        folder: Path,
-        key: Ed25519PrivateKey,
-        now: Callable[[], str],
-        write: Callable[[str, Mapping[str, object]], None],
-    ) -> None:
-        """`folder` holds what is remembered, `write` appends a record of the own log, `now` is a time as text."""
-        self.owner, self.log, self.folder, self._key = owner, log, folder, key
-        self._now, self.write = now, write
-        self.public_key = key.public_key().public_bytes_raw()
+    def __init__(self, own: AuditLog, folder: Path) -> None:
+        """`own` was opened with its identity key; `folder` holds what is remembered."""
+        self.own, self.owner, self.log, self.folder = own, own.owner, own.file, folder
+        self.public_key = own.identity_key.public_key().public_bytes_raw()
 
     def signed(self, position: LogPosition) -> LogCheckpoint:
         """Return a signed checkpoint of this side's log."""
-        return sign_checkpoint(self.owner, self.log.generation, position, self._now(), self._key)
+        return self.own.signed(self.log.generation, position)
 
     def kept_of(self, owner: str, key: bytes) -> LogCheckpoint | None:
         """Return the last checkpoint of another log under this identity key (raw, 32 bytes) that was cosigned here.
@@ -70,9 +58,9 @@ class LogParty:
         """
         kept = checkpoint_memory.kept_checkpoint(self.folder, owner)
         if kept is not None and kept.key != key:
-            # Nobody but the register says which key is a member's, and it learns of another one only from people.
-            facts = {"owner": owner, "size": kept.size, "key": key.hex(), "former": kept.key.hex()}
-            self.write(IDENTITY_REPLACED, facts)
+            # Only the register has the key of each member, and it learns of another one only from people.
+            former = kept.key.hex()
+            self.own.write(IDENTITY_REPLACED, owner=owner, size=kept.size, key=key.hex(), former=former)
             checkpoint_memory.put_aside(self.folder, kept)
             kept = None
         # A key that comes back is held to what was confirmed under it before.
@@ -88,13 +76,14 @@ class LogParty:
             check_checkpoint(grown.checkpoint, owner, key)
             follow(self.kept_of(owner, key), grown.checkpoint, grown.start, grown.leaves)
         except CheckpointRefused as refused:
-            self.write("log_refused", {"owner": owner, "size": grown.checkpoint.size, "reason": str(refused)})
+            self.own.write("log_refused", owner=owner, size=grown.checkpoint.size, reason=str(refused))
             raise
-        self.write(
-            WITNESSED, {key: value for key, value in checkpoint_facts(grown.checkpoint).items() if key != "time"}
-        )
+        seen = {key: value for key, value in checkpoint_facts(grown.checkpoint).items() if key != "time"}
+        self.own.write(WITNESSED, **seen)
         checkpoint_memory.keep_checkpoint(self.folder, grown.checkpoint)
-        return LogCosignature(grown.checkpoint.size, cosign(grown.checkpoint, self.owner, self._now(), self._key))
+        return LogCosignature(
+            grown.checkpoint.size, cosign(grown.checkpoint, self.owner, self.own.time(), self.own.identity_key)
+        )
 
 
 class LogSession:
@@ -118,11 +107,14 @@ class LogSession:
         """Handle a message and return the answers.
 
         Raises:
-            CheckpointRefused: one of the two logs is not what it was; the reason says which.
+            CheckpointRefused: one of the two logs is not what it was; the reason shows which.
+            MalformedMessage: it comes at a wrong time.
             AuditError: the own log cannot be read or written.
         """
         match message:
             case LogStanding():
+                if self._confirmed is not None:  # each one could require the whole log again
+                    raise MalformedMessage("where a log stands, twice")
                 self._stand(message)
                 return self.due(at_least=1)
             case LogGrowth():
@@ -165,7 +157,7 @@ class LogSession:
         if signed is None or message.size != signed.size:
             raise CheckpointRefused("a cosignature that was not asked for")
         check_cosignature(signed, message.given, self._peer, self._peer_key)
-        facts = {"checkpoint": checkpoint_facts(signed), "cosignature": cosignature_facts(message.given)}
-        self._party.write(COSIGNED, facts)
+        cosigned = {"checkpoint": checkpoint_facts(signed), "cosignature": cosignature_facts(message.given)}
+        self._party.own.write(COSIGNED, **cosigned)
         checkpoint_memory.keep_own_checkpoint(self._party.folder, signed)
         self._confirmed, self._under_way = signed.size, None

@@ -102,7 +102,7 @@ def start_of_file(path: Path, file: Path, before: LogPosition | None) -> LogPosi
     Args:
         path: the log's present file.
         file: this one.
-        before: where it stood after the file before it; None where that is missing or there was none.
+        before: where it stood after the file before it; None if that is missing or there was none.
 
     Raises:
         BrokenFile: the file does not follow on the one before, or should have one before it.

@@ -1,26 +1,29 @@
-"""The common parts of `audit verify`, `audit show` and `audit export` in both programs.
+"""The commands `audit verify`, `audit show` and `audit export` of both programs.
 
 Reads a log and writes a report; never the log itself.
 """
 
 from __future__ import annotations
 
+import json
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Final
 
+import click
+
 from audit.audit_log import Consequences, broken_log
 from audit.log_files import BrokenFile
 from audit.reading.log_keys import read_checkpoints, read_keys
 from audit.reading.log_page import as_html
-from audit.reading.log_report import Choice, as_csv, chosen, moment
+from audit.reading.log_report import Choice, as_csv, chosen, line, moment
 from audit.reading.log_verification import KnownKeys, Verification, facts_in, verify_log
 from host.durable import new_file
 from protos.errors import UsageError
-from protos.wire.log_checkpoints import LogCheckpoint
+from protos.wire.log_checkpoints import COORDINATOR, LogCheckpoint, owner_of_site
 
 _READING: Final = Consequences(of_damage="The log proves nothing after that place. Nothing was changed.", of_no_room="")
 
@@ -128,5 +131,132 @@ def summary(found: Verification, choice: Choice) -> list[tuple[str, str]]:
     return [
         ("Study", choice.study or "all"),
         ("Period", period),
-        *(("Log", line) for line in lines(found)),
+        *(("Log", text) for text in lines(found)),
     ]
+
+
+_PATH: Final = click.Path(path_type=Path)
+_since: Final = click.option("--since", help="Show records from this day or time, UTC.")
+_until: Final = click.option("--until", help="Show records before this day or time, UTC.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class LogProgram:
+    """A program with commands that read its log. They change nothing.
+
+    With --log instead of --config somebody outside checks a copy, and needs public keys only.
+
+    Attributes:
+        command: such as `site-agent`.
+        file: the name of its configuration.
+        desk_of: return the log that belongs to a configuration, by the configuration's path.
+        is_site: a copy may be the log of any site, so --site has to name it.
+    """
+
+    command: str
+    file: str
+    desk_of: Callable[[Path], Desk]
+    is_site: bool
+
+    def group(self, purpose: str) -> click.Group:
+        """Return the group `audit` with this help."""
+        return click.Group("audit", commands=[_verify(self), _show(self), _export(self)], help=purpose)
+
+    def reading(self, command: Callable[..., None]) -> Callable[..., None]:
+        """Add the options that say which log to read."""
+        if self.is_site:
+            command = click.option("--site", help="Name of the site that wrote the log.")(command)
+        copy = click.option(
+            "--log", "copy", type=_PATH, help="A copy of audit.log, with its older files in its folder."
+        )
+        return click.option("--config", "path", type=_PATH, help=f"The file {self.file}.")(copy(command))
+
+    def opened(self, path: Path | None, copy: Path | None, site: str | None) -> Desk:
+        """Return the log that these options name. Raises UsageError if they name none or two."""
+        if path is not None and copy is None and site is None:
+            return self.desk_of(path)
+        if path is not None or copy is None or (site is None) == self.is_site:
+            named = " and --site" * self.is_site
+            raise UsageError(
+                what="The options do not show which log to use.",
+                consequence="Nothing was read or written.",
+                remedy=f"Give either --config {self.file}, or --log with a copy of the log{named}.",
+            )
+        return Desk(copy, COORDINATOR if site is None else owner_of_site(site), KnownKeys())
+
+
+def _verify(program: LogProgram) -> click.Command:
+    @click.command(
+        help="Check all records and signed checkpoints of the log, and compare it with checkpoints kept elsewhere.\n\n"
+        f"Example: {program.command} audit verify --config {program.file}"
+    )
+    @program.reading
+    @click.option("--keys", type=_PATH, help="File of public keys, written by `pki keys`.")
+    @click.option(
+        "--checkpoints",
+        type=_PATH,
+        help="Checkpoints of this log that the other side kept. Its command `audit checkpoints` writes this file.",
+    )
+    def verify(
+        path: Path | None, copy: Path | None, keys: Path | None, checkpoints: Path | None, site: str | None = None
+    ) -> None:
+        for text in lines(program.opened(path, copy, site).given(keys, checkpoints).verification()):
+            click.echo(text)
+
+    return verify
+
+
+def _show(program: LogProgram) -> click.Command:
+    @click.command(
+        help="Show records in plain words.\n\n"
+        f"Example: {program.command} audit show --config {program.file} --since 2026-03-01"
+    )
+    @program.reading
+    @click.option("--event", help="Show only this kind of record, such as state_restored.")
+    @click.option("--run", help="Show only this run.")
+    @_since
+    @_until
+    @click.option("--json", "as_json", is_flag=True, help="Print one JSON object per line, with all facts.")
+    def show(
+        path: Path | None,
+        copy: Path | None,
+        event: str | None,
+        run: str | None,
+        since: str | None,
+        until: str | None,
+        as_json: bool,
+        site: str | None = None,
+    ) -> None:
+        choice = Choice(event=event, run=run, since=time_given(since, "--since"), until=time_given(until, "--until"))
+        for number, facts in program.opened(path, copy, site).shown(choice):
+            click.echo(json.dumps({"record": number, **facts}) if as_json else line(number, facts))
+
+    return show
+
+
+def _export(program: LogProgram) -> click.Command:
+    @click.command(
+        help="Write a report about one study and period for the data protection officer.\n\n"
+        f"Example: {program.command} audit export --config {program.file} --study heart --output heart.html"
+    )
+    @program.reading
+    @click.option("--study", help="Include only the runs and plans of this study.")
+    @_since
+    @_until
+    @click.option("--output", type=_PATH, required=True, help="Output file. The file name ends with .csv or .html.")
+    def export(
+        path: Path | None,
+        copy: Path | None,
+        study: str | None,
+        since: str | None,
+        until: str | None,
+        output: Path,
+        site: str | None = None,
+    ) -> None:
+        choice = Choice(study=study, since=time_given(since, "--since"), until=time_given(until, "--until"))
+        desk = program.opened(path, copy, site)
+        owner = "the coordinator" if desk.owner == COORDINATOR else desk.owner.rpartition("/")[2]
+        count = desk.export(output, choice, f"Audit log of {owner}")
+        click.echo(f"{count} record{'s' * (count != 1)} written to {output}.")
+
+    return export

@@ -38,7 +38,7 @@ class KnownKeys:
 
 @dataclass(frozen=True)
 class Verification:
-    """What was found of a log that is unbroken.
+    """The findings about an unbroken log.
 
     Attributes:
         checkpoint: where it stands.
@@ -93,7 +93,7 @@ class _Pass:
         self._hashes += bytes.fromhex(record.position.hash)
 
     def hash_at(self, size: int) -> str | None:
-        """Return the hash after this many records; None if there are fewer."""
+        """Return the hash after this many records, or None if there are fewer."""
         start = (size - self.first) * _HASH_BYTES
         return self._hashes[start : start + _HASH_BYTES].hex() or None if start >= 0 else None
 

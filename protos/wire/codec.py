@@ -1,23 +1,33 @@
 """Converts records to bytes and back. Only this file handles both records and generated messages.
 
+A record and its generated message have fields of the same names. These fields differ:
+
+* a round that may be missing is 0 on the wire if it is missing, and otherwise one more than its number;
+* the hash of a checkpoint is text in the record, the leaves of a log's growth are one piece on the wire, and the
+  fields of a cosignature stand beside the size that it is for.
+
 Whatever cannot become a record raises MalformedMessage, and nothing else.
 """
 
 from __future__ import annotations
 
-from typing import Final, TypeVar, assert_never
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import fields, is_dataclass
+from enum import IntEnum
+from functools import cache, partial
+from typing import Any, Final, TypeVar, get_args, get_origin, get_type_hints
 
-from google.protobuf.message import DecodeError
+from google.protobuf.message import DecodeError, Message
 
 from protos.wire.chunk_frame import chunk_header, decode_chunk, encode_chunk
 from protos.wire.generated import federation_pb2 as generated
+from protos.wire.log_checkpoints import CheckpointRefused, Cosignature, LogCheckpoint
 from protos.wire.messages import (
     LARGEST_MESSAGE_BYTES,
     Announcement,
     Bind,
     Chunk,
     CoordinatorMessage,
-    CoordinatorReason,
     Done,
     Farewell,
     Finish,
@@ -32,12 +42,8 @@ from protos.wire.messages import (
     Offer,
     Ready,
     Refusal,
-    Saved,
     SiteMessage,
-    SiteReason,
-    Stage,
 )
-from protos.wire.upkeep_codec import from_upkeep, to_upkeep
 from protos.wire.upkeep_messages import (
     EnrolmentReply,
     EnrolmentRequest,
@@ -52,52 +58,35 @@ from protos.wire.upkeep_messages import (
 # The numbers that chunks have in federation.proto.
 _CHUNK_OF_SITE: Final = generated.SiteMessage.CHUNK_FIELD_NUMBER
 _CHUNK_OF_COORDINATOR: Final = generated.CoordinatorMessage.CHUNK_FIELD_NUMBER
+# The names that messages have in the outer ones. A test compares them with the unions of all messages.
+_OF_SITE: Final[Mapping[str, type[SiteMessage]]] = {
+    "chunk": Chunk, "hello": Hello, "join": Join, "ready": Ready, "done": Done, "refusal": Refusal,
+    "advert": KeyAdvert, "acknowledgement": KeySessionAcknowledgement,
+}  # fmt: skip
+_OF_COORDINATOR: Final[Mapping[str, type[CoordinatorMessage]]] = {
+    "chunk": Chunk, "announcement": Announcement, "offer": Offer, "bind": Bind, "finish": Finish,
+    "farewell": Farewell, "key_session_open": KeySessionOpen, "key_session_roster": KeySessionRoster,
+    "key_session_seal": KeySessionSeal,
+}  # fmt: skip
+_OF_UPKEEP: Final[Mapping[str, type[Upkeep]]] = {
+    "standing": LogStanding, "growth": LogGrowth, "cosignature": LogCosignature, "renewal": RenewalAsked,
+    "renewed": RenewalAnswered,
+}  # fmt: skip
+_NAMES: Final[Mapping[type, str]] = {
+    kind: name for table in (_OF_SITE, _OF_COORDINATOR, _OF_UPKEEP) for name, kind in table.items()
+}
+_ROUNDS: Final = frozenset({"next_round", "best_round", "returned_to", "alternative"})
+_LEAF_BYTES: Final = 32
 
-Named = TypeVar("Named", SiteReason, CoordinatorReason, Stage)
+Record = TypeVar("Record")
+Outer = TypeVar("Outer", bound=Message)
 
 
 def encode_site_message(message: SiteMessage | Upkeep) -> bytes:
     """Encode a message from a site."""
-    match message:
-        case LogStanding() | LogGrowth() | LogCosignature() | RenewalAsked() | RenewalAnswered():
-            outer = generated.SiteMessage(upkeep=to_upkeep(message))
-        case Chunk():
-            return encode_chunk(message, _CHUNK_OF_SITE)
-        case Hello():
-            hello = generated.Hello(
-                protocol=message.protocol,
-                software=message.software,
-                upkeep=message.upkeep,
-                away_from=message.away_from,
-                away_until=message.away_until,
-            )
-            outer = generated.SiteMessage(hello=hello)
-        case Join():
-            outer = generated.SiteMessage(
-                join=generated.Join(
-                    run=message.run,
-                    plan_digest=message.plan_digest,
-                    manifest_digest=message.manifest_digest,
-                    key_session=message.key_session,
-                    next_round=_from_round(message.next_round),
-                    saved=[generated.SavedState(round=state.round, resample=state.resample) for state in message.saved],
-                )
-            )
-        case Ready():
-            outer = generated.SiteMessage(ready=generated.Ready(round=message.round, attempt=message.attempt))
-        case Done():
-            outer = generated.SiteMessage(done=generated.Done(run=message.run))
-        case Refusal():
-            outer = generated.SiteMessage(
-                refusal=generated.Refusal(run=message.run, reason=message.reason, tensor=message.tensor)
-            )
-        case KeyAdvert():
-            outer = generated.SiteMessage(advert=_advert(message))
-        case KeySessionAcknowledgement():
-            outer = generated.SiteMessage(acknowledgement=_acknowledgement(message))
-        case _:
-            assert_never(message)
-    return outer.SerializeToString(deterministic=True)
+    if isinstance(message, Chunk):
+        return encode_chunk(message, _CHUNK_OF_SITE)
+    return _encoded(generated.SiteMessage(**_content(message)))
 
 
 def site_chunk_header(chunk: Chunk) -> bytes:
@@ -111,105 +100,15 @@ def decode_site_message(raw: bytes) -> SiteMessage | Upkeep:
     Raises:
         MalformedMessage: the bytes are none, or say what no site of this version says.
     """
-    chunk = _quickly(raw, _CHUNK_OF_SITE)
-    if chunk is not None:
-        return chunk
-    outer = generated.SiteMessage()
-    content = _parse(outer, raw)
-    match content:
-        case "chunk":
-            return _from_chunk(outer.chunk)
-        case "hello":
-            hello = outer.hello
-            return Hello(hello.protocol, hello.software, hello.upkeep, hello.away_from, hello.away_until)
-        case "join":
-            join = outer.join
-            saved = tuple(Saved(state.round, state.resample) for state in join.saved)
-            following = _to_round(join.next_round)
-            return Join(join.run, join.plan_digest, join.manifest_digest, join.key_session, following, saved)
-        case "ready":
-            return Ready(outer.ready.round, outer.ready.attempt)
-        case "done":
-            return Done(outer.done.run)
-        case "refusal":
-            return Refusal(outer.refusal.run, _enumerated(SiteReason, outer.refusal.reason), outer.refusal.tensor)
-        case "advert":
-            return _from_advert(outer.advert)
-        case "acknowledgement":
-            return _from_acknowledgement(outer.acknowledgement)
-        case "upkeep":
-            return from_upkeep(outer.upkeep)
-        case _:
-            raise MalformedMessage("empty or unknown message")
+    chunk = _chunk(raw, _CHUNK_OF_SITE)
+    return chunk if chunk is not None else _inner(_parsed(generated.SiteMessage(), raw), _OF_SITE)
 
 
 def encode_coordinator_message(message: CoordinatorMessage | Upkeep) -> bytes:
     """Encode a message from the coordinator."""
-    match message:
-        case LogStanding() | LogGrowth() | LogCosignature() | RenewalAsked() | RenewalAnswered():
-            outer = generated.CoordinatorMessage(upkeep=to_upkeep(message))
-        case Chunk():
-            return encode_chunk(message, _CHUNK_OF_COORDINATOR)
-        case Announcement():
-            outer = generated.CoordinatorMessage(
-                announcement=generated.Announcement(run=message.run, plan=message.plan)
-            )
-        case Offer():
-            outer = generated.CoordinatorMessage(
-                offer=generated.Offer(
-                    round=message.round,
-                    attempt=message.attempt,
-                    parameters_digest=message.parameters_digest,
-                    stage=message.stage,
-                    layers=message.layers,
-                    best_round=_from_round(message.best_round),
-                    saves=message.saves,
-                    oldest=message.oldest,
-                    returned_to=_from_round(message.returned_to),
-                )
-            )
-        case Bind():
-            outer = generated.CoordinatorMessage(
-                bind=generated.Bind(
-                    round=message.round,
-                    attempt=message.attempt,
-                    sites=message.sites,
-                    first_chunk=message.first_chunk,
-                    resample=message.resample,
-                )
-            )
-        case Finish():
-            outer = generated.CoordinatorMessage(
-                finish=generated.Finish(
-                    round=message.round,
-                    parameters_digest=message.parameters_digest,
-                    layers=message.layers,
-                    best_round=_from_round(message.best_round),
-                    returned_to=_from_round(message.returned_to),
-                    alternative=_from_round(message.alternative),
-                )
-            )
-        case Farewell():
-            outer = generated.CoordinatorMessage(
-                farewell=generated.Farewell(reason=message.reason, detail=message.detail)
-            )
-        case KeySessionOpen():
-            outer = generated.CoordinatorMessage(
-                key_session_open=generated.KeySessionOpen(key_session=message.key_session, sites=message.sites)
-            )
-        case KeySessionRoster():
-            adverts = [_advert(advert) for advert in message.adverts]
-            outer = generated.CoordinatorMessage(
-                key_session_roster=generated.KeySessionRoster(key_session=message.key_session, adverts=adverts)
-            )
-        case KeySessionSeal():
-            entries = [_acknowledgement(entry) for entry in message.acknowledgements]
-            outer = generated.CoordinatorMessage(
-                key_session_seal=generated.KeySessionSeal(key_session=message.key_session, acknowledgements=entries)
-            )
-        case _:
-            assert_never(message)
-    return outer.SerializeToString(deterministic=True)
+    if isinstance(message, Chunk):
+        return encode_chunk(message, _CHUNK_OF_COORDINATOR)
+    return _encoded(generated.CoordinatorMessage(**_content(message)))
 
 
 def decode_coordinator_message(raw: bytes | memoryview) -> CoordinatorMessage | Upkeep:
@@ -218,137 +117,159 @@ def decode_coordinator_message(raw: bytes | memoryview) -> CoordinatorMessage | 
     Raises:
         MalformedMessage: the bytes are none, or say what no coordinator of this version says.
     """
-    chunk = _quickly(raw, _CHUNK_OF_COORDINATOR)
-    if chunk is not None:
-        return chunk
-    outer = generated.CoordinatorMessage()
-    content = _parse(outer, raw)
-    match content:
-        case "chunk":
-            return _from_chunk(outer.chunk)
-        case "announcement":
-            return Announcement(outer.announcement.run, outer.announcement.plan)
-        case "offer":
-            offer = outer.offer
-            stage, best = _enumerated(Stage, offer.stage), _to_round(offer.best_round)
-            digest, layers, returned = offer.parameters_digest, offer.layers, _to_round(offer.returned_to)
-            return Offer(offer.round, offer.attempt, digest, stage, layers, best, offer.saves, offer.oldest, returned)
-        case "bind":
-            bind = outer.bind
-            return Bind(bind.round, bind.attempt, tuple(bind.sites), bind.first_chunk, bind.resample)
-        case "finish":
-            finish = outer.finish
-            best, returned = _to_round(finish.best_round), _to_round(finish.returned_to)
-            chosen = _to_round(finish.alternative)
-            return Finish(finish.round, finish.parameters_digest, finish.layers, best, returned, chosen)
-        case "farewell":
-            return Farewell(_enumerated(CoordinatorReason, outer.farewell.reason), outer.farewell.detail)
-        case "key_session_open":
-            return KeySessionOpen(outer.key_session_open.key_session, tuple(outer.key_session_open.sites))
-        case "key_session_roster":
-            roster = outer.key_session_roster
-            return KeySessionRoster(roster.key_session, tuple(_from_advert(advert) for advert in roster.adverts))
-        case "key_session_seal":
-            seal = outer.key_session_seal
-            return KeySessionSeal(
-                seal.key_session, tuple(_from_acknowledgement(entry) for entry in seal.acknowledgements)
-            )
-        case "upkeep":
-            return from_upkeep(outer.upkeep)
-        case _:
-            raise MalformedMessage("empty or unknown message")
+    chunk = _chunk(raw, _CHUNK_OF_COORDINATOR)
+    return chunk if chunk is not None else _inner(_parsed(generated.CoordinatorMessage(), raw), _OF_COORDINATOR)
 
 
 def encode_enrolment_request(message: EnrolmentRequest) -> bytes:
     """Encode a request for a certificate."""
-    return generated.EnrolmentRequest(
-        token=message.token,
-        signing_request=message.signing_request,
-        identity_key=message.identity_key,
-        signature=message.signature,
-    ).SerializeToString(deterministic=True)
+    return _encoded(generated.EnrolmentRequest(**_facts(message)))
 
 
 def decode_enrolment_request(raw: bytes) -> EnrolmentRequest:
     """Decode a request for a certificate. Raises MalformedMessage."""
-    outer = generated.EnrolmentRequest()
-    _parse(outer, raw, oneof=None)
-    return EnrolmentRequest(outer.token, outer.signing_request, outer.identity_key, outer.signature)
+    return _record(EnrolmentRequest, _parsed(generated.EnrolmentRequest(), raw))
 
 
 def encode_enrolment_reply(message: EnrolmentReply) -> bytes:
     """Encode the answer to an enrolment."""
-    return generated.EnrolmentReply(
-        chain=message.chain, fingerprint=message.fingerprint, refusal=message.refusal
-    ).SerializeToString(deterministic=True)
+    return _encoded(generated.EnrolmentReply(**_facts(message)))
 
 
 def decode_enrolment_reply(raw: bytes) -> EnrolmentReply:
     """Decode the answer to an enrolment. Raises MalformedMessage."""
-    outer = generated.EnrolmentReply()
-    _parse(outer, raw, oneof=None)
-    return EnrolmentReply(outer.chain, outer.fingerprint, outer.refusal)
+    return _record(EnrolmentReply, _parsed(generated.EnrolmentReply(), raw))
 
 
-_Outer = generated.SiteMessage | generated.CoordinatorMessage | generated.EnrolmentRequest | generated.EnrolmentReply
+def encode_renewal(message: RenewalAsked) -> bytes:
+    """Encode a request on the enrolment port."""
+    return _encoded(generated.RenewalRequest(**_facts(message)))
 
 
-def _parse(outer: _Outer, raw: bytes | memoryview, oneof: str | None = "content") -> str | None:
+def decode_renewal(raw: bytes) -> RenewalAsked:
+    """Decode a request on the enrolment port. Raises MalformedMessage."""
+    return _record(RenewalAsked, _parsed(generated.RenewalRequest(), raw))
+
+
+def encode_renewed(message: RenewalAnswered) -> bytes:
+    """Encode an answer on the enrolment port."""
+    return _encoded(generated.RenewalReply(**_facts(message)))
+
+
+def decode_renewed(raw: bytes) -> RenewalAnswered:
+    """Decode an answer on the enrolment port. Raises MalformedMessage."""
+    return _record(RenewalAnswered, _parsed(generated.RenewalReply(), raw))
+
+
+def _encoded(outer: Message) -> bytes:
+    return outer.SerializeToString(deterministic=True)
+
+
+def _content(message: SiteMessage | CoordinatorMessage | Upkeep) -> dict[str, Any]:  # Any: what protobuf takes
+    inner = {_NAMES[type(message)]: _facts(message)}
+    return {"upkeep": inner} if isinstance(message, Upkeep) else inner
+
+
+def _facts(record: object) -> dict[str, Any]:
+    """The fields of a record as its generated message has them."""
+    kind: Any = type(record)
+    facts = {name: _written(name, getattr(record, name)) for name, _ in _readers(kind)}
+    match record:
+        case LogCheckpoint(hash=text):
+            facts["hash"] = bytes.fromhex(text)
+        case LogGrowth(leaves=leaves):
+            facts["leaves"] = b"".join(leaves)
+        case LogCosignature():
+            facts |= facts.pop("given")
+    return facts
+
+
+def _written(name: str, value: Any) -> Any:
+    if name in _ROUNDS:
+        return 0 if value is None else 1 + value
+    if isinstance(value, tuple):
+        return [_written("", one) for one in value]
+    return _facts(value) if is_dataclass(value) else value
+
+
+def _parsed(outer: Outer, raw: bytes | memoryview) -> Outer:
     if len(raw) > LARGEST_MESSAGE_BYTES:
         raise MalformedMessage("message size")
     try:
         outer.ParseFromString(bytes(raw))
     except DecodeError as cause:
         raise MalformedMessage("not a message of this protocol") from cause
-    return outer.WhichOneof(oneof) if oneof else None
+    return outer
 
 
-def _quickly(raw: bytes | memoryview, field: int) -> Chunk | None:
+def _chunk(raw: bytes | memoryview, field: int) -> Chunk | None:
     if len(raw) > LARGEST_MESSAGE_BYTES:
         raise MalformedMessage("message size")
     return decode_chunk(raw, field)
 
 
-def _from_chunk(chunk: generated.Chunk) -> Chunk:
-    return Chunk(chunk.round, chunk.attempt, chunk.index, chunk.body)
+def _inner(outer: Any, kinds: Mapping[str, type[Record]]) -> Record | Upkeep:
+    name = outer.WhichOneof("content")
+    if name == "upkeep":
+        return _inner(outer.upkeep, _OF_UPKEEP)
+    if name not in kinds:
+        raise MalformedMessage("empty or unknown message")
+    try:
+        return _record(kinds[name], getattr(outer, name))
+    except CheckpointRefused as cause:
+        raise MalformedMessage(f"a checkpoint of a log: {cause}") from cause
 
 
-def _advert(message: KeyAdvert) -> generated.KeyAdvert:
-    return generated.KeyAdvert(
-        site=message.site,
-        key_session=message.key_session,
-        exchange_key=message.exchange_key,
-        nonce=message.nonce,
-        identity_key=message.identity_key,
-        signature=message.signature,
-    )
+def _record(kind: Callable[..., Record], message: Any) -> Record:
+    """The record of this kind that a generated message stands for."""
+    if kind is LogCosignature:
+        return kind(message.size, _record(Cosignature, message))
+    if kind is LogStanding and not message.HasField("checkpoint"):
+        return kind(message.key, None)
+    return kind(**{name: read(getattr(message, name)) for name, read in _readers(kind)})
 
 
-def _from_advert(advert: generated.KeyAdvert) -> KeyAdvert:
-    return KeyAdvert(
-        advert.site, advert.key_session, advert.exchange_key, advert.nonce, advert.identity_key, advert.signature
-    )
+@cache
+def _readers(kind: Any) -> tuple[tuple[str, Callable[[Any], Any]], ...]:
+    """The fields of a kind of record, each with what makes its value from that of the generated message."""
+    hints = get_type_hints(kind)
+    return tuple((field.name, _reader(kind, field.name, hints[field.name])) for field in fields(kind))
 
 
-def _acknowledgement(message: KeySessionAcknowledgement) -> generated.KeySessionAcknowledgement:
-    return generated.KeySessionAcknowledgement(
-        site=message.site, key_session=message.key_session, transcript=message.transcript, signature=message.signature
-    )
+def _reader(kind: Any, name: str, hint: Any) -> Callable[[Any], Any]:
+    if name in _ROUNDS:
+        return lambda number: number - 1 if number else None
+    if (kind, name) == (LogGrowth, "leaves"):
+        return _leaves
+    if (kind, name) == (LogCheckpoint, "hash"):
+        return bytes.hex
+    if LogCheckpoint in (hint, *get_args(hint)):
+        return _checkpoint
+    if isinstance(hint, type) and issubclass(hint, IntEnum):
+        return partial(_enumerated, hint)
+    if get_origin(hint) is tuple:
+        inner = get_args(hint)[0]
+        return partial(_records, inner) if is_dataclass(inner) else tuple
+    return lambda value: value
 
 
-def _from_acknowledgement(entry: generated.KeySessionAcknowledgement) -> KeySessionAcknowledgement:
-    return KeySessionAcknowledgement(entry.site, entry.key_session, entry.transcript, entry.signature)
+def _records(kind: Any, messages: Iterable[Any]) -> tuple[Any, ...]:
+    return tuple(_record(kind, message) for message in messages)
 
 
-def _from_round(round_number: int | None) -> int:
-    return 0 if round_number is None else 1 + round_number
+def _leaves(joined: bytes) -> tuple[bytes, ...]:
+    if len(joined) % _LEAF_BYTES:
+        raise MalformedMessage("leaf size")
+    return tuple(joined[place : place + _LEAF_BYTES] for place in range(0, len(joined), _LEAF_BYTES))
 
 
-def _to_round(number: int) -> int | None:
-    return number - 1 if number else None
+def _checkpoint(outer: generated.LogCheckpoint) -> LogCheckpoint:
+    if not all(text.isascii() and text.isprintable() for text in (outer.owner, outer.time)):
+        raise MalformedMessage("a checkpoint of a log")
+    return _record(LogCheckpoint, outer)
 
 
-def _enumerated(kind: type[Named], value: int) -> Named:
+def _enumerated(kind: type[IntEnum], value: int) -> IntEnum:
     try:
         return kind(value)
     except ValueError as cause:

@@ -37,7 +37,7 @@ _NO_RECORD: Final = "this is no record, or a torn one"
 
 @dataclass(frozen=True)
 class LogPosition:
-    """Where a chain stands: the number of the next record and the hash of the last one."""
+    """The position of a chain: the number of the next record and the hash of the last one."""
 
     sequence: int = 0
     hash: str = GENESIS

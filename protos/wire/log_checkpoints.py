@@ -36,7 +36,7 @@ def owner_of_site(site: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class LogCheckpoint:
-    """Where a log stands, signed by its owner.
+    """The position of a log, signed by its owner.
 
     Attributes:
         owner: `coordinator`, or `site/` and a site's name.
@@ -80,7 +80,7 @@ class Cosignature:
 
     Attributes:
         witness: `coordinator`, or `site/` and a site's name.
-        time: when it was signed, as the witness's clock tells.
+        time: when it was signed, by the witness's clock.
         key: the witness's identity key, 32 bytes.
         signature: 64 bytes.
     """

@@ -36,7 +36,7 @@ MOST_CHUNKS_AT_ONCE: Final = 16
 
 
 class Stage(IntEnum):
-    """What a round is for."""
+    """The purpose of a round."""
 
     TRAINING = 0  # updates of the federated parameters travel
     PROBE = 1  # one local key session is measured and undone; only the measurements travel
@@ -96,7 +96,7 @@ class Hello:
     """The first message of a stream.
 
     Attributes:
-        upkeep: the version of messages beside the rounds (upkeep_messages.py), 0 for none.
+        upkeep: the version of messages outside the rounds (upkeep_messages.py), 0 for none.
         away_from: when the window begins in which this site may be away, seconds since 1970; 0 for none.
         away_until: when it ends.
     """
@@ -138,11 +138,11 @@ class Saved:
 
 @dataclass(frozen=True, slots=True)
 class Join:
-    """The site agrees to a plan and to what it will send, and says what it can go on from.
+    """The site agrees to a plan and to what it will send, and reports from which state it can continue.
 
     Attributes:
         key_session: the one whose masking keys it holds, 0 for none.
-        next_round: the round that the training in its memory goes on with; None where that was lost.
+        next_round: the round that the training in its memory goes on with; None if that was lost.
         saved: the states on its disk, in order of their rounds.
     """
 
@@ -172,7 +172,7 @@ class Offer:
         stage: what the round is for.
         layers: which of the manifest's layers take part, one bit each; empty for all.
         best_round: the round whose received model had the lowest validation loss over all sites so far,
-            None where no round was measured.
+            None if no round was measured.
         saves: every contributor saves its state after training, before anything of the round leaves it.
         oldest: the oldest round to which this run may still go back; a site forgets what was before.
         returned_to: the earlier round that was trained from these same parameters, where the sites refused what came
@@ -233,7 +233,7 @@ class Bind:
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """Part of a vector; `body` is checked against the layout by whoever knows it."""
+    """Part of a vector; `body` is checked against the layout by its reader."""
 
     round: int
     attempt: int

@@ -21,7 +21,7 @@ DOWN_CHUNK_PARAMETERS: Final = 1 << 17  # 512 KiB: measured best between 256 KiB
 
 def parameters_digest(vector: npt.NDArray[np.float32]) -> bytes:
     """Return the BLAKE3 digest (32 bytes) of a vector, float32 of shape (parameters,)."""
-    return bytes(blake3(vector.view(np.uint8).data).digest())
+    return bytes(blake3(vector.view(np.uint8).data, max_threads=blake3.AUTO).digest())
 
 
 def arrays_digest(subject: str, arrays: Mapping[str, npt.NDArray[Any]]) -> bytes:

@@ -1,6 +1,6 @@
-"""Messages beside the rounds: checkpoints of audit logs, renewals of certificates, and enrolment on its own port.
+"""Messages outside the rounds: checkpoints of audit logs, renewals of certificates, and enrolment on its own port.
 
-A peer of an earlier version knows nothing of upkeep on its stream: each side sends it only after the other has
+A peer of an earlier version does not support upkeep on its stream: each side sends it only after the other has
 shown that it does (`Hello.upkeep`, and for a site the coordinator's first LogStanding).
 """
 
@@ -73,7 +73,7 @@ class RenewalAsked:
 
 @dataclass(frozen=True, slots=True)
 class RenewalAnswered:
-    """The next chain (PEM), or one line that says why there is none.
+    """The next chain (PEM), or one line that shows why there is none.
 
     `roots` are the federation's root certificates (PEM): beside the present one, while the authority changes, the next.
     """

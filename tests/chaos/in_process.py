@@ -22,15 +22,14 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
-import site_agent.trainer.run_report
-import site_agent.trainer.worker
+from audit.own_log import AuditLog
 from coordinator.rounds.engine import Engine
 from protos.plan.gain_sums import GainSums
 from protos.plan.plan import Plan
 from protos.wire.messages import SiteMessage
 from site_agent.agent.connection import Connection
+from site_agent.desk import around_rounds
 from site_agent.gate.loop import SiteGate
-from site_agent.gate.site_log import AuditLog
 from site_agent.hospital import Hospital
 from site_agent.trainer.data.dataset import Dataset, Examples
 from site_agent.trainer.site_network import Seeds
@@ -97,7 +96,7 @@ class LiveTrainer:
     """The worker of a site behind its trainer socket; when it has died, whoever asks learns that it is gone."""
 
     def __init__(self, hospital: Hospital) -> None:
-        self._worker: Worker | None = Worker(hospital, cast(TrainerEnd, _NoTrainerSocket()))
+        self._worker: Worker | None = Worker(hospital, cast(TrainerEnd, _NoTrainerSocket()), around_rounds)
 
     async def ask(self, message: TrainerMessage, largest_payload: int = 0) -> TrainerMessage:
         """What the worker answers."""
@@ -329,14 +328,14 @@ class Results:
             fitted = SimpleNamespace(contract=SimpleNamespace(target=SimpleNamespace(answers=None)))
             return Study(plan, rows_at(hospital.site), seeds=seeds, resample_budget=budget), fitted
 
-        def report(hospital: Hospital, study: Study, preprocessing: Any, run: str) -> Any:
+        def report(hospital: Hospital, study: Study, preprocessing: Any, run: str) -> GainSums:
             outcome = study.conclude()
             self.of[hospital.site] = bits_of(outcome)
             metric = int(hashlib.sha256(self.of[hospital.site].encode()).hexdigest()[:4], 16)  # of 2 ** 16
-            return SimpleNamespace(gain=GainSums(1, metric, metric * metric >> 16, metric % 2))
+            return GainSums(1, metric, metric * metric >> 16, metric % 2)
 
-        patch.setattr(site_agent.trainer.worker, "begin_study", begin)
-        patch.setattr(site_agent.trainer.run_report, "make_report", report)
+        patch.setattr(around_rounds, "begin_study", begin)
+        patch.setattr(around_rounds, "make_report", report)
 
 
 def bits_of(outcome: Outcome) -> str:

@@ -14,7 +14,7 @@ import sys
 
 import torch  # noqa: F401 — loaded for the forks
 
-import site_agent.trainer.run_report
+import site_agent.desk.results.run_report
 import site_agent.trainer.study
 import site_agent.trainer.worker  # noqa: F401
 from site_agent.trainer.__main__ import main

@@ -16,14 +16,13 @@ import structlog
 import yaml
 
 import coordinator.rounds.engine
+from audit.own_log import AuditLog
 from coordinator.rounds.course import Course
 from coordinator.storage.journal import Journal
 from coordinator.storage.snapshots import Snapshot, read_snapshot, rounds_in, write_snapshot
 from deploy.quickstart.ports import free_port
-from host.durable import MODELS_RESERVE_BYTES, RECORDS_RESERVE_BYTES, append_synced
+from host.durable import MODELS_RESERVE_BYTES, RECORDS_RESERVE_BYTES, append_synced, keep_record
 from protos.errors import OperatorError
-from site_agent.gate.site_log import AuditLog
-from site_agent.gate.site_masking import _write_synced
 from site_agent.trainer.trainer_files import write_whole
 from tests.chaos import in_process
 from tests.chaos.disks import files_at_most, fill, read_only, small_disk
@@ -108,7 +107,7 @@ def audit_log(folder: Path) -> Writer:
 def ledger(folder: Path) -> Writer:
     """The record of what was masked, started from nothing."""
     path = folder / "masking" / "run.json"
-    return Writer(lambda: _explained(lambda: _write_synced(path, os.urandom(20_000))), path.read_bytes, 0)
+    return Writer(lambda: _explained(lambda: keep_record(path, os.urandom(20_000))), path.read_bytes, 0)
 
 
 def ledger_line(folder: Path) -> Writer:

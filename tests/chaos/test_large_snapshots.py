@@ -1,4 +1,4 @@
-"""Snapshots of large models, which a thread writes beside the rounds: killed in and between them, and their memory."""
+"""Snapshots of large models, which a thread writes while rounds continue: killed in and between them; their memory."""
 
 from __future__ import annotations
 

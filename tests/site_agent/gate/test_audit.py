@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
+from audit.own_log import AuditError, AuditLog
 from audit.reading.log_commands import Desk
 from audit.reading.log_verification import KnownKeys
 from protos.errors import ConfigurationError
 from protos.wire.log_chain import LogPosition, append
-from site_agent.gate.site_log import AuditError, AuditLog
 
 RECORDS = 6
 
