@@ -175,7 +175,7 @@ def _reason(cause: OSError) -> str:
 
 
 def _connected(target: Target, proxy: Proxy | None, patience: float) -> socket.socket:
-    """A connection, through the proxy where there is one."""
+    """A connection, through the proxy if there is one."""
     place = (target.host, target.port) if proxy is None else (proxy.host, proxy.port)
     try:
         connection = socket.create_connection(place, patience)
@@ -183,7 +183,9 @@ def _connected(target: Target, proxy: Proxy | None, patience: float) -> socket.s
         if proxy is None:
             raise _Unreachable(_closed(target, [(target.host, _reason(cause))])) from cause
         says = f"The proxy {proxy.host}:{proxy.port} does not answer: {_reason(cause)}."
-        raise _Unreachable(failure("D408", says, "Correct https_proxy, or ask who runs the proxy.")) from cause
+        raise _Unreachable(
+            failure("D408", says, "Correct https_proxy, or ask the administrator of the proxy.")
+        ) from cause
     if proxy is not None:
         try:
             _ask_for_tunnel(connection, target, proxy)
@@ -207,7 +209,7 @@ def _ask_for_tunnel(connection: socket.socket, target: Target, proxy: Proxy) -> 
     if len(words) < 2 or not words[1].startswith(b"2"):
         status = words[1].decode("ascii", "replace")[:3] if len(words) > 1 else "no answer"
         says = f"The proxy {proxy.host}:{proxy.port} does not connect to {target}: {status}."
-        remedy = f"Ask who runs the proxy to allow CONNECT to {target}, or add {target.host} to no_proxy."
+        remedy = f"Ask the administrator of the proxy to allow CONNECT to {target}, or add {target.host} to no_proxy."
         raise _Unreachable(failure("D408", says, remedy))
 
 

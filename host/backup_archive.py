@@ -52,7 +52,7 @@ class Entry:
 
 @dataclass(frozen=True, kw_only=True)
 class Catalogue:
-    """What a backup says of itself: whose it is, when it was made (UTC), and every file by its path in it."""
+    """The description inside a backup: its owner, its time (UTC), and every file by its path."""
 
     program: str
     name: str
@@ -106,7 +106,7 @@ def write_backup(
 def _new_file(path: Path) -> Iterator[BinaryIO]:
     """A file, mode 0600, that gets its name when the block has ended well; nothing of it is left where it has not.
 
-    Nobody else may have taken that name by then; this works also where a disk knows no links.
+    Nobody else may have taken that name by then; this works also if a disk supports no links.
 
     Raises:
         ConfigurationError: root would follow another user's link (`opened_folder`).

@@ -26,7 +26,7 @@ def free_bytes(place: Path) -> int:
 
 
 def is_clock_synchronised() -> bool | None:
-    """Return whether a time server keeps the clock, as the kernel reports it; None if it does not report."""
+    """Return whether a time server keeps the clock, as the kernel reports it, or None if it does not report."""
     buffer = ctypes.create_string_buffer(512)  # larger than struct timex everywhere; zeros ask and change nothing
     try:
         state = ctypes.CDLL(None, use_errno=True).adjtimex(buffer)
@@ -36,7 +36,7 @@ def is_clock_synchronised() -> bool | None:
 
 
 def enforces_address_rules() -> bool | None:
-    """Return whether the kernel accepts programs that enforce IPAddressDeny= of systemd; None if not root."""
+    """Return whether the kernel accepts programs that enforce IPAddressDeny= of systemd, or None if not root."""
     number = _BPF_CALLS.get(os.uname().machine)
     if os.geteuid() != 0 or number is None:
         return None

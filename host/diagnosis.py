@@ -128,9 +128,10 @@ AILMENTS: Final = (
     ),
     Entry(
         "D423",
-        "graphics processor",
-        "This version trains on the processor (CPU), not on a graphics processor (GPU).",
-        "Nothing.",
+        "device",
+        "The device that trains networks: the processor (CPU), or a graphics card (GPU) with `device: cuda`.",
+        "With `device: cuda`, install a PyTorch build for the card and open the card to the service. Or set "
+        "`device: cpu`.",
     ),
 )
 _SUBJECTS: Final = {entry.identifier: entry.name for entry in AILMENTS}
@@ -142,7 +143,7 @@ WIDEST_CLOCK_DIFFERENCE_SECONDS: Final = 60.0
 
 
 class Severity(IntEnum):
-    """How much a finding matters."""
+    """The severity of a finding."""
 
     FINE = 0
     WARNING = 1
@@ -157,7 +158,7 @@ class Finding:
         identifier: of AILMENTS.
         severity: how much it matters.
         says: what was seen, a sentence.
-        remedy: what to do, empty where all is well.
+        remedy: what to do, empty if all is well.
     """
 
     identifier: str
@@ -243,7 +244,7 @@ def judge_validity(
 
 def judge_clock(is_synchronised: bool | None, seconds_apart: float | None = None) -> Finding:
     """Judge this computer's clock: whether a time server keeps it, and how far it is from the coordinator's."""
-    remedy = "Run `timedatectl set-ntp true`, or ask who runs the network's time server."
+    remedy = "Run `timedatectl set-ntp true`, or ask the administrator of the time server."
     if seconds_apart is not None and abs(seconds_apart) > WIDEST_CLOCK_DIFFERENCE_SECONDS:
         return failure("D406", f"This computer's clock differs: it is {clocks_apart(seconds_apart)}.", remedy)
     if seconds_apart is not None:

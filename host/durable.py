@@ -20,7 +20,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path, PurePath
 from typing import Final
 
-from protos.errors import ConfigurationError
+from protos.errors import ConfigurationError, OperatorError, UnavailableError
 
 _FOLDER: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _DESCRIPTORS: Final = ("/", "proc", "self", "fd")
@@ -62,8 +62,8 @@ def replace_file(path: Path, content: bytes, *, mode: int = 0o600) -> None:
         replace_in(folder, path.name, content, partial=f".{path.name}.{secrets.token_hex(8)}.partial", mode=mode)
 
 
-def replace_in(folder: int, name: str, content: bytes, *, partial: str, mode: int) -> None:
-    """Like `replace_file`, in an open folder, in which no partial file exists.
+def replace_in(folder: int, name: str, content: bytes, *, partial: str, mode: int, is_new: bool = False) -> None:
+    """Like `replace_file`, in an open folder, in which no partial file exists. With `is_new` no file has the name yet.
 
     Raises:
         OSError: the disk does not take it; the old file is unchanged.
@@ -76,7 +76,8 @@ def replace_in(folder: int, name: str, content: bytes, *, partial: str, mode: in
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
-        os.replace(partial, name, src_dir_fd=folder, dst_dir_fd=folder)
+        put = os.link if is_new else os.replace  # a link fails where the name is taken; a rename would not
+        put(partial, name, src_dir_fd=folder, dst_dir_fd=folder)
     finally:
         with suppress(FileNotFoundError):
             os.unlink(partial, dir_fd=folder)
@@ -216,6 +217,37 @@ def _anothers_link(folder: Path, step: str) -> ConfigurationError:
 
 RECORDS_RESERVE_BYTES: Final = 1 << 20  # kept free by journal, audit log and ledger
 MODELS_RESERVE_BYTES: Final = 8 << 20  # kept free by snapshots, saved states and models
+
+
+@contextmanager
+def on_disk(*, what: str, consequence: str, kind: type[OperatorError] = UnavailableError) -> Iterator[None]:
+    """Turn a failure of the state directory's disk inside the block into an error with three sentences.
+
+    Args:
+        what: what could not be done, without the reason.
+        consequence: what that means for the data.
+        kind: of the error.
+    """
+    try:
+        yield
+    except OSError as cause:
+        raise kind(
+            what=f"{what}: {cause.strerror}.",
+            consequence=consequence,
+            remedy="Free space on the disk of the state directory, or correct its permissions, and start again.",
+        ) from cause
+
+
+def keep_record(path: Path, content: bytes) -> None:
+    """Create or replace a small record, with its folder, as long as the reserve of the records stays free.
+
+    Raises:
+        ConfigurationError: as `opened_folder`.
+        OSError: the disk does not take it; the old file is unchanged.
+    """
+    make_folder(path.parent)
+    require_room(path.parent, len(content), RECORDS_RESERVE_BYTES)
+    replace_file(path, content)
 
 
 def require_room(folder: Path, wanted_bytes: int, reserve_bytes: int) -> None:

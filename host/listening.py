@@ -16,7 +16,7 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 
 
 def listen_option(port: int, *, has_socket: bool = True) -> Callable[[Command], Command]:
-    """The option with which a command that serves a page receives its address; `has_socket`: or a Unix socket."""
+    """The option for the address of a page. With `has_socket` it may be a Unix socket."""
     return click.option(
         "--listen",
         default=f"127.0.0.1:{port}",

@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from typing import Final, TypeAlias
 
+from host.http_answers import Page, answer, is_asked_here, text
+
 REFRESH_SECONDS: Final = 2
+_HTML: Final = "text/html; charset=utf-8"
 Points: TypeAlias = Sequence[tuple[int, float]]  # round and value
 _MOST_DOTS: Final = 40
 _STYLE: Final = """
@@ -80,6 +83,27 @@ class Frame:
     right: float = 12.0
 
 
+async def live_answer(request: bytes, title: str, main: Callable[[], Awaitable[str]]) -> bytes:
+    """Return the whole response to a request: the page, its live part at /main, and /health.
+
+    Args:
+        request: what arrived. If it names another host, it gets no page (see is_asked_here).
+        title: plain text.
+        main: return the live part, as HTML that is escaped already. It is called only if it is shown.
+    """
+    if not is_asked_here(request):
+        return answer(b"", {})
+    live = await main() if request.split(b" ", 2)[1:2] in ([b"/"], [b"/main"]) else ""
+    return answer(
+        request,
+        {
+            "/": lambda: Page(200, _HTML, document(title, live)),
+            "/main": lambda: Page(200, _HTML, live.encode()),
+            "/health": lambda: text(200, "The page is served."),
+        },
+    )
+
+
 def document(title: str, main: str) -> bytes:
     """Return the whole page around its main part, as HTML.
 
@@ -127,7 +151,7 @@ def curves(lines: Mapping[str, Points], *, what: str, lowest_is_best: bool, fram
         frame: the size.
 
     Returns:
-        markup; empty where nothing can be drawn.
+        markup; empty if nothing can be drawn.
     """
     drawn = [(name, points) for name, points in lines.items() if points]
     if not drawn:

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import asyncio
 import errno
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager, suppress
+import os
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
@@ -132,3 +133,19 @@ async def serve_locally(
         return await asyncio.start_unix_server(answered, place, limit=LONGEST_REQUEST_BYTES)
     host, _, port = address.rpartition(":")
     return await asyncio.start_server(answered, host.strip("[]"), int(port), limit=LONGEST_REQUEST_BYTES)
+
+
+@contextmanager
+def short_path(path: Path) -> Iterator[Path]:
+    """Yield a short path to the same place. It is valid inside the block. A socket bound there remains.
+
+    Linux takes at most 107 characters as a socket's address.
+
+    Raises:
+        OSError: there is no such folder, or this user may not enter it.
+    """
+    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        yield Path(f"/proc/self/fd/{folder}") / path.name
+    finally:
+        os.close(folder)

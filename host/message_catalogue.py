@@ -232,7 +232,7 @@ ERRORS: Final = (
     Entry(
         "E029",
         "agent gone",
-        "The site agent's process ended. Nothing is lost. The round continues when the process is back.",
+        "The site agent's process ended. Nothing is lost. The round continues when the process runs again.",
         "Run `systemctl status site-agent`. At a terminal the process restarts by itself.",
     ),
     Entry(

@@ -80,10 +80,10 @@ def restore(
     except OSError as cause:
         raise UnavailableError(
             what=f"The backup cannot be restored: {cause.strerror}.",
-            consequence=f"The earlier state is unchanged, or it is next to it with {stamp} in its name. Nothing was "
-            "started.",
-            remedy="Free space on the disk or correct the permissions, remove the files that end in that time, and "
-            "try again.",
+            consequence="Nothing was started. The earlier state is unchanged, or in a folder whose name ends with "
+            f".before-restore-{stamp}.",
+            remedy="Free space on the disk or correct the permissions. Remove only the folders whose name ends with "
+            f".restoring-{stamp}. Then try again.",
         ) from cause
     return before
 

@@ -31,7 +31,7 @@ _OTHER: Final = "Ask the researcher for a plan and a file that match."
 
 
 def starting_values(folder: Path, plan: Plan) -> Starts:
-    """Return the values of a plan's starting file by the name of their tensor; none for a plan without such a file.
+    """Return the values of a plan's starting file by the name of their tensor. A plan without the file has none.
 
     Args:
         folder: with files that are called SHA256.safetensors.

@@ -1,7 +1,7 @@
 """The version of a state directory's layout: where it is written, and how an older state is converted.
 
-A small file, `state-format`, says whose state it is and its number. A state without the file is from before it was
-written: number 0. Steps lead from each number to the next; a number that this program does not know is refused,
+A small file, `state-format`, shows whose state it is and its number. A state without the file is from before it was
+written: number 0. Steps lead from each number to the next; a number that this program does not support is refused,
 because an older program would take newer files for damaged ones and set them aside.
 """
 
@@ -12,8 +12,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from host.durable import replace_file
-from protos.errors import ConfigurationError, UnavailableError
+from host.durable import on_disk, replace_file
+from protos.errors import ConfigurationError
 
 FILE: Final = "state-format"
 STATE_FORMAT: Final = 2
@@ -80,14 +80,10 @@ def check_number(number: object, place: str) -> None:
 
 def _write(state: Path, program: str) -> None:
     content = json.dumps({"program": program, "format": STATE_FORMAT}) + "\n"
-    try:
+    with on_disk(
+        what="The state directory cannot be written", consequence="The program did not start. The state is unchanged."
+    ):
         replace_file(state / FILE, content.encode())
-    except OSError as cause:
-        raise UnavailableError(
-            what=f"The state directory cannot be written: {cause.strerror}.",
-            consequence="The program did not start. The state is unchanged.",
-            remedy="Free space on its disk, or correct its permissions, and start again.",
-        ) from cause
 
 
 def _refused(what: str, remedy: str) -> ConfigurationError:

@@ -29,7 +29,7 @@ class RunningSum:
         self._layout = layout
         self._words = [np.zeros(layout.words_in(index), np.int64) for index in range(layout.chunks)]
         self._updates = self._memory[: layout.parameters]
-        self._updates.fill(0)
+        self._has_begun = [False] * layout.chunks  # what earlier attempts left there is replaced by the first chunk
         self._arrived = dict.fromkeys(sites, 0)
 
     def awaits(self, site: str) -> bool:
@@ -52,13 +52,17 @@ class RunningSum:
             raise MalformedMessage("a chunk of the wrong size")
         words, updates = self._words[index], self._updates[self._layout.updates_slice(index)]
         np.add(words, self._layout.words(body, index), out=words)  # wraps on purpose: modulo 2**64
-        np.add(updates, self._layout.updates(body, index), out=updates)  # and modulo 2**32
+        arrived = self._layout.updates(body, index)
+        if self._has_begun[index]:
+            np.add(updates, arrived, out=updates)  # and modulo 2**32
+        else:
+            updates[...], self._has_begun[index] = arrived, True
         self._arrived[site] = index + 1
         return index + 1 == self._layout.chunks
 
     @property
     def sites(self) -> int:
-        """How many contributors there are."""
+        """The number of contributors."""
         return len(self._arrived)
 
     @property
@@ -73,10 +77,10 @@ class RunningSum:
 
     @property
     def updates(self) -> Integers32:
-        """The sum of the encoded updates: int32 of shape (the layout's parameters,)."""
+        """The sum of the encoded updates: int32 of shape (the layout's parameters,). Read it when it is complete."""
         return self._updates
 
     @property
     def scalars(self) -> tuple[int, ...]:
         """The sums of the scalars, in the order of the vector."""
-        return tuple(int(word) for word in self._words[-1][1:])
+        return tuple(self._words[-1][1:].tolist())

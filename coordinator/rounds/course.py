@@ -46,7 +46,7 @@ class Rollback:
     Attributes:
         round: the round that closed.
         returned_to: the round whose parameters the next one begins with again.
-        refusals: how many sites refused, at most as many as had to; 0 where the sum itself was out of range.
+        refusals: how many sites refused, at most as many as had to; 0 if the sum itself was out of range.
     """
 
     round: int
@@ -56,7 +56,7 @@ class Rollback:
 
 @dataclass(frozen=True, kw_only=True)
 class Course:
-    """What has been decided so far; JSON can hold all of it.
+    """The decisions of a run so far. All of them can be written as JSON.
 
     Attributes:
         chosen: for each of the manifest's layers, whether PLayer-FL federates it; empty before its probe
@@ -85,7 +85,7 @@ class Course:
 
     @property
     def best_round(self) -> int | None:
-        """The round whose received model had the lowest validation loss, as encoded in an offer."""
+        """The round in which the received model had the lowest validation loss."""
         return None if self.best is None else self.best[0]
 
     def returned_to(self, *closed: int) -> int | None:

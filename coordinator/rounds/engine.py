@@ -89,7 +89,7 @@ class Engine:
         starts: Callable[[Plan], Starts] = lambda _: {},
     ) -> None:
         """`identity_of` gives a site's registered identity fingerprint, `clock` monotonic seconds, `now` aware UTC
-        times; `aside` writes large snapshots beside the rounds, `audit` records decisions before they take effect;
+        times; `aside` writes large snapshots while rounds continue, `audit` records decisions before they take effect;
         `revoked` returns the sites that are revoked in the register, `starts` the values of a plan's starting file."""
         self._waiting, self._state, self._identity_of = list(plans), state, identity_of
         self._plans, self._sweeps = list(self._waiting), list[dict[str, Any]]()

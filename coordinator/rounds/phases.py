@@ -1,6 +1,6 @@
 """The types of a run: its phases, its events and its effects.
 
-All are frozen records; coordinator/rounds/round.py says how one follows from the other. Times are seconds of
+All are frozen records; coordinator/rounds/round.py shows how one follows from the other. Times are seconds of
 the caller's monotonic clock.
 """
 
@@ -77,7 +77,7 @@ class Attempt:
     the attempts at this round whose sums did not add up. `was_bound`: contributors were named at some
     attempt, so that some may have sent. `resample`: the attempt whose number seeds new batches and dropout at all
     sites, because the round continues without a named site; 0 for the usual draw. `withdrawn`: bound sites
-    that persons have taken out, their own or the office; the others wait for them, or go on at once, as the plan says.
+    that persons have taken out, their own or the office; the others wait for them, or go on at once, as the plan sets.
     `late`: a site once for each attempt that was void for it since it last gave what it owed.
     """
 

@@ -84,7 +84,7 @@ def roll_back(plan: Plan, accepted: Accepted, course: Course, round_number: int,
         course: before the round closed.
         round_number: of the round that closed.
         sums: of the round, dropped.
-        refusals: how many sites refused; 0 where the sum itself was out of range.
+        refusals: how many sites refused; 0 if the sum itself was out of range.
     """
     here = Rollback(round=round_number, returned_to=accepted.round, refusals=refusals)
     after = replace(accepted.course, rollbacks=(*course.rollbacks, here))

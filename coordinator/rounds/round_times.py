@@ -41,7 +41,7 @@ class RoundTimes:
 
     @property
     def under_way(self) -> float:
-        """How long the run has worked on this attempt; 0 after an interruption and between rounds."""
+        """The seconds since this attempt began; 0 after an interruption and between rounds."""
         return 0.0 if self._began is None else self._clock() - self._began
 
     def offered(self, number: int, attempt: int) -> None:

@@ -27,7 +27,7 @@ from protos.numbers.fixed_point import FixedPoint
 from protos.numbers.round_sums import Sums
 from protos.plan.architecture import TensorSpec
 from protos.plan.exchange import Exchange, Exchanges, spans, stage_at
-from protos.plan.manifest import ROWS, Manifest, Scalar, manifest_of
+from protos.plan.manifest import ROWS, Manifest, manifest_of
 from protos.plan.methods import method_names
 from protos.plan.patient_privacy import price_in_words
 from protos.plan.plan import Plan
@@ -95,22 +95,24 @@ class Run:
     @property
     def is_consistent(self) -> bool:
         """Whether every check is correct and every number is possible for this number of honest sites."""
-        sums = self.running_sum
         assert self._offered is not None
-        bounds = zip(sums.scalars, self._offered.exchange.scalars, strict=True)
+        exchange, sites = self._offered.exchange, self.running_sum.sites
+        sums = self._sums(exchange)
+        limits = zip(sums.scalars.values(), *exchange.scalar_limits, strict=True)
         return (
-            sums.is_consistent
-            and all(self._least(scalar) <= total <= sums.sites * scalar.bound for total, scalar in bounds)
-            and is_possible(self._sums(self._offered.exchange))
+            self.running_sum.is_consistent
+            and all(sites * lowest <= total <= sites * largest for total, lowest, largest in limits)
+            and self._fewest_rows <= sums.scalars.get(ROWS, self._fewest_rows)
+            and is_possible(sums)
             # Where sites may refuse, the run is rolled back for such a sum.
-            and (self.plan.acceptance is not None or self._is_in_range(self._sums(self._offered.exchange)))
+            and (self.plan.acceptance is not None or self._is_in_range(sums))
         )
 
-    def _least(self, scalar: Scalar) -> int:
-        """The least sum of a scalar: of rows, the plan's fewest of each site that trains."""
-        if scalar.name != ROWS or not isinstance(self.plan.weighting, RowWeights):
-            return self.running_sum.sites * scalar.lowest
-        return self._training_contributors * self.plan.weighting.fewest_rows
+    @property
+    def _fewest_rows(self) -> int:
+        """The least sum of rows: the plan's fewest of each site that trains."""
+        weighting = self.plan.weighting
+        return self._training_contributors * weighting.fewest_rows if isinstance(weighting, RowWeights) else 0
 
     def _is_in_range(self, sums: Sums) -> bool:
         """Whether no number is larger than the clipping range times the sum of the weights allows."""
@@ -161,7 +163,7 @@ class Run:
         """Apply the server rule to the complete and consistent sum, and make the next decisions.
 
         Where too few sites accept what this round was trained from, the sum is dropped and the run returns to what they
-        accepted last. `resample` says which draw of the step the sum is of.
+        accepted last. `resample` shows which draw of the step the sum is of.
         """
         exchange = self.offered(round_number).exchange
         sums = self._sums(exchange)
@@ -243,13 +245,12 @@ class Run:
         }
 
     def _sums(self, exchange: Exchange) -> Sums:
-        names = (scalar.name for scalar in exchange.scalars)
         found = self.running_sum
         return Sums(
             exchange=exchange,
             contributors=self._training_contributors,
             updates=found.updates,
-            scalars=dict(zip(names, found.scalars, strict=True)),
+            scalars=dict(zip(exchange.scalar_names, found.scalars, strict=True)),
         )
 
     def _sent(self, tensors: tuple[TensorSpec, ...], *, has_controls: bool) -> Float32:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
+import re
 import shutil
 import stat
 import tarfile
@@ -215,6 +216,31 @@ def test_a_name_that_is_taken_meanwhile_is_left_alone(tmp_path: Path, monkeypatc
 
     assert taken.read_bytes() == b"another"
     assert sorted(place.name for place in tmp_path.iterdir()) == ["state", "taken.backup"]
+
+
+def test_a_failed_restore_does_not_advise_to_remove_the_earlier_state(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If the second rename fails, the remedy names the unfinished folder alone, and a second try succeeds."""
+    state, file = a_state(tmp_path / "state"), tmp_path / "one.backup"
+    written(state, file)
+    before, rename = contents(state), os.rename
+
+    def fail(source: str, target: str, **places: int) -> None:
+        if target == "state":
+            raise OSError(errno.EIO, "Input/output error")
+        rename(source, target, **places)
+
+    with monkeypatch.context() as broken:
+        broken.setattr(os, "rename", fail)
+        with pytest.raises(UnavailableError) as failed:
+            brought_back(file, state)
+    (named,) = re.findall(r"whose name ends with (\.[\w-]+)\.", failed.value.remedy)
+    shutil.rmtree(tmp_path / f"state{named}")
+    brought_back(file, state)
+
+    assert contents(tmp_path / "state.before-restore-now") == before
+    assert contents(state) == before
 
 
 @pytest.mark.parametrize("is_made", [False, True])

@@ -15,7 +15,9 @@ from host.starting_files import starting_values
 from protos.errors import ConfigurationError
 from protos.plan.plan import Plan
 from tests.host.starting import random_values, write_starting_file
+from tests.protos.examples import plan_with as plan_with_keys
 from tests.protos.privacy.private_plans import private_network_plan
+from tests.protos.test_plan import COMPANIONS, OTHER_VALUES
 from tests.rehearsal.study import made_up_identities, plan_with
 
 SHAPES = {"first": (3,), "second": (7,)}
@@ -108,3 +110,13 @@ def test_no_file_starts_a_network_whose_noise_or_first_values_depend_on_it() -> 
     private = json.loads(private_network_plan().canonical)
     with pytest.raises(ValueError, match="start from the seed, so leave out starting_file"):
         Plan.model_validate_json(json.dumps(private | {"starting_file": file}))
+
+
+@pytest.mark.parametrize("key", ["statistics", "privacy"])
+def test_a_plan_that_trains_no_network_starts_from_no_file(key: str) -> None:
+    """So the policy's key starting_file has nothing to refuse there, also at a site that only receives."""
+    changes: dict[str, Any] = {"statistics": OTHER_VALUES["statistics"]} if key == "statistics" else {}
+    plan = plan_with_keys(**(COMPANIONS[key] | changes))
+
+    with pytest.raises(ValueError, match="this plan trains none, so leave it out"):
+        Plan.model_validate_json(json.dumps(json.loads(plan.canonical) | {"starting_file": {"sha256": "0" * 64}}))

@@ -1,0 +1,79 @@
+"""Memory for whole models: used again when nobody has a view of it, and never before."""
+
+import mmap
+import random
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from host import heap
+from host.heap import return_memory, take_memory
+
+LARGE = 4 << 20
+
+
+def place(view: memoryview) -> int:
+    """Where a view begins in memory."""
+    array: npt.NDArray[np.uint8] = np.frombuffer(view, np.uint8)
+    return array.ctypes.data
+
+
+@pytest.mark.parametrize("count", [0, 1, LARGE - 1, LARGE, LARGE + 1, 5 * LARGE + 12])
+def test_memory_has_the_number_of_bytes_and_can_be_written(count: int) -> None:
+    """Small or large, it holds what was written to it."""
+    view = take_memory(count)
+    assert len(view) == view.nbytes == count
+    view[:] = bytes([7]) * count
+    assert bytes(view) == bytes([7]) * count
+
+
+def test_memory_is_used_again_once_the_last_view_of_it_is_gone() -> None:
+    """An array that looks at a part of it keeps it, too."""
+    first = take_memory(LARGE + 5)
+    numbers, at = np.frombuffer(first[4:], np.uint8), place(first)
+    del first
+    other = take_memory(LARGE + 5)
+    assert place(other) != at, "an array still looks at it"
+    del numbers
+    assert place(take_memory(LARGE + 9)) == at, "of the same number of pages"
+
+
+def test_a_kernel_without_large_pages_gives_small_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Such a kernel refuses the hint. Memory that is all in use is reported as that, and not as a socket's end."""
+    return_memory()
+    monkeypatch.setattr(mmap, "MADV_HUGEPAGE", -1)
+    assert len(take_memory(7 * LARGE)) == 7 * LARGE
+
+    with pytest.raises(MemoryError):
+        take_memory(1 << 60)
+
+
+def test_no_two_that_are_in_use_share_a_byte() -> None:
+    """Over drawn sequences of taking, keeping, dropping and returning, each holder finds what it wrote."""
+    for seed in range(20):
+        draw, held = random.Random(seed), dict[int, npt.NDArray[np.uint8]]()
+        for mark in range(1, 60):
+            match draw.randrange(4):
+                case 0 | 1:
+                    held[mark] = np.frombuffer(take_memory(draw.choice((LARGE, LARGE + 3, 2 * LARGE))), np.uint8)
+                    held[mark][:] = mark
+                case 2 if held:
+                    del held[draw.choice(sorted(held))]
+                case _:
+                    return_memory()
+            while len(held) > 5:
+                del held[draw.choice(sorted(held))]
+            for wrote, array in held.items():
+                assert array[0] == array[-1] == array[array.size // 2] == wrote, (seed, mark)
+
+
+def test_what_nobody_uses_is_returned_to_the_system() -> None:
+    """What is in use stays."""
+    return_memory()
+    before = len(heap._taken)  # of other tests
+    kept, dropped = take_memory(LARGE), take_memory(2 * LARGE)
+    assert len(heap._taken) == before + 2
+    del dropped
+    return_memory()
+    assert [len(pages) for pages in heap._taken[before:]] == [len(kept)]
