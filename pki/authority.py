@@ -22,10 +22,10 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from host.durable import sync_folder
 from pki import certificates, store, strict_json
 from pki.certificate_chain import certificates_in
+from pki.identity_key import has_identity_key, identity_key_path, make_identity_key, read_identity_key
 from pki.names import Address, FederationName, SiteName, federation_name, host_name
 from pki.register import IssuedCertificate, Register
 from pki.sealed_key import seal, unseal
-from pki.signatures import identity_from_pem, new_identity_pem
 from protos.errors import ConfigurationError
 
 FORMAT_VERSION = 1
@@ -41,7 +41,7 @@ _KINDS: dict[str, strict_json.Kind] = {
 
 @dataclass(frozen=True, slots=True)
 class FederationRecord:
-    """What federation.json says: the name, the two addresses, and every host of the certificate."""
+    """The content of federation.json: the name, the two addresses, and every host of the certificate."""
 
     federation: FederationName
     coordinator: Address
@@ -160,20 +160,13 @@ class Authority:
     @property
     def identity_key_path(self) -> Path:
         """The coordinator's identity key, mode 0600: it signs log checkpoints and nothing else."""
-        return self.directory / "identity.key"
+        return identity_key_path(self.directory)
 
     def identity_key(self) -> Ed25519PrivateKey:
         """Return the coordinator's long-term identity key. Creates it if an earlier version did not."""
-        if not self.identity_key_path.exists():
-            store.write_secret(self.identity_key_path, new_identity_pem(), replace=False)
-        key = identity_from_pem(store.read_secret(self.identity_key_path))
-        if key is None:
-            raise ConfigurationError(
-                what=f"{self.identity_key_path} does not contain an Ed25519 key in PEM.",
-                consequence="Nothing was signed and nothing was sent.",
-                remedy="Restore the key from its backup. Sites refuse a coordinator that signs with another key.",
-            )
-        return key
+        if not has_identity_key(self.directory):
+            return make_identity_key(self.directory)
+        return read_identity_key(self.directory)
 
     def root_pem(self) -> bytes:
         """Return the root certificate as PEM."""

@@ -39,7 +39,7 @@ def verified_leaf(chain_pem: bytes, root_pem: bytes, now: datetime) -> x509.Cert
     While an authority changes there are two roots in `root_pem`; the chain ends at one of them.
 
     Raises:
-        RefusedError: anything about the chain is otherwise; the message says what.
+        RefusedError: anything about the chain is otherwise; the message shows what.
     """
     chain, roots = certificates_in(chain_pem), certificates_in(root_pem)
     if not 0 < len(roots) <= MOST_ROOTS or len(chain) != 2:
@@ -65,7 +65,7 @@ def verified_leaf(chain_pem: bytes, root_pem: bytes, now: datetime) -> x509.Cert
 def trusted_after(trusted_pem: bytes, told_pem: bytes, now: datetime) -> bytes:
     """Return the roots to trust from now on, as PEM, after the coordinator's list was received.
 
-    A root that is trusted stays until the coordinator names it no more and another trusted one is among those told. A
+    A root that is trusted stays until the coordinator no longer names it and another trusted root is received. A
     new root is trusted only with a certificate for its key that a trusted root has signed: the coordinator cannot
     make one, because it does not hold the root's key.
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import assert_never
 
@@ -17,39 +17,17 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from pki.authority import Authority
 from pki.certificates import public_key_sha256, requested_key
-from pki.invitation import TOKEN_BYTES, Invitation, new_token, token_sha256
+from pki.identity_key import public_bytes, sign, verify
+from pki.invitation import Invitation, new_token, token_sha256
 from pki.names import FederationName, SiteName, is_name
 from pki.own_register import OwnAuthorities
 from pki.register import Redemption, Register, SiteRecord, SiteState
-from pki.signatures import public_bytes, sign, verify
 from protos.errors import RefusedError
 from protos.fingerprints import fingerprint
+from protos.wire.upkeep_messages import EnrolmentRequest, RenewalAsked
 
 ENROLMENT_LABEL = "enrolment"
 RENEWAL_LABEL = "renewal"
-
-
-@dataclass(frozen=True, kw_only=True)
-class EnrolmentRequest:
-    """What a site sends once: token (24 bytes), signing request (PEM), raw identity key, its signature."""
-
-    token: bytes = field(repr=False)
-    signing_request: bytes
-    identity_public_key: bytes
-    signature: bytes
-
-
-@dataclass(frozen=True, kw_only=True)
-class RenewalRequest:
-    """What a site sends for its next certificate: name, signing request (PEM) for a new TLS key, signature.
-
-    `chain_pem` is there where its own authority has issued one (own_enrolment.py).
-    """
-
-    site: str
-    signing_request: bytes
-    signature: bytes
-    chain_pem: bytes = b""
 
 
 @dataclass(frozen=True)
@@ -111,17 +89,17 @@ def enrolment_request(
     return EnrolmentRequest(
         token=invitation.token,
         signing_request=signing_request,
-        identity_public_key=public_bytes(identity_key),
+        identity_key=public_bytes(identity_key),
         signature=sign(identity_key, ENROLMENT_LABEL, *parts),
     )
 
 
 def renewal_request(
     federation: FederationName, site: SiteName, signing_request: bytes, identity_key: Ed25519PrivateKey
-) -> RenewalRequest:
+) -> RenewalAsked:
     """Return a member's request for its next certificate, even after the last one has expired."""
     signature = sign(identity_key, RENEWAL_LABEL, *_renewal_parts(federation, site, signing_request))
-    return RenewalRequest(site=site, signing_request=signing_request, signature=signature)
+    return RenewalAsked(site, signing_request, signature)
 
 
 def handle_request(
@@ -132,25 +110,23 @@ def handle_request(
     Raises:
         RefusedError: the token, the signing request or the signature is not good, or the register says no.
     """
-    if len(request.token) != TOKEN_BYTES:
-        raise _refused("its token is not a token")
     key = requested_key(request.signing_request)
     verify(
-        request.identity_public_key,
+        request.identity_key,
         request.signature,
         ENROLMENT_LABEL,
         *_enrolment_parts(authority.federation, request.token, request.signing_request),
     )
     asked = Redemption(
         token_sha256=token_sha256(request.token),
-        identity_key=request.identity_public_key,
+        identity_key=request.identity_key,
         tls_key_sha256=public_key_sha256(key),
         signing_request=request.signing_request,
     )
     site: SiteRecord = register.request(asked, now)
     match site.state:
         case SiteState.REQUESTED:
-            return Pending(fingerprint(request.identity_public_key), site.name)
+            return Pending(fingerprint(request.identity_key), site.name)
         case SiteState.APPROVED:
             chain = register.activate(site.name, authority.issue_site(key, site.name, now), now)
             return Issued(chain, site.name)
@@ -165,7 +141,7 @@ def handle_request(
             assert_never(site.state)
 
 
-def handle_renewal(authority: Authority, register: Register, request: RenewalRequest, now: datetime) -> Issued:
+def handle_renewal(authority: Authority, register: Register, request: RenewalAsked, now: datetime) -> Issued:
     """Answer a member's request for its next certificate. The old one is accepted until `confirm`.
 
     The identity key's signature is the proof, so this may be offered on both ports. A replayed

@@ -2,7 +2,7 @@
 
 TLS has checked by now that the chain ends at the federation's root. What TLS does not decide is
 decided here: exactly one name of exactly one spelling, exactly one usage, P-256, valid now, and no
-extension that this file does not know. Whether the certificate is still accepted is the
+extension that this file does not list. Whether the certificate is still accepted is the
 register's answer (`Register.is_accepted`), asked on every call.
 """
 
@@ -47,7 +47,7 @@ def identify_site(leaf: bytes, federation: str, now: datetime, *, is_of_own_auth
         federation: the name of the federation that this program serves.
         now: an aware time.
         is_of_own_authority: a hospital's authority has issued it, which adds where its lists and policies are; so an
-            extension that this file does not know is ignored where it is not critical.
+            extension that this file does not list is ignored where it is not critical.
 
     Raises:
         RefusedError: the certificate is not exactly that of a site of this federation, valid now.

@@ -1,7 +1,9 @@
-"""A site's long-term identity key (Ed25519), in one private directory of the process that signs.
+"""Identity keys (Ed25519): long-term keys in a private directory of the process that signs, and what they sign.
 
-identity.key is made here, never leaves and is never renewed. Its fingerprint is what plans list and what people
-compare. The network process has no part in it.
+A key is made here, never leaves, is never renewed and is never issued by the authority. Its fingerprint is what plans
+list and what people compare. What a site's key signs, a dishonest coordinator cannot have said. Every statement begins
+with a label that names its purpose and every part carries its length. So a signature made for one purpose, or over
+parts cut at another place, is never valid for another. The network process of a site has no part in it.
 """
 
 from __future__ import annotations
@@ -9,12 +11,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
 from pki import store
-from pki.signatures import identity_from_pem, new_identity_pem, public_bytes
-from protos.errors import ConfigurationError
+from protos.errors import ConfigurationError, RefusedError
 from protos.fingerprints import fingerprint
+from protos.plan.canonical import pack
 
 _NAME: Final = "identity.key"
 
@@ -32,7 +36,10 @@ def has_identity_key(directory: Path) -> bool:
 def make_identity_key(directory: Path) -> Ed25519PrivateKey:
     """Create the key. Raises ConfigurationError if it exists."""
     store.make_private_directory(directory)
-    store.write_secret(identity_key_path(directory), new_identity_pem(), replace=False)
+    pem = Ed25519PrivateKey.generate().private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+    store.write_secret(identity_key_path(directory), pem, replace=False)
     return read_identity_key(directory)
 
 
@@ -43,8 +50,11 @@ def read_identity_key(directory: Path) -> Ed25519PrivateKey:
         ConfigurationError: it is missing, open to other accounts, or no Ed25519 key.
     """
     place = identity_key_path(directory)
-    key = identity_from_pem(store.read_secret(place))
-    if key is None:
+    try:
+        key = serialization.load_pem_private_key(store.read_secret(place), password=None)
+    except (ValueError, TypeError, UnsupportedAlgorithm) as cause:
+        raise _no_identity(place) from cause
+    if not isinstance(key, Ed25519PrivateKey):
         raise _no_identity(place)
     return key
 
@@ -54,10 +64,42 @@ def identity_fingerprint(key: Ed25519PrivateKey) -> str:
     return fingerprint(public_bytes(key))
 
 
+def public_bytes(identity_key: Ed25519PrivateKey) -> bytes:
+    """Return the raw public half of an identity key, 32 bytes."""
+    return identity_key.public_key().public_bytes_raw()
+
+
+def sign(identity_key: Ed25519PrivateKey, label: str, *parts: bytes) -> bytes:
+    """Sign a statement. Return 64 bytes."""
+    return identity_key.sign(pack(label, *parts))
+
+
+def verify(public_key: bytes, signature: bytes, label: str, *parts: bytes) -> None:
+    """Check that this identity key signed this statement.
+
+    Args:
+        public_key: the raw Ed25519 public key, 32 bytes.
+        signature: 64 bytes.
+        label: the purpose, as it was signed.
+        parts: what was signed, in the same order.
+
+    Raises:
+        RefusedError: the key is not a key, or the signature is not its signature.
+    """
+    try:
+        Ed25519PublicKey.from_public_bytes(public_key).verify(signature, pack(label, *parts))
+    except (InvalidSignature, ValueError) as cause:
+        raise RefusedError(
+            what=f"The signature of a statement ({label}) does not match its identity key.",
+            consequence="The statement was refused, and nothing was changed or sent.",
+            remedy="Compare the fingerprint of the site's identity key with the site by telephone.",
+        ) from cause
+
+
 def _no_identity(path: Path) -> ConfigurationError:
     return ConfigurationError(
         what=f"{path} does not contain an Ed25519 key in PEM.",
         consequence="Nothing was signed and nothing was sent.",
-        remedy="Restore it from its backup. A new identity key makes this a new site, and every plan must list it "
-        "again.",
+        remedy="Restore it from its backup. With another identity key every plan must list the site again, and sites "
+        "refuse the coordinator.",
     )

@@ -82,7 +82,7 @@ class Invitation:
 
     @property
     def fingerprint(self) -> str:
-        """80 bits over federation, site, addresses, expiry, root and token; 4 groups of 4 characters.
+        """The fingerprint: 80 bits of federation, site, addresses, expiry, root and token, in 4 groups of 4 characters.
 
         The token goes in by its hash, so that two invitations of one site are distinguished.
         """
@@ -156,5 +156,5 @@ def _wrong(reason: str) -> ConfigurationError:
     return ConfigurationError(
         what=f"This is not a usable invitation: {reason}.",
         consequence="The invitation was not used, and nothing was written or sent.",
-        remedy="Ask the federation office to send the invitation again, unchanged and complete.",
+        remedy="Ask the federation office to send the file of the invitation again.",
     )

@@ -66,7 +66,7 @@ def host_name(text: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where a program listens: a DNS name or an IP address, and a TCP port from 1 to 65535."""
+    """The address of a program: a DNS name or an IP address, and a TCP port from 1 to 65535."""
 
     host: str
     port: int

@@ -6,7 +6,7 @@ rules:
 * it counts for exactly one site; a certificate below it that names another site is refused, and that is an event;
 * it never has the key or the name of the federation's authorities or of another site's: TLS looks an issuer up by its
   name, and one that calls itself like the federation's root would keep every other site out;
-* a site's certificate below it says what the federation's own ones say: client usage only, one URI and no other name;
+* a site's certificate below it has what the federation's own ones have: client usage only, one URI and no other name;
 * nothing here reads a clock: `now` is an argument, and is an aware time.
 """
 
@@ -119,7 +119,7 @@ def own_authority_in(
 def own_certificate_in(
     chain: Sequence[x509.Certificate], anchors: Sequence[x509.Certificate], federation: FederationName, now: datetime
 ) -> OwnCertificate | None:
-    """Return a site's certificate below one of these authorities; None if it is below none of them.
+    """Return a site's certificate below one of these authorities, or None if it is below none of them.
 
     Args:
         chain: the leaf first, then the authorities between in any order; what leads nowhere is ignored.
@@ -128,7 +128,7 @@ def own_certificate_in(
         now: an aware time.
 
     Raises:
-        RefusedError: it stands below one and is not as a site's certificate has to be; the message says why.
+        RefusedError: it stands below one and is not as a site's certificate has to be; the message shows why.
     """
     path = _path(chain, anchors)
     if path is None:

@@ -13,9 +13,12 @@ from pki.authority import Authority
 from pki.names import site_name
 from pki.own_authority import OwnAuthority
 from pki.own_register import OwnAuthorities
-from pki.pki_options import PATH, directory_option
 from pki.register import Register
 
+PATH = click.Path(path_type=Path)
+directory_option = click.option(
+    "--directory", type=PATH, required=True, help="The authority's directory, made by `pki init`."
+)
 _site = click.option("--site", required=True, help="The site that the authority may certify.")
 
 

@@ -18,13 +18,14 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from pki.authority import Authority
 from pki.certificate_chain import certificates_in
 from pki.certificates import certificate_sha256, public_key_sha256, requested_key
-from pki.enrolment_decisions import Issued, RenewalRequest
+from pki.enrolment_decisions import Issued
+from pki.identity_key import sign, verify
 from pki.names import FederationName, SiteName, is_name
 from pki.own_authority import OwnCertificate, identify_own
 from pki.own_register import OwnAuthorities
 from pki.register import IssuedCertificate, Register
-from pki.signatures import sign, verify
 from protos.errors import RefusedError
+from protos.wire.upkeep_messages import RenewalAsked
 
 OWN_CERTIFICATE_LABEL = "own certificate"
 
@@ -35,13 +36,13 @@ def own_certificate_request(
     signing_request: bytes,
     chain_pem: bytes,
     identity_key: Ed25519PrivateKey,
-) -> RenewalRequest:
+) -> RenewalAsked:
     """Return a member's request to accept a certificate of its own authority."""
     signature = sign(identity_key, OWN_CERTIFICATE_LABEL, *_parts(federation, site, signing_request, chain_pem))
-    return RenewalRequest(site=site, signing_request=signing_request, signature=signature, chain_pem=chain_pem)
+    return RenewalAsked(site, signing_request, signature, chain_pem)
 
 
-def handle_own_certificate(authority: Authority, register: Register, request: RenewalRequest, now: datetime) -> Issued:
+def handle_own_certificate(authority: Authority, register: Register, request: RenewalAsked, now: datetime) -> Issued:
     """Accept a certificate of a site's own authority beside the current one. The same request has the same answer.
 
     Raises:
@@ -52,10 +53,10 @@ def handle_own_certificate(authority: Authority, register: Register, request: Re
         raise _refused("its site name is not a name")
     site, federation = SiteName(request.site), authority.federation
     key = requested_key(request.signing_request)
-    parts = _parts(federation, site, request.signing_request, request.chain_pem)
+    parts = _parts(federation, site, request.signing_request, request.chain)
     verify(register.identity_key(site), request.signature, OWN_CERTIFICATE_LABEL, *parts)
     authorities = OwnAuthorities(register).valid(now)
-    found = identify_own(certificates_in(request.chain_pem), authorities, federation, now)
+    found = identify_own(certificates_in(request.chain), authorities, federation, now)
     if found is None:
         raise _refused(f"it was not issued by the authority that is registered for {site}")
     if found.identity.name != site:

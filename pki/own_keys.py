@@ -35,8 +35,8 @@ def waiting_request(keys: SiteKeys, site: SiteName, *, has_new_key: bool) -> byt
     if staged_chain(keys) is not None and not has_new_key:
         raise ConfigurationError(
             what="A certificate of this site's own authority waits until the coordinator accepts it.",
-            consequence="It is unchanged, and no request was made.",
-            remedy="Start `site-agent join`, or run `site-agent renew`. For a new start, use --new-key.",
+            consequence="This certificate is unchanged, and no request was made.",
+            remedy="Start `site-agent join`, or run `site-agent renew`. To use another key instead, add --new-key.",
         )
     place = _requested(keys.tls_key_path)
     if has_new_key:
@@ -145,5 +145,6 @@ def _refused(reason: str) -> RefusedError:
     return RefusedError(
         what=f"The certificate was not accepted: {reason}.",
         consequence="The certificate was not stored. The current key and certificate are unchanged.",
-        remedy="Send the request of `site-agent request-certificate` to the authority, and install the whole chain.",
+        remedy="Send the file from `site-agent request-certificate` to the hospital's authority. Install the "
+        "whole chain of certificates that it returns.",
     )

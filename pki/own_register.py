@@ -1,7 +1,7 @@
 """The hospitals' own authorities in the register: which is accepted for which site, and when.
 
 They lie in the register, because what is accepted has to change with them in one transaction: removing an authority
-takes away every certificate that it has issued, and a running coordinator hears of both within a second.
+takes away every certificate that it has issued, and a running coordinator applies both within a second.
 """
 
 from __future__ import annotations

@@ -21,13 +21,13 @@ from pki import inspection, key_checks, rotation, sealed_key, store
 from pki.authority import Authority, FederationRecord
 from pki.certificates import is_renewal_due
 from pki.enrolment_decisions import invite_site
+from pki.identity_key import public_bytes
 from pki.invitation import Invitation
 from pki.names import Address, federation_name, site_name
+from pki.own_authority_commands import PATH as _PATH
+from pki.own_authority_commands import directory_option as _directory
 from pki.own_authority_commands import own_authority
-from pki.pki_options import PATH as _PATH
-from pki.pki_options import directory_option as _directory
 from pki.register import Register, SiteRecord, SiteState
-from pki.signatures import public_bytes
 from protos.errors import ConfigurationError
 from protos.fingerprints import fingerprint
 from protos.wire.log_checkpoints import COORDINATOR, owner_of_site
@@ -59,7 +59,10 @@ def commands() -> None:
 @click.option("--address", required=True, help="HOST:PORT to which sites connect during runs.")
 @click.option("--enrolment-address", required=True, help="HOST:PORT where sites enrol.")
 @click.option(
-    "--host", "hosts", multiple=True, help="Another name or IP address of the coordinator. Repeat the option for more."
+    "--host",
+    "hosts",
+    multiple=True,
+    help="Another name or IP address of the coordinator. Repeat the option for more names.",
 )
 @_directory
 @_passphrase_file

@@ -32,7 +32,7 @@ from protos.fingerprints import fingerprint
 
 
 class SiteState(StrEnum):
-    """How far a site has come; `approved` waits for the site to fetch its certificate."""
+    """The progress of a site's enrolment; `approved` waits for the site to fetch its certificate."""
 
     INVITED = "invited"
     REQUESTED = "requested"
@@ -43,7 +43,7 @@ class SiteState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class SiteRecord:
-    """One site as the register knows it."""
+    """One site in the register."""
 
     name: SiteName
     state: SiteState
@@ -59,7 +59,7 @@ class SiteRecord:
 
 @dataclass(frozen=True, slots=True)
 class Redemption:
-    """What a site hands in with its token; every field was checked before (pki/enrolment_decisions.py)."""
+    """The request of a site with its token. Every field was checked before (pki/enrolment_decisions.py)."""
 
     token_sha256: str
     identity_key: bytes

@@ -3,7 +3,7 @@
 Three steps, weeks apart if need be, and no program is stopped for any of them:
 
 * begin: the next root and its issuing key are made, and the present root vouches for the next one with a certificate;
-  each site hears of it on its stream and trusts both from then on;
+  each site receives it on its stream and trusts both from then on;
 * complete: the next authority issues from now on; coordinator and sites still take certificates of the one before;
 * end: every site has a certificate of the new authority, and the old root is trusted no more.
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from cryptography import x509
+from cryptography.hazmat.primitives.asymmetric import ec
 
 from pki import certificates
 from pki.certificate_chain import certificates_in, verified_leaf
@@ -92,16 +93,22 @@ def _uri_parts(leaf: x509.Certificate) -> list[str]:
 
 
 def checked_leaf(
-    chain_pem: bytes, root_pem: bytes, request_pem: bytes, *, site: SiteName, federation: str, now: datetime
+    chain_pem: bytes,
+    root_pem: bytes,
+    key: ec.EllipticCurvePublicKey,
+    *,
+    site: SiteName,
+    federation: str,
+    now: datetime,
 ) -> x509.Certificate:
-    """Return the leaf of a chain for this site, for this signing request's key, under this root.
+    """Return the leaf of a chain for this site, for this key, under this root.
 
     Raises:
         RefusedError: it is not.
     """
     leaf = verified_leaf(chain_pem, root_pem, now)
     identity = identify_site(certificates.certificate_pem(leaf), federation, now)
-    if identity.name != site or leaf.public_key() != certificates.requested_key(request_pem):
+    if identity.name != site or leaf.public_key() != key:
         raise _refused("it is for another key or another site")
     return leaf
 

@@ -19,11 +19,10 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 from host.durable import sync_folder
 from pki import certificates, store
-from pki.certificate_chain import certificates_in, trusted_after, verified_leaf
-from pki.identity import identify_site
+from pki.certificate_chain import certificates_in, trusted_after
 from pki.names import SiteName
-from pki.shown_certificates import federation_of
-from protos.errors import ConfigurationError, RefusedError
+from pki.shown_certificates import checked_leaf, federation_of
+from protos.errors import ConfigurationError
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,15 +214,8 @@ class SiteKeys:
     def _check(
         self, key_path: Path, chain_pem: bytes, root_pem: bytes, *, site: SiteName, federation: str, now: datetime
     ) -> None:
-        leaf = verified_leaf(chain_pem, root_pem, now)
-        identity = identify_site(certificates.certificate_pem(leaf), federation, now)
-        key = certificates.key_from_pem(store.read_secret(key_path))
-        if identity.name != site or not _is_for(leaf, key):
-            raise RefusedError(
-                what="The received certificate is for another key or another site.",
-                consequence="The certificate was not stored, and the keys on this computer are unchanged.",
-                remedy="Ask the federation office for a new invitation, and mention this message.",
-            )
+        key = certificates.key_from_pem(store.read_secret(key_path)).public_key()
+        checked_leaf(chain_pem, root_pem, key, site=site, federation=federation, now=now)
 
     @staticmethod
     def _next(path: Path) -> Path:

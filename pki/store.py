@@ -15,10 +15,10 @@ import os
 import secrets
 import stat
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 
-from host.durable import give_to_owner, make_folder, opened_folder
+from host.durable import give_to_owner, make_folder, opened_folder, replace_in
 from protos.errors import ConfigurationError, OperatorError, UnavailableError
 
 LARGEST_BYTES = 256 * 1024
@@ -143,27 +143,9 @@ def explained(path: Path, verb: str) -> Iterator[None]:
 
 
 def _write(path: Path, data: bytes, *, mode: int, replace: bool) -> None:
-    temporary = f".{path.name}.{secrets.token_hex(8)}.incomplete"
+    partial = f".{path.name}.{secrets.token_hex(8)}.incomplete"
     with explained(path, "written"), opened_folder(path.parent) as folder:
-        try:
-            _write_new(folder, temporary, data, mode)
-            put = os.replace if replace else os.link  # a link fails where the path exists; a rename would not
-            put(temporary, path.name, src_dir_fd=folder, dst_dir_fd=folder)
-        finally:
-            with suppress(FileNotFoundError):
-                os.unlink(temporary, dir_fd=folder)
-        os.fsync(folder)
-
-
-def _write_new(folder: int, name: str, data: bytes, mode: int) -> None:
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-    descriptor = os.open(name, flags, mode & _SECRET_MODE, dir_fd=folder)
-    with os.fdopen(descriptor, "wb") as file:
-        give_to_owner(descriptor, folder)
-        file.write(data)
-        file.flush()
-        os.fchmod(descriptor, mode)  # the umask may have taken bits away; a public file gains its own here
-        os.fsync(descriptor)
+        replace_in(folder, path.name, data, partial=partial, mode=mode, is_new=not replace)
 
 
 def _at_most(data: bytes, path: Path) -> bytes:

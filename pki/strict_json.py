@@ -76,5 +76,5 @@ def _wrong(subject: str, reason: str) -> ConfigurationError:
     return ConfigurationError(
         what=f"This is not a usable {subject}: {reason}.",
         consequence="The file was not used, and nothing was written or sent.",
-        remedy=f"Ask for the original {subject} again, unchanged and complete.",
+        remedy=f"Ask the sender for a new copy of the original {subject}.",
     )

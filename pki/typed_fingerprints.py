@@ -28,7 +28,7 @@ def differing_fingerprints(site: str, typed: str, recorded: str) -> RefusedError
         where = f"They differ in group {which} of {len(known) // 4}."
     return RefusedError(
         what=f"The typed fingerprint differs from the key in the request of {site}. "
-        f"You typed the fingerprint {regrouped(given)}. The key has {recorded}. {where}",
+        f"You typed the fingerprint {regrouped(given)}. The fingerprint of the key is {recorded}. {where}",
         consequence="Nobody was approved. No certificate was issued and no data was sent.",
         remedy=f"Call {site} at a telephone number that you had before. A person there runs `site-agent identity` "
         "and reads the result. "

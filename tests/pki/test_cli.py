@@ -83,7 +83,7 @@ def test_a_site_is_invited_approved_listed_and_revoked(pki: Terminal, directory:
 
     wrong = keys.identity_fingerprint()[:-1] + ("a" if keys.identity_fingerprint()[-1] != "a" else "b")
     assert pki("approve", "st-mary", "--directory", directory, "--fingerprint", wrong) == 77
-    assert f"You typed the fingerprint {wrong}. The key has {keys.identity_fingerprint()}." in pki.err
+    assert f"You typed the fingerprint {wrong}. The fingerprint of the key is {keys.identity_fingerprint()}." in pki.err
     assert "They differ in group 8 of 8." in pki.err
     assert "Nobody was approved." in pki.err
     assert "Call st-mary at a telephone number that you had before" in pki.err

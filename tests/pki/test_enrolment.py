@@ -13,7 +13,6 @@ from pki import certificates
 from pki.authority import Authority
 from pki.certificate_chain import certificates_in, verified_leaf
 from pki.enrolment_decisions import (
-    EnrolmentRequest,
     Issued,
     Pending,
     enrolment_request,
@@ -22,11 +21,12 @@ from pki.enrolment_decisions import (
     invite_site,
     renewal_request,
 )
+from pki.identity_key import sign
 from pki.invitation import Invitation
 from pki.names import FederationName, SiteName
 from pki.register import Register
-from pki.signatures import sign
 from protos.errors import RefusedError
+from protos.wire.upkeep_messages import EnrolmentRequest
 from tests.pki.whole_site import SiteKeys
 
 MARY = SiteName("st-mary")
@@ -94,10 +94,9 @@ def test_each_proof_is_needed(authority: Authority, register: Register, now: dat
 
     for hostile in (
         dataclasses.replace(good, signing_request=stranger.signing_request),
-        dataclasses.replace(good, identity_public_key=stranger.identity_public_key),
-        dataclasses.replace(good, identity_public_key=b""),
+        dataclasses.replace(good, identity_key=stranger.identity_key),
+        dataclasses.replace(good, identity_key=bytes(32)),
         dataclasses.replace(good, token=other.token),
-        dataclasses.replace(good, token=b"short"),
         dataclasses.replace(good, signature=bytes(64)),
         dataclasses.replace(good, signature=sign(identity, "renewal", b"x")),
         dataclasses.replace(good, signing_request=b"nonsense"),

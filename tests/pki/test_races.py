@@ -10,10 +10,11 @@ from pathlib import Path
 import pytest
 
 from pki.authority import Authority
-from pki.enrolment_decisions import EnrolmentRequest, Issued, enrolment_request, handle_request, invite_site
+from pki.enrolment_decisions import Issued, enrolment_request, handle_request, invite_site
 from pki.names import SiteName
 from pki.register import Register
 from protos.errors import RefusedError
+from protos.wire.upkeep_messages import EnrolmentRequest
 from tests.pki.whole_site import SiteKeys
 
 RACERS = 4

@@ -7,7 +7,7 @@ import random
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from pki.signatures import public_bytes, sign, verify
+from pki.identity_key import public_bytes, sign, verify
 from protos.errors import RefusedError
 from tests.for_each import for_each
 
