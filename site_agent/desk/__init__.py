@@ -1,1 +1,1 @@
-"""What people do before and after a run: describe, check, review, report, predict, export and monitor."""
+"""The work before and after a run: describe, check, review, report, predict, export and monitor."""

@@ -14,14 +14,14 @@ import torch
 from torch import nn
 
 from protos.plan.manifest import manifest_of
+from site_agent.desk.comparison.evaluation import Scores, scores_of
+from site_agent.desk.results.own_models import own_scores
+from site_agent.desk.results.saved_model import SavedModel, other_version
 from site_agent.hospital import Training
 from site_agent.trainer.data.dataset import place_columns
-from site_agent.trainer.evaluation import Scores, scores_of
-from site_agent.trainer.own_models import own_scores
-from site_agent.trainer.saved_model import SavedModel, other_version
 from site_agent.trainer.site_network import SiteNetworks
 from site_agent.trainer.soft_target_training import added_columns, beside, joined
-from site_agent.trainer.training.local import predict
+from site_agent.trainer.training.local import predict, rows_at_once
 
 
 class AppliedModel:
@@ -55,6 +55,10 @@ class AppliedModel:
     def network(self) -> nn.Module:
         """The network alone, with its values, in evaluation mode."""
         return self._flat.network.eval()
+
+    def rows_at_once(self, features: npt.NDArray[np.float32]) -> int:
+        """Return how many rows the network computes at once. So many are computed alone as among others, to the bit."""
+        return rows_at_once(self._flat, torch.from_numpy(features))
 
     def outputs(self, features: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
         """Return what network and baseline compute, float32 of shape (rows, outputs). Not for a simple model.

@@ -61,7 +61,7 @@ def lacking_rows(policy: Policy, plan: Plan, site: str, rows: CountedRows) -> tu
         found.append(f"the plan asks for {asked}, and this site has {rows.training} training rows")
     if plan.tier_of(site) == "training" and rows.training < policy.smallest_training_rows:
         found.append(
-            f"this site has {rows.training} training rows, and its policy wants {policy.smallest_training_rows}"
+            f"this site has {rows.training} training rows, and its policy requires {policy.smallest_training_rows}"
         )
     weighting = plan.weighting
     if isinstance(weighting, RowWeights) and plan.tier_of(site) == "training" and rows.training < weighting.fewest_rows:

@@ -20,7 +20,10 @@ _NUMBER_BYTES: Final = 20
 
 
 def list_number(plan: Plan) -> str:
-    """Return the number of a plan's site list, 8 groups of 4. Equal numbers prove equal names, keys and tiers."""
+    """Return a number for a plan's list of sites, as 8 groups of 4 characters.
+
+    If two such numbers are equal, the lists have the same names, keys and tiers.
+    """
     fields = [field for site in sorted(plan.sites, key=_name) for field in (site.name, site.identity, site.tier)]
     return grouped(digest("list of identity keys", len(plan.sites), *fields)[:_NUMBER_BYTES])
 

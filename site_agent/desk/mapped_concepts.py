@@ -23,7 +23,7 @@ def concept_sections(
 
     Args:
         plan: as announced.
-        contract: this site's; None where this user cannot read it.
+        contract: this site's; None if this user cannot read it.
         site: its name.
         suspicions: what an earlier run found when it compared this site's columns with the others'.
     """

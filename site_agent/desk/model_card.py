@@ -1,7 +1,7 @@
 """A model card: the purpose of the model, its data, its quality here, and where not to use it.
 
 Source: Mitchell et al. 2019, "Model Cards for Model Reporting". A card may be read outside of the hospital, so counts
-of fewer than SMALLEST_CELL patients or rows are not told, no range or code of a column is in it, and sites are numbers.
+of fewer than SMALLEST_CELL patients or rows are not shown. It has no range or code of a column, and sites are numbers.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ from protos.errors import ConfigurationError
 from protos.plan.methods import described
 from protos.plan.patient_privacy import price_in_words
 from protos.wire.log_chain import LogPosition
+from site_agent.desk.comparison.evaluation import HeldOutRows
+from site_agent.desk.comparison.gain import FEDERATED, SILOED
+from site_agent.desk.comparison.recommendation import MODEL_TITLES
+from site_agent.desk.comparison.scored_rows import scored_rows
 from site_agent.desk.findings.facts import saved_facts
 from site_agent.desk.findings.received_report import RECEIVING
 from site_agent.desk.plan_review import network_terms
+from site_agent.desk.results.saved_model import versions
 from site_agent.desk.use.model_in_use import ModelInUse
 from site_agent.desk.use.recalibration import BEFORE, recalibration_of
 from site_agent.hospital import Hospital
 from site_agent.state_folders import audit_log_path
 from site_agent.trainer.checkpoints import Json
-from site_agent.trainer.comparison.gain import FEDERATED, SILOED
-from site_agent.trainer.comparison.recommendation import MODEL_TITLES
-from site_agent.trainer.comparison.scored_rows import scored_rows
 from site_agent.trainer.data.contract import Contract
-from site_agent.trainer.evaluation import HeldOutRows
-from site_agent.trainer.saved_model import versions
 from site_agent.trainer.sweep_choice import choice_in_words
 
 SMALLEST_CELL: Final = 10
@@ -92,7 +92,7 @@ def card_facts(hospital: Hospital, used: ModelInUse) -> dict[str, Json]:
 
 
 def _measured(hospital: Hospital, used: ModelInUse, saved: Mapping[str, Any]) -> dict[str, Json]:
-    """What the model reached on this site's test rows."""
+    """Return the model's results on this site's test rows."""
     kept = scored_rows(hospital.state_path, used.run)
     reached, shown = (saved["simple_models"] if used.model.own else saved)[used.name], _shown_classes(kept.test)
     return {
@@ -123,7 +123,11 @@ def _images(contract: Contract) -> list[Json]:
 
 def _terms(contract: Contract) -> list[Json]:
     kinds = {"codes": "list of codes", "text": "note"}
-    return [f"{one.name} ({kinds[one.type]} in {len(one.encoded_columns)} columns)" for one in contract.terms]
+    order = {one.name: f", of which {one.longest} for words in their order" for one in contract.terms if one.longest}
+    return [
+        f"{one.name} ({kinds[one.type]} in {len(one.encoded_columns)} columns{order.get(one.name, '')})"
+        for one in contract.terms
+    ]
 
 
 def _built_of(used: ModelInUse) -> str:
@@ -188,7 +192,7 @@ def card_markdown(facts: Mapping[str, Any]) -> str:
                 or "-",
             }
         ),
-        f"Counts below {SMALLEST_CELL} are not told; where a class has fewer, none by class is.",
+        f"Counts below {SMALLEST_CELL} are not shown; where a class has fewer, none by class is.",
         "## How good it was on this site's test rows",
         "| metric | value | 95% interval |\n|---|---|---|\n" + "\n".join(_metric_lines(facts)),
         str(facts["conclusion"]),
@@ -247,7 +251,7 @@ def _cell(count: int) -> int | str:
 
 
 def _evidence(facts: Mapping[str, Any]) -> dict[str, str]:
-    """Where the audit log stands, and the versions of then and, where they differ, of now."""
+    """Return the position of the audit log, and the versions at the training and, if they differ, now."""
     then, now = facts["trained_with"] or {}, facts["versions"]
     found = {"audit log checkpoint": facts["audit_position"] or facts["audit_words"]}
     if facts["audit_records"]:
@@ -260,7 +264,7 @@ def _evidence(facts: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _audit_position(hospital: Hospital) -> dict[str, Json]:
-    """Where this site's audit log stands, over all its files: the newest one that has a record tells.
+    """Return the position of this site's audit log, from the newest of its files that has a record.
 
     Raises:
         ConfigurationError: its last record is damaged.

@@ -29,7 +29,7 @@ from protos.plan.volume import most_bytes, rounds_with
 from protos.plan.weighting import RowWeights
 
 _LARGE: Final = 100_000  # from here on digits are grouped, and no decimals are shown
-# By the first word of the name, or by the whole name where there is one of its kind.
+# By the first word of the name, or by the whole name if there is one of its kind.
 _MEANING: Final = {
     "rows": "its training rows, rounded to two significant bits",
     "kept": "whether it kept this layer in this round, times its weight",
@@ -77,7 +77,7 @@ class Section:
 
 
 def review_sections(plan: Plan, manifest: Manifest) -> Iterator[Section]:
-    """Yield everything that follows from the plan alone."""
+    """Yield the sections that need only the plan and no table."""
     yield Section(
         f"Study {plan.study}, version {plan.version}",
         (
@@ -149,7 +149,7 @@ def _who(plan: Plan) -> Section:
     else:
         sentences.append(
             "If the connection to a site is lost, the others continue without it. A site that returns takes part "
-            "again. A round in which few sites differ from an earlier round costs one unit of this site's "
+            "again. If only a few sites differ from an earlier round, the round costs one unit of this site's "
             "lost_site_budget. A coordinator that lies about lost sites could compute the update of those few sites, "
             "once for each unit."
         )
@@ -163,7 +163,7 @@ def _rounds(plan: Plan) -> Iterator[str]:
     yield f"{'At most ' if plan.may_end_early else ''}{counted(plan.rounds, 'round')}:"
     if plan.statistics is not None:
         yield "1 of statistics: nothing is trained."
-        yield "Only the numbers in the tables below leave, once for this site's data."
+        yield "Only the numbers in the tables below are sent, once for this site's data."
         if plan.privacy is None:
             yield f"If a group has fewer than {plan.statistics.smallest_cell} rows at this site, its count is left out."
             return
@@ -173,36 +173,38 @@ def _rounds(plan: Plan) -> Iterator[str]:
         )
         return
     if plan.private_training is not None:
-        yield f"{plan.schedule.rounds} of training: sums with noise leave, and no other number."
+        yield f"{plan.schedule.rounds} of training: only sums with noise are sent."
         return
     if plan.privacy is not None:
-        yield "1 of statistics: sums of a regression on the common columns leave, with noise. There is no other round."
+        yield "1 of statistics: sums of a regression on the common columns are sent, with noise."
+        yield "There is no other round."
         return
     if plan.prior is not None:
-        yield "1 of statistics: of each common column, only the numbers in the tables below leave."
-        yield f"At most {plan.training_rounds} of the regression (Newton's method): sums over the common columns leave."
-        yield "1 guard: one number leaves, which shows whether the others' score helps."
+        yield "1 of statistics: of each common column, only the numbers in the tables below are sent."
+        steps = f"At most {plan.training_rounds} of the regression (Newton's method)"
+        yield f"{steps}: sums over the common columns are sent."
+        yield "1 guard: one number is sent. It shows whether the others' score helps."
         return
     if plan.has_probe:
-        yield "1 probe: one epoch is trained, measured and undone. Only the numbers in the tables below leave."
-    what = "only the fact of taking part leaves" if plan.method.name == "local" else "updates of parameters leave"
+        yield "1 probe: one epoch is trained, measured and undone. Only the numbers in the tables below are sent."
+    what = "the site sends only that it takes part" if plan.method.name == "local" else "updates of parameters are sent"
     yield f"{plan.schedule.rounds} of training: {what}."
     if plan.has_validation_round:
-        yield "1 of validation: the last shared model is measured. Only the numbers in the tables below leave."
+        yield "1 of validation: the last shared model is measured. Only the numbers in the tables below are sent."
     if plan.gain == "sums":
-        yield "1 report: every site tests its chosen model. Only the numbers in the tables below leave."
+        yield "1 report: every site tests its chosen model. Only the numbers in the tables below are sent."
 
 
 def _updates(plan: Plan, manifest: Manifest) -> Section:
     method = plan.ingredients
     heading = "Updates of parameters"
     if not manifest.tensors:
-        return Section(heading, ("The plan shares no parameter, so no update of a parameter leaves.",))
+        return Section(heading, ("The plan shares no parameter, so no update of a parameter is sent.",))
     if plan.private_training is not None:
-        return Section(heading, ("No update of a parameter leaves. The site sends sums of gradients with noise.",))
+        return Section(heading, ("No update of a parameter is sent. The site sends sums of gradients with noise.",))
     which = ""
     if isinstance(method.federated, SensitivePrefix):
-        which = " The result of the probe may limit this to the first layers."
+        which = " After the probe, the update may contain only the first layers."
     elif isinstance(method.server_rule, LayerIntervals):
         which = (
             " If a layer stays similar at all sites, its update is sent only every "
@@ -225,7 +227,7 @@ def _updates(plan: Plan, manifest: Manifest) -> Section:
 def _numbers(plan: Plan, manifest: Manifest) -> Section:
     heading = "Other numbers"
     if not manifest.scalars:
-        return Section(heading, ("No other number leaves.",))
+        return Section(heading, ("No other number is sent.",))
     sentences = (
         ("The coordinator and the other sites see these numbers only as sums over the sites.",)
         if plan.secure_aggregation == "required"
@@ -290,7 +292,7 @@ def _times(plan: Plan, occasion: Occasion) -> str:
 
 
 def _of_three(plan: Plan, prior: Prior) -> Iterator[str]:
-    """What follows where only three sites record a concept: subtracting one's own part leaves two hospitals."""
+    """Warn about concepts that only three sites record: one site can compute the sum of the two others."""
     if prior.method.fewest_sites > 3:
         return
     sets = prior.recorders(frozenset(plan.site_names))

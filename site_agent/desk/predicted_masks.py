@@ -9,7 +9,8 @@ from __future__ import annotations
 import io
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from itertools import chain
 from pathlib import Path
 from typing import Final
 
@@ -40,7 +41,7 @@ def check_mask_folder(output: Path) -> None:
 
 
 def write_masks(
-    output: Path, size: ImageSize, rows: npt.NDArray[np.int64], masks: npt.NDArray[np.bool_]
+    output: Path, size: ImageSize, rows: npt.NDArray[np.int64], parts: Iterable[npt.NDArray[np.bool_]]
 ) -> Iterator[list[float | str]]:
     """Write the masks, and return for each its path from the output's folder and the share of pixels that it covers.
 
@@ -48,7 +49,7 @@ def write_masks(
         output: the table of the predictions.
         size: of each mask.
         rows: the places of the rows in their table, from 0.
-        masks: shape (rows, pixels).
+        parts: the masks in this order, in arrays of shape (some rows, pixels).
 
     Raises:
         UsageError: what stands in the place of the unfinished folder cannot be removed.
@@ -65,13 +66,16 @@ def write_masks(
             remedy=f"Remove {partial.name}, or name another file with --output.",
         )
     cells: list[list[float | str]] = []
-    for row, mask in zip(rows.tolist(), masks, strict=True):
-        name, stream = f"{row + 1:06d}.png", io.BytesIO()
-        Image.fromarray(np.where(mask, _INSIDE, 0).astype(np.uint8).reshape(size.height, size.width)).save(
-            stream, "PNG"
-        )
-        write_result(partial / name, stream.getvalue())
-        cells.append([f"{folder.name}/{name}", float(mask.mean())])
+    try:
+        for row, mask in zip(rows.tolist(), chain.from_iterable(parts), strict=True):
+            name, stream = f"{row + 1:06d}.png", io.BytesIO()
+            pixels = np.where(mask, _INSIDE, 0).astype(np.uint8).reshape(size.height, size.width)
+            Image.fromarray(pixels).save(stream, "PNG")
+            write_result(partial / name, stream.getvalue())
+            cells.append([f"{folder.name}/{name}", float(mask.mean())])
+    except BaseException:
+        shutil.rmtree(partial, ignore_errors=True)  # nobody acts on half of the masks
+        raise
     if cells:
         partial.rename(folder)
     return iter(cells)

@@ -30,6 +30,7 @@ import numpy as np
 import numpy.typing as npt
 
 from protos.errors import DataError, UsageError
+from site_agent.desk.comparison.evaluation import HeldOutRows, dice_of_images
 from site_agent.desk.predicted_masks import MASK_COLUMNS, check_mask_folder, write_masks
 from site_agent.desk.result_files import check_place, write_result
 from site_agent.desk.use.model_in_use import ModelInUse, model_in_use
@@ -37,7 +38,6 @@ from site_agent.desk.use.new_rows import NewRows, read_new_rows, require_columns
 from site_agent.hospital import Hospital
 from site_agent.trainer.arithmetic import prepare_arithmetic
 from site_agent.trainer.data.contract import Contract
-from site_agent.trainer.evaluation import HeldOutRows
 
 _FORMULA_STARTS: Final = ("=", "+", "-", "@", "\t", "\r", "\n")
 _TO_QUOTE: Final = re.compile(r"[,;|\t\r\n\"]")
@@ -48,7 +48,7 @@ _TEXT: Final = (".csv", ".txt")
 
 @dataclass(frozen=True)
 class Predicted:
-    """What a prediction came to.
+    """The result of a prediction.
 
     Attributes:
         rows: how many there were.
@@ -72,7 +72,7 @@ def predict_table(hospital: Hospital, table: Path, output: Path, run: str | None
     otherwise `row`, counted from 1 over the table's patients. Then follow the columns that nobody reads, as they are,
     and `probability` (of the positive class), or one `probability_CODE` per class and `predicted`, or `prediction` in
     the target's own unit. For masks `mask` has the path of a PNG file from the output's folder, and `mask_share` the
-    share of the pixels inside. The last column, `abstained_because`, says why nothing was predicted, and is empty
+    share of the pixels inside. The last column, `abstained_because`, shows why nothing was predicted, and is empty
     otherwise. Numbers have all their digits: read back, they are the same floats.
 
     Args:
@@ -88,12 +88,18 @@ def predict_table(hospital: Hospital, table: Path, output: Path, run: str | None
     _check_name(output)
     used = model_in_use(hospital.state_path, run)
     model = used.model
-    if model.preprocessing.contract.mask is not None:
+    contract = model.preprocessing.contract
+    if contract.mask is not None:
         check_mask_folder(output)
-    new = read_new_rows(table, model.preprocessing.contract, model.profile)
+    new = read_new_rows(table, contract, model.profile, scratch=hospital.scratch_path)
     require_columns(new)
-    scores = scores_of_new_rows(hospital, used, new)
-    lines = _lines(model.preprocessing.contract, new, scores, output)
+    head = _head(contract, new)
+    if contract.mask is None:
+        cells = _cells(contract, scores_of_new_rows(hospital, used, new))
+    else:
+        parts = (scores >= 0.5 for scores in scores_in_parts(hospital, used, new))
+        cells = write_masks(output, contract.mask.image, new.usable, parts)
+    lines = [head, *_lines(contract, new, cells)]
     write_result(output, _as_parquet(lines) if output.suffix.lower() in _PARQUET else _as_text(lines))
     why = tuple(one.line for one in new.left_out)
     return Predicted(new.table.rows, new.table.rows - len(new.usable), why, used.title, used.notices)
@@ -127,24 +133,48 @@ def scores_of_new_rows(hospital: Hospital, used: ModelInUse, new: NewRows) -> np
 
 def scores_before_recalibration(hospital: Hospital, used: ModelInUse, new: NewRows) -> npt.NDArray[np.float64]:
     """Return the scores like `scores_of_new_rows`, but never recalibrated."""
+    if not len(new.usable):
+        return np.empty((0, used.model.outputs) if used.model.outputs > 1 else (0,))
+    return np.concatenate([*scores_in_parts(hospital, used, new)])
+
+
+def scores_in_parts(hospital: Hospital, used: ModelInUse, new: NewRows) -> Iterator[npt.NDArray[np.float64]]:
+    """Yield the scores of the usable rows, in order: all at once, or of masks a few images' at a time.
+
+    Raises:
+        DataError: a prediction is no finite number.
+    """
     usable, model = new.usable, used.model
     if not len(usable):
-        return np.empty((0, model.outputs) if model.outputs > 1 else (0,))
+        return
     features = model.encode(new.table, usable)
     prepare_arithmetic(hospital.training.threads)
 
     from site_agent.desk.applied import AppliedModel
 
-    scores = AppliedModel(model, used.run, hospital.training).scores(features)
-    failed = np.flatnonzero(~np.isfinite(scores.reshape(len(scores), -1)).all(axis=1))
-    if failed.size:
-        first = int(usable[failed[0]]) + 1
-        raise DataError(
-            what=f"The model returns no finite number for {failed.size} rows. The first is patient row {first}.",
-            consequence="Nothing was written and nothing left this site.",
-            remedy="Check these rows for values far outside the training data.",
-        )
-    return scores
+    applied = AppliedModel(model, used.run, hospital.training)
+    step = len(usable) if model.preprocessing.contract.mask is None else applied.rows_at_once(features)
+    for start in range(0, len(usable), step):
+        scores = applied.scores(features[start : start + step])
+        failed = np.flatnonzero(~np.isfinite(scores.reshape(len(scores), -1)).all(axis=1))
+        if failed.size:
+            raise DataError(
+                what=f"The model returns no finite number for patient row {int(usable[start + failed[0]]) + 1}.",
+                consequence="Nothing was written and nothing left this site.",
+                remedy="Check this row for values far outside the training data.",
+            )
+        yield scores
+
+
+def dice_of_new_rows(
+    hospital: Hospital, used: ModelInUse, new: NewRows, masks: npt.NDArray[np.float32]
+) -> npt.NDArray[np.float64]:
+    """Return the Dice of each usable row's predicted mask, shape (usable rows,). `masks` are those of all rows."""
+    found, rows = [np.empty(0)], new.usable
+    for scores in scores_in_parts(hospital, used, new):
+        found.append(dice_of_images(masks[rows[: len(scores)]], scores >= 0.5))
+        rows = rows[len(scores) :]
+    return np.concatenate(found)
 
 
 def outcomes_of_new_rows(used: ModelInUse, new: NewRows) -> HeldOutRows | None:
@@ -162,25 +192,28 @@ def outcomes_of_new_rows(used: ModelInUse, new: NewRows) -> HeldOutRows | None:
     )
 
 
-def _lines(
-    contract: Contract, new: NewRows, scores: npt.NDArray[np.float64], output: Path
-) -> list[list[str | float | None]]:
-    """The names of the columns, then a line for each row, without predictions where the model abstains."""
-    columns, table = _columns(contract), new.table
-    named = contract.patient if table.patients is not None else None
+def _head(contract: Contract, new: NewRows) -> list[str | float | None]:
+    """The names of the columns.
+
+    Raises:
+        DataError: a column of the table has the name of one of ours.
+    """
+    columns = _columns(contract)
+    named = contract.patient if new.table.patients is not None else None
     first = "row" if named is None else named.name
     # A patient column that is called like one of ours would make two columns of one name.
-    head: list[str | float | None] = ["patient" if first in (*columns, _ABSTAINED) else harmless(first)]
-    _check_names(new, [*map(str, head), *columns, _ABSTAINED])
-    others = list(new.others.values())
-    mask = contract.mask
-    cells = _cells(contract, scores) if mask is None else write_masks(output, mask.image, new.usable, scores >= 0.5)
-    lines = [[*head, *new.others, *columns, _ABSTAINED]]
+    first = "patient" if first in (*columns, _ABSTAINED) else harmless(first)
+    _check_names(new, [first, *columns, _ABSTAINED])
+    return [first, *new.others, *columns, _ABSTAINED]
+
+
+def _lines(contract: Contract, new: NewRows, cells: Iterator[list[float | str]]) -> Iterator[list[str | float | None]]:
+    """A line for each row, without predictions where the model abstains."""
+    width, table, others = len(_columns(contract)), new.table, list(new.others.values())
     for number, reason in enumerate(new.reasons):
         who: str | float = number + 1 if table.patients is None else table.patients[number]
-        said: list[str | float | None] = [None] * len(columns) if reason else [*next(cells)]
-        lines.append([who, *(column[number] for column in others), *said, reason])
-    return lines
+        said: list[str | float | None] = [None] * width if reason else [*next(cells)]
+        yield [who, *(column[number] for column in others), *said, reason]
 
 
 def _check_names(new: NewRows, ours: Sequence[str]) -> None:

@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING
 import click
 
 from host.diagnosis import Finding, failure, fine, warning
-from protos.errors import OperatorError, explained
+from protos.errors import ConfigurationError, OperatorError, explained
 from site_agent.trainer.isolation import give_up_network
 
 if TYPE_CHECKING:
-    from site_agent.hospital import Hospital
+    from site_agent.hospital import Hospital, Training
 
 
 @click.command()
@@ -37,7 +37,8 @@ def main(path: Path) -> None:
 
     try:
         hospital = read_hospital(path)
-        found += [_table(hospital), _threads(hospital.training.threads, len(os.sched_getaffinity(0))), _graphics()]
+        training = hospital.training
+        found += [_table(hospital), _threads(training.threads, len(os.sched_getaffinity(0))), _device(training)]
     except OperatorError:
         sys.exit(78)  # told by the other half already
     print(json.dumps([finding.facts() for finding in found]))
@@ -53,11 +54,15 @@ def _isolation(*, has_network: bool) -> Finding:
 
 
 def _table(hospital: Hospital) -> Finding:
+    from site_agent.desk.examination.read_hints import read_with_hints
     from site_agent.trainer.data.contract import read_contract
-    from site_agent.trainer.data.dataset import prepare
+    from site_agent.trainer.data.dataset import prepare_rows
+    from site_agent.trainer.data.splits import split_rows
 
     try:
-        prepare(Path(hospital.data.table), read_contract(Path(hospital.data.contract)), hospital.data.split)
+        contract = read_contract(Path(hospital.data.contract))
+        table = read_with_hints(Path(hospital.data.table), contract, hospital.scratch_path)
+        prepare_rows(table, split_rows(table, hospital.data.split))
     except PermissionError:
         return _closed()
     except Exception as error:
@@ -82,12 +87,21 @@ def _threads(wanted: int, there: int) -> Finding:
     return fine("D413", says)
 
 
-def _graphics() -> Finding:
-    is_there = any(Path(name).exists() for name in ("/dev/nvidia0", "/dev/kfd", "/dev/dri/renderD128"))
-    return fine(
-        "D423",
-        "This computer has a graphics processor, but this version does not use it." if is_there else "None is there.",
-    )
+def _device(training: Training) -> Finding:
+    if training.device == "cpu":
+        is_there = any(Path(name).exists() for name in ("/dev/nvidia0", "/dev/kfd", "/dev/dri/renderD128"))
+        unused = " A graphics card is there and is not used." if is_there else ""
+        return fine("D423", f"Networks are trained on the processor (device: cpu).{unused}")
+
+    from site_agent.trainer.arithmetic import prepare_arithmetic
+
+    try:
+        prepare_arithmetic(training.threads, training.device)
+    except ConfigurationError as refused:
+        return failure("D423", refused.what, refused.remedy)
+    import torch
+
+    return fine("D423", f"Networks are trained on the graphics card {torch.cuda.get_device_name()} (device: cuda).")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""One column's line in a draft contract, with comments that tell a person what to check."""
+"""One column's line in a draft contract, with comments for a person on what to check."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ import numpy as np
 
 from site_agent.desk.drafting.concept_proposal import Proposed
 from site_agent.desk.drafting.table_profile import MOST_LISTED, ColumnDraft
-from site_agent.trainer.data.codes import two_spellings
+from site_agent.desk.examination.code_spellings import two_spellings
+from site_agent.desk.examination.disguised import disguised_numbers
+from site_agent.desk.examination.mixed_units import far_values, mixed_units
+from site_agent.trainer.data.cells import Numbers
 from site_agent.trainer.data.column_profile import steps_around
-from site_agent.trainer.data.disguised import disguised_numbers
-from site_agent.trainer.data.mixed_units import far_values, mixed_units
-from site_agent.trainer.data.numbers import Numbers
 
 _IDENTIFIER: Final = re.compile(
     r"(patient|subject|case|person|mrn|pid|id|row)([ ._-]?(id|identifier|nr|no|number|names?|source_value))?", re.I
@@ -196,7 +196,8 @@ def _listed(column: ColumnDraft, separator: str, late: tuple[str, ...]) -> Line:
     """A list of codes. The codes themselves are not repeated, because a rare one may identify a patient."""
     found = len(column.listed)
     buckets = min(MOST_LISTED, max(16, 1 << (found - 1).bit_length()))
-    words = f"a list of codes, of which {found} differ. With `codes` instead of `buckets` each has its own column"
+    number = f"{found} or more" if found >= MOST_LISTED else str(found)
+    words = f"a list of codes, of which {number} differ. With `codes` instead of `buckets` each has its own column"
     keys = [("type", "codes"), ("separator", json.dumps(separator)), ("buckets", str(buckets))]
     missing = ("missing", "refuse" if _is_complete(column) else "empty")
     return _line(column, "feature", (*keys, missing), (words, *late))

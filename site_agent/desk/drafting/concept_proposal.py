@@ -21,9 +21,9 @@ import numpy as np
 from protos.plan.concepts import CodedConcept, Concept, NumberConcept
 from site_agent.desk.drafting.concept_names import likeness
 from site_agent.desk.drafting.table_profile import ColumnDraft
+from site_agent.desk.examination.disguised import disguised_numbers
+from site_agent.trainer.data.cells import Numbers
 from site_agent.trainer.data.codes import canonical_code
-from site_agent.trainer.data.disguised import disguised_numbers
-from site_agent.trainer.data.numbers import Numbers
 
 _LEAST: Final = 0.55  # the likeness from which a name counts
 _TIE: Final = 0.05
@@ -50,7 +50,7 @@ class Proposed:
 
 @dataclass(frozen=True, kw_only=True)
 class Proposal:
-    """What fits, by column, and why each other concept has no column."""
+    """The proposed concept of each column, and the reason for each concept without a column."""
 
     by_column: Mapping[str, Proposed]
     without_column: Mapping[str, str]
@@ -108,7 +108,7 @@ def _why_not(concept: Concept, numbers: Sequence[ColumnDraft], coded: Sequence[C
 
 
 def _number(concept: NumberConcept, column: ColumnDraft) -> Proposed | None:
-    if not column.is_numeric:  # a date, of which the contract says what it is counted from
+    if not column.is_numeric:  # a date, of which the contract shows what it is counted from
         return Proposed(concept=concept.name, unit=None, codes=None, reasons=("by its name",))
     sample = column.sample
     values = sample[~np.isin(sample, disguised_numbers(sample))]

@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, assert_never
 
+import numpy as np
+
 from protos.errors import DataError
 from protos.plan.concepts import Concept
 from site_agent.desk.drafting.column_draft import (
@@ -29,15 +31,15 @@ from site_agent.desk.drafting.column_draft import (
 )
 from site_agent.desk.drafting.concept_proposal import propose
 from site_agent.desk.drafting.table_profile import ColumnDraft
+from site_agent.desk.examination.format_guess import guess_format
 from site_agent.trainer.data.codes import check_distinct
 from site_agent.trainer.data.formats import ExcelFormat, Format, ParquetFormat, SqlFormat, TableFormat
 from site_agent.trainer.data.mistakes import refuse
-from site_agent.trainer.data.sources.format_guess import guess_format
-from site_agent.trainer.data.sources.opening import open_records
+from site_agent.trainer.data.sources.blocks import blocks_of
+from site_agent.trainer.data.sources.opening import open_blocks
 
 MOST_ROWS: Final = 100_000
 _MOST_CELLS: Final = 10_000_000
-_BLOCK_ROWS: Final = 256
 _MOST_COMMENTED: Final = 1000
 _MANY: Final = 3
 _MOST_NAMED: Final = 5
@@ -99,21 +101,25 @@ def describe(
 
 
 def _columns(path: Path, form: Format) -> tuple[list[ColumnDraft], int, bool]:
-    with open_records(path, form) as records:
-        first = next(records, None)
-        if first is None:
+    with open_blocks(path, form) as opened:
+        if opened.first is None:
             refuse(["the file has no rows"])
-        names = [cell.strip() for cell in first[1]] if form.header else _numbered(len(first[1]))
+        width = len(opened.first[1])
+        names = [cell.strip() for cell in opened.first[1]] if form.header else _numbered(width)
         _check_names(names)
         columns = [ColumnDraft(name, form.decimal) for name in names]
-        rest = records if form.header else itertools.chain([first], records)
-        most, rows = min(MOST_ROWS, max(100, _MOST_CELLS // len(names))), 0
-        while rows < most and (block := list(itertools.islice(rest, min(_BLOCK_ROWS, most - rows)))):
-            rows += len(block)
-            fitting = [cells for _, cells in block if len(cells) == len(names)]
-            for column, cells in zip(columns, zip(*fitting, strict=True), strict=False):
-                column.take(list(cells))
-        return columns, rows, next(rest, None) is not None
+        own = iter(()) if form.header else blocks_of(iter([opened.first]), width, range(width))
+        most, rows = min(MOST_ROWS, max(100, _MOST_CELLS // width)), 0
+        for block in itertools.chain(own, opened.rest(width, range(width))):
+            numbers = sorted([*block.rows.tolist(), *block.ragged])
+            taken = numbers[: most - rows]
+            rows += len(taken)
+            count = int(np.count_nonzero(block.rows <= taken[-1])) if taken else 0
+            for place, column in enumerate(columns):
+                column.take(block.texts_at(place)[:count])
+            if len(numbers) > len(taken):
+                return columns, rows, True
+        return columns, rows, False
 
 
 def _numbered(count: int) -> list[str]:
@@ -157,7 +163,7 @@ def _shared_markers(columns: list[ColumnDraft]) -> dict[float, list[str]]:
 
 
 def _shared_words(shared: dict[float, list[str]]) -> list[str]:
-    """What a person should look at above the table's markers."""
+    """Return the remarks about the table that a person should read."""
     words = []
     for marker, names in shared.items():
         more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""

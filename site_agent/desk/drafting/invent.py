@@ -19,6 +19,7 @@ from openpyxl import Workbook
 
 from protos.errors import UsageError
 from site_agent.desk.prediction import harmless
+from site_agent.trainer.data.cells import DAYS_PER_YEAR
 from site_agent.trainer.data.contract import (
     BinaryTarget,
     CategoricalFeature,
@@ -34,7 +35,6 @@ from site_agent.trainer.data.contract import (
 )
 from site_agent.trainer.data.contract_columns import patterns_of
 from site_agent.trainer.data.formats import ExcelFormat, ParquetFormat, SqlFormat, TableFormat
-from site_agent.trainer.data.value_intervals import DAYS_PER_YEAR
 
 _MISSING_SHARE: Final = 0.05
 _MOST_TERMS: Final = 50

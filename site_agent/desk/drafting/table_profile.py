@@ -15,10 +15,10 @@ from typing import Final
 
 import numpy as np
 
+from site_agent.desk.examination.disguised import CANDIDATES, TEXT_MARKERS
 from site_agent.trainer.data.cells import LARGEST_MAGNITUDE, Numbers
 from site_agent.trainer.data.codes import canonical_code
 from site_agent.trainer.data.contract_columns import check_patterns
-from site_agent.trainer.data.disguised import CANDIDATES, TEXT_MARKERS
 
 MOST_CODES: Final = 50
 MOST_LISTED: Final = 2048
@@ -98,7 +98,7 @@ class ColumnDraft:
 
     @property
     def separator(self) -> str | None:
-        """What separates the codes of a list; None if the column has no lists."""
+        """The character between the codes of a list; None if the column has no lists."""
         between = max(_SEPARATORS, key=self._lists.__getitem__)
         count, single = self._lists[between], self._lists[""]
         is_list = count >= 0.2 * self.values and count + single >= 0.95 * self.values
@@ -113,7 +113,7 @@ class ColumnDraft:
 
     @property
     def values(self) -> int:
-        """How many cells are neither empty nor a marker."""
+        """The number of cells that are neither empty nor a marker."""
         return self.numbers + self.other_texts
 
     @property

@@ -8,7 +8,7 @@ The rules:
 
 * both samples count, the new rows and the training rows;
 * rows of one patient are not so many patients: a sample counts by its effective rows (`effective_rows`);
-* nothing here knows a value of a patient, only shares and counts.
+* nothing here reads a value of a patient, only shares and counts.
 """
 
 from __future__ import annotations

@@ -6,10 +6,10 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final, TypeAlias
 
 from host.printed_page import Section, figure, figures, page, paragraph, table
+from site_agent.desk.comparison.evaluation import headline_metric
 from site_agent.desk.drift.column_drift import MUCH, SOME
 from site_agent.desk.findings.clinical_parts import figure_with_interval, verdict
 from site_agent.desk.pages.plots import Row, intervals
-from site_agent.trainer.comparison.gain import headline_metric
 
 Facts: TypeAlias = Mapping[str, Any]
 _PREFIX: Final = "global_layers_monitor"

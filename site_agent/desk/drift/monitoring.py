@@ -13,23 +13,22 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+from site_agent.desk.comparison.bootstrap_intervals import compare
+from site_agent.desk.comparison.gain import FEDERATED
+from site_agent.desk.comparison.scored_rows import scored_rows
 from site_agent.desk.drift.column_drift import watch
 from site_agent.desk.drift.quality import quality_of, quality_warnings
 from site_agent.desk.findings.facts import saved_facts
 from site_agent.desk.findings.received_report import RECEIVING
-from site_agent.desk.prediction import outcomes_of_new_rows, scores_of_new_rows
+from site_agent.desk.prediction import dice_of_new_rows, outcomes_of_new_rows, scores_of_new_rows
+from site_agent.desk.results.saved_model import other_version
 from site_agent.desk.use.model_in_use import ModelInUse, model_in_use
 from site_agent.desk.use.new_rows import NewRows, missing_columns, read_new_rows
 from site_agent.desk.use.recalibration import recalibration_of
 from site_agent.hospital import Hospital
 from site_agent.trainer.checkpoints import Json
-from site_agent.trainer.comparison.bootstrap_intervals import compare
-from site_agent.trainer.comparison.gain import FEDERATED
-from site_agent.trainer.comparison.scored_rows import scored_rows
 from site_agent.trainer.data.column_profile import Profile
 from site_agent.trainer.data.contract import Contract
-from site_agent.trainer.evaluation import dice_of_images
-from site_agent.trainer.saved_model import other_version
 
 FEWEST_ROWS: Final = 100
 _SEED: Final = 20_261_122
@@ -47,8 +46,8 @@ def monitor_table(hospital: Hospital, path: Path, run: str | None) -> dict[str, 
     if model.profile is None:
         raise other_version(used.run)
     contract = model.preprocessing.contract
-    new = _read(path, contract, model.profile)
-    scores = scores_of_new_rows(hospital, used, new)
+    new = _read(hospital, path, contract, model.profile)
+    scores = _scores(hospital, used, new)
     columns = watch(model.profile, new)
     is_received = RECEIVING in saved_facts(hospital.state_path, used.run)
     quality = None if is_received else _quality(hospital, used, new, scores)
@@ -81,14 +80,22 @@ def monitor_table(hospital: Hospital, path: Path, run: str | None) -> dict[str, 
     }
 
 
-def _read(path: Path, contract: Contract, profile: Profile) -> NewRows:
+def _scores(hospital: Hospital, used: ModelInUse, new: NewRows) -> npt.NDArray[np.float64]:
+    """Those of the usable rows; of masks the Dice, or nothing if their masks are not known."""
+    if used.model.preprocessing.contract.mask is None:
+        return scores_of_new_rows(hospital, used, new)
+    masks = new.table.masks
+    return np.empty(0) if masks is None else dice_of_new_rows(hospital, used, new, masks)
+
+
+def _read(hospital: Hospital, path: Path, contract: Contract, profile: Profile) -> NewRows:
     """With the outcome where the table has it: where it is not there, or not yet for all, without."""
     from protos.errors import DataError
 
     try:
-        found = read_new_rows(path, contract, profile, has_outcome=True)
+        found = read_new_rows(path, contract, profile, has_outcome=True, scratch=hospital.scratch_path)
     except DataError:
-        return read_new_rows(path, contract, profile)
+        return read_new_rows(path, contract, profile, scratch=hospital.scratch_path)
     return found
 
 
@@ -99,8 +106,6 @@ def _quality(
     if (rows := outcomes_of_new_rows(used, new)) is None:
         return None
     state, run = hospital.state_path, used.run
-    if new.table.masks is not None:
-        scores = dice_of_images(new.table.masks[new.usable], scores >= 0.5)
     kept, changed = scored_rows(state, run), recalibration_of(state, run, used.name)
     # The new scores are mapped where the site has recalibrated, so those of the test are too.
     then = kept.scores[used.name] if changed is None else changed.apply(kept.scores[used.name])

@@ -19,14 +19,14 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from site_agent.desk.comparison.bootstrap_intervals import Compared, apart, compare, is_lower_better
+from site_agent.desk.comparison.calibration import calibrations
+from site_agent.desk.comparison.evaluation import HeldOutRows, Scores, headline_metric
+from site_agent.desk.comparison.gain import FEDERATED
 from site_agent.desk.drift.drift_chance import LEVEL
 from site_agent.desk.findings.calibration_spans import calibration_spans
 from site_agent.desk.findings.distance_spans import distance_spans
 from site_agent.trainer.checkpoints import Json
-from site_agent.trainer.comparison.bootstrap_intervals import Compared, apart, compare, is_lower_better
-from site_agent.trainer.comparison.calibration import calibrations
-from site_agent.trainer.comparison.gain import FEDERATED, headline_metric
-from site_agent.trainer.evaluation import HeldOutRows, Scores
 
 _SEED: Final = 20_261_122
 _RESAMPLES: Final = 1_000
@@ -35,7 +35,7 @@ _FEWEST: Final = 20  # of a normal interval
 
 @dataclass(frozen=True, kw_only=True)
 class Expected:
-    """What a model expects on average, what happened, and the difference's deviation over whole patients.
+    """A model's mean prediction, the observed mean, and the difference's deviation over whole patients.
 
     Of a probability the deviation is at least that of outcomes that happen as often as the model says: where none
     happened in a few rows, the rows alone would look certain.
@@ -90,7 +90,7 @@ def _calibration_spans(rows: HeldOutRows, scores: Scores) -> dict[str, Json]:
 
 
 def _is_worse(metric: str, now: Compared, before: Compared, metrics: int) -> bool | None:
-    """Whether a metric fell beyond chance; None where it is undefined. Normal, with the deviations of the resamples."""
+    """Whether a metric fell beyond chance; None if it is undefined. Normal, with the deviations of the resamples."""
     values = [compared.evaluations[FEDERATED].metrics[metric] for compared in (now, before)]
     if values[0] is None or values[1] is None:
         return None

@@ -9,10 +9,10 @@ from collections.abc import Iterator
 from typing import Final
 
 from host.printed_page import Section, page, paragraph, table
+from site_agent.desk.examination.examine import Examination
+from site_agent.desk.examination.finding import Finding, counted
 from site_agent.trainer.data.contract import Column
-from site_agent.trainer.data.mistakes import KEPT_ROWS, where
-from site_agent.trainer.examination.examine import Examination
-from site_agent.trainer.examination.finding import Finding, counted
+from site_agent.trainer.data.mistakes import KEPT_ROWS, as_sentences, where
 
 _MOST_COLUMNS = 1000
 
@@ -65,7 +65,7 @@ def verdict(examination: Examination, accepted_by: str | None, *, warnings_stop:
 def _findings(heading: str, findings: list[Finding]) -> Section:
     lines = [
         (
-            _sentences(finding.words),
+            as_sentences(finding.words),
             str(finding.count) if finding.count else "",
             ", ".join(map(str, finding.rows[:KEPT_ROWS])),
         )
@@ -134,19 +134,12 @@ def _table_one(examination: Examination) -> str:
 _MOST_NOTES: Final = 10
 
 
-def _sentences(words: str, rows: str = "") -> str:
-    """A finding as sentences: what was found with its rows, then what to think of or to do."""
-    found, *rest = words.split("; ")
-    parts = [f"{found}{rows}", *(part[0].upper() + part[1:] for part in rest)]
-    return " ".join(part if part.endswith("?") else f"{part}." for part in parts)
-
-
 def finding_lines(examination: Examination) -> Iterator[str]:
     """Yield every error and warning with its first rows, then the first notes."""
     for finding in [*examination.errors, *examination.warnings]:
-        yield f"{finding.level.upper()}: {_sentences(finding.words, where(finding.rows, finding.count))}"
+        yield f"{finding.level.upper()}: {as_sentences(finding.words, where(finding.rows, finding.count))}"
     notes = [finding for finding in examination.findings if finding.level == "note"]
     for finding in notes[:_MOST_NOTES]:
-        yield f"note: {_sentences(finding.words)}"
+        yield f"note: {as_sentences(finding.words)}"
     if len(notes) > _MOST_NOTES:
         yield f"note: {len(notes) - _MOST_NOTES} further notes are on the page."

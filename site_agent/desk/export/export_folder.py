@@ -12,6 +12,7 @@ hospital's own module, its file comes along as own_network.py, which the loader 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,40 +26,41 @@ from safetensors.numpy import save as serialise_tensors
 from protos.errors import OperatorError, UsageError
 from protos.plan.architecture import NamedTensors
 from site_agent.desk.applied import AppliedModel
-from site_agent.desk.export import loader
+from site_agent.desk.export import loader, row_reader
 from site_agent.desk.export.graph import Graph
 from site_agent.desk.export.onnx_inputs import features_of, interval, made_up_values, other_days, terms_of
 from site_agent.desk.export.onnx_model import onnx_bytes, run_onnx
 from site_agent.desk.export.own_network import FILE, OwnNetwork, own_network
 from site_agent.desk.export.written import written_down
 from site_agent.desk.model_card import card_facts, card_markdown
+from site_agent.desk.results.saved_model import SavedModel
 from site_agent.desk.use.model_in_use import model_in_use
 from site_agent.desk.use.recalibration import Recalibration, recalibration_of
 from site_agent.hospital import Hospital
 from site_agent.trainer.arithmetic import prepare_arithmetic
 from site_agent.trainer.checkpoints import Json
 from site_agent.trainer.data import cell_rules
-from site_agent.trainer.data.cells import Spelling, date_rule, feature_rule
+from site_agent.trainer.data.cells import Spelling, date_rule, feature_rule, interval_rule
 from site_agent.trainer.data.contract import Contract
 from site_agent.trainer.data.contract_columns import CategoricalFeature, DateFeature, DayColumn, Feature
 from site_agent.trainer.data.image_column import ImageColumn
 from site_agent.trainer.data.image_files import in_window
 from site_agent.trainer.data.tables import Table
-from site_agent.trainer.data.value_intervals import interval_rule
-from site_agent.trainer.saved_model import SavedModel
 from site_agent.trainer.soft_target_training import added_columns
 from site_agent.trainer.trainer_files import write_whole
 
 LARGEST_DIFFERENCE: Final = 1e-5
 _EXPORT: Final = Path(loader.__file__).parent
-_IMPORTED: Final = "from site_agent.trainer.data.cell_rules import RowReader\n"
+_IMPORTED: Final = "from site_agent.desk.export.row_reader import RowReader\n"
+_FUTURE: Final = "from __future__ import annotations\n"
+_OWN_IMPORTS: Final = re.compile(r"from site_agent\.[\w.]+ import \([^)]*\)\n")
 _ROWS: Final = 256
 _SEED: Final = 1
 
 
 @dataclass(frozen=True, kw_only=True)
 class Exported:
-    """What was written, of which model, and what a person should read beside it.
+    """The written files, their model, and the remarks that a person should read.
 
     `loader_difference` and `onnx_difference` say by how much the copies at most differ from the model, in probability,
     or in standard deviations of a regression's target; None without ONNX.
@@ -120,11 +122,13 @@ def export_model(hospital: Hospital, folder: Path, run: str | None, *, has_onnx:
 
 
 def standalone(name: str) -> bytes:
-    """Return a loader that contains the rules for cells and imports nothing of this program."""
-    text, rules = ((_EXPORT / f"{name}.py").read_text(), Path(cell_rules.__file__).read_text())
+    """Return a loader that contains the rules for cells and rows, and imports nothing of this program."""
+    text = (_EXPORT / f"{name}.py").read_text()
+    parts = [Path(file).read_text().partition(_FUTURE)[2] for file in (cell_rules.__file__, row_reader.__file__)]
+    rules = _OWN_IMPORTS.sub("", "\n\n".join(part.strip() for part in parts))
     before, found, after = text.partition(_IMPORTED)
     assert found, "a loader imports the rules for cells in one line"
-    return "".join([before, rules.partition("from __future__ import annotations\n")[2].strip(), "\n", after]).encode()
+    return "".join([before, rules, "\n", after]).encode()
 
 
 def loader_of(description: Mapping[str, Json], graph: Graph, own: OwnNetwork | None) -> loader.Exported:
@@ -226,7 +230,7 @@ def _image(column: ImageColumn) -> Json:
 
 
 def _interval(contract: Contract, feature: Feature) -> Json:
-    """How a date is counted: from or to another column, or a day since 1970-01-01."""
+    """Describe how a date becomes a number: from or to another column, or in days since 1970-01-01."""
     if not isinstance(feature, DateFeature):
         return None
     one = interval(contract, feature)

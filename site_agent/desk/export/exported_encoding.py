@@ -38,9 +38,14 @@ def encoded(graph: Graph, preprocessing: Preprocessing) -> str:
             value = interval_of_date(graph, preprocessing.contract, feature, value)
         parts.append(graph.apply("cast", _feature(graph, feature, encoding, value), to="float32"))
     place = len(input_names(preprocessing.contract))
-    for weights in preprocessing.term_weights:
-        parts.append(_terms(graph, graph.columns(INPUT, place, place + len(weights.rarity)), weights))
-        place += len(weights.rarity)
+    for column, weights in zip(preprocessing.contract.terms, preprocessing.term_weights, strict=True):
+        end, last = place + column.counted, place + len(column.encoded_columns)
+        parts.append(_terms(graph, graph.columns(INPUT, place, end), weights))
+        if column.note_size is not None:
+            share = graph.constant([1.0 / column.note_size.buckets], "float64")
+            in_order = graph.apply("multiply", graph.columns(INPUT, end, last), share)
+            parts.append(graph.apply("cast", in_order, to="float32"))
+        place = last
     if preprocessing.contract.image is not None:
         parts.append(_pixels(graph, preprocessing.contract.image, preprocessing.pixel_scales))
     return parts[0] if len(parts) == 1 else graph.apply("concatenate", *parts, axis=1)

@@ -11,14 +11,14 @@ import numpy as np
 
 from site_agent.desk.export.exported_encoding import interval_of_date
 from site_agent.desk.export.graph import INPUT, Graph
+from site_agent.desk.results.joined_model import JoinedModel
 from site_agent.trainer.data.contract import Contract, Task
 from site_agent.trainer.data.contract_columns import CategoricalFeature, DateFeature
-from site_agent.trainer.forest import Forest
+from site_agent.trainer.forest import Forest, Lines
 from site_agent.trainer.prior.concept_encoding import ConceptEncoding
 from site_agent.trainer.prior.concept_mapping import MappedCode, MappedNumber
-from site_agent.trainer.prior.joined_model import JoinedModel, Lines
 
-_DISTANCE = 0.005  # as in baselines.py, which says why
+_DISTANCE = 0.005  # as in baselines.py, which shows why
 
 
 def forest_answers(graph: Graph, trees: Forest, features: str) -> str:
@@ -139,7 +139,7 @@ def _as_shares(graph: Graph, task: Task, line: str) -> str:
 
 
 def _column(graph: Graph, concepts: ConceptEncoding, contract: Contract, place: int) -> str:
-    """One standardised column, float64 of shape (rows, 1), 0 where it is missing."""
+    """One standardised column, float64 of shape (rows, 1), 0 if it is missing."""
     one, mean, deviation = concepts.mapped[place], concepts.means[place], concepts.deviations[place]
     assert one is not None
     names = [feature.name for feature in contract.features]

@@ -47,6 +47,7 @@ NAMES: Final = frozenset(
         "transpose",
         "slice",
         "gather",
+        "lookup",
         "forest",
         "convolution",
         "largest",

@@ -6,14 +6,14 @@
     model.predict([{"age": 63, "sex": "1"}, {"age": 41, "sex": ""}])
 
 Nothing outside of the folder is read. Code in the folder runs only with load(folder, allow_code=True).
-A row has what the table has, by the columns' names. A date is text as model.json says how it is written (`pattern`), a
+A row has what the table has, by the columns' names. A date is text as model.json shows how it is written (`pattern`), a
 datetime.date, or a number: days since 1970-01-01.
 An image is a list of its intensities as the file has them: channel by channel, in each row by row; nested lists are
 allowed. Its size, already turned and stretched, is in model.json under `image`.
 The answer is a list with an entry for each row: the probability of the positive class, a list with one for each class,
-a number in the target's unit, or of a mask a list with the probability of each pixel, row by row. It is None where a
+a number in the target's unit, or of a mask a list with the probability of each pixel, row by row. It is None if a
 column or a value is missing that the model needs, where the contract does not allow a value, or where a number leaves
-what the training rows had; `model.why(rows)` says why.
+what the training rows had; `model.why(rows)` shows why.
 Research software: not a medical device.
 """
 
@@ -31,7 +31,7 @@ import torch
 from torch import Tensor
 
 # The export replaces this line by the text of that file: a loader needs nothing beside it but PyTorch.
-from site_agent.trainer.data.cell_rules import RowReader
+from site_agent.desk.export.row_reader import RowReader
 
 _TYPES = {
     "F32": torch.float32, "F64": torch.float64, "F16": torch.float16, "I64": torch.int64, "I32": torch.int32,
@@ -167,10 +167,13 @@ def _computed(name: str, inputs: list[Tensor], attributes: dict[str, Any]) -> Te
         return first.narrow(attributes["axis"], attributes["start"], attributes["stop"] - attributes["start"])
     if name == "gather":
         return first[:, attributes["places"]]
+    if name == "lookup":
+        return first[inputs[1].long()]
     if name == "forest":
         return _forest(*inputs)
     if name == "convolution":
-        return torch.nn.functional.conv2d(first, inputs[1], inputs[2], padding=1)
+        weight, stride, groups = inputs[1], attributes["stride"], attributes["groups"]
+        return torch.nn.functional.conv2d(first, weight, inputs[2], stride, weight.shape[-1] // 2, groups=groups)
     if name == "largest":
         largest: Tensor = torch.nn.functional.max_pool2d(first, 2)
         return largest

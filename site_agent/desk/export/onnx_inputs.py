@@ -1,8 +1,8 @@
 """The inputs of an exported model: a column for each feature, for each other date that features use, and for each term.
 
 A number is as in the table, NaN where missing; of a code the position among the declared ones, -1 where unknown; of a
-date the days since 1970-01-01, NaN where missing; of a list or a note how often each of its terms occurs. So nobody has
-to compute an interval before asking the model: the graph does, as `site_agent.trainer.data.value_intervals` does. Of an
+date the days since 1970-01-01, NaN where missing; of a list or a note what `TermsRule` counts. So nobody has
+to compute an interval before asking the model: the graph does, as `site_agent.trainer.data.cells` does. Of an
 image the inputs are its intensities as a file has them, channel by channel, in each row by row.
 """
 
@@ -16,12 +16,11 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from site_agent.trainer.data.cells import Numbers, Parsed
+from site_agent.trainer.data.cells import DAYS_PER_YEAR, Numbers, Parsed, interval_of
 from site_agent.trainer.data.column_profile import Profile
 from site_agent.trainer.data.contract import Contract
 from site_agent.trainer.data.contract_columns import CategoricalFeature, DateFeature, DayColumn
 from site_agent.trainer.data.terms import Counts
-from site_agent.trainer.data.value_intervals import DAYS_PER_YEAR, interval_of
 
 FIRST_DAY: Final = date(1970, 1, 1).toordinal()
 _MADE_UP_DAY: Final = date(2020, 1, 1).toordinal() - FIRST_DAY
@@ -32,8 +31,8 @@ class Interval:
     """How a date feature becomes a number: `sign` times (its own day minus the other), by `divisor`.
 
     Attributes:
-        column: the place of the other day among the inputs, None where that is the same for all rows.
-        day: that same day, since 1970-01-01; 0 where there is a column.
+        column: the place of the other day among the inputs, None if that is the same for all rows.
+        day: that same day, since 1970-01-01; 0 if there is a column.
     """
 
     column: int | None
@@ -117,7 +116,11 @@ def made_up_values(contract: Contract, profile: Profile | None, rows: int, seed:
         is_missing = (generator.random(rows) < 0.1) & (feature.missing != "refuse")
         is_missing[0] = feature.missing != "refuse"
         columns.append(np.where(is_missing, np.nan, drawn))
-    counts = [generator.poisson(0.3, (rows, len(column.encoded_columns))) for column in contract.terms]
+    counts = [generator.poisson(0.3, (rows, len(listed.encoded_columns))) for listed in contract.terms]
+    for listed, drawn_terms in zip(contract.terms, counts, strict=True):
+        if listed.note_size is not None:
+            words = generator.integers(0, listed.note_size.buckets + 1, (rows, listed.note_size.longest))
+            drawn_terms[:, listed.counted :] = words
     for drawn_counts in counts:
         drawn_counts[0] = 0
     return np.concatenate([np.reshape([*columns, *days], (-1, rows)).T, *counts], axis=1, dtype=np.float64)

@@ -70,17 +70,35 @@ class Layers:
 
     def convolved(self, images: str, name: str, activation: ActivationName, size: tuple[int, int]) -> str:
         """A block whose result is as high and wide as what it reads."""
-        graph, (height, width) = self.graph, size
-        names = (f"{name}.convolution.weight", f"{name}.convolution.bias")
-        value = graph.apply("convolution", images, *(graph.constant(self.tensors[one]) for one in names))
+        value = self.convolution(images, f"{name}.convolution")
         if f"{name}.normalisation.weight" in self.tensors:
-            channels = len(self.tensors[f"{name}.normalisation.weight"])
-            flat = graph.apply("reshape", value, shape=(-1, channels * height * width))
-            value = graph.apply("reshape", self._standardised(flat), shape=(-1, channels, height, width))
-            kinds = [self.tensors[f"{name}.normalisation.{kind}"][:, None, None] for kind in ("weight", "bias")]
-            scaled = graph.apply("multiply", value, graph.constant(kinds[0]))
-            value = graph.apply("add", scaled, graph.constant(kinds[1]))
+            value = self.image_normalised(value, f"{name}.normalisation", size)
         return self.activated(value, activation)
+
+    def convolution(self, images: str, name: str, stride: int = 1, groups: int = 1) -> str:
+        """Square filters with a border of zeros; each side is divided by the stride."""
+        weight = self.tensors[f"{name}.weight"]
+        bias = self.tensors.get(f"{name}.bias", np.zeros(len(weight)))
+        constants = (self.graph.constant(weight), self.graph.constant(bias))
+        return self.graph.apply("convolution", images, *constants, stride=stride, groups=groups)
+
+    def image_normalised(self, images: str, name: str, size: tuple[int, int] | None) -> str:
+        """Scale and shift each channel, with a `size` after each image was given mean 0 and variance 1."""
+        graph = self.graph
+        if size is not None:
+            shape = (-1, len(self.tensors[f"{name}.weight"]), *size)
+            flat = graph.apply("reshape", images, shape=(-1, math.prod(shape[1:])))
+            images = graph.apply("reshape", self._standardised(flat), shape=shape)
+        weight, bias = (graph.constant(self.tensors[f"{name}.{kind}"][:, None, None]) for kind in ("weight", "bias"))
+        return graph.apply("add", graph.apply("multiply", images, weight), bias)
+
+    def channel_means(self, images: str, channels: int, size: tuple[int, int]) -> str:
+        """The mean of each channel: (rows, channels, 1)."""
+        return self.graph.apply("mean", self.graph.apply("reshape", images, shape=(-1, channels, math.prod(size))))
+
+    def silu(self, value: str) -> str:
+        """Compute x·sigmoid(x)."""
+        return self.graph.apply("multiply", value, self.graph.apply("sigmoid", value))
 
     def activated(self, value: str, activation: ActivationName) -> str:
         """Apply the activation that a plan names."""
@@ -98,11 +116,16 @@ class Layers:
         """Multiply the value by a number."""
         return self.graph.apply("multiply", value, self.graph.constant([factor]))
 
-    def attended(self, queries: str, keys: str, values: str, width: int) -> str:
-        """Compute softmax(q·k / √width)·v, all (rows, heads, tokens, width). Vaswani et al. 2017, eq. 1."""
+    def attended(self, queries: str, keys: str, values: str, width: int, hidden: str | None = None) -> str:
+        """Compute softmax(q·k / √width)·v, all (rows, heads, tokens, width). Vaswani et al. 2017, eq. 1.
+
+        `hidden` is added before the softmax: (rows, 1, 1, tokens), so negative where a token takes no part that its
+        share is 0.
+        """
         turned = self.graph.apply("transpose", keys, order=(0, 1, 3, 2))
         scores = self.graph.apply("matmul", queries, turned)
-        shares = self.graph.apply("softmax", self.scaled(scores, 1.0 / math.sqrt(width)))
+        scores = self.scaled(scores, 1.0 / math.sqrt(width))
+        shares = self.graph.apply("softmax", scores if hidden is None else self.graph.apply("add", scores, hidden))
         return self.graph.apply("matmul", shares, values)
 
     def _affine(self, value: str, scale: Values, shift: Values) -> str:

@@ -5,7 +5,7 @@
     model = load("folder-of-the-export")
     model.predict([{"age": 63, "sex": "1"}, {"age": 41, "sex": ""}])
 
-Rows, answers and `why` are those of loader.py, which says what they are. model.onnx alone answers for every row, also
+Rows, answers and `why` are those of loader.py, which shows what they are. model.onnx alone answers for every row, also
 for one that the contract does not allow: this file is what abstains. Research software: not a medical device.
 """
 
@@ -19,7 +19,7 @@ import numpy as np
 import onnxruntime
 
 # The export replaces this line by the text of that file: a loader needs nothing beside it but onnxruntime.
-from site_agent.trainer.data.cell_rules import RowReader
+from site_agent.desk.export.row_reader import RowReader
 
 
 def load(folder: str | Path) -> Exported:
@@ -36,7 +36,7 @@ class Exported:
         self._session = onnxruntime.InferenceSession(content, providers=["CPUExecutionProvider"])
 
     def predict(self, rows: list[dict[str, Any]]) -> list[Any]:
-        """Return an answer for each row, in order; None if the model must not answer."""
+        """Return an answer for each row, in order. It is None if the model must not answer."""
         return self._rows.answers(rows, self._scores)
 
     def why(self, rows: list[dict[str, Any]]) -> list[str]:

@@ -73,7 +73,7 @@ def run_onnx(content: bytes, values: npt.NDArray[np.float64]) -> npt.NDArray[np.
 
 
 class _Writer:
-    """Operations to nodes; numbers that ONNX wants as inputs become initialisers."""
+    """Operations to nodes; numbers that ONNX requires as inputs become initialisers."""
 
     def __init__(self, graph: Graph, helper: Any, types: Any, numpy_helper: Any, module: Any) -> None:
         self.nodes: list[Any] = []
@@ -100,9 +100,8 @@ class _Writer:
                 "gather": lambda one: self._node(
                     "Gather", (*one.inputs, self._whole(_whole(one, "places"))), one.output, axis=1
                 ),
-                "convolution": lambda one: self._node(
-                    "Conv", one.inputs, one.output, kernel_shape=[3, 3], pads=[1, 1, 1, 1]
-                ),
+                "lookup": self._lookup,
+                "convolution": self._convolution,
                 "largest": lambda one: self._node(
                     "MaxPool", one.inputs, one.output, kernel_shape=[2, 2], strides=[2, 2]
                 ),
@@ -126,6 +125,17 @@ class _Writer:
         name = f"whole{len(self._constants)}"
         self._constants[name] = np.array(numbers, dtype=np.int64)
         return name
+
+    def _lookup(self, one: Operation) -> None:
+        """The row of a table at each whole number."""
+        places = f"{one.output}places"
+        self._node("Cast", one.inputs[1:], places, to=self._types.INT64)
+        self._node("Gather", (one.inputs[0], places), one.output, axis=0)
+
+    def _convolution(self, one: Operation) -> None:
+        side, stride = self._constants[one.inputs[1]].shape[-1], one.attributes["stride"]
+        sizes = {"kernel_shape": [side, side], "pads": [side // 2] * 4, "strides": [stride, stride]}
+        self._node("Conv", one.inputs, one.output, group=one.attributes["groups"], **sizes)
 
     def _cast(self, one: Operation) -> None:
         to = self._types.DOUBLE if one.attributes["to"] == "float64" else self._types.FLOAT
@@ -180,7 +190,7 @@ def _whole(one: Operation, key: str) -> list[int]:
 
 
 def _missing(package: str, cause: ImportError) -> ConfigurationError:
-    """What to raise where a site did not install what only ONNX needs."""
+    """Return the error for a site that did not install the packages for ONNX."""
     return ConfigurationError(
         what=f"The package {package} is not installed. ONNX requires the package ({type(cause).__name__}).",
         consequence="No ONNX model was written, and nothing left this site.",

@@ -14,9 +14,12 @@ from protos.plan.architecture import (
     ColumnsNetwork,
     ConvolutionalNetwork,
     DenseNetwork,
+    EfficientNetwork,
     FeatureTokensNetwork,
     GlobalLayersNetwork,
+    ImageNetwork,
     NamedTensors,
+    NoteSize,
     ParallelConvolutionalNetwork,
     ParallelNetwork,
     UNetNetwork,
@@ -24,6 +27,8 @@ from protos.plan.architecture import (
 from protos.plan.networks.convolutional_networks import sides_after
 from site_agent.desk.export.graph import MODULE
 from site_agent.desk.export.onnx_layers import Layers
+
+_NEVER = 1e9  # as an exponent below 0 it is 0
 
 
 def network_outputs(layers: Layers, architecture: Architecture, rows: str, columns: int, common: int) -> str:
@@ -65,6 +70,8 @@ def network_outputs(layers: Layers, architecture: Architecture, rows: str, colum
             both = (("common", architecture.common), ("unique", architecture.unique))
             extracted = [_blocks(layers, architecture, images, [part] * len(blocks)) for part, blocks in both]
             return layers.linear(layers.graph.apply("concatenate", *extracted, axis=1), "head.output")
+        case EfficientNetwork():
+            return _efficient(layers, architecture, rows)
         case UNetNetwork():
             return _u_net(layers, architecture, rows)
         case NamedTensors():
@@ -82,9 +89,7 @@ def _chain(
     return value
 
 
-def _images(
-    layers: Layers, architecture: ConvolutionalNetwork | ParallelConvolutionalNetwork | UNetNetwork, rows: str
-) -> str:
+def _images(layers: Layers, architecture: ImageNetwork | UNetNetwork, rows: str) -> str:
     image = architecture.image
     return layers.graph.apply("reshape", rows, shape=(-1, image.channels, image.height, image.width))
 
@@ -99,6 +104,36 @@ def _blocks(
     height, width = sides_after(architecture.image, len(parts))
     channels = len(layers.tensors[f"{parts[-1]}.block{len(parts)}.convolution.bias"])
     return layers.graph.apply("reshape", value, shape=(-1, channels * height * width))
+
+
+def _efficient(layers: Layers, network: EfficientNetwork, rows: str) -> str:
+    """The first convolution, the stages, the last convolution, and a linear map of the means."""
+    graph, size = layers.graph, (network.image.height, network.image.width)
+
+    def filtered(value: str, name: str, stride: int = 1, groups: int = 1) -> str:
+        nonlocal size
+        size = (-(-size[0] // stride), -(-size[1] // stride))
+        value = layers.convolution(value, f"{name}.0", stride, groups)
+        return layers.image_normalised(value, f"{name}.1", None if network.normalisation == "fixed" else size)
+
+    def squeezed(value: str, name: str, hidden: int) -> str:
+        means = graph.apply("reshape", layers.channel_means(value, hidden, size), shape=(-1, hidden, 1, 1))
+        fewer = layers.silu(layers.convolution(means, f"{name}.fc1"))
+        return graph.apply("multiply", value, graph.apply("sigmoid", layers.convolution(fewer, f"{name}.fc2")))
+
+    value = layers.silu(filtered(_images(layers, network, rows), "input.features.0", 2))
+    for stage, blocks in enumerate(network.stages, start=1):
+        for number, block in enumerate(blocks):
+            name, read = f"body.features.{stage}.{number}.block", value
+            first = int(block.hidden != block.inner)
+            if first:
+                value = layers.silu(filtered(value, f"{name}.0"))
+            value = layers.silu(filtered(value, f"{name}.{first}", block.stride, block.hidden))
+            value = filtered(squeezed(value, f"{name}.{first + 1}", block.hidden), f"{name}.{first + 2}")
+            value = graph.apply("add", value, read) if block.is_residual else value
+    value = layers.silu(filtered(value, f"body.features.{len(network.stages) + 1}"))
+    means = graph.apply("reshape", layers.channel_means(value, network.last, size), shape=(-1, network.last))
+    return layers.linear(means, "head.classifier.1")
 
 
 def _u_net(layers: Layers, network: UNetNetwork, rows: str) -> str:
@@ -196,23 +231,48 @@ def _entity_block(layers: Layers, architecture: GlobalLayersNetwork, tokens: str
 
 
 def _feature_tokens(layers: Layers, architecture: FeatureTokensNetwork, rows: str, columns: int) -> str:
-    graph, width = layers.graph, architecture.width
-    spread = graph.apply("reshape", rows, shape=(-1, columns, 1))
-    scaled = graph.apply("multiply", spread, graph.constant(layers.tensors["input.tokenizer.weight"]))
+    graph, width, note, hidden = layers.graph, architecture.width, architecture.note, None
+    weight = graph.constant(layers.tensors["input.tokenizer.weight"])
+    if note is None:
+        scaled = graph.apply("multiply", graph.apply("reshape", rows, shape=(-1, columns, 1)), weight)
+    else:
+        codes = layers.scaled(graph.columns(rows, columns - note.longest, columns), note.buckets)
+        scaled, hidden = _words(layers, note, codes, weight), _hidden(layers, note, codes)
+        columns = note.longest
     own = graph.apply("add", scaled, graph.constant(layers.tensors["input.tokenizer.bias"]))
     nothing = layers.scaled(graph.columns(own, 0, 1), 0.0)
     decision = graph.apply("add", nothing, graph.constant(layers.tensors["input.tokenizer.decision"]))
     tokens = graph.apply("concatenate", decision, own, axis=1)
     for number in range(1, architecture.blocks + 1):
         name = f"body.block{number}"
-        tokens = graph.apply("add", tokens, _attention(layers, architecture, tokens, columns + 1, f"{name}.attention"))
+        tokens = graph.apply(
+            "add", tokens, _attention(layers, architecture, tokens, columns + 1, f"{name}.attention", hidden)
+        )
         tokens = graph.apply("add", tokens, _token_feed_forward(layers, architecture, tokens, f"{name}.feedforward"))
     token = graph.apply("reshape", graph.columns(tokens, 0, 1), shape=(-1, width))
     ready = graph.apply("relu", layers.layer_normalised(token, "head.output.normalisation"))
     return layers.linear(ready, "head.output.linear")
 
 
-def _attention(layers: Layers, architecture: FeatureTokensNetwork, tokens: str, count: int, name: str) -> str:
+def _words(layers: Layers, note: NoteSize, codes: str, weight: str) -> str:
+    """The row of each word's bucket, of buckets counted from 1: (rows, places, width)."""
+    # A lookup cuts off the fraction: a whole number minus one half is the one below.
+    places = layers.graph.apply("subtract", codes, layers.graph.constant([0.5]))
+    return layers.graph.apply("lookup", weight, layers.graph.clipped(places, [0.0], [note.buckets - 1.0], "float32"))
+
+
+def _hidden(layers: Layers, note: NoteSize, codes: str) -> str:
+    """Return attention's mask of places without a word: (rows, 1, 1, places + 1), 0 for the deciding token."""
+    graph = layers.graph
+    is_word = graph.apply("cast", graph.apply("greater", codes, graph.constant([0.5])), to="float32")
+    negative = layers.scaled(graph.apply("subtract", is_word, graph.constant([1.0])), _NEVER)
+    together = graph.apply("concatenate", layers.scaled(graph.columns(codes, 0, 1), 0.0), negative, axis=1)
+    return graph.apply("reshape", together, shape=(-1, 1, 1, note.longest + 1))
+
+
+def _attention(
+    layers: Layers, architecture: FeatureTokensNetwork, tokens: str, count: int, name: str, hidden: str | None
+) -> str:
     graph, width, heads = layers.graph, architecture.width, architecture.heads
     projected = layers.linear(layers.layer_normalised(tokens, f"{name}.normalisation"), f"{name}.projections")
     parts = []
@@ -220,7 +280,7 @@ def _attention(layers: Layers, architecture: FeatureTokensNetwork, tokens: str, 
         own = graph.columns(projected, part * width, (part + 1) * width, 2)
         by_head = graph.apply("reshape", own, shape=(-1, count, heads, width // heads))
         parts.append(graph.apply("transpose", by_head, order=(0, 2, 1, 3)))
-    together = layers.attended(parts[0], parts[1], parts[2], width // heads)
+    together = layers.attended(parts[0], parts[1], parts[2], width // heads, hidden)
     attended = graph.apply("transpose", together, order=(0, 2, 1, 3))
     return layers.linear(graph.apply("reshape", attended, shape=(-1, count, width)), f"{name}.output")
 

@@ -15,11 +15,11 @@ from site_agent.desk.export.exported_join import (
 from site_agent.desk.export.graph import Graph
 from site_agent.desk.export.onnx_layers import Layers
 from site_agent.desk.export.onnx_networks import network_outputs
+from site_agent.desk.results.own_models import BoostedTrees, LinearModel, OwnModel, VotingForest
+from site_agent.desk.results.saved_model import SavedModel
 from site_agent.desk.use.recalibration import PlattMap, Recalibration
 from site_agent.trainer.baselines import Baseline
 from site_agent.trainer.data.contract import Task
-from site_agent.trainer.own_models import BoostedTrees, LinearModel, OwnModel, VotingForest
-from site_agent.trainer.saved_model import SavedModel
 from site_agent.trainer.soft_target_training import added_columns
 
 _TINIEST = 1e-8  # as in calibration.py
@@ -48,7 +48,7 @@ def written_down(model: SavedModel, recalibration: Recalibration | None) -> Grap
 
 
 def _of_simple_model(graph: Graph, model: OwnModel, task: Task, own: str) -> str:
-    """What a simple model says, float64 of shape (rows, outputs); see `own_scores`."""
+    """Return the predictions of a simple model, float64 of shape (rows, outputs); see `own_scores`."""
     match model:
         case LinearModel(lines=lines):
             products = graph.apply(
@@ -66,7 +66,7 @@ def _of_simple_model(graph: Graph, model: OwnModel, task: Task, own: str) -> str
 
 
 def _of_network(graph: Graph, model: SavedModel, own: str) -> str:
-    """What the network says, joined with the baseline where there is one; float32 of shape (rows, outputs)."""
+    """Return the outputs of the network, joined with the baseline if there is one; float32 of shape (rows, outputs)."""
     rows = _placed(graph, model, own)
     said = None if model.baseline is None else _predictions(graph, model.baseline, own)
     use = model.plan.expert
@@ -100,15 +100,15 @@ def _placed(graph: Graph, model: SavedModel, own: str) -> str:
 
 
 def _predictions(graph: Graph, baseline: Baseline, features: str) -> str:
-    """What the site's baseline says, float64 of shape (rows, outputs); see `Baseline.predictions`."""
+    """Return the predictions of the site's baseline, float64 of shape (rows, outputs); see `Baseline.predictions`."""
     wide = graph.apply("cast", features, to="float64")
-    lines = graph.apply("matmul", wide, graph.constant(baseline.coefficients.T, "float64"))
-    lines = graph.apply("add", lines, graph.constant(baseline.intercepts[None], "float64"))
+    lines = graph.apply("matmul", wide, graph.constant(baseline.lines.slopes.T, "float64"))
+    lines = graph.apply("add", lines, graph.constant(baseline.lines.starts[None], "float64"))
     linear = shares_on_scale(
-        graph, baseline.task, scores_of_outputs(graph, baseline.task, lines), len(baseline.intercepts)
+        graph, baseline.task, scores_of_outputs(graph, baseline.task, lines), len(baseline.lines.starts)
     )
     answers = forest_answers(graph, baseline.forest, features)
-    grown = shares_on_scale(graph, baseline.task, answers, len(baseline.intercepts))
+    grown = shares_on_scale(graph, baseline.task, answers, len(baseline.lines.starts))
     share = baseline.forest_share
     both = graph.apply("add", graph.apply("multiply", linear, graph.constant([[1.0 - share]], "float64")),
                        graph.apply("multiply", grown, graph.constant([[share]], "float64")))  # fmt: skip

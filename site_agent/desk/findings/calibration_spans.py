@@ -1,7 +1,7 @@
 """The uncertainty of a model's calibration: 95% intervals of calibration in the large and the calibration line.
 
 The bootstrap draws whole patients, and fits each resample by Newton's method, all of a block at once. Source of the
-measures: Cox 1958, as in `trainer.comparison.calibration`. An interval is None where a resample has no such line,
+measures: Cox 1958, as in `trainer.comparison.calibration`. An interval is None if a resample has no such line,
 for example because the prediction separates the classes.
 """
 
@@ -12,11 +12,11 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+from site_agent.desk.comparison.calibration import logits
+from site_agent.desk.comparison.evaluation import Scores
+from site_agent.desk.comparison.resampling import Counts, over_patients
 from site_agent.desk.findings.thresholds import Happened, Patients
 from site_agent.trainer.checkpoints import Json
-from site_agent.trainer.comparison.calibration import logits
-from site_agent.trainer.comparison.resampling import Counts, over_patients
-from site_agent.trainer.evaluation import Scores
 
 _RESAMPLES: Final = 200
 _STEPS: Final = 30

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final, TypeAlias
 
 from host.printed_page import Cell, pairs, paragraph, table
+from site_agent.desk.comparison.bootstrap_intervals import is_lower_better
 from site_agent.desk.findings.drawings import calibration_plots, decision_plots
-from site_agent.trainer.comparison.bootstrap_intervals import is_lower_better
 
 Facts: TypeAlias = Mapping[str, Any]
 _NOT_RECORDED: Final = "not recorded by the version that made this run"

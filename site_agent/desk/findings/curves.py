@@ -13,9 +13,9 @@ import numpy as np
 import numpy.typing as npt
 from sklearn.metrics import precision_recall_curve, roc_curve
 
+from site_agent.desk.comparison.calibration import BINS, smoothed
+from site_agent.desk.comparison.evaluation import Scores
 from site_agent.trainer.checkpoints import Json
-from site_agent.trainer.comparison.calibration import BINS, smoothed
-from site_agent.trainer.evaluation import Scores
 
 MOST_POINTS: Final = 200
 THRESHOLDS: Final = tuple(round(0.01 * percent, 2) for percent in range(1, 100))

@@ -20,16 +20,16 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from site_agent.desk.findings.thresholds import Happened, Patients
-from site_agent.trainer.checkpoints import Json
-from site_agent.trainer.comparison.calibration import (
+from site_agent.desk.comparison.calibration import (
     BINS,
     SMOOTHING,
     logits,
     spline_columns,
 )
-from site_agent.trainer.comparison.resampling import Counts, over_patients
-from site_agent.trainer.evaluation import Scores
+from site_agent.desk.comparison.evaluation import Scores
+from site_agent.desk.comparison.resampling import Counts, over_patients
+from site_agent.desk.findings.thresholds import Happened, Patients
+from site_agent.trainer.checkpoints import Json
 
 NAMES: Final = ("expected_calibration_error", "integrated_calibration_index")
 _RESAMPLES: Final = 200

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final, TypeAlias
 
 from host.printed_page import figure, figures, paragraph
+from site_agent.desk.comparison.gain import FEDERATED, PLACEBO, SILOED
 from site_agent.desk.findings.thresholds import wilson
 from site_agent.desk.pages.plots import (
     COLOURS,
@@ -18,7 +19,6 @@ from site_agent.desk.pages.plots import (
     intervals,
     plot,
 )
-from site_agent.trainer.comparison.gain import FEDERATED, PLACEBO, SILOED
 
 Facts: TypeAlias = Mapping[str, Any]
 _MOST_FEATURES: Final = 20

@@ -17,6 +17,10 @@ import numpy as np
 import numpy.typing as npt
 
 from protos.errors import ConfigurationError, DataError, OperatorError, UsageError
+from site_agent.desk.comparison.evaluation import HeldOutRows, Scores
+from site_agent.desk.comparison.gain import FEDERATED
+from site_agent.desk.comparison.recommendation import MODEL_TITLES
+from site_agent.desk.comparison.scored_rows import ScoredRows, runs_on_the_same_rows, scored_rows
 from site_agent.desk.findings.calibration_spans import calibration_spans
 from site_agent.desk.findings.curves import (
     benefit_of_treating_all,
@@ -29,6 +33,7 @@ from site_agent.desk.findings.distance_spans import distance_spans
 from site_agent.desk.findings.importance import cuts, importances
 from site_agent.desk.findings.subgroups import Subgroup, subgroups
 from site_agent.desk.findings.thresholds import USUAL_THRESHOLDS, at_thresholds, prevalence_of
+from site_agent.desk.results.saved_model import SavedModel, latest_run, load_model
 from site_agent.desk.use.adoption import find_adoption
 from site_agent.desk.use.model_in_use import NOBODY_ADOPTED
 from site_agent.desk.use.recalibration import BEFORE, recalibration_of
@@ -36,9 +41,6 @@ from site_agent.hospital import Hospital
 from site_agent.state_folders import require_run_name
 from site_agent.trainer.arithmetic import prepare_arithmetic
 from site_agent.trainer.checkpoints import Json
-from site_agent.trainer.comparison.gain import FEDERATED
-from site_agent.trainer.comparison.recommendation import MODEL_TITLES
-from site_agent.trainer.comparison.scored_rows import ScoredRows, runs_on_the_same_rows, scored_rows
 from site_agent.trainer.data.column_profile import Profile
 from site_agent.trainer.data.contract import (
     BinaryTarget,
@@ -51,8 +53,6 @@ from site_agent.trainer.data.contract import (
 )
 from site_agent.trainer.data.splits import Rows
 from site_agent.trainer.data.tables import Numbers, Table
-from site_agent.trainer.evaluation import HeldOutRows, Scores
-from site_agent.trainer.saved_model import SavedModel, latest_run, load_model
 from site_agent.trainer.sweep_choice import choice_in_words
 
 FEWEST_FOR_CALIBRATION: Final = 100
@@ -62,7 +62,7 @@ _MOST_POINTS: Final = 300
 _LEFT_OUT: Final = "so subgroups and importance were not computed."
 _CHANGED: Final = f"The hospital's table or contract is not the one that this run was tested on, {_LEFT_OUT}"
 _REFUSED: Final = (
-    "The hospital's table may not be used as it is now (`site-agent data check` says why, and who has to agree),"
+    "The hospital's table may not be used as it is now (`site-agent data check` shows why, and who has to agree),"
     f" {_LEFT_OUT}"
 )
 _UNACCEPTED: Final = "Nobody has accepted what `site-agent data check` warns of in this table."
@@ -72,7 +72,7 @@ _UNACCEPTED: Final = "Nobody has accepted what `site-agent data check` warns of 
 class TestPart:
     """The test rows' columns: encoded features of shape (rows, columns), and each group's value in each row.
 
-    `is_accepted` says whether a person has accepted the table's warnings, where it has any.
+    `is_accepted` shows whether a person has accepted the table's warnings, where it has any.
     """
 
     features: npt.NDArray[np.float32]
@@ -158,8 +158,8 @@ def _in_use(state: Path, run: str) -> str:
 
 def _test_part(hospital: Hospital, model: SavedModel, kept: ScoredRows, groups: Sequence[str]) -> TestPart | str:
     """The columns of the test rows, or why they are left out: a table may be reported as it may be trained."""
+    from site_agent.desk.examination.admitted_rows import admitted, is_accepted
     from site_agent.trainer.data.dataset import prepare_rows
-    from site_agent.trainer.examination.admitted_rows import admitted, is_accepted
 
     try:
         examination = admitted(hospital)
@@ -242,7 +242,7 @@ def _shown_models(state: Path, run: str, facts: Mapping[str, Json]) -> list[Json
 
 
 def _outcome(contract: Contract) -> str:
-    """How this site's contract defines the outcome."""
+    """Describe how this site's contract defines the outcome."""
     target = contract.target
     note = f" {target.note}" if target.note else ""
     match target:

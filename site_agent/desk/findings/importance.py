@@ -14,10 +14,9 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+from site_agent.desk.comparison.bootstrap_intervals import is_lower_better
+from site_agent.desk.comparison.evaluation import HeldOutRows, Scores, headline_metric
 from site_agent.trainer.checkpoints import Json
-from site_agent.trainer.comparison.bootstrap_intervals import is_lower_better
-from site_agent.trainer.comparison.gain import headline_metric
-from site_agent.trainer.evaluation import HeldOutRows, Scores
 
 REPEATS: Final = 10
 MOST_ROWS: Final = 2_000
@@ -64,7 +63,7 @@ def importances(
         seed: of the drawn rows and of the shuffles.
 
     Returns:
-        nothing where the headline metric is undefined, and for a model of images, which has no features.
+        nothing if the headline metric is undefined, and for a model of images, which has no features.
     """
     if not columns:
         return ()

@@ -10,6 +10,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, TypeAlias
 
 from host.printed_page import Section, figure, figures, page, paragraph, table
+from site_agent.desk.comparison.evaluation import METRIC_NAMES, headline_metric
+from site_agent.desk.comparison.gain import FEDERATED, PLACEBO, SILOED
 from site_agent.desk.findings.clinical_parts import (
     at_threshold,
     calibration,
@@ -26,8 +28,7 @@ from site_agent.desk.findings.drawings import (
     subgroup_plot,
 )
 from site_agent.desk.pages.plots import Row, intervals
-from site_agent.trainer.comparison.gain import FEDERATED, PLACEBO, SILOED, headline_metric
-from site_agent.trainer.simple_models import TITLES
+from site_agent.desk.results.simple_models import TITLES
 
 # The facts are JSON: what is in them is known by their names, which the tests hold fast.
 Facts: TypeAlias = Mapping[str, Any]
@@ -39,19 +40,6 @@ NAMES: Final = {
     "majority_guess": "guess by prevalence",
     "mean_guess": "guess by the mean",
     **TITLES,
-}
-_METRICS: Final = {
-    "auroc": "AUROC",
-    "auprc": "AUPRC",
-    "accuracy": "accuracy",
-    "balanced_accuracy": "balanced accuracy",
-    "macro_f1": "macro F1",
-    "brier": "Brier score",
-    "log_loss": "log loss",
-    "rmse": "root mean square error",
-    "mae": "mean absolute error",
-    "r2": "R²",
-    "dice": "Dice coefficient",
 }
 _READING: Final = (
     "Intervals are 95% bootstrap intervals over the test patients. Differences are paired: both models use the same "
@@ -69,7 +57,7 @@ _READING: Final = (
     "calibration index is the mean distance between the probabilities and a smooth curve of the observed outcomes.",
     "Decision curve: the net benefit of treating every patient at or above the threshold, in true positives per "
     "row. A model is useful at a threshold if its line is above those of treating all and treating nobody."
-    " The curve has no intervals in this figure. The table below the curve shows the intervals.",
+    " The figure shows no confidence intervals. The table below it shows them.",
     "Importance: how much worse the main metric gets when one feature's values are shuffled. Importance shows which "
     "features the model uses, not which features cause the outcome.",
 )
@@ -135,7 +123,7 @@ def checkpoint_sentence(checkpoint: Facts, validation_rows: int) -> str:
 
 def _quality(facts: Facts) -> list[str]:
     metric, models = headline_metric(facts["task"]), models_of(facts)
-    label = _METRICS[metric] + (f", {facts['unit']}" if metric == "rmse" and facts["unit"] else "")
+    label = METRIC_NAMES[metric] + (f", {facts['unit']}" if metric == "rmse" and facts["unit"] else "")
     rows = [
         _row(NAMES.get(name, name), one["metrics"][metric], one["intervals"][metric]) for name, one in models.items()
     ]
@@ -147,7 +135,7 @@ def _quality(facts: Facts) -> list[str]:
     ]
     return [
         figures(figure(f"{label} on the test rows", drawing, is_wide=True)),
-        table("Every model", ["model", *(_METRICS[key] for key in names)], lines),
+        table("Every model", ["model", *(METRIC_NAMES[key] for key in names)], lines),
         *(
             paragraph(
                 f"{NAMES.get(name, name)}: its training ended in numbers that are not finite. It has no figures.",
@@ -167,7 +155,7 @@ def _differences(facts: Facts) -> list[str]:
     rows = [
         _row(NAMES.get(name, name), one[metric]["difference"], one[metric]["interval"]) for name, one in found.items()
     ]
-    label = f"difference in {_METRICS[metric]} (federated minus the other)"
+    label = f"difference in {METRIC_NAMES[metric]} (federated minus the other)"
     side = "Left" if metric == "rmse" else "Right"
     drawing = intervals(f"{label}, with paired 95% intervals", label, rows, reference=0.0)
     names = list(next(iter(found.values())))
@@ -180,7 +168,7 @@ def _differences(facts: Facts) -> list[str]:
     ]
     return [
         figures(figure(f"{side} of the dotted line the federated model is the better one", drawing, is_wide=True)),
-        table("Differences", ["federated minus", *(_METRICS[key] for key in names)], lines),
+        table("Differences", ["federated minus", *(METRIC_NAMES[key] for key in names)], lines),
     ]
 
 
@@ -203,7 +191,7 @@ def _groups(facts: Facts) -> list[str]:
     if not found:
         return [paragraph("The contract declares no groups. To see subgroups, name features with --group.", "soft")]
     metric = headline_metric(facts["task"])
-    head = ["group", "test rows", _METRICS[metric], "remark"]
+    head = ["group", "test rows", METRIC_NAMES[metric], "remark"]
     lines: list[list[str | float | None]] = []
     for one in found:
         small = "too few to conclude" if one["is_small"] else ""
@@ -214,12 +202,12 @@ def _groups(facts: Facts) -> list[str]:
         head[2:2] = ["with the outcome", "calibration in the large"]
         for line, one in zip(lines, found, strict=True):
             line[2:2] = [one["positive"], figure_with_interval(one["in_the_large"], one["in_the_large_interval"])]
-    return [figures(subgroup_plot(found, metric, _METRICS[metric])), table("Groups", head, lines)]
+    return [figures(subgroup_plot(found, metric, METRIC_NAMES[metric])), table("Groups", head, lines)]
 
 
 def _importance(facts: Facts) -> list[str]:
     return (
-        [figures(importance_plot(facts["importance"], _METRICS[headline_metric(facts["task"])]))]
+        [figures(importance_plot(facts["importance"], METRIC_NAMES[headline_metric(facts["task"])]))]
         if facts["importance"]
         else []
     )

@@ -15,12 +15,12 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from site_agent.desk.comparison.bootstrap_intervals import Interval, compare
+from site_agent.desk.comparison.calibration import calibration
+from site_agent.desk.comparison.evaluation import HeldOutRows, Scores, headline_metric
+from site_agent.desk.comparison.gain import FEWEST_NUMBERS, FEWEST_OF_A_CLASS
 from site_agent.desk.findings.calibration_spans import calibration_spans
 from site_agent.trainer.checkpoints import Json
-from site_agent.trainer.comparison.bootstrap_intervals import Interval, compare
-from site_agent.trainer.comparison.calibration import calibration
-from site_agent.trainer.comparison.gain import FEWEST_NUMBERS, FEWEST_OF_A_CLASS, headline_metric
-from site_agent.trainer.evaluation import HeldOutRows, Scores
 
 FEWEST_ROWS = 10
 MOST_VALUES = 20
@@ -36,10 +36,10 @@ class Subgroup:
         group, value: as declared and as in the table.
         rows: test rows with this value.
         positive: of these, those with the outcome; None unless the outcome is yes or no.
-        fewest: patients of the rarest class in it, or all of its patients where there are no classes; where nobody
+        fewest: patients of the rarest class in it, or all of its patients if there are no classes; where nobody
             is declared as a patient each row is one.
         metric: the name of the figure.
-        figure: the headline metric; None where it is undefined or the rows are too few.
+        figure: the headline metric; None if it is undefined or the rows are too few.
         interval: of the figure.
         in_the_large: see `Calibration`; of a yes or no only.
         in_the_large_interval: its 95% interval, low and high.
@@ -124,18 +124,10 @@ def _subgroup(
         value=name[1],
         rows=len(members),
         positive=int(part.labels.sum()) if is_binary else None,
-        fewest=_fewest(part),
+        fewest=min(part.class_counts, default=len(np.unique(part.owners))),
         metric=metric,
         figure=figure,
         interval=interval,
         in_the_large=shift,
         in_the_large_interval=span,
     )
-
-
-def _fewest(rows: HeldOutRows) -> int:
-    """See `Subgroup`."""
-    who = np.arange(len(rows)) if rows.patients is None else rows.patients
-    if not rows.classes:
-        return len(np.unique(who))
-    return min(len(np.unique(who[rows.labels == place])) for place in range(len(rows.classes)))

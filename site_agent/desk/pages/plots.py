@@ -64,7 +64,7 @@ class Axis:
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """One row of an interval plot: a figure, and its interval where there is one.
+    """One row of an interval plot: a figure, and its interval if there is one.
 
     `words` stands in place of the interval's limits, where these are no interval of the figure.
     """
@@ -241,7 +241,7 @@ def _words(across: float, up: float, text: str, anchor: str) -> str:
 
 
 def _mark(one: Series) -> str:
-    """What stands beside a name in the legend."""
+    """Return the mark beside a name in the legend."""
     if one.kind == "points":
         return f'<circle class="dot c{one.colour % COLOURS}" cx="13" cy="5" r="3"/>'
     return f'<path class="{_style(one)}" d="M1 5H25"/>'

@@ -1,4 +1,4 @@
-"""Which model is in use at this hospital, by a person's decision: one small file beside the approvals.
+"""The model that is in use at this hospital, as a person decided: one small file beside the approvals.
 
 The file is written by a person's command alone; no service can write its folder. The rules:
 

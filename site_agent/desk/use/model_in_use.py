@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Final
 
 from protos.errors import ConfigurationError, UsageError
+from site_agent.desk.comparison.gain import FEDERATED
+from site_agent.desk.comparison.recommendation import MODEL_TITLES
+from site_agent.desk.results.saved_model import SavedModel, latest_run, load_model
 from site_agent.desk.use.adoption import Adoption, find_adoption
-from site_agent.trainer.comparison.gain import FEDERATED
-from site_agent.trainer.comparison.recommendation import MODEL_TITLES
-from site_agent.trainer.saved_model import SavedModel, latest_run, load_model
 
 NOBODY_ADOPTED: Final = (
     "Nobody has adopted a model here. Until somebody does, the federated model of the latest run is in use, and the"
@@ -51,7 +51,7 @@ def model_in_use(state: Path, run: str | None) -> ModelInUse:
 
     Args:
         state: the site's state directory.
-        run: a run that the person has named; if a model was adopted, it must be of this run.
+        run: a run that the person has named; if a model was adopted, it must be from this run.
 
     Raises:
         UsageError: the adopted model is of another run.

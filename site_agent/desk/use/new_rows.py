@@ -18,12 +18,14 @@ import numpy.typing as npt
 
 from protos.errors import DataError
 from protos.plan.nearest import nearest_name
+from site_agent.desk.examination.read_hints import survey_new_with_hints
 from site_agent.desk.export.onnx_inputs import input_names
-from site_agent.trainer.data.cell_rules import ABSENT, FOREIGN, MISSING, Flaw, joined, reason, shown
+from site_agent.desk.export.row_reader import FOREIGN, joined, reason, shown
+from site_agent.trainer.data.cell_rules import ABSENT, MISSING, Flaw
 from site_agent.trainer.data.column_profile import Profile
 from site_agent.trainer.data.contract import Contract, ParquetFormat, TableFormat
 from site_agent.trainer.data.mistakes import Mistake, refuse
-from site_agent.trainer.data.tables import Survey, Table, survey_new_rows
+from site_agent.trainer.data.tables import Survey, Table
 
 _PARQUET: Final = (".parquet", ".pq")
 _TEXT: Final = (".csv", ".tsv", ".txt")
@@ -132,7 +134,14 @@ def require_columns(new: NewRows) -> None:
         )
 
 
-def read_new_rows(path: Path, contract: Contract, profile: Profile | None, *, has_outcome: bool = False) -> NewRows:
+def read_new_rows(
+    path: Path,
+    contract: Contract,
+    profile: Profile | None,
+    *,
+    has_outcome: bool = False,
+    scratch: Path | None = None,
+) -> NewRows:
     """Read new patients under the contract of the trained model.
 
     Args:
@@ -140,11 +149,12 @@ def read_new_rows(path: Path, contract: Contract, profile: Profile | None, *, ha
         contract: the model's.
         profile: of the training rows, for their limits; without one no value is too far.
         has_outcome: whether the outcome is known and read.
+        scratch: the folder of the files with the pixels of images; None keeps them in memory.
 
     Raises:
         DataError: it is not a table of this contract.
     """
-    survey = survey_new_rows(path, _with_format_of(path, contract), has_outcome=has_outcome)
+    survey = survey_new_with_hints(path, _with_format_of(path, contract), has_outcome=has_outcome, scratch=scratch)
     cells = [column.name for column in (contract.image, *contract.terms) if column is not None]
     inputs = (*input_names(contract), *cells)
     unread = contract.dates.keys() - set(inputs)

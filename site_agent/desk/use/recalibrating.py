@@ -14,20 +14,20 @@ import numpy as np
 import numpy.typing as npt
 
 from protos.errors import UsageError
+from site_agent.desk.comparison.calibration import calibrations
+from site_agent.desk.comparison.evaluation import HeldOutRows, Scores
+from site_agent.desk.comparison.gain import FEDERATED, SILOED
+from site_agent.desk.comparison.scored_rows import scored_rows
 from site_agent.desk.prediction import outcomes_of_new_rows, scores_before_recalibration
 from site_agent.desk.use.model_in_use import ModelInUse, model_in_use
 from site_agent.desk.use.new_rows import read_new_rows, require_columns
 from site_agent.desk.use.recalibration import Kind, fit_recalibration, forget_recalibration, save_recalibration
 from site_agent.hospital import Hospital
-from site_agent.trainer.comparison.calibration import calibrations
-from site_agent.trainer.comparison.gain import FEDERATED, SILOED
-from site_agent.trainer.comparison.scored_rows import scored_rows
 from site_agent.trainer.data.tables import Table
-from site_agent.trainer.evaluation import HeldOutRows, Scores
 
 
 def recalibrate_run(hospital: Hospital, run: str | None, kind: str, table: Path | None = None) -> Iterator[str]:
-    """Fit, keep and explain the map of a run's model in lines for the terminal; `none` removes it.
+    """Fit, store and explain the recalibration of a run's model, in lines for the terminal. `none` removes it.
 
     Args:
         hospital: the site.
@@ -65,14 +65,15 @@ def recalibrate_run(hospital: Hospital, run: str | None, kind: str, table: Path 
 
 
 def _later(hospital: Hospital, used: ModelInUse, table: Path) -> tuple[HeldOutRows, Scores]:
-    new = read_new_rows(table, used.model.preprocessing.contract, used.model.profile, has_outcome=True)
+    contract, scratch = used.model.preprocessing.contract, hospital.scratch_path
+    new = read_new_rows(table, contract, used.model.profile, has_outcome=True, scratch=scratch)
     require_columns(new)
     rows = outcomes_of_new_rows(used, new)
     if rows is None and new.table.target is None:
         raise UsageError(
             what="The table does not have the outcome of every row.",
             consequence="The model predicts as before.",
-            remedy=f"Use a table of later patients with the column {used.model.preprocessing.contract.target.name}.",
+            remedy=f"Use a table of later patients with the column {contract.target.name}.",
         )
     if rows is None:
         raise UsageError(
@@ -80,7 +81,7 @@ def _later(hospital: Hospital, used: ModelInUse, table: Path) -> tuple[HeldOutRo
             consequence="The model predicts as before.",
             remedy="`site-agent predict` shows the reasons.",
         )
-    own = read_new_rows(Path(hospital.data.table), used.model.preprocessing.contract, None, has_outcome=True)
+    own = read_new_rows(Path(hospital.data.table), contract, None, has_outcome=True, scratch=scratch)
     if known := _known(new.table, own.table):
         raise UsageError(
             what=f"{known} of the {new.table.rows} rows were already used to train or test this model.",
@@ -91,7 +92,7 @@ def _later(hospital: Hospital, used: ModelInUse, table: Path) -> tuple[HeldOutRo
 
 
 def _known(new: Table, own: Table) -> int:
-    """How many rows are of patients of the run; without a patient column, rows of equal values, if half or more."""
+    """Count rows of the run's patients. Without a patient column: rows with equal values, if half or more."""
     if new.patients is not None and own.patients is not None:
         seen = set(own.patients)
         return sum(patient in seen for patient in new.patients)

@@ -22,9 +22,10 @@ from sklearn.linear_model import LogisticRegression
 
 from protos.errors import ConfigurationError, UsageError
 from protos.plan.documents import Document
-from site_agent.trainer.comparison.calibration import logits
-from site_agent.trainer.comparison.gain import FEDERATED
-from site_agent.trainer.evaluation import HeldOutRows, Scores, probabilities
+from site_agent.desk.comparison.calibration import logits
+from site_agent.desk.comparison.evaluation import HeldOutRows, Scores
+from site_agent.desk.comparison.gain import FEDERATED
+from site_agent.trainer.probabilities import probabilities
 from site_agent.trainer.trainer_files import write_whole
 
 Kind: TypeAlias = Literal["platt", "isotonic"]

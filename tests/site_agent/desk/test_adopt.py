@@ -16,21 +16,21 @@ import numpy as np
 import pytest
 
 from audit.reading.log_report import in_words
+from site_agent.desk.comparison.recommendation import MODEL_TITLES
+from site_agent.desk.comparison.scored_rows import scored_rows
 from site_agent.desk.export.export_folder import export_model
 from site_agent.desk.prediction import predict_table
+from site_agent.desk.results import simple_models
+from site_agent.desk.results.saved_model import load_model, saved_names
 from site_agent.desk.use.adoption import Adoption, find_adoption, keep_adoption
 from site_agent.desk.use.model_in_use import NOBODY_ADOPTED
 from site_agent.desk.use.recalibration import PlattMap, Recalibration, save_recalibration
 from site_agent.hospital import read_hospital
 from site_agent.site_cli import main
 from site_agent.state_folders import audit_log_path
-from site_agent.trainer import simple_models
-from site_agent.trainer.comparison.recommendation import MODEL_TITLES
-from site_agent.trainer.comparison.scored_rows import scored_rows
 from site_agent.trainer.data.contract import read_contract
 from site_agent.trainer.data.splits import split_rows
 from site_agent.trainer.data.tables import read_table
-from site_agent.trainer.saved_model import load_model, saved_names
 from tests.site_agent.trainer.after_a_run import RUN, site_after_run
 from tests.site_agent.trainer.sites import Table
 

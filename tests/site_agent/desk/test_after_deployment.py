@@ -13,11 +13,15 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from audit.audit_log import Limits
+from audit.own_log import AuditLog
 from protos.errors import ConfigurationError, DataError, UsageError
 from protos.plan.augmentation import Flip
 from protos.plan.patient_privacy import Privacy
 from protos.plan.plan import StartingFile
 from protos.plan.sweep import Sweep
+from site_agent.desk.comparison.calibration import recalibration
+from site_agent.desk.comparison.evaluation import HeldOutRows
+from site_agent.desk.comparison.gain import FEDERATED
 from site_agent.desk.drafting.column_draft import rounded_range
 from site_agent.desk.model_card import SUPPRESSED, SUPPRESSED_CLASS, by_class, card_facts, card_markdown
 from site_agent.desk.plan_review import network_terms
@@ -32,13 +36,9 @@ from site_agent.desk.use.recalibration import (
     recalibration_of,
     save_recalibration,
 )
-from site_agent.gate.site_log import AuditLog
 from site_agent.hospital import Hospital
 from site_agent.state_folders import audit_log_path
-from site_agent.trainer.comparison.calibration import recalibration
-from site_agent.trainer.comparison.gain import FEDERATED
 from site_agent.trainer.data.column_profile import rounded_outward
-from site_agent.trainer.evaluation import HeldOutRows
 from site_agent.trainer.sweep_choice import keep_choice
 from tests.site_agent.trainer.after_a_run import RUN, site_after_run
 

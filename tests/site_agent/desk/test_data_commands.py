@@ -20,10 +20,10 @@ import yaml
 
 from protos.errors import DataError
 from site_agent.desk.counted_rows import find_counted_rows
+from site_agent.desk.examination.admitted_rows import admit, examined
+from site_agent.desk.examination.finding import Acceptance, accept, find_acceptance, moment
 from site_agent.hospital import Hospital, read_hospital
 from site_agent.site_cli import main
-from site_agent.trainer.examination.acceptance import Acceptance, accept, find_acceptance, moment
-from site_agent.trainer.examination.admitted_rows import admit, examined
 
 REPOSITORY = Path(__file__).parents[3]
 PROGRAM = Path(sys.executable).parent / "site-agent"
@@ -179,7 +179,7 @@ def test_rows_without_an_outcome_are_refused_or_left_out(run: Run, tmp_path: Pat
     assert "column outcome" not in refused.stderr, "a finding appears once"
     assert "`missing: drop`" in refused.stderr
     assert "ERROR" not in dropped.stdout
-    share = f"{rows} of 200 rows ({rows / 200:.1%}) have no outcome and are left out, as the contract says"
+    share = f"{rows} of 200 rows ({rows / 200:.1%}) have no outcome and are left out, as the contract declares"
     assert f"{level}: {share}" in dropped.stdout
     assert json.loads((tmp_path / "state" / "data" / "check.json").read_text())["rows_without_outcome"] == rows
     counted = find_counted_rows(tmp_path / "state")
@@ -377,8 +377,8 @@ def _in_another_unit(text: str) -> bytes:
         (_as_semicolons, 'write delimiter: ";" under `format` in the contract'),
         (_as_utf_16, 'write encoding: "utf-16" under `format` in the contract'),
         (_with_decimal_commas, 'write delimiter: ";", decimal: "," under `format` in the contract'),
-        (_renamed("Pressure"), "column pressure: it is missing; column number 4 has the same name but for capitals"),
-        (_renamed("presure"), "column pressure: it is missing; column number 4 has nearly the same name"),
+        (_renamed("Pressure"), "column pressure: it is missing. Column number 4 has the same name but for capitals"),
+        (_renamed("presure"), "column pressure: it is missing. Column number 4 has nearly the same name"),
         (_in_another_unit, "as years and days differ in rows"),
     ],
     ids=["semicolons", "utf-16", "decimal commas", "capitals", "renamed", "another unit"],

@@ -16,20 +16,21 @@ import yaml
 from PIL import Image
 from sklearn.datasets import load_digits
 
-from protos.errors import ConfigurationError, UsageError
+from protos.errors import ConfigurationError, DataError, UsageError
 from protos.plan.networks.convolutional_networks import ImageSize
+from site_agent.desk.applied import AppliedModel
+from site_agent.desk.comparison.evaluation import dice_of_images
 from site_agent.desk.export.export_folder import LARGEST_DIFFERENCE, export_model
 from site_agent.desk.findings.facts import site_facts
+from site_agent.desk.findings.live_page import LivePage, live_path
 from site_agent.desk.findings.report_page import report_lines, report_page
 from site_agent.desk.model_card import card_facts, card_markdown
 from site_agent.desk.predicted_masks import write_masks
 from site_agent.desk.prediction import predict_table
+from site_agent.desk.results.live_curves import LiveCurves
 from site_agent.desk.use.model_in_use import model_in_use
 from site_agent.desk.use.recalibrating import recalibrate_run
 from site_agent.hospital import Hospital
-from site_agent.trainer.evaluation import dice_of_images
-from site_agent.trainer.live_curves import LiveCurves
-from site_agent.trainer.live_page import LivePage, live_path
 from site_agent.trainer.site_training import rows_of
 from site_agent.trainer.training.local import predict
 from tests.mask_images import U_NET, mask_contract, put_table
@@ -100,6 +101,48 @@ def test_new_masks_lie_beside_the_table_and_are_near_the_drawn_ones(
     assert stat.S_IMODE((tmp_path / "out-masks").stat().st_mode) == 0o700
 
 
+def test_masks_are_written_in_parts_and_are_the_same(
+    hospital: Hospital, new_rows: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Scores of few rows are in memory at a time, whatever their number; no mask and no share changes."""
+    predict_table(hospital, new_rows, tmp_path / "whole.csv", None)
+    sizes: list[int] = []
+    scores_of = AppliedModel.scores
+
+    def counted(model: AppliedModel, features: np.ndarray) -> np.ndarray:
+        sizes.append(len(features))
+        return scores_of(model, features)
+
+    monkeypatch.setattr(AppliedModel, "scores", counted)
+    monkeypatch.setattr(AppliedModel, "rows_at_once", lambda *_: 7)
+    predict_table(hospital, new_rows, tmp_path / "parts.csv", None)
+
+    (whole, masks), (parts, same) = (written_masks(tmp_path / name) for name in ("whole.csv", "parts.csv"))
+    assert sizes == [7, 7, 7, 7, 7, 5]
+    np.testing.assert_array_equal(masks, same)
+    assert [line["mask_share"] for line in whole] == [line["mask_share"] for line in parts]
+
+
+def test_no_mask_is_left_if_a_later_part_fails(
+    hospital: Hospital, new_rows: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither the table nor the folder of masks nor the unfinished folder is there, and the row is named."""
+    scores_of = AppliedModel.scores
+    parts = iter(range(9))
+
+    def failing(model: AppliedModel, features: np.ndarray) -> np.ndarray:
+        scores = scores_of(model, features)
+        return np.full_like(scores, np.nan) if next(parts) == 2 else scores
+
+    monkeypatch.setattr(AppliedModel, "rows_at_once", lambda *_: 7)
+    monkeypatch.setattr(AppliedModel, "scores", failing)
+
+    with pytest.raises(DataError, match="no finite number for patient row 15"):
+        predict_table(hospital, new_rows, tmp_path / "out.csv", None)
+
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["images", "masks", "new.csv"]
+
+
 def test_a_row_without_an_image_has_no_mask_and_no_other_mask_moves(
     hospital: Hospital, new_rows: Path, tmp_path: Path
 ) -> None:
@@ -142,13 +185,13 @@ def test_masks_do_not_follow_a_link_to_another_folder(tmp_path: Path) -> None:
     partial.symlink_to(elsewhere)
 
     with pytest.raises(UsageError, match="cannot be removed"):
-        write_masks(tmp_path / "out.csv", size, rows, masks)
+        write_masks(tmp_path / "out.csv", size, rows, [masks])
 
     assert not [*elsewhere.iterdir()]
     partial.unlink()
     partial.mkdir(mode=0o755)
     (partial / "000009.png").write_bytes(b"")
-    assert [*write_masks(tmp_path / "out.csv", size, rows, masks)] == [["out-masks/000001.png", 1.0]]
+    assert [*write_masks(tmp_path / "out.csv", size, rows, [masks])] == [["out-masks/000001.png", 1.0]]
     assert [path.name for path in (tmp_path / "out-masks").iterdir()] == ["000001.png"]
 
 
@@ -236,5 +279,5 @@ def test_a_plan_with_a_baseline_is_refused(tmp_path: Path) -> None:
     (config.parent / "contract.yaml").write_text(yaml.safe_dump(mask_contract()))
     plan = make_plan(method={"name": "local"}, architecture=U_NET, expert={"path_start": 0, "result_share": 0.5})
 
-    with pytest.raises(ConfigurationError, match="No baseline draws masks"):
+    with pytest.raises(ConfigurationError, match="No baseline can predict masks"):
         prepare(config, plan)

@@ -105,8 +105,8 @@ Study heart, version 1
 Who takes part, and who sees what
   The coordinator sees sums over at least 3 sites. This protection fails if more than 1 of the sites work together \
 with it.
-  If the connection to a site is lost, the others continue without it. A site that returns takes part again. A round \
-in which few sites differ from an earlier round costs one unit of this site's lost_site_budget. A coordinator that \
+  If the connection to a site is lost, the others continue without it. A site that returns takes part again. If only \
+a few sites differ from an earlier round, the round costs one unit of this site's lost_site_budget. A coordinator that \
 lies about lost sites could compute the update of those few sites, once for each unit.
 """
     )
@@ -115,13 +115,13 @@ lies about lost sites could compute the update of those few sites, once for each
         """\
 When something leaves
   At most 11 rounds:
-  1 probe: one epoch is trained, measured and undone. Only the numbers in the tables below leave.
-  8 of training: updates of parameters leave.
-  1 of validation: the last shared model is measured. Only the numbers in the tables below leave.
-  1 report: every site tests its chosen model. Only the numbers in the tables below leave.
+  1 probe: one epoch is trained, measured and undone. Only the numbers in the tables below are sent.
+  8 of training: updates of parameters are sent.
+  1 of validation: the last shared model is measured. Only the numbers in the tables below are sent.
+  1 report: every site tests its chosen model. Only the numbers in the tables below are sent.
 Updates of parameters
-  In each round of training this site sends how much the values of 4 tensors changed. The result of the probe may \
-limit this to the first layers.
+  In each round of training this site sends how much the values of 4 tensors changed. After the probe, \
+the update may contain only the first layers.
   Each value is limited to -8 to 8. If more than 0.10% of the values are outside these limits, nothing is sent.
     tensor               shape  type             bytes a round  masked
     input.layer1.weight  2x3    32-bit integers  24             yes
@@ -182,7 +182,7 @@ def test_frozen_layers_changed_images_and_the_risk_of_a_starting_file_are_named(
         ({}, "Every site keeps the model that is best on its own validation rows (checkpoint: local)."),
         ({"early_stopping": {"signal": "local", "patience": 2}}, "when no site's own validation loss has fallen for 2"),
         ({}, "The report shows how much this site gained by joining. The report stays here."),
-        ({}, "No other number leaves."),
+        ({}, "No other number is sent."),
         ({"encoding": {"clipping_range": 0.5}}, "Each value is limited to -0.5 to 0.5."),
         ({"weighting": ROWS["weighting"]}, "its training rows, rounded to two significant bits"),
         ({"weighting": ROWS["weighting"] | {"exact": True}}, "its training rows, not rounded"),
@@ -208,7 +208,7 @@ def test_two_sites_are_told_that_each_sees_the_other() -> None:
 
 def test_a_plan_that_shares_nothing_says_so() -> None:
     """Local training names no tensor."""
-    assert "The plan shares no parameter, so no update of a parameter leaves." in page(
+    assert "The plan shares no parameter, so no update of a parameter is sent." in page(
         plan_of_method({"name": "local"})
     )
 

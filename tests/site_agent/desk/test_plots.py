@@ -12,14 +12,14 @@ import numpy.typing as npt
 import pytest
 from sklearn.metrics import precision_recall_curve, roc_curve
 
+from site_agent.desk.comparison.evaluation import HeldOutRows
+from site_agent.desk.comparison.scored_rows import scored_rows
 from site_agent.desk.findings.curves import THRESHOLDS, benefit_of_treating_all
 from site_agent.desk.findings.drawings import calibration_plots, decision_plots, model_curves
 from site_agent.desk.findings.facts import site_facts
 from site_agent.desk.findings.report_page import NAMES, report_page
 from site_agent.desk.findings.subgroups import subgroups
 from site_agent.desk.pages.plots import Axis, Series, plot, visible
-from site_agent.trainer.comparison.scored_rows import scored_rows
-from site_agent.trainer.evaluation import HeldOutRows
 from tests.site_agent.trainer.after_a_run import RUN, site_after_run
 
 LEFT, WIDTH, TOP, HEIGHT = 58, 390, 12, 272  # of the room between the axes

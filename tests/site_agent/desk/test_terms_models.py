@@ -14,18 +14,18 @@ import yaml
 
 from host.command_line import extra
 from site_agent.desk.examination.examination_page import examination_page
+from site_agent.desk.examination.examine import examine
 from site_agent.desk.export.export_folder import LARGEST_DIFFERENCE, export_model
 from site_agent.desk.findings.facts import site_facts
 from site_agent.desk.findings.report_page import report_page
 from site_agent.desk.model_card import card_facts, card_markdown
 from site_agent.desk.prediction import predict_table
+from site_agent.desk.results.run_report import make_report
 from site_agent.desk.use.model_in_use import model_in_use
 from site_agent.hospital import Hospital, Split, read_hospital
 from site_agent.trainer.data.cell_rules import LONGEST_CELL
 from site_agent.trainer.data.contract import read_contract
 from site_agent.trainer.data.tables import survey_table
-from site_agent.trainer.examination.examine import examine
-from site_agent.trainer.run_report import make_report
 from tests.site_agent.trainer.after_a_run import RUN
 from tests.site_agent.trainer.sites import at_the_end, make_plan, make_site, prepare, run_rounds
 
@@ -66,18 +66,21 @@ def put_table(path: Path, first: int, *, without: str = "") -> Path:
     return path
 
 
-def trained(folder: Path, features: list[dict[str, Any]]) -> Hospital:
-    """A site after a run on these features."""
+def trained(folder: Path, features: list[dict[str, Any]], size: dict[str, int] | None = None) -> Hospital:
+    """A site after a run on these features; on notes of a `size` in word order."""
     config = make_site(folder, siloed_baseline=False)
     put_table(config.parent / "table.csv", 0)
     outcome = {"name": "ill", "role": "target", "task": "binary", "positive": [1], "negative": [0]}
-    ignored = [{"name": one["name"], "role": "ignore"} for one in FEATURES if one not in features]
+    names = [one["name"] for one in features]
+    ignored = [{"name": one["name"], "role": "ignore"} for one in FEATURES if one["name"] not in names]
     columns = [{"name": "who", "role": "patient"}, *features, *ignored, outcome]
     (config.parent / "contract.yaml").write_text(yaml.safe_dump({"format": {"header": True}, "columns": columns}))
+    listed = list(read_contract(config.parent / "contract.yaml").encoded_columns)
+    dense: dict[str, Any] = {"architecture": {"name": "dense", "hidden": [8]}, "columns": listed}
+    tokens = {"name": "feature-tokens", "width": 8, "heads": 2, "blocks": 1, "hidden": 8, "note": size}
     plan = make_plan(
         method={"name": "fedavg"},
-        architecture={"name": "dense", "hidden": [8]},
-        columns=list(read_contract(config.parent / "contract.yaml").encoded_columns),
+        **(dense if size is None else {"architecture": tokens}),
         outputs=1,
         schedule={"aggregate": "every-epoch", "epochs": 15, "batches_per_epoch": 4},
         optimiser={"name": "adamw", "learning_rate": 0.01},
@@ -98,8 +101,8 @@ def hospital(tmp_path_factory: pytest.TempPathFactory) -> Hospital:
 
 
 def scores(path: Path) -> list[str]:
-    """The second column of a file of predictions."""
-    return [row[1] for row in [*csv.reader(path.read_text().splitlines())][1:]]
+    """The probabilities in a file of predictions."""
+    return [row["probability"] for row in csv.DictReader(path.read_text().splitlines())]
 
 
 def test_new_patients_are_predicted_and_a_cell_that_is_too_long_is_not_shown(
@@ -175,6 +178,33 @@ def test_an_export_answers_from_cells_as_predict_does_and_nothing_written_has_a_
         assert not any(word in content for word in (b"surname", b"erythropoietin", b"zz1drug", b"tired")), path.name
     card = (tmp_path / "card.md").read_text()
     assert all(words in card for words in ("diagnoses (list of codes in 4 columns)", "note (note in 64 columns)"))
+
+
+def test_a_note_in_word_order_is_reported_predicted_and_exported_without_a_word(tmp_path: Path) -> None:
+    """Report, card and `predict` work as for other notes; both loaders read a note's words in their order."""
+    pytest.importorskip("onnxruntime")
+    size = {"buckets": 64, "longest": 8}
+    hospital = trained(tmp_path / "site", [NOTE | size], size)
+    new = put_table(tmp_path / "new.csv", 1000, without="ill")
+
+    predict_table(hospital, new, tmp_path / "out.csv", None)
+    made = export_model(hospital, tmp_path / "exported", None, has_onnx=True)
+    card = card_markdown(card_facts(hospital, model_in_use(hospital.state_path, None)))
+
+    wanted = [float(score) for score in scores(tmp_path / "out.csv")]
+    rows = [patient(number) for number in range(1000, 1000 + ROWS)]
+    assert np.mean([(score > 0.5) == (place % 2 == 1) for place, score in enumerate(wanted)]) > 0.7
+    assert max(made.loader_difference, made.onnx_difference or 1.0) <= LARGEST_DIFFERENCE
+    for name in ("loader.py", "onnx_loader.py"):
+        loaded = runpy.run_path(str(tmp_path / "exported" / name))["load"](tmp_path / "exported")
+        assert loaded.predict(rows) == pytest.approx(wanted, abs=LARGEST_DIFFERENCE)
+        turned = [row | {"note": " ".join(reversed(row["note"].split()))} for row in rows]
+        assert loaded.predict(turned) != pytest.approx(wanted, abs=1e-3)
+    assert "note (note in 72 columns, of which 8 for words in their order)" in card
+    new.unlink()
+    for path in (path for path in (*hospital.state_path.rglob("*"), *tmp_path.glob("exported/*")) if path.is_file()):
+        assert not any(word in path.read_bytes().lower() for word in (b"surname", b"tired")), path.name
+    assert "note" in report_page(site_facts(hospital, None, []))
 
 
 def test_the_report_measures_what_a_list_is_worth(hospital: Hospital) -> None:

@@ -11,10 +11,11 @@ from sklearn.datasets import load_diabetes
 
 from protos.errors import DataError
 from protos.plan.documents import parse_document
-from site_agent.desk.drafting.column_draft import rounded_range
+from site_agent.desk.drafting.column_draft import feature_line, rounded_range
 from site_agent.desk.drafting.describe import describe
+from site_agent.desk.drafting.table_profile import ColumnDraft
+from site_agent.desk.examination.disguised import disguised_numbers
 from site_agent.trainer.data.contract import CategoricalFeature, Contract, DateFeature, NumericFeature
-from site_agent.trainer.data.disguised import disguised_numbers
 from site_agent.trainer.data.tables import survey_table
 from tests.for_each import for_each
 
@@ -291,6 +292,17 @@ def test_a_list_of_codes_is_drafted_without_its_codes(tmp_path: Path, separator:
     assert "{name: called, role: ignore}" in text
     assert not any(word in text for word in ("I10", "I25", "Sur", "Ann"))
     assert not survey_table(path, contract).mistakes
+
+
+def test_a_draft_does_not_claim_to_have_counted_more_codes_than_it_keeps() -> None:
+    """A list may have at most 2,048 columns, and memory does not grow with its codes."""
+    column = ColumnDraft("drugs", ".")
+    column.take([f"C{number};D{number}" for number in range(1500)])
+
+    line = feature_line(column)
+
+    assert "of which 2048 or more differ" in line.words[0]
+    assert ("buckets", "2048") in line.keys
 
 
 @pytest.mark.parametrize("cell", ["5,9", "2020-01-31", "12;x y z", "rest, then 2 walks", "A;B"])

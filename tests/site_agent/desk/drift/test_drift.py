@@ -9,6 +9,7 @@ import numpy.typing as npt
 import pytest
 
 from protos.plan.documents import parse_document
+from site_agent.desk.comparison.evaluation import HeldOutRows
 from site_agent.desk.drift import quality
 from site_agent.desk.drift.column_drift import Watched, watch
 from site_agent.desk.drift.drift_chance import share_differs, stability_by_chance
@@ -17,7 +18,6 @@ from site_agent.desk.use.new_rows import NewRows, read_new_rows
 from site_agent.trainer.data.column_profile import Profile, effective_rows, profile_of
 from site_agent.trainer.data.contract import Contract
 from site_agent.trainer.data.tables import Table
-from site_agent.trainer.evaluation import HeldOutRows
 from tests.for_each import for_each
 
 CONTRACT = parse_document(
@@ -167,6 +167,7 @@ def outcomes(
     return rows, 1 / (1 + np.exp(-logit))
 
 
+@pytest.mark.slow
 def test_all_alarms_together_are_as_rare_as_they_say(monkeypatch: pytest.MonkeyPatch) -> None:
     """Columns, every metric and the outcome: of 100 tables of unchanged patients at most about 5 have any alarm."""
     monkeypatch.setattr(quality, "_RESAMPLES", 200)

@@ -9,6 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from site_agent.desk.comparison.gain import FEDERATED
+from site_agent.desk.comparison.scored_rows import scored_rows
 from site_agent.desk.drift.drift_chance import stability_index
 from site_agent.desk.drift.monitor_views import monitor_lines, monitor_metrics, monitor_page
 from site_agent.desk.drift.monitoring import monitor_table
@@ -22,8 +24,6 @@ from site_agent.desk.use.recalibration import (
     save_recalibration,
 )
 from site_agent.hospital import Hospital
-from site_agent.trainer.comparison.gain import FEDERATED
-from site_agent.trainer.comparison.scored_rows import scored_rows
 from tests.site_agent.desk.findings.test_site_report import REQUEST
 from tests.site_agent.desk.test_after_deployment import new_rows
 from tests.site_agent.trainer.after_a_run import RUN, site_after_run

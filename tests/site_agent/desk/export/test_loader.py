@@ -11,17 +11,9 @@ import torch
 
 from site_agent.desk.export import loader
 from site_agent.desk.export.export_folder import description_of
+from site_agent.desk.export.row_reader import RowReader, rule_of
 from site_agent.desk.export.written import written_down
-from site_agent.trainer.data.cell_rules import (
-    MISSING,
-    UNDECLARED,
-    UNKNOWN_POSITION,
-    CodeRule,
-    DateRule,
-    NumberRule,
-    RowReader,
-    rule_of,
-)
+from site_agent.trainer.data.cell_rules import MISSING, UNDECLARED, UNKNOWN_POSITION, CodeRule, DateRule, NumberRule
 from site_agent.trainer.data.cells import Spelling, feature_parser, feature_rule
 from site_agent.trainer.data.contract_columns import CategoricalFeature
 from tests.site_agent.desk.export.test_parity import model

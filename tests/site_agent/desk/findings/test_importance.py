@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from site_agent.desk.comparison.evaluation import HeldOutRows, Scores
 from site_agent.desk.findings.importance import MOST_FEATURES, MOST_ROWS, cuts, importances
-from site_agent.trainer.evaluation import HeldOutRows, Scores
 from tests.site_agent.desk.export.test_parity import contract
 
 

@@ -13,10 +13,10 @@ import pytest
 from sklearn.metrics import average_precision_score, brier_score_loss, log_loss, roc_auc_score
 
 from protos.errors import ConfigurationError, UsageError
+from site_agent.desk.comparison.scored_rows import scored_rows
 from site_agent.desk.findings.facts import site_facts
 from site_agent.desk.findings.report_page import report_lines, report_page
 from site_agent.hospital import Hospital
-from site_agent.trainer.comparison.scored_rows import scored_rows
 from tests.site_agent.trainer.after_a_run import RUN, site_after_run
 
 # Whatever makes a browser ask for something; anchors inside the page and the policy itself do not.

@@ -1,0 +1,157 @@
+"""The trainer's work before the first round and after the last one. The worker receives this module.
+
+Libraries are loaded inside the functions, so that an idle trainer holds none of their memory.
+"""
+
+from __future__ import annotations
+
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from host.starting_files import starting_values
+from protos.plan.gain_sums import GainSums
+from protos.plan.plan import Plan
+from protos.plan.weighting import RowWeights
+from site_agent.hospital import Hospital
+from site_agent.trainer.arithmetic import prepare_arithmetic
+from site_agent.trainer.exact_rows import released_count
+from site_agent.trainer.trainer_files import site_secret
+
+if TYPE_CHECKING:
+    from site_agent.trainer.data.preprocessing import Preprocessing
+    from site_agent.trainer.data.splits import SplitRows
+    from site_agent.trainer.data.tables import Table
+    from site_agent.trainer.prior.prior_study import PriorStudy
+    from site_agent.trainer.study import Study
+
+
+def check_table(hospital: Hospital) -> None:
+    """Look for the device of training, and read the table as training would.
+
+    Raises:
+        OperatorError: there is no such device, or the table cannot be read, does not fit the contract, or has warnings
+            that nobody accepted.
+    """
+    if hospital.training.device == "cuda":
+        prepare_arithmetic(hospital.training.threads, hospital.training.device)
+    if hospital.policy.tier == "receiving":
+        from site_agent.desk.results.receiving import read_without_outcomes
+
+        read_without_outcomes(hospital)
+    else:
+        from site_agent.desk.examination.admitted_rows import admit
+
+        admit(hospital)
+
+
+def load_libraries(hospital: Hospital) -> None:
+    """Load what a study needs at a site that trains or measures."""
+    if hospital.policy.tier not in ("evaluation", "training"):
+        return
+    with suppress(Exception):  # the plan that needs it reports what is missing or broken
+        prepare_arithmetic(hospital.training.threads, hospital.training.device)
+
+        import site_agent.desk.results.live_curves
+        import site_agent.trainer.saves
+        import site_agent.trainer.study  # noqa: F401
+
+
+def begin_study(hospital: Hospital, plan: Plan, state: Path) -> tuple[Study, Preprocessing]:
+    """Load the libraries, the table and the network for a study. `state` has the site's secret."""
+    prepare_arithmetic(hospital.training.threads, hospital.training.device)
+
+    from site_agent.desk.results.live_curves import LiveCurves
+    from site_agent.trainer.data.dataset import prepare_rows
+    from site_agent.trainer.prior.concept_inputs import concept_inputs
+    from site_agent.trainer.site_network import Seeds
+    from site_agent.trainer.study import Study
+
+    table, rows = _admitted_rows(hospital, plan)
+    dataset, preprocessing = prepare_rows(table, rows)
+    inputs = concept_inputs(plan, hospital.site, table, rows, dataset) if plan.reads_concepts else None
+    own_module = hospital.training.own_module
+    if hospital.training.draws == "published":
+        seeds = Seeds.published(plan.seed, hospital.site)
+    else:
+        seeds = Seeds.secret(site_secret(state / "models"), plan, hospital.site)
+    study = Study(
+        plan,
+        dataset,
+        seeds=seeds,
+        resample_budget=hospital.policy.lost_site_budget,
+        own_module=Path(own_module) if own_module else None,
+        inputs=inputs,
+        starts=starting_values(Path(hospital.starting_files), plan),
+        device=hospital.training.device,
+    )
+    if isinstance(plan.weighting, RowWeights) and plan.weighting.exact and study.rows:
+        own, cell = len(study.own.training), hospital.policy.smallest_cell
+        study.count_rows_as(released_count(state / "models", own, cell))
+    study.watch = LiveCurves(hospital.state_path, plan.run_name, dataset, preprocessing, time.monotonic).take
+    return study, preprocessing
+
+
+def begin_prior(hospital: Hospital, plan: Plan) -> tuple[PriorStudy, Preprocessing]:
+    """Like `begin_study`, for a plan with federated-prior."""
+    prepare_arithmetic(hospital.training.threads)
+
+    from site_agent.trainer.data.dataset import prepare_rows
+    from site_agent.trainer.prior.prior_study import PriorStudy
+
+    table, rows = _admitted_rows(hospital, plan)
+    dataset, preprocessing = prepare_rows(table, rows)
+    fewest = hospital.policy.smallest_cell
+    return PriorStudy(plan, dataset, table, rows, site=hospital.site, fewest=fewest), preprocessing
+
+
+def own_numbers(hospital: Hospital, plan: Plan, folder: Path) -> tuple[int, ...]:
+    """Return what this site sends in the round of statistics. Without privacy, `folder` records it first.
+
+    Raises:
+        OperatorError: the table may not be used, has answered for another run, or the disk does not take the record.
+    """
+    from site_agent.desk.examination.admitted_rows import admitted
+    from site_agent.trainer.own_statistics import numbers_of_table
+
+    return numbers_of_table(plan, admitted(hospital).table, hospital.policy.smallest_cell, folder)
+
+
+def require_receivable(hospital: Hospital, plan: Plan) -> None:
+    """Check before a run that a site without outcomes can use its result."""
+    from site_agent.desk.results import receiving
+
+    receiving.require_receivable(hospital, plan)
+
+
+def receive(hospital: Hospital, plan: Plan, run: str, rounds: int, vector: npt.NDArray[np.float32]) -> None:
+    """Save the other sites' model at a site without outcomes, and write the report."""
+    from site_agent.desk.results import receiving
+
+    receiving.receive(hospital, plan, run, rounds, vector)
+
+
+def make_report(hospital: Hospital, study: Study | PriorStudy, preprocessing: Preprocessing, run: str) -> GainSums:
+    """Save the models of a run, compare them and write the report. Return the only numbers of it that may leave."""
+    from site_agent.desk.results import prior_report, run_report
+    from site_agent.trainer.prior.prior_study import PriorStudy
+
+    if isinstance(study, PriorStudy):
+        return prior_report.make_prior_report(hospital, study, preprocessing, run).gain
+    return run_report.make_report(hospital, study, preprocessing, run).gain
+
+
+def _admitted_rows(hospital: Hospital, plan: Plan) -> tuple[Table, SplitRows]:
+    """The table with its split. Under privacy, removing a patient moves no other patient to another part."""
+    from site_agent.desk.examination.admitted_rows import admitted
+    from site_agent.trainer.data.splits import steady_split
+
+    examination = admitted(hospital)
+    assert examination.split_rows is not None  # otherwise there was an error
+    if plan.privacy is None:
+        return examination.table, examination.split_rows
+    return examination.table, steady_split(examination.table, hospital.data.split)

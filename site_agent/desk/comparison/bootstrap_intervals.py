@@ -1,0 +1,156 @@
+"""The uncertainty of a metric, and of the difference between two models on the same rows.
+
+Source: Efron and Tibshirani 1993, chapter 13: the percentile interval of the bootstrap. It tells what other
+patients of the same hospital could have shown; it tells nothing of other hospitals, and nothing of what
+another start of the training would have given.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from site_agent.desk.comparison.evaluation import Evaluation, HeldOutRows, Scores
+from site_agent.desk.comparison.resampled_metrics import Values, resampled_metrics
+from site_agent.desk.comparison.resampling import RESAMPLES, resampling_of
+from site_agent.trainer.checkpoints import Json
+
+_PERCENTILES: Final = (2.5, 97.5)
+_DEFINED_SHARE: Final = 0.6  # of the resamples; a class with a single patient is in 63%
+
+
+@dataclass(frozen=True)
+class Interval:
+    """From where to where 95% of the resamples lie that define the metric."""
+
+    low: float
+    high: float
+
+    @property
+    def has_zero(self) -> bool:
+        """Whether the interval of the difference includes zero."""
+        return self.low <= 0.0 <= self.high
+
+    def to_json(self) -> list[float]:
+        """Return the low and the high limit."""
+        return [self.low, self.high]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Difference:
+    """First minus second, in the metric's own unit, on the same rows and the same resamples."""
+
+    metric: str
+    first: float
+    second: float
+    interval: Interval | None
+
+    @property
+    def value(self) -> float:
+        """The first value minus the second."""
+        return self.first - self.second
+
+    @property
+    def better(self) -> bool | None:
+        """Whether the first is better than chance explains, or worse (False), or unclear (None)."""
+        if self.interval is None or self.interval.has_zero:
+            return None
+        return (self.value > 0.0) != is_lower_better(self.metric)
+
+    def to_json(self) -> dict[str, Json]:
+        """Return plain values for `json.dumps`."""
+        return {"difference": self.value, "interval": self.interval.to_json() if self.interval else None}
+
+
+def is_lower_better(metric: str) -> bool:
+    """Return whether a smaller value of the metric is better."""
+    return metric in {"brier", "log_loss", "rmse", "mae"}
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Compared:
+    """Several models tested on the same rows.
+
+    Attributes:
+        evaluations: each model's metrics, by the model's name.
+        resampled: each model's metrics on the same resamples.
+        resamples: how many there were.
+    """
+
+    evaluations: Mapping[str, Evaluation]
+    resampled: Mapping[str, Values]
+    resamples: int
+
+    def interval(self, model: str, metric: str) -> Interval | None:
+        """Return the 95% interval of a metric over the resamples that define it, or None if there are too few."""
+        return _interval(self.resampled[model].get(metric))
+
+    def intervals(self, model: str) -> dict[str, Json]:
+        """Return the intervals of all metrics of a model, as plain values."""
+        found = {metric: self.interval(model, metric) for metric in self.evaluations[model].metrics}
+        return {metric: interval.to_json() if interval else None for metric, interval in found.items()}
+
+    def difference(self, first: str, second: str, metric: str) -> Difference | None:
+        """Return first minus second with its paired interval, or None if the metric is undefined for one."""
+        values = [self.evaluations[model].metrics[metric] for model in (first, second)]
+        if values[0] is None or values[1] is None:
+            return None
+        paired = self.resampled[first][metric] - self.resampled[second][metric]
+        return Difference(metric=metric, first=values[0], second=values[1], interval=_interval(paired))
+
+    def differences(self, first: str, second: str) -> dict[str, Json]:
+        """Return the differences in all metrics, as plain values."""
+        found = {metric: self.difference(first, second, metric) for metric in self.evaluations[first].metrics}
+        return {metric: difference.to_json() if difference else None for metric, difference in found.items()}
+
+
+def apart(first: Compared, second: Compared, model: str, metric: str) -> Difference | None:
+    """Return a metric on some patients minus the metric on others, with a two-sample interval, or None.
+
+    Args:
+        first, second: of resamples that are as many, and drawn apart from each other.
+        model, metric: their names.
+
+    Returns:
+        None if the metric is undefined for one.
+    """
+    values = [compared.evaluations[model].metrics[metric] for compared in (first, second)]
+    if values[0] is None or values[1] is None:
+        return None
+    drawn = first.resampled[model][metric] - second.resampled[model][metric]
+    return Difference(metric=metric, first=values[0], second=values[1], interval=_interval(drawn))
+
+
+def compare(rows: HeldOutRows, models: Mapping[str, Scores], seed: int, resamples: int = RESAMPLES) -> Compared:
+    """Test models on the same rows and on the same resamples of them.
+
+    Args:
+        rows: the test rows.
+        models: each model's scores, as `evaluate` takes them, by its name.
+        seed: of the resamples; not negative.
+        resamples: how many.
+    """
+    evaluations = {name: rows.evaluate(scores) for name, scores in models.items()}
+    prepared = {name: resampled_metrics(rows, scores) for name, scores in models.items()}
+    parts: dict[str, list[Values]] = {name: [] for name in models}
+    for counts in resampling_of(rows, seed, resamples).blocks():
+        for name, values in prepared.items():
+            parts[name].append(values(counts))
+    joined = {
+        name: {key: np.concatenate([b[key] for b in blocks]) for key in blocks[0]} for name, blocks in parts.items()
+    }
+    return Compared(evaluations=evaluations, resampled=joined, resamples=resamples)
+
+
+def _interval(values: npt.NDArray[np.float64] | None) -> Interval | None:
+    if values is None:
+        return None
+    defined = values[~np.isnan(values)]
+    if len(defined) < _DEFINED_SHARE * len(values):
+        return None
+    low, high = np.percentile(defined, _PERCENTILES)
+    return Interval(float(low), float(high))

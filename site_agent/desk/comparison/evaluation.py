@@ -1,0 +1,278 @@
+"""Measures a site's predictions with scikit-learn on rows outside training.
+
+A metric that is undefined, such as AUROC where the test rows are all of one class, is None: never a
+NaN, never a 0.5 that somebody would average. Differs from the authors' experiment, which cut the
+logit at 0.5: here the probability is cut at 0.5. Of a mask each image has one score, its Dice, so that no pixel of a
+patient is kept. How certain the metrics are, and how two models compare
+on the same rows, is said in the package `comparison`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, TypeAlias, assert_never
+
+import numpy as np
+import numpy.typing as npt
+
+from site_agent.trainer.data.contract import Task
+from site_agent.trainer.data.dataset import Dataset
+from site_agent.trainer.data.preprocessing import Preprocessing, Targets
+from site_agent.trainer.probabilities import log_loss_of_rows, probabilities
+
+Scores: TypeAlias = npt.NDArray[np.float64]
+Metrics: TypeAlias = dict[str, float | None]
+_RANKING: Final = ("auroc", "auprc")  # need a positive and a negative
+METRIC_NAMES: Final = {
+    "auroc": "AUROC",
+    "auprc": "AUPRC",
+    "accuracy": "accuracy",
+    "balanced_accuracy": "balanced accuracy",
+    "macro_f1": "macro F1",
+    "brier": "Brier score",
+    "log_loss": "log loss",
+    "rmse": "root mean square error",
+    "mae": "mean absolute error",
+    "r2": "R²",
+    "dice": "Dice coefficient",
+}
+_HEADLINES: Final[dict[Task, str]] = {"regression": "rmse", "segmentation": "dice"}
+_OVER_CLASSES: Final = ("balanced_accuracy", "macro_f1")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evaluation:
+    """The metrics of one model on one part of the data; `rows` is how many they rest on."""
+
+    task: Task
+    rows: int
+    metrics: Mapping[str, float | None]
+
+    def to_json(self) -> dict[str, object]:
+        """Return plain values for `json.dumps`."""
+        return {"task": self.task, "rows": self.rows, "metrics": dict(self.metrics)}
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class HeldOutRows:
+    """The rows on which models are compared, with what really happened; they take part in no training.
+
+    Attributes:
+        task: what is predicted.
+        targets: shape (rows,): 0 and 1, indices of `classes`, numbers in the target's own unit, or the share of the
+            pixels that the mask covers.
+        classes: their names by index; empty for regression and segmentation.
+        patients: int64 of shape (rows,), equal for rows of one patient; None where every row is its own.
+        unit: of a regression's target, where the contract names it.
+    """
+
+    task: Task
+    targets: npt.NDArray[np.generic]
+    classes: tuple[str, ...]
+    patients: npt.NDArray[np.int64] | None = None
+    unit: str | None = None
+
+    def __post_init__(self) -> None:
+        if not len(self.targets) or (self.patients is not None and len(self.patients) != len(self.targets)):
+            raise ValueError("at least one row, and a patient for each where patients are known")
+
+    def __len__(self) -> int:
+        """The number of rows."""
+        return len(self.targets)
+
+    def __repr__(self) -> str:
+        """Without a value of any patient."""
+        return f"HeldOutRows(rows={len(self)})"
+
+    @property
+    def labels(self) -> npt.NDArray[np.int64]:
+        """The class of each row, shape (rows,). Only for a classification."""
+        return self.targets.astype(np.int64)
+
+    @property
+    def owners(self) -> npt.NDArray[np.int64]:
+        """The patient of each row, shape (rows,). Without a patient column each row is a patient."""
+        return np.arange(len(self)) if self.patients is None else self.patients
+
+    @property
+    def class_counts(self) -> list[int]:
+        """The number of patients in each declared class. Several rows of a patient in one class count once."""
+        return [len(np.unique(self.owners[self.labels == place])) for place in range(len(self.classes))]
+
+    def evaluate(self, scores: Scores) -> Evaluation:
+        """Return a model's metrics on these rows."""
+        return evaluate(self.task, self.targets, scores, self.classes)
+
+
+def evaluate(task: Task, targets: npt.NDArray[np.generic], scores: Scores, classes: Sequence[str]) -> Evaluation:
+    """Return `measure` with the number of rows."""
+    return Evaluation(task=task, rows=len(targets), metrics=measure(task, targets, scores, classes))
+
+
+def scores_of(preprocessing: Preprocessing, outputs: npt.NDArray[np.generic]) -> Scores:
+    """Return a network's outputs for people: probabilities, or numbers in the target's own unit.
+
+    Args:
+        preprocessing: what the site's rows were encoded with.
+        outputs: shape (rows, outputs); a regression's are z-scores.
+
+    Returns:
+        float64 of shape (rows,), (rows, classes) for multi-class, or (rows, pixels) for masks.
+    """
+    task = preprocessing.contract.target.task
+    scores = probabilities(task, outputs)
+    return preprocessing.in_target_units(scores) if task == "regression" else scores
+
+
+def judged(preprocessing: Preprocessing, outputs: npt.NDArray[np.generic], targets: Targets) -> Scores:
+    """Return what `measure` needs of a network's outputs for held-out rows: the scores, or for masks the Dice.
+
+    Args:
+        preprocessing: what the site's rows were encoded with.
+        outputs: shape (rows, outputs).
+        targets: encoded, of the same rows.
+    """
+    if preprocessing.contract.target.task == "segmentation":
+        return dice_of_images(targets, outputs.astype(np.float32) >= 0)  # a logit of 0 is a probability of 0.5
+    return scores_of(preprocessing, outputs)
+
+
+def dice_of_images(masks: npt.NDArray[np.generic], predicted: npt.NDArray[np.bool_]) -> Scores:
+    """Return the Dice coefficient of each image: twice the common pixels over the pixels of both masks.
+
+    Source: Dice 1945. An image without the structure in which none is predicted has 1, as the prediction is right.
+
+    Args:
+        masks: 0 and 1, shape (rows, pixels).
+        predicted: a pixel belongs to the structure if its probability is at least 0.5; of the same shape.
+
+    Returns:
+        float64 of shape (rows,), from 0 to 1.
+    """
+    is_inside = masks.astype(bool)
+    both = is_inside.sum(axis=1) + predicted.sum(axis=1)
+    common = (is_inside & predicted).sum(axis=1)
+    return np.where(both > 0, 2.0 * common / np.maximum(both, 1), 1.0)
+
+
+def targets_of(preprocessing: Preprocessing, targets: Targets) -> Targets:
+    """Return encoded targets as shape (rows,) for `measure`: a number in its own unit, for a mask the covered share."""
+    if preprocessing.contract.target.task == "segmentation":
+        return np.asarray(targets.mean(axis=1), dtype=np.float64)
+    is_number = preprocessing.contract.target.task == "regression"
+    return preprocessing.in_target_units(targets.astype(np.float64)) if is_number else targets
+
+
+def held_out_rows(dataset: Dataset, preprocessing: Preprocessing) -> HeldOutRows:
+    """Return a site's test rows, with targets in the target's own unit."""
+    target = preprocessing.contract.target
+    return HeldOutRows(
+        task=dataset.task,
+        targets=targets_of(preprocessing, dataset.test.targets),
+        classes=dataset.classes,
+        patients=dataset.test_patients,
+        unit=target.unit if target.task == "regression" else None,
+    )
+
+
+def validation_rows(dataset: Dataset, preprocessing: Preprocessing) -> HeldOutRows:
+    """Return a site's validation rows, in the form of `held_out_rows`."""
+    targets, patients = targets_of(preprocessing, dataset.validation.targets), dataset.validation_patients
+    return HeldOutRows(task=dataset.task, targets=targets, classes=dataset.classes, patients=patients)
+
+
+def headline_metric(task: Task) -> str:
+    """Return the metric in which gain is reported."""
+    return _HEADLINES.get(task, "auroc")
+
+
+def measure(task: Task, targets: npt.NDArray[np.generic], scores: Scores, classes: Sequence[str]) -> Metrics:
+    """Return the metrics of a task. An undefined metric is None.
+
+    Args:
+        task: what is predicted.
+        targets: shape (rows,): 0 and 1, indices of `classes`, or numbers in the target's unit.
+        scores: probabilities as `probabilities` gives them, numbers in the target's unit, or of masks the Dice of each
+            image as `judged` returns it; finite.
+        classes: the names of the classes, by index; their number matters here.
+
+    Returns:
+        binary and multi-class: auroc, auprc (average precision), accuracy, balanced_accuracy,
+        macro_f1, a probability of at least 0.5 (or the largest) deciding; brier and log_loss as the
+        means of `brier_of_rows` and `log_loss_of_rows`. With several classes auroc and auprc are one
+        against the rest; all means over classes are over those present in `targets`. Regression:
+        rmse, mae, r2. Segmentation: dice, the mean over images.
+    """
+    if not len(targets) or len(targets) != len(scores) or not np.isfinite(scores).all():
+        raise ValueError("as many finite scores as targets are needed, and at least one")
+    match task:
+        case "binary" | "multi-class":
+            if task == "multi-class" and scores.shape != (len(targets), len(classes)):
+                raise ValueError("one probability for each row and class is needed")
+            return _measure_classes(targets.astype(np.int64), scores)
+        case "regression":
+            return _measure_numbers(targets.astype(np.float64), scores)
+        case "segmentation":
+            return {"dice": float(scores.mean())}
+        case _:
+            assert_never(task)
+
+
+def predicted_classes(scores: Scores) -> npt.NDArray[np.int64]:
+    """Return the predicted class of each row.
+
+    Returns:
+        shape (rows,). Of scores with shape (rows,) it is 1 from a probability of 0.5. Otherwise it is the class with
+        the largest probability in the row, and of equal ones the first.
+    """
+    decided = scores >= 0.5 if scores.ndim == 1 else scores.argmax(axis=1)
+    return np.asarray(decided, dtype=np.int64)
+
+
+def brier_of_rows(targets: npt.NDArray[np.int64], scores: Scores) -> Scores:
+    """Return each row's part of the Brier score, shape (rows,).
+
+    Source: Brier 1950. Binary: the squared distance of the positive class's probability to 0 or 1, so
+    from 0 to 1. Several classes: the squared distance of the vector of probabilities to the one-hot
+    label, so from 0 to 2, which for two classes would be twice the binary one; scikit-learn does the same.
+    """
+    if scores.ndim == 1:
+        return np.square(scores - targets)
+    return np.asarray(np.square(scores - np.eye(scores.shape[1])[targets]).sum(axis=1))
+
+
+def _measure_classes(targets: npt.NDArray[np.int64], scores: Scores) -> Metrics:
+    # Loaded with the first measurement, because it takes a second with its libraries.
+    from sklearn.metrics import accuracy_score, average_precision_score, f1_score, recall_score, roc_auc_score
+
+    present, predicted = np.unique(targets), predicted_classes(scores)
+    metrics: Metrics = {
+        **dict.fromkeys(_RANKING),
+        "accuracy": float(accuracy_score(targets, predicted)),
+        **dict.fromkeys(_OVER_CLASSES),
+        "brier": float(brier_of_rows(targets, scores).mean()),
+        "log_loss": float(log_loss_of_rows(targets, scores).mean()),
+    }
+    if len(present) < 2:
+        return metrics
+    ranked = [(targets == 1, scores)] if scores.ndim == 1 else [(targets == c, scores[:, c]) for c in present]
+    over = {"labels": present, "average": "macro", "zero_division": 0}
+    return metrics | {
+        "auroc": float(np.mean([roc_auc_score(*pair) for pair in ranked])),
+        "auprc": float(np.mean([average_precision_score(*pair) for pair in ranked])),
+        "balanced_accuracy": float(recall_score(targets, predicted, **over)),
+        "macro_f1": float(f1_score(targets, predicted, **over)),
+    }
+
+
+def _measure_numbers(targets: Scores, scores: Scores) -> Metrics:
+    from sklearn.metrics import mean_absolute_error, mean_squared_error, r2_score
+
+    varied = targets.min() < targets.max()
+    return {
+        "rmse": math.sqrt(float(mean_squared_error(targets, scores))),
+        "mae": float(mean_absolute_error(targets, scores)),
+        "r2": float(r2_score(targets, scores)) if varied else None,
+    }

@@ -1,0 +1,232 @@
+"""The site's gain from joining, in a few sentences for a clinician.
+
+The federated model against the best local model, on the same test rows: the simple model that this site would have
+chosen on its training rows, or the same network trained alone if there are no simple models. The rules:
+
+* "gained" is only said if two paired 95% intervals exclude zero: the difference to the best local model, and the
+  difference to the placebo (a federation of copies of this site, or the same recipe without the others);
+* without a placebo nobody can distinguish averaging from what other hospitals brought, so nothing is called gained;
+* a loss against the best local model is a loss, whatever the placebo did;
+* test rows too few to conclude from are reported, and so is a simple model that is clearly better.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final, Literal, TypeAlias
+
+import numpy as np
+
+from site_agent.desk.comparison.bootstrap_intervals import Compared, Difference, Interval
+from site_agent.desk.comparison.evaluation import METRIC_NAMES, HeldOutRows, headline_metric
+from site_agent.desk.results.simple_models import TITLES
+from site_agent.trainer.checkpoints import Json
+
+Verdict: TypeAlias = Literal["gained", "better, cause not shown", "lost", "no clear difference", "not comparable"]
+FEDERATED: Final = "federated"
+SILOED: Final = "siloed"
+PLACEBO: Final = "placebo"
+FEWEST_OF_A_CLASS: Final = 20
+FEWEST_NUMBERS: Final = 40
+_OPENINGS: Final[dict[Verdict, str]] = {
+    "gained": "Joining gained",
+    "better, cause not shown": "Better than the best local model, but no gain from joining is shown",
+    "lost": "Joining lost",
+    "no clear difference": "No clear difference",
+    "not comparable": "No comparison",
+}
+_BROUGHT: Final = {True: "brought more", False: "took something away", None: "made no clear difference"}
+_PLACEBOS: Final = {
+    PLACEBO: "a federation of copies of this site, without anyone else's patients",
+    SILOED: "the same recipe without the other hospitals",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Baselines:
+    """Which models the federated one has to be better than.
+
+    Attributes:
+        best_local: a simple model's name; None takes SILOED if there is one.
+        placebo: PLACEBO, or SILOED where that is the same recipe without the others.
+        why_none: why there is no local model, as the sentence says it.
+    """
+
+    best_local: str | None = None
+    placebo: Literal["placebo", "siloed"] = PLACEBO
+    why_none: str = "this site was not trained alone"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gain:
+    """The comparison in the task's headline metric.
+
+    Attributes:
+        metric: auroc, dice, or rmse, of which less is better.
+        federated, siloed: None if undefined, or if there is no such model.
+        best_local: the name of the best local model; None if there is none.
+        difference: federated minus the best local model with its paired interval.
+        placebo: federated minus the placebo, if there was one.
+        verdict: one of five.
+        sentence: the verdict with its numbers, for the hospital.
+        warnings: why one should not build on it; each a sentence.
+    """
+
+    metric: str
+    federated: float | None
+    siloed: float | None
+    best_local: str | None
+    difference: Difference | None
+    placebo: Difference | None
+    verdict: Verdict
+    sentence: str
+    warnings: tuple[str, ...]
+
+    @property
+    def interval(self) -> Interval | None:
+        """The interval of the difference."""
+        return self.difference.interval if self.difference else None
+
+    def to_json(self) -> dict[str, Json]:
+        """Return plain values for `json.dumps`."""
+        return {
+            "metric": self.metric,
+            "federated": self.federated,
+            "siloed": self.siloed,
+            "best_local": self.best_local,
+            "best_local_value": self.difference.second if self.difference else None,
+            "difference": self.difference.value if self.difference else None,
+            "interval": self.interval.to_json() if self.interval else None,
+            "placebo": self.placebo.to_json() if self.placebo else None,
+            "verdict": self.verdict,
+            "sentence": self.sentence,
+            "warnings": list(self.warnings),
+        }
+
+
+def gain_of(rows: HeldOutRows, compared: Compared, baselines: Baselines) -> Gain:
+    """Return the gain from joining.
+
+    Args:
+        rows: the test rows.
+        compared: the models tested on them, by name: FEDERATED, and SILOED, PLACEBO and the simple
+            models of `simple_models.TITLES` if there are any.
+        baselines: which of them the federated model has to be better than.
+    """
+    metric = headline_metric(rows.task)
+    values = {name: evaluation.metrics[metric] for name, evaluation in compared.evaluations.items()}
+    best = baselines.best_local or (SILOED if SILOED in values else None)
+    difference = None if best is None else compared.difference(FEDERATED, best, metric)
+    has_placebo = baselines.placebo in values
+    placebo = compared.difference(FEDERATED, baselines.placebo, metric) if has_placebo else None
+    verdict: Verdict = "not comparable" if difference is None else _verdict(difference, placebo)
+    if difference is None or best is None:
+        reason = baselines.why_none if best is None else "the test rows are all of one class, and AUROC needs two"
+        sentences = [f"{_OPENINGS[verdict]}: {reason}."]
+    else:
+        sentences = [f"{_OPENINGS[verdict]}.", *_figures(rows, difference, _other(best, baselines))]
+        sentences += [f"These are {_counts(rows)}.", f"The {_span(difference, ' is')}."]
+    if placebo is not None:
+        sentences.append(f"The placebo is {_PLACEBOS[baselines.placebo]}.")
+        sentences.append(f"Compared with it, the other hospitals {_BROUGHT[placebo.better]} ({_span(placebo)}).")
+    elif verdict == "better, cause not shown":
+        sentences.append("There is no placebo to compare with, so averaging alone may explain the difference.")
+    return Gain(
+        metric=metric,
+        federated=values[FEDERATED],
+        siloed=values.get(SILOED),
+        best_local=best,
+        difference=difference,
+        placebo=placebo,
+        verdict=verdict,
+        sentence=" ".join(sentences),
+        warnings=tuple(_warnings(rows, compared)),
+    )
+
+
+def _verdict(difference: Difference, placebo: Difference | None) -> Verdict:
+    match difference.better:
+        case True:
+            is_shown = placebo is not None and placebo.better is True
+            return "gained" if is_shown else "better, cause not shown"
+        case False:
+            return "lost"
+        case None:
+            return "no clear difference"
+
+
+def _other(best: str, baselines: Baselines) -> str:
+    """The best local model as the sentence names it. `recommend` may choose another one, on the validation rows."""
+    if best in TITLES:
+        return f"The best local model ({TITLES[best]}, chosen on the training rows)"
+    recipe = _PLACEBOS[SILOED] if baselines.placebo == SILOED else "the same network trained alone"
+    return recipe[0].upper() + recipe[1:]
+
+
+def _figures(rows: HeldOutRows, difference: Difference, other: str) -> Iterator[str]:
+    """The two figures, each in a sentence."""
+    first, second = difference.first, difference.second
+    if difference.metric == "rmse":
+        unit = f" {rows.unit}" if rows.unit else ""
+        yield f"The federated model misses by {first:.4g}{unit} in the root mean square."
+        yield f"{other} misses by {second:.4g}{unit}."
+        return
+    if difference.metric == "dice":
+        yield f"The mean Dice coefficient of the federated model's masks is {first:.3f}."
+        yield f"{other} reaches {second:.3f}."
+        return
+    noun = _noun(rows)
+    pairs = (
+        f"one {noun} with the outcome and one without"
+        if rows.task == "binary"
+        else f"one {noun} of a class and one of another, averaged over the classes"
+    )
+    yield f"Of 100 pairs of {pairs}, the federated model ranks {100 * first:.1f} correctly."
+    yield f"{other} ranks {100 * second:.1f} correctly."
+
+
+def _span(difference: Difference, verb: str = "") -> str:
+    name, digits = METRIC_NAMES[difference.metric], ".3g" if difference.metric == "rmse" else ".3f"
+    text = f"difference in {name}{verb} {difference.value:+{digits}}"
+    if difference.interval is None:
+        return text
+    return f"{text}, 95% interval {difference.interval.low:+{digits}} to {difference.interval.high:+{digits}}"
+
+
+def _counts(rows: HeldOutRows) -> str:
+    total = f"{len(rows)} test {_noun(rows)}s"
+    if not rows.classes:
+        return total
+    by_class = rows.class_counts
+    if rows.task == "binary":
+        return f"{total}, {by_class[1]} with the outcome and {by_class[0]} without"
+    return f"{total}, {min(by_class)} to {max(by_class)} of each class"
+
+
+def _noun(rows: HeldOutRows) -> str:
+    """What a row is: a patient, where it is known that none has two."""
+    is_patient = rows.patients is not None and len(np.unique(rows.patients)) == len(rows)
+    return "patient" if is_patient else "row"
+
+
+def _warnings(rows: HeldOutRows, compared: Compared) -> Iterator[str]:
+    noun = _noun(rows)
+    if not rows.classes:
+        if len(rows) < FEWEST_NUMBERS:
+            yield f"Only {len(rows)} test {noun}s: too few to conclude from (fewer than {FEWEST_NUMBERS})."
+    else:
+        fewest = min(rows.class_counts)
+        if fewest < FEWEST_OF_A_CLASS:
+            yield (
+                f"The rarest class has {fewest} of the {len(rows)} test {noun}s: too few to conclude from"
+                f" (fewer than {FEWEST_OF_A_CLASS})."
+            )
+    for name in TITLES:
+        is_there = name in compared.evaluations
+        found = compared.difference(name, FEDERATED, headline_metric(rows.task)) if is_there else None
+        if found is not None and found.better:
+            yield (
+                f"A model of {TITLES[name]} on this site's own rows is clearly better than the federated model"
+                f" ({_span(found)})."
+            )

@@ -1,0 +1,68 @@
+"""Recommends a model of a run for this site, from its own validation rows, in one sentence.
+
+The rules:
+
+* test rows are never looked at, so that they still judge whatever is adopted;
+* models are compared by the mean loss of their predictions: log loss, or the root mean square error. Masks are compared
+  by their mean Dice;
+* a model that is not clearly worse than the best one (paired 95% interval) may be just as good. Of all such models
+  the simplest is recommended, and a local one before the federated one;
+* a recommendation changes nothing. A person adopts a model with `site-agent adopt`.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+
+from site_agent.desk.comparison.bootstrap_intervals import compare, is_lower_better
+from site_agent.desk.comparison.evaluation import METRIC_NAMES
+from site_agent.desk.comparison.gain import FEDERATED, SILOED
+from site_agent.desk.comparison.scored_rows import ScoredRows
+from site_agent.desk.results.simple_models import TITLES
+from site_agent.trainer.checkpoints import Json
+
+# By what a person calls them; from the simplest to the one that needs other hospitals.
+MODEL_TITLES: Final = {**TITLES, SILOED: "the network trained alone", FEDERATED: "the federated model"}
+_METRICS: Final = {"regression": "rmse", "segmentation": "dice"}
+
+
+def recommend(kept: ScoredRows, seed: int) -> dict[str, Json] | None:
+    """Return the recommended model with the reason, as plain values.
+
+    Args:
+        kept: the run's scores; only those of the validation rows are read.
+        seed: of the resamples.
+
+    Returns:
+        `model` by its name in the report, `sentence`, `metric`, `rows`, and `losses` of all models by name. None if no
+        model has finite predictions for these rows.
+    """
+    metric = _METRICS.get(kept.validation.task, "log_loss")
+    said = kept.validation_scores
+    models = {name: said[name] for name in MODEL_TITLES if name in said and np.isfinite(said[name]).all()}
+    if not models:
+        return None
+    compared = compare(kept.validation, models, seed)
+    losses = {name: one.metrics[metric] for name, one in compared.evaluations.items()}
+    found = {name: loss for name, loss in losses.items() if loss is not None}
+    sign, most = (1.0, "lowest") if is_lower_better(metric) else (-1.0, "highest")
+    best = min(found, key=lambda name: sign * found[name])
+    differences = {name: compared.difference(best, name, metric) for name in models}
+    equal = [name for name, one in differences.items() if name == best or one is None or not one.better]
+    chosen, title, rows = equal[0], MODEL_TITLES[equal[0]], len(kept.validation)
+    what = f"On this site's {rows} validation rows its {METRIC_NAMES[metric]} of {found[chosen]:.3g}"
+    if len(models) == 1:
+        reason = "It is the only model of this run that can be adopted."
+    elif chosen != best:
+        reason = (
+            f"{what} does not differ clearly from the {most} ({MODEL_TITLES[best]}, {found[best]:.3g}). It is the"
+            " simplest such model."
+        )
+    elif len(equal) > 1:
+        reason = f"{what} is the {most}. Other models may be as good by chance, and none of them is simpler."
+    else:
+        reason = f"{what} is clearly {'lower' if sign > 0 else 'higher'} than that of every other model."
+    sentence = f"Recommended: {title}. {reason}"
+    return {"model": chosen, "sentence": sentence, "metric": metric, "rows": rows, "losses": found}

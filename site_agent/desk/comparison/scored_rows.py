@@ -1,0 +1,125 @@
+"""Every model's scores of this site's test rows. They stay at the site for its report.
+
+A run's models are forgotten when they were tested; what they said of each test row is not, so that curves and
+subgroups can be drawn later and nothing has to be trained again. One checkpoint of mode 0600 per run: numbers
+without identifiers, never sent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, cast
+
+import numpy as np
+import numpy.typing as npt
+
+from protos.errors import ConfigurationError
+from site_agent.desk.comparison.evaluation import HeldOutRows, Scores
+from site_agent.desk.comparison.gain import FEDERATED
+from site_agent.trainer.checkpoints import Checkpoint, Json, load, save
+from site_agent.trainer.data.contract import Task
+
+_NAME: Final = "rows"
+_MODEL: Final = "model "  # with a blank, which no other array has in its name
+_VALIDATION: Final = "validation "
+_FEDERATED_ONCE: Final = "validation scores"  # the only ones that version 0.1 kept
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class ScoredRows:
+    """Test rows with every model's scores, and validation rows with those of every model that may be used.
+
+    Attributes:
+        test: the test rows.
+        scores: by the model's name, as the report has them, in its order.
+        validation: the validation rows.
+        validation_scores: by the model's name; the placebo and the guess have none.
+        dataset: digest of the encoded table, so that a table that changed since is noticed.
+    """
+
+    test: HeldOutRows
+    scores: Mapping[str, Scores]
+    validation: HeldOutRows
+    validation_scores: Mapping[str, Scores]
+    dataset: str
+
+    def __repr__(self) -> str:
+        """Without a value of any patient."""
+        return f"ScoredRows(test={len(self.test)}, models={len(self.scores)})"
+
+
+def keep_scored_rows(state: Path, run: str, kept: ScoredRows) -> Path:
+    """Write the scores in the state directory, complete or not at all, with mode 0600."""
+    facts: dict[str, Json] = {
+        "task": kept.test.task,
+        "classes": list(kept.test.classes),
+        "unit": kept.test.unit,
+        "models": list(kept.scores),
+        "dataset": kept.dataset,
+    }
+    arrays: dict[str, npt.NDArray[np.generic]] = {
+        "test": kept.test.targets,
+        "validation": kept.validation.targets,
+        **{f"{_MODEL}{name}": scores for name, scores in kept.scores.items()},
+        **{f"{_VALIDATION}{name}": scores for name, scores in kept.validation_scores.items()},
+    }
+    if kept.test.patients is not None:
+        arrays["patients"] = kept.test.patients
+    return save(_folder(state, run), _NAME, arrays, facts)
+
+
+def scored_rows(state: Path, run: str) -> ScoredRows:
+    """Return the scores of a run.
+
+    Raises:
+        ConfigurationError: none were kept, or the file is damaged or of another version.
+    """
+    if not (_folder(state, run) / f"{_NAME}.safetensors").exists():
+        raise ConfigurationError(
+            what=f"The models' predictions for the test rows were not stored for the run {run}.",
+            consequence="No report was made, and nothing left this site.",
+            remedy="Name a run that ended with this version of the program, or take part in a new one.",
+        )
+    try:
+        return _read(load(_folder(state, run), _NAME))
+    except (KeyError, ValueError, TypeError) as cause:
+        raise ConfigurationError(
+            what=f"The scores of the run {run} were stored by another version of this program.",
+            consequence="No report was made, and nothing left this site.",
+            remedy="Install the version that trained the model, or take part in a new run.",
+        ) from cause
+
+
+def runs_on_the_same_rows(state: Path, dataset: str) -> int:
+    """Count the runs that were tested on the rows with this digest. Unreadable files are skipped."""
+    count = 0
+    for path in (state / "scores").glob(f"*/{_NAME}.safetensors"):
+        try:
+            count += load(path.parent, _NAME).facts.get("dataset") == dataset
+        except ConfigurationError:
+            continue
+    return count
+
+
+def _read(found: Checkpoint) -> ScoredRows:
+    facts, arrays = found.facts, found.tensors
+    task = cast(Task, facts["task"])
+    classes = tuple(str(name) for name in cast(Sequence[Json], facts["classes"]))
+    unit = None if facts["unit"] is None else str(facts["unit"])
+    patients = arrays["patients"].astype(np.int64) if "patients" in arrays else None
+    names = [str(name) for name in cast(Sequence[Json], facts["models"])]
+    said = {name: arrays[f"{_VALIDATION}{name}"] for name in names if f"{_VALIDATION}{name}" in arrays}
+    said |= {FEDERATED: arrays[_FEDERATED_ONCE]} if _FEDERATED_ONCE in arrays else {}
+    return ScoredRows(
+        test=HeldOutRows(task=task, targets=arrays["test"], classes=classes, patients=patients, unit=unit),
+        scores={name: arrays[f"{_MODEL}{name}"].astype(np.float64) for name in names},
+        validation=HeldOutRows(task=task, targets=arrays["validation"], classes=classes, unit=unit),
+        validation_scores={name: scores.astype(np.float64) for name, scores in said.items()},
+        dataset=str(facts["dataset"]),
+    )
+
+
+def _folder(state: Path, run: str) -> Path:
+    return state / "scores" / run

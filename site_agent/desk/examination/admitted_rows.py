@@ -1,0 +1,102 @@
+"""The only way from a hospital's table to training, counts and reports: read, examine, check accepted warnings."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import structlog
+
+from protos.errors import DataError
+from site_agent.desk.examination.examine import Examination, examine
+from site_agent.desk.examination.finding import counted, find_acceptance
+from site_agent.desk.examination.read_hints import survey_with_hints
+from site_agent.hospital import Hospital
+from site_agent.trainer.data.contract import read_contract
+from site_agent.trainer.data.dataset import Dataset, prepare_rows
+from site_agent.trainer.data.mistakes import CORRECT_TABLE, as_sentences, refuse, where
+from site_agent.trainer.data.preprocessing import Preprocessing
+
+_SHOWN_WARNINGS = 5
+
+
+def examined(hospital: Hospital) -> Examination:
+    """Read the hospital's table under its contract and examine it.
+
+    Raises:
+        OperatorError: the contract is wrong, or the table cannot be read at all.
+    """
+    contract = read_contract(Path(hospital.data.contract))
+    survey = survey_with_hints(Path(hospital.data.table), contract, scratch=hospital.scratch_path)
+    return examine(survey, hospital.data.split)
+
+
+def admitted(hospital: Hospital) -> Examination:
+    """Return the hospital's table if it may be used for training, counting or reporting.
+
+    Raises:
+        DataError: it has errors, or warnings that nobody has accepted where this hospital's file lets those stop.
+    """
+    examination = examined(hospital)
+    _check_admitted(hospital, examination)
+    return examination
+
+
+def admit(hospital: Hospital) -> tuple[Dataset, Preprocessing]:
+    """Prepare the table for training. The trainer's log records how many warnings it has.
+
+    Raises:
+        DataError: as `admitted`.
+    """
+    examination = admitted(hospital)
+    assert examination.split_rows is not None  # otherwise there was an error
+    if warnings := len(examination.warnings):
+        accepted = is_accepted(hospital, examination)
+        structlog.get_logger().info("table_has_warnings", warnings=warnings, accepted=accepted)
+    return prepare_rows(examination.table, examination.split_rows)
+
+
+def _check_admitted(hospital: Hospital, examination: Examination) -> None:
+    """Raises DataError where a table may not be used for training."""
+    check_errors(examination)
+    warnings = examination.warnings
+    if not is_accepted(hospital, examination) and hospital.data.unaccepted_warnings == "stop":
+        lines = [f"    {as_sentences(warning.words)}" for warning in warnings[:_SHOWN_WARNINGS]]
+        if len(warnings) > len(lines):
+            lines.append(f"    and {len(warnings) - len(lines)} others")
+        raise DataError(
+            what=f"Nobody has accepted the {counted(len(warnings), 'warning')} about this table:\n" + "\n".join(lines),
+            consequence="Nothing was trained and nothing left this site.",
+            remedy="Read them with `site-agent data check`, then correct the table or run `site-agent data accept`.",
+        )
+
+
+def stop_as_listed(hospital: Hospital, examination: Examination, configuration: Path) -> None:
+    """Raise DataError if findings that were just listed prevent training. The error does not repeat them."""
+    unused = "The table is not used for training. Nothing left this site."
+    if examination.errors:
+        raise DataError(
+            what=f"The table has {counted(len(examination.errors), 'error')}, listed above.",
+            consequence=unused,
+            remedy=" ".join([*examination.hints, CORRECT_TABLE]),
+        )
+    if not is_accepted(hospital, examination) and hospital.data.unaccepted_warnings == "stop":
+        accept = f"site-agent data accept --config {configuration} --by NAME --digest {examination.digest[:16]}"
+        raise DataError(
+            what=f"Nobody has accepted the {counted(len(examination.warnings), 'warning')} listed above.",
+            consequence=unused,
+            remedy=f"Correct the table, or run `{accept}` if the table is right.",
+        )
+
+
+def is_accepted(hospital: Hospital, examination: Examination) -> bool:
+    """Whether there are no warnings, or a person has accepted these."""
+    return not examination.warnings or find_acceptance(hospital.state_path, examination.digest) is not None
+
+
+def check_errors(examination: Examination) -> None:
+    """Raise DataError with the errors, if there are any."""
+    if examination.errors:
+        refuse(
+            [as_sentences(error.words, where(error.rows, error.count)) for error in examination.errors],
+            examination.hints,
+        )

@@ -1,0 +1,174 @@
+"""Examines a table before the first round: lists all findings and decides whether it may be used.
+
+Pure: a table that was read, and how it is to be split, become findings. No finding holds a value of a patient; the
+page has means and shares, and like all of this it stays at the site.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Final
+
+import numpy as np
+
+from protos.errors import DataError
+from site_agent.desk.examination.examined_columns import (
+    absent_in,
+    collinear_findings,
+    column_findings,
+    outcome_and_group_findings,
+    terms_findings,
+)
+from site_agent.desk.examination.examined_outcome import (
+    Part,
+    alone,
+    alone_findings,
+    dropped_findings,
+    group_findings,
+    part_findings,
+    parts_of,
+)
+from site_agent.desk.examination.examined_rows import image_findings, patient_numbers, row_findings
+from site_agent.desk.examination.finding import Finding
+from site_agent.desk.examination.table_one import Line, table_one
+from site_agent.hospital import Split
+from site_agent.trainer.checkpoints import Json
+from site_agent.trainer.data.contract import SqlFormat
+from site_agent.trainer.data.splits import SplitRows, split_rows
+from site_agent.trainer.data.tables import Survey, Table
+
+_ORDER: Final = ("error", "warning", "note")
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class Examination:
+    """The findings.
+
+    Attributes:
+        table: what was examined.
+        parts: training, validation and test in numbers; None if the table cannot be split.
+        findings: errors first, then warnings, then notes.
+        hints: what corrects errors of the table, as far as that is known, in sentences.
+        missing: by feature the share of rows without a value.
+        alone: by feature how well it predicts the outcome on its own.
+        patients: how many, None if no column identifies them.
+        table_one: see there.
+        digest: of the table's content, its contract, the split and the warnings, in hexadecimal: what a person
+            accepts.
+        split_rows: which rows are in which part.
+    """
+
+    table: Table
+    parts: tuple[Part, ...] | None
+    findings: tuple[Finding, ...]
+    hints: tuple[str, ...]
+    missing: Mapping[str, float]
+    alone: Mapping[str, float]
+    patients: int | None
+    table_one: tuple[Line, ...]
+    digest: str
+    split_rows: SplitRows | None
+
+    def __repr__(self) -> str:
+        """Without a row of any patient, so that the record can stand in a traceback."""
+        return f"Examination(findings={len(self.findings)})"
+
+    @property
+    def errors(self) -> tuple[Finding, ...]:
+        """The findings that prevent training."""
+        return tuple(finding for finding in self.findings if finding.level == "error")
+
+    @property
+    def warnings(self) -> tuple[Finding, ...]:
+        """The findings that a person must accept."""
+        return tuple(finding for finding in self.findings if finding.level == "warning")
+
+    @property
+    def query_digest(self) -> str | None:
+        """The SHA-256 of the query that returned the rows, or None."""
+        form = self.table.contract.format
+        return form.query_digest if isinstance(form, SqlFormat) else None
+
+    def to_json(self) -> dict[str, Json]:
+        """Return everything except for the rows, for a file that stays at the site."""
+        facts: dict[str, Json] = {
+            "rows": self.table.rows,
+            "rows_without_outcome": len(self.table.dropped),
+            "patients": self.patients,
+            "digest": self.digest,
+            "table_digest": self.table.digest,
+            "contract_digest": self.table.contract.digest,
+            "query_digest": self.query_digest,
+            "findings": [asdict(finding) for finding in self.findings],
+            "hints": list[Json](self.hints),
+            "parts": None if self.parts is None else [asdict(part) for part in self.parts],
+            "missing": dict(self.missing),
+            "predicts_alone": dict(self.alone),
+            "table_one": self.table_one,
+        }
+        return facts
+
+
+def examine(survey: Survey, split: Split) -> Examination:
+    """Examine a table as it was read.
+
+    Args:
+        survey: the table and what could not be read of it.
+        split: how its rows will be dealt out.
+    """
+    table = survey.table
+    found = [
+        Finding(
+            level="error", key=f"contract:{mistake.words}", words=mistake.words, rows=mistake.rows, count=mistake.count
+        )
+        for mistake in survey.mistakes
+    ]
+    found += dropped_findings(survey.table)
+    parts, rows, measured = None, None, dict[str, float]()
+    patients = patient_numbers(table)
+    if table.rows:
+        found += [*column_findings(table), *terms_findings(table)]
+        found += outcome_and_group_findings(table)
+        found += collinear_findings(table)
+        try:
+            rows = split_rows(table, split)
+        except DataError as error:
+            found.append(Finding(level="error", key="split", words=error.what.removesuffix(".")))
+        found += [*row_findings(table, rows), *image_findings(table)]
+    if rows is not None:
+        parts = parts_of(table, rows, patients)
+        found += part_findings(parts, table.contract.target.classes)
+        found += group_findings(table, rows.test)
+        measured = alone(table, np.sort(np.concatenate([rows.training, rows.validation])))
+        found += alone_findings(table, measured)
+    findings = tuple(sorted(found, key=lambda finding: _ORDER.index(finding.level)))
+    return Examination(
+        table=table,
+        parts=parts,
+        findings=findings,
+        hints=survey.hints,
+        missing=_missing(table),
+        alone=measured,
+        patients=None if patients is None else len(np.unique(patients)),
+        table_one=table_one(table),
+        digest=_digest(table, split, findings),
+        split_rows=rows,
+    )
+
+
+def _missing(table: Table) -> dict[str, float]:
+    features = table.contract.features
+    if not table.rows:
+        return {feature.name: 1.0 for feature in (*features, *table.contract.terms)}
+    found = {feature.name: float(absent_in(feature, table.features[feature.name]).mean()) for feature in features}
+    return found | {name: float((~counts.any(axis=1)).mean()) for name, counts in table.terms.items()}
+
+
+def _digest(table: Table, split: Split, findings: tuple[Finding, ...]) -> str:
+    keys = sorted(finding.key for finding in findings if finding.level == "warning")
+    dealt = split.model_dump(exclude=None if split.stratified else {"stratified"})  # as before there was that key
+    bound = json.dumps(["examination 1", table.digest, dealt, keys], sort_keys=True)
+    return hashlib.sha256(bound.encode()).hexdigest()

@@ -1,0 +1,187 @@
+"""Findings about single columns and pairs of columns."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from site_agent.desk.examination.code_spellings import two_spellings
+from site_agent.desk.examination.columns_alone import sampled
+from site_agent.desk.examination.disguised import disguised_numbers
+from site_agent.desk.examination.finding import Finding
+from site_agent.desk.examination.mixed_units import far_values, mixed_units
+from site_agent.trainer.data.cells import Numbers
+from site_agent.trainer.data.contract import CategoricalFeature, Feature, MultiClassTarget
+from site_agent.trainer.data.mistakes import KEPT_ROWS
+from site_agent.trainer.data.tables import Table
+
+MOSTLY: Final = 0.5
+SAME: Final = 0.999
+ALIKE: Final = 0.95
+_MOST_PAIRED: Final = 2000
+_MOST_TOLD: Final = 20
+
+
+def absent_in(feature: Feature, values: Numbers) -> npt.NDArray[np.bool_]:
+    """Return which values are missing (NaN or the position of unknown), bool of shape (rows,)."""
+    return values < 0 if isinstance(feature, CategoricalFeature) else np.isnan(values)
+
+
+def column_findings(table: Table) -> Iterator[Finding]:
+    """Yield columns that are empty, mostly empty or constant, or that have markers, two units or impossible numbers."""
+    for feature in table.contract.features:
+        values = table.features[feature.name]
+        absent = absent_in(feature, values)
+        share = float(absent.mean()) if len(absent) else 1.0
+        there = values[~absent]
+        if not len(there):
+            words = f"column {feature.name}: no row has a value. Declare it with `role: ignore` in the contract"
+            yield Finding(level="error", key=f"empty:{feature.name}", words=words)
+            continue
+        if there.min() == there.max():
+            words = f"column {feature.name}: every row that has a value has the same one"
+            yield Finding(level="warning", key=f"constant:{feature.name}", words=words)
+        if share > MOSTLY:
+            words = f"column {feature.name}: {share:.0%} of the rows have no value"
+            yield Finding(level="warning", key=f"mostly-missing:{feature.name}", words=words)
+        if isinstance(feature, CategoricalFeature):
+            yield from _spellings(table, feature.name, feature.codes, values)
+        else:
+            markers = disguised_numbers(values)
+            yield from _disguised(table, feature, values, markers)
+            yield from _units(table, feature, np.where(np.isin(values, markers), np.nan, values))
+
+
+def terms_findings(table: Table) -> Iterator[Finding]:
+    """Yield lists and notes that are empty in all rows or in most of them."""
+    for name, counts in table.terms.items():
+        share = float((~counts.any(axis=1)).mean())
+        if share == 1.0:
+            words = f"column {name}: no row has a code or a word. Declare it with `role: ignore` in the contract"
+            yield Finding(level="error", key=f"empty:{name}", words=words)
+        elif share > MOSTLY:
+            words = f"column {name}: {share:.0%} of the rows have no code or word"
+            yield Finding(level="warning", key=f"mostly-missing:{name}", words=words)
+    for column in table.contract.terms:
+        counts = table.terms[column.name]
+        cut = counts[:, : column.counted].sum(axis=1) > column.longest if column.longest else np.zeros(0, dtype=bool)
+        if cut.any():
+            words = (
+                f"column {column.name}: {cut.mean():.0%} of the notes have more than {column.longest} words, and only "
+                "the first are read in order"
+            )
+            yield Finding(
+                level="warning",
+                key=f"cut:{column.name}",
+                words=words,
+                rows=rows_of(table, np.flatnonzero(cut)),
+                count=int(cut.sum()),
+            )
+
+
+def outcome_and_group_findings(table: Table) -> Iterator[Finding]:
+    """Yield codes with two spellings in the outcome and in columns that only name groups."""
+    target = table.contract.target
+    if isinstance(target, MultiClassTarget) and table.target is not None:
+        yield from _spellings(table, target.name, target.classes, table.target)
+    for column in table.contract.groups:
+        if column.name in table.group_positions:
+            yield from _spellings(table, column.name, column.codes, table.group_positions[column.name])
+
+
+def _spellings(table: Table, name: str, codes: Sequence[str], values: Numbers) -> Iterator[Finding]:
+    """One code in two spellings, of the codes that occur."""
+    found = two_spellings([code for place, code in enumerate(codes) if (values == place).any()])
+    if found is None:
+        return
+    ones, others = (
+        np.flatnonzero(np.isin(values, [codes.index(code) for code in spelt])) for spelt in (found.one, found.other)
+    )
+    fewer = ones if len(ones) < len(others) else others
+    words = f"column {name}: {found.words}; write each code in one way in the table"
+    yield Finding(
+        level="warning", key=f"two-spellings:{name}", words=words, rows=rows_of(table, fewer), count=len(fewer)
+    )
+
+
+def _units(table: Table, feature: Feature, values: Numbers) -> Iterator[Finding]:
+    """Two units in one column, or a few values that no measurement reaches."""
+    others = [*(column for name, column in table.features.items() if name != feature.name)]
+    others += [] if table.target is None else [table.target]
+    found, what = mixed_units(values, others), f"column {feature.name}: "
+    if found is not None:
+        places, key = np.flatnonzero(found.is_minority), f"mixed-units:{feature.name}"
+        words = f"{what}{found.words}; convert them to the unit of the others, and declare a range that holds one unit"
+    else:
+        places, key = np.flatnonzero(far_values(values)), f"far:{feature.name}"
+        lie = "1 value lies" if len(places) == 1 else f"{len(places)} values lie"
+        words = f"{what}{lie} too far from the others; is a decimal point missing, or is the unit another one?"
+    if places.size:
+        yield Finding(level="warning", key=key, words=words, rows=rows_of(table, places), count=len(places))
+
+
+def _disguised(table: Table, feature: Feature, values: Numbers, markers: tuple[float, ...]) -> Iterator[Finding]:
+    for marker in markers:
+        places = np.flatnonzero(values == marker)
+        yield Finding(
+            level="warning",
+            key=f"disguised:{feature.name}:{marker:g}",
+            words=f"column {feature.name}: {marker:g} lies far from the other values; does it stand for not known?",
+            rows=rows_of(table, places),
+            count=len(places),
+        )
+
+
+def rows_of(table: Table, places: npt.NDArray[np.int64]) -> tuple[int, ...]:
+    """Return the numbers of the first of these rows, as a spreadsheet counts them."""
+    first = places[:KEPT_ROWS]
+    numbers = first + 1 if table.row_numbers is None else table.row_numbers[first]
+    return tuple(int(number) for number in numbers)
+
+
+def collinear_findings(table: Table) -> Iterator[Finding]:
+    """Yield pairs of columns with the same information, by Pearson's correlation where both have values."""
+    features = [
+        feature
+        for feature in table.contract.features
+        if not isinstance(feature, CategoricalFeature) or len(feature.codes) == 2 or feature.type == "ordinal"
+    ]
+    if len(features) > _MOST_PAIRED:
+        words = f"{len(features)} columns are too many to be compared in pairs; the first {_MOST_PAIRED} were"
+        yield Finding(level="note", key="pairs-left-out", words=words)
+        features = features[:_MOST_PAIRED]
+    rows = sampled(np.arange(table.rows, dtype=np.int64))
+    if len(rows) < 3 or len(features) < 2:
+        return
+    columns = np.stack([table.features[feature.name][rows] for feature in features])
+    absent = np.stack([absent_in(feature, column) for feature, column in zip(features, columns, strict=True)])
+    for one, other, size in _close_pairs(columns, absent):
+        words = f"columns {features[one].name} and {features[other].name}: correlation {size:.3f} in magnitude"
+        key = f"collinear:{features[one].name}:{features[other].name}"
+        yield Finding(level="warning" if size >= SAME else "note", key=key, words=words)
+
+
+def _close_pairs(columns: Numbers, absent: npt.NDArray[np.bool_]) -> list[tuple[int, int, float]]:
+    """Places of two columns and the magnitude of their correlation, the closest first."""
+    there = (~absent).astype(np.float64)
+    counts = np.maximum(there.sum(axis=1), 1.0)
+    filled = np.where(absent, 0.0, columns)
+    centred = np.where(absent, 0.0, filled - (filled.sum(axis=1) / counts)[:, None])
+    spread = np.sqrt((centred**2).sum(axis=1) / counts)
+    scaled = centred / np.where(spread > 0, spread, 1.0)[:, None]
+    both = there @ there.T
+    # Over the rows that both have, with each column's own mean and spread: a screen, made exact below.
+    rough = np.abs(scaled @ scaled.T) / np.maximum(both, 1.0)
+    ones, others = np.nonzero(np.triu(rough, 1) >= ALIKE - 0.1)
+    found = []
+    for one, other in zip(ones.tolist(), others.tolist(), strict=True):
+        together = ~(absent[one] | absent[other])
+        x, y = columns[one][together], columns[other][together]
+        if len(x) >= 10 and x.std() > 0 and y.std() > 0:
+            size = float(abs(((x - x.mean()) * (y - y.mean())).mean() / (x.std() * y.std())))
+            if size >= ALIKE:
+                found.append((one, other, min(size, 1.0)))
+    return sorted(found, key=lambda pair: -pair[2])[:_MOST_TOLD]

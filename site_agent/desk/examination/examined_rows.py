@@ -1,0 +1,118 @@
+"""Findings about rows and images: duplicates, conflicting facts of a patient, patients in two parts of the split."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import combinations
+
+import numpy as np
+import numpy.typing as npt
+
+from site_agent.desk.examination.examined_columns import rows_of
+from site_agent.desk.examination.finding import Finding, counted
+from site_agent.trainer.data.splits import SplitRows
+from site_agent.trainer.data.tables import Table
+
+Places = npt.NDArray[np.int64]
+
+
+def patient_numbers(table: Table) -> Places | None:
+    """Number the patients: int64 (rows,), equal for equal identifiers. None if no column identifies a patient."""
+    if table.patients is None:
+        return None
+    numbers: dict[str, int] = {}
+    return np.array([numbers.setdefault(patient, len(numbers)) for patient in table.patients], dtype=np.int64)
+
+
+def row_findings(table: Table, parts: SplitRows | None) -> Iterator[Finding]:
+    """Yield all findings about rows. `parts` is None if the table cannot be split."""
+    patients = patient_numbers(table)
+    yield from _duplicates(table, patients, parts)
+    if patients is None:
+        return
+    yield from _two_people(table, patients)
+    if parts is not None:
+        for (one, ours), (other, theirs) in combinations(_named(parts), 2):
+            both = np.intersect1d(patients[ours], patients[theirs])
+            if len(both):
+                words = f"{len(both)} patients are both in {one} and in {other}"
+                yield Finding(level="error", key=f"patients-in-two-parts:{one}:{other}", words=words)
+
+
+def _named(parts: SplitRows) -> list[tuple[str, Places]]:
+    return [("training", parts.training), ("validation", parts.validation), ("test", parts.test)]
+
+
+def _duplicates(table: Table, patients: Places | None, parts: SplitRows | None) -> Iterator[Finding]:
+    same = _fingerprints(table, patients)
+    _, inverse, counts = np.unique(same, return_inverse=True, return_counts=True)
+    again = np.flatnonzero(counts[inverse] > 1)
+    if not len(again):
+        return
+    who = "" if patients is None else " of the same patient"
+    words = f"{len(again)} rows{who} are equal to another in every column that is read"
+    yield Finding(level="warning", key="duplicates", words=words, rows=rows_of(table, again), count=len(again))
+    if parts is None or patients is not None:
+        return  # a patient's rows stay together
+    for (one, ours), (other, theirs) in combinations(_named(parts), 2):
+        shared = np.intersect1d(inverse[np.intersect1d(ours, again)], inverse[np.intersect1d(theirs, again)])
+        if len(shared):
+            words = f"{len(shared)} equal rows are both in {one} and in {other}; declare who a row belongs to"
+            yield Finding(level="warning", key=f"duplicates-in-two-parts:{one}:{other}", words=words)
+
+
+def _fingerprints(table: Table, patients: Places | None) -> npt.NDArray[np.uint64]:
+    """Uint64 of shape (rows,), equal for equal rows and, but for one chance in about 2 ** 24, for no others."""
+    mixed = np.zeros(table.rows, dtype=np.uint64) if patients is None else patients.astype(np.uint64)
+    columns = [*table.features.values(), *table.marks, *([] if table.target is None else [table.target])]
+    for values in columns:
+        # One NaN is another's equal here, and minus zero is zero.
+        bits = np.where(np.isnan(values), np.inf, values + 0.0).view(np.uint64)
+        mixed = (mixed ^ bits) * np.uint64(0x9E3779B97F4A7C15)
+        mixed ^= mixed >> np.uint64(29)
+        mixed *= np.uint64(0xBF58476D1CE4E5B9)
+        mixed ^= mixed >> np.uint64(32)
+    return mixed
+
+
+def _two_people(table: Table, patients: Places) -> Iterator[Finding]:
+    """Rows of one identifier that differ in what does not change in a person."""
+    first = np.unique(patients, return_index=True)[1]
+    for feature in table.contract.features:
+        if not feature.same_for_patient:
+            continue
+        values = table.features[feature.name]
+        differs = values != values[first][patients]
+        differs &= ~(np.isnan(values) | np.isnan(values[first][patients]))
+        wrong = np.flatnonzero(differs)
+        if len(wrong):
+            words = f"column {feature.name}: rows of one patient differ; two patients may share an identifier"
+            yield Finding(
+                level="error",
+                key=f"two-people:{feature.name}",
+                words=words,
+                rows=rows_of(table, wrong),
+                count=len(wrong),
+            )
+
+
+def image_findings(table: Table) -> Iterator[Finding]:
+    """Yield the findings of a table with images, and none for other tables."""
+    if table.images is None or table.contract.image is None:
+        return
+    name = table.contract.image.name
+    there = ~np.isnan(table.images[:, 0])
+    blank = np.flatnonzero(there & (table.images.min(axis=1) == table.images.max(axis=1)))
+    if len(blank):
+        words = f"column {name}: {counted(len(blank), 'image')} {'has' if len(blank) == 1 else 'have'} one intensity"
+        words += f" in all pixels; {'is it' if len(blank) == 1 else 'are they'} empty?"
+        yield Finding(level="warning", key="blank-images", words=words, rows=rows_of(table, blank), count=len(blank))
+    patients = patient_numbers(table)
+    whose = "row" if patients is None else "patient"
+    patients = np.arange(table.rows) if patients is None else patients
+    _, same = np.unique(table.marks[0], return_inverse=True)
+    pairs = np.unique(np.stack([same, patients]), axis=1)[0]  # an image counts once for each of its patients
+    shared = np.flatnonzero(there & (np.bincount(pairs)[same] > 1))
+    if len(shared):
+        words = f"column {name}: {len(shared)} images are equal to that of another {whose}"
+        yield Finding(level="warning", key="shared-images", words=words, rows=rows_of(table, shared), count=len(shared))

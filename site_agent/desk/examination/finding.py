@@ -1,0 +1,93 @@
+"""Findings about a table, whether training may continue, and who accepted the warnings.
+
+An acceptance is one small file for each digest, beside the approvals. The digest binds the table's content, its
+contract, the split and the very warnings. One changed cell that is read, and somebody has to look again.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Literal, TypeAlias
+
+from pydantic import ValidationError
+
+from protos.errors import DataError
+from protos.plan.documents import Document
+from site_agent.trainer.trainer_files import write_whole
+
+Level: TypeAlias = Literal["error", "warning", "note"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finding:
+    """A finding in words that hold no value of any patient.
+
+    Attributes:
+        level: an error stops; a warning has to be accepted by a person; a note is only told.
+        key: what it is about, the same for the same thing: a kind and perhaps a column.
+        words: one sentence without its full stop.
+        rows: the first rows concerned, as a spreadsheet counts them.
+        count: of all rows concerned; 0 if it is not about rows.
+    """
+
+    level: Level
+    key: str
+    words: str
+    rows: tuple[int, ...] = ()
+    count: int = 0
+
+
+def counted(number: int, word: str) -> str:
+    """Return a number with its noun: 1 error, 2 errors."""
+    return f"{number} {word}{'' if number == 1 else 's'}"
+
+
+class Acceptance(Document):
+    """A named person's yes to the warnings of one examination."""
+
+    digest: str
+    warnings: tuple[str, ...]
+    query_digest: str | None
+    by: str
+    at: str
+
+
+def accept(state: Path, acceptance: Acceptance) -> None:
+    """Record the acceptance in the state directory, complete or not at all.
+
+    Raises:
+        UnavailableError: the disk does not take it.
+    """
+    write_whole(_path(state, acceptance.digest), acceptance.model_dump_json(indent=2).encode())
+
+
+def find_acceptance(state: Path, digest: str) -> Acceptance | None:
+    """Return the acceptance of exactly this examination, or None.
+
+    Raises:
+        DataError: there is a file in its place that is no acceptance.
+    """
+    try:
+        found = Acceptance.model_validate_json(_path(state, digest).read_bytes())
+    except FileNotFoundError:
+        return None
+    except ValidationError:
+        found = None
+    if found is None or found.digest != digest:
+        raise DataError(
+            what="The record of who accepted the table's warnings cannot be read.",
+            consequence="Nothing was trained and nothing left this site.",
+            remedy="Check the table again with `site-agent data check` and accept its warnings again.",
+        )
+    return found
+
+
+def moment(at: datetime) -> str:
+    """Return a time with its zone as in the record, to the second."""
+    return at.isoformat(timespec="seconds")
+
+
+def _path(state: Path, digest: str) -> Path:
+    return state / "data" / "accepted" / f"{digest}.json"

@@ -1,0 +1,238 @@
+"""Finds columns with mixed units: cholesterol of some patients in mg/dl, of others in mmol/l.
+
+Nothing is decided here. A column is pointed out where its values lie at two scales: on the logarithmic scale there are
+two heaps of about the same width with a valley between them, which no distribution with one peak has. A factor that is
+known between two units of clinical measurements needs less proof than any other. A person then looks at the rows.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from site_agent.trainer.data.cells import Numbers
+
+FEWEST_VALUES: Final = 40
+FEWEST_IN_A_UNIT: Final = 10
+SMALLEST_SHARE: Final = 0.04
+_FEWEST_DIFFERENT: Final = 12
+_SMALLEST_FACTOR: Final = 1.5
+_TOLERANCE: Final = 0.12
+_STEPS_IN_VALLEY: Final = 3.0
+_WIDEST_RATIO: Final = 2.5
+# What the valley may hold of the lower heap, and how improbable it has to be: for a known factor, and for any other.
+_KNOWN: Final = (0.6, 2.6)
+_ANY: Final = (0.35, 4.0)
+_SEPARATES: Final = 0.9
+# Ten deviations of a normal distribution on the logarithmic scale: from the median to the first or last tenth is 1.28.
+_FAR_LOGS: Final = 8.0
+_FAR_BELOW: Final = 3.0
+
+
+@dataclass(frozen=True)
+class Conversion:
+    """Two units of one measurement: a number in the second is `factor` times that in the first, plus `offset`."""
+
+    first: str
+    second: str
+    factor: float
+    offset: float = 0.0
+
+
+CONVERSIONS: Final = (
+    Conversion("mmol/l", "mg/dl of cholesterol", 38.67),
+    Conversion("mmol/l", "mg/dl of triglycerides", 88.57),
+    Conversion("mmol/l", "mg/dl of glucose", 18.02),
+    Conversion("mmol/l", "mg/dl of urea", 6.006),
+    Conversion("mmol/l", "mg/dl of urea nitrogen", 2.801),
+    Conversion("mmol/l", "mg/dl of calcium", 4.008),
+    Conversion("mmol/l", "mg/dl of magnesium", 2.431),
+    Conversion("mmol/l", "mg/dl of phosphate", 3.097),
+    Conversion("mmol/l", "mg/dl of lactate", 9.008),
+    Conversion("mg/dl", "\N{MICRO SIGN}mol/l of creatinine", 88.42),
+    Conversion("mg/dl", "\N{MICRO SIGN}mol/l of bilirubin", 17.1),
+    Conversion("mg/dl", "\N{MICRO SIGN}mol/l of uric acid", 59.48),
+    Conversion("mmol/l", "g/dl of haemoglobin", 1.611),
+    Conversion("g/dl", "g/l, or mg/dl and mg/l", 10.0),
+    Conversion("one unit", "another that is a hundredth of it, such as m and cm", 100.0),
+    Conversion("one unit", "another that is a thousandth of it, such as g and mg", 1000.0),
+    Conversion("inch", "cm", 2.54),
+    Conversion("kg", "pounds", 2.2046),
+    Conversion("kPa", "mmHg", 7.5006),
+    Conversion("ng/ml", "nmol/l of vitamin D", 2.496),
+    Conversion("months", "days", 30.44),
+    Conversion("years", "months", 12.0),
+    Conversion("years", "days", 365.25),
+    Conversion("degrees Celsius", "degrees Fahrenheit", 1.8, 32.0),
+    Conversion("% of HbA1c", "mmol/mol of HbA1c", 10.93, -23.5),
+)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class MixedUnits:
+    """Two scales in one column.
+
+    Attributes:
+        is_minority: bool of shape (rows,): those at the scale that fewer have.
+        share: of them among the values that are there.
+        factor: of the larger scale to the smaller one, by their medians.
+        minority_is_larger: whether the fewer values are the larger ones.
+        conversion: the two units that differ so, if there are known ones.
+    """
+
+    is_minority: npt.NDArray[np.bool_]
+    share: float
+    factor: float
+    minority_is_larger: bool
+    conversion: Conversion | None
+
+    @property
+    def words(self) -> str:
+        """The finding in words for a person. It contains no value of a patient."""
+        size = "larger" if self.minority_is_larger else "smaller"
+        units = self.conversion
+        known = "" if units is None else f", as {units.first} and {units.second} differ"
+        factor = self.factor if units is None or units.offset else units.factor
+        return f"{self.share:.0%} of the values are about {factor:.3g} times {size} than the others{known}"
+
+
+def mixed_units(values: Numbers, others: Sequence[Numbers] = ()) -> MixedUnits | None:
+    """Return two scales among the positive values of a column, or None.
+
+    Args:
+        values: float64 of shape (rows,), NaN where missing. A column with negative numbers is not looked at.
+        others: further columns of these rows, the outcome among them. Where one of them tells the two scales apart,
+            they are two kinds of patients and not two units.
+    """
+    is_there = values > 0
+    found = _two_heaps(np.log(values[is_there])) if not (values < 0).any() else None
+    if found is None:
+        return None
+    is_upper_there, factor, medians = found
+    is_upper = np.zeros(len(values), dtype=bool)
+    is_upper[is_there] = is_upper_there
+    if any(_tells_apart(column, is_there, is_upper) for column in others):
+        return None
+    minority_is_larger = bool(is_upper_there.mean() <= 0.5)
+    return MixedUnits(
+        is_minority=is_upper if minority_is_larger else is_there & ~is_upper,
+        share=float(min(is_upper_there.mean(), 1 - is_upper_there.mean())),
+        factor=factor,
+        minority_is_larger=minority_is_larger,
+        conversion=_conversion(*medians),
+    )
+
+
+def unit_hint(column: str, inside: Numbers, outside: Numbers) -> str | None:
+    """Advise what to do with numbers outside of a declared range that are in another unit, as a sentence.
+
+    Args:
+        column: its name.
+        inside: float64 of shape (rows,), NaN where missing or outside of the range.
+        outside: float64, the numbers outside of it.
+    """
+    found = mixed_units(np.concatenate([inside, outside])) if len(outside) >= FEWEST_IN_A_UNIT else None
+    if found is None:
+        return None
+    return f"In the column {column} {found.words}: convert these rows to the unit of the others."
+
+
+def far_values(values: Numbers) -> npt.NDArray[np.bool_]:
+    """Return which positive values are so far from the others that a decimal point may be lost.
+
+    Args:
+        values: float64 of shape (rows,), NaN where missing. A column with negative numbers is not looked at.
+
+    Returns:
+        bool of shape (rows,).
+    """
+    is_there, nothing = values > 0, np.zeros(len(values), dtype=bool)
+    there = values[is_there]
+    if len(there) < FEWEST_VALUES or (values < 0).any() or len(np.unique(there)) < _FEWEST_DIFFERENT:
+        return nothing
+    low, middle, high = np.quantile(there, [0.1, 0.5, 0.9])
+    if not low < middle < high:
+        return nothing
+    logs = np.log(np.where(is_there, values, middle) / middle)
+    is_above = logs > _FAR_LOGS * math.log(high / middle)
+    # Near zero a logarithm runs away from small amounts that are ordinary, so the distance itself has to be large too.
+    is_below = (logs < -_FAR_LOGS * math.log(middle / low)) & (middle - values > _FAR_BELOW * (middle - low))
+    return np.asarray(is_above | (is_below & is_there))
+
+
+def _two_heaps(logs: Numbers) -> tuple[npt.NDArray[np.bool_], float, tuple[float, float]] | None:
+    """Which values are of the upper heap, the factor between the heaps, and their medians; None if there is one."""
+    ordered = np.sort(logs)
+    if len(ordered) < FEWEST_VALUES or len(np.unique(ordered)) < _FEWEST_DIFFERENT:
+        return None
+    place = _parting(ordered)
+    lower, upper = ordered[:place], ordered[place:]
+    low, high = float(np.median(lower)), float(np.median(upper))
+    distance = high - low
+    fewer = min(len(lower), len(upper))
+    if distance < math.log(_SMALLEST_FACTOR) or fewer < max(FEWEST_IN_A_UNIT, SMALLEST_SHARE * len(ordered)):
+        return None
+    widths = sorted((_width(lower), _width(upper)))
+    if widths[1] > _WIDEST_RATIO * widths[0]:
+        return None  # the same measurement in another unit spreads as much on this scale
+    steps = np.diff(np.unique(np.exp(ordered)))
+    middle, quarter = (low + high) / 2, distance / 4
+    if math.exp(middle) * quarter < _STEPS_IN_VALLEY * float(steps.min()):
+        return None  # so coarse that a valley may be a mere step between two numbers
+    heaps = min(_within(ordered, low, quarter), _within(ordered, high, quarter))
+    valley = _within(ordered, middle, quarter)
+    most, least = _KNOWN if _conversion(math.exp(low), math.exp(high)) is not None else _ANY
+    if valley > most * heaps or _surprise(valley, heaps) < least:
+        return None
+    return logs >= (lower[-1] + upper[0]) / 2, math.exp(distance), (math.exp(low), math.exp(high))
+
+
+def _parting(ordered: Numbers) -> int:
+    """Where sorted values part best into two: the number of the lower ones (Otsu 1979, equation 18)."""
+    counts = np.arange(1, len(ordered))
+    sums = np.cumsum(ordered)[:-1]
+    means = sums / counts, (ordered.sum() - sums) / (len(ordered) - counts)
+    between = counts * (len(ordered) - counts) * (means[1] - means[0]) ** 2
+    return int(np.argmax(between)) + 1
+
+
+def _width(ordered: Numbers) -> float:
+    low, high = np.quantile(ordered, [0.2, 0.8])
+    return max(float(high - low), 1e-3)
+
+
+def _within(ordered: Numbers, middle: float, width: float) -> int:
+    low, high = np.searchsorted(ordered, [middle - width / 2, middle + width / 2])
+    return int(high - low)
+
+
+def _surprise(valley: int, heap: int) -> float:
+    """By how many standard deviations the valley holds less than the heap, were both equally probable."""
+    return (heap - valley) / math.sqrt(heap + valley) if heap + valley else 0.0
+
+
+def _conversion(low: float, high: float) -> Conversion | None:
+    """The known units nearest to two medians, if any are near."""
+
+    def distance(one: Conversion) -> float:
+        wanted = one.factor * low + one.offset
+        return abs(math.log(high / wanted)) if wanted > 0 else math.inf
+
+    best = min(CONVERSIONS, key=distance)
+    return best if distance(best) <= _TOLERANCE else None
+
+
+def _tells_apart(column: Numbers, is_there: npt.NDArray[np.bool_], is_upper: npt.NDArray[np.bool_]) -> bool:
+    """Whether another column's order nearly determines the scale of a value: an area under the ROC curve of 0.9."""
+    both = is_there & ~np.isnan(column)
+    upper, lower = column[both & is_upper], np.sort(column[both & ~is_upper])
+    if not len(upper) or not len(lower):
+        return False
+    below = np.searchsorted(lower, upper, side="left") + np.searchsorted(lower, upper, side="right")
+    area = float(below.mean()) / (2 * len(lower))
+    return max(area, 1 - area) >= _SEPARATES

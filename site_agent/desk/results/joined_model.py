@@ -1,0 +1,111 @@
+"""Joins three models of one site: its own regression, its own forest, and the other hospitals' score.
+
+All three speak on the scale of logits (of several classes logarithms of probabilities; a regression's numbers as they
+are). The joined model is their mean with convex weights, which the site's own rows decide. It is numbers only, so it
+is saved, exported and read without unpickling anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from site_agent.trainer.data.contract import Task
+from site_agent.trainer.forest import FOREST_ARRAYS, Arrays, Forest, Lines, forest_from, has_types, on_bounded_scale
+
+Float32: TypeAlias = npt.NDArray[np.float32]
+Float64: TypeAlias = npt.NDArray[np.float64]
+MODELS: Final = ("own regression", "own forest", "others")
+_LINES: Final = ("own slopes", "own starts", "others slopes", "others starts", "weights")
+_TYPES: Final = {**dict.fromkeys(_LINES, "<f8"), **FOREST_ARRAYS}
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class JoinedModel:
+    """The three models and their weights.
+
+    Attributes:
+        task: what is predicted.
+        own: the site's regression, on its own encoded columns.
+        forest: the site's forest, on the same.
+        others: what the others know, on the standardised concepts.
+        weights: float64 of shape (3,), in the order of MODELS; not negative, with sum 1.
+    """
+
+    task: Task
+    own: Lines
+    forest: Forest
+    others: Lines
+    weights: Float64
+
+    def __post_init__(self) -> None:
+        outputs = len(self.own.starts)
+        if self.weights.shape != (3,) or self.weights.min() < 0 or abs(self.weights.sum() - 1.0) > 1e-6:
+            raise ValueError("three weights that are shares")
+        if self.own.slopes.shape[:1] != (outputs,) or self.others.slopes.shape[:1] != (outputs,):
+            raise ValueError("models with different outputs")
+
+    def outputs(self, own: Float32, concepts: Float32) -> Float64:
+        """Return the joined model's outputs for rows.
+
+        Args:
+            own: float32 of shape (rows, own columns), as the preprocessing encodes them.
+            concepts: float32 of shape (rows, concept columns), standardised.
+
+        Returns:
+            float64 of shape (rows, outputs): a logit, logarithms that softmax turns into probabilities, or a number.
+        """
+        said = (
+            on_scale(self.task, self.own.of(own)),
+            on_bounded_scale(self.task, self.forest.answers(own)),
+            of_others(self.task, self.others.of(concepts)),
+        )
+        return np.asarray(sum(weight * one for weight, one in zip(self.weights, said, strict=True)))
+
+    def arrays(self) -> dict[str, npt.NDArray[np.generic]]:
+        """Return everything that `joined_model_of` needs, except for the task."""
+        lines = (self.own.slopes, self.own.starts, self.others.slopes, self.others.starts, self.weights)
+        return {**dict(zip(_LINES, lines, strict=True)), **self.forest.arrays()}
+
+
+def joined_model_of(task: Task, arrays: Arrays) -> JoinedModel:
+    """Return the model from its `arrays`.
+
+    Raises:
+        ValueError: they are those of no joined model.
+    """
+    if not has_types(arrays, _TYPES):
+        raise ValueError("other arrays than a joined model's")
+    numbers = {name: np.asarray(arrays[name], dtype=np.float64) for name in _LINES}
+    return JoinedModel(
+        task=task,
+        own=Lines(slopes=numbers["own slopes"], starts=numbers["own starts"]),
+        forest=forest_from(arrays),
+        others=Lines(slopes=numbers["others slopes"], starts=numbers["others starts"]),
+        weights=numbers["weights"],
+    )
+
+
+def on_scale(task: Task, lines: Float64) -> Float64:
+    """Return lines of shape (rows, outputs) as logits, logarithms of softmax, or numbers."""
+    if task != "multi-class":
+        return lines
+    raised = lines - lines.max(axis=1, keepdims=True)
+    return np.asarray(raised - np.log(np.exp(raised).sum(axis=1, keepdims=True)))
+
+
+def of_others(task: Task, lines: Float64) -> Float64:
+    """Convert one-against-rest scores (rows, classes) to logarithms of shares. Others are unchanged."""
+    if task != "multi-class":
+        return lines
+    shares = 1.0 / (1.0 + np.exp(-np.clip(lines, -30.0, 30.0)))
+    return np.asarray(np.log(shares / shares.sum(axis=1, keepdims=True)))
+
+
+def weighted(models: Sequence[Float64], weights: Float64) -> Float64:
+    """Return the weighted sum of the models' outputs, each (rows, outputs)."""
+    return np.asarray(sum(weight * one for weight, one in zip(weights, models, strict=True)))

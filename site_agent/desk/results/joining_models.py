@@ -1,0 +1,225 @@
+"""Decides from a site's own rows how much to trust its regression, its forest and the others' score.
+
+The rules:
+
+* only training rows are read; each row is judged by fits that did not see it (of the others' score nothing was fitted
+  here but its intercept);
+* the regression is a mean over seven penalties, each weighted by how well it predicts rows that it did not see;
+* weights are convex, and few rows leave them near equal: out-of-fold loss + 5 * squared distance from equal weights;
+* equal rows and an equal seed give equal bits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Final, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+from sklearn.ensemble import RandomForestClassifier, RandomForestRegressor
+from sklearn.linear_model import LogisticRegression, Ridge
+
+from site_agent.desk.results.joined_model import JoinedModel, of_others, on_scale, weighted
+from site_agent.desk.results.simplex import smallest_on_simplex
+from site_agent.trainer.baselines import FOLDS, MOST_ROWS, TREES, patient_folds
+from site_agent.trainer.data.contract import Task
+from site_agent.trainer.data.dataset import Dataset, Examples
+from site_agent.trainer.forest import Forest, Lines, forest_of, lines_of, on_bounded_scale
+from site_agent.trainer.prior.profiled_regression import profiled_intercept
+
+Float64: TypeAlias = npt.NDArray[np.float64]
+PENALTIES: Final = tuple(10.0 ** (power / 2) for power in range(7))  # 1 to 1000
+_PULL: Final = 5.0  # towards equal weights; a few rows' worth of log loss
+_SMALLEST_LEAF: Final = 3
+_SEEDS: Final = 1 << 32
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class FittedJoin:
+    """A joined model, and the same without the others' score.
+
+    Attributes:
+        model: with weights that this site's rows decided.
+        alone: of the same two own models; the weight of the others is 0.
+        losses: mean losses out of fold, in the order of MODELS.
+    """
+
+    model: JoinedModel
+    alone: JoinedModel
+    losses: tuple[float, ...]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class OwnModels:
+    """The site's own two models, before they are joined.
+
+    Attributes:
+        regression, forest: fitted to all training rows.
+        unseen: what each predicts for training rows that it did not see, both float64 of shape (rows, outputs).
+    """
+
+    regression: Lines
+    forest: Forest
+    unseen: tuple[Float64, Float64]
+
+
+def fit_own_models(dataset: Dataset, seed: int) -> OwnModels:
+    """Fit the site's own regression and forest.
+
+    Args:
+        dataset: only its training rows are read.
+        seed: of folds and forests, not negative.
+
+    Raises:
+        DataError: the rows' patients are too few for folds.
+    """
+    task, targets = dataset.task, dataset.training.targets
+    patients = np.arange(len(targets)) if dataset.training_patients is None else dataset.training_patients
+    folds = patient_folds(targets, patients, seed)
+    regression, unseen = _own_regression(dataset, folds)
+    forest, unseen_grown = _forest(dataset, folds, patients, seed)
+    return OwnModels(
+        regression=regression, forest=forest, unseen=(on_scale(task, unseen), on_bounded_scale(task, unseen_grown))
+    )
+
+
+def join_models(
+    dataset: Dataset, own: OwnModels, concepts: Float64, others: Float64, *, has_others: bool = True
+) -> FittedJoin:
+    """Join the site's own models with the others' score.
+
+    Args:
+        dataset: only its training rows are read.
+        own: fitted to these rows.
+        concepts: float64 of shape (training rows, concept columns), standardised.
+        others: float64 of shape (outputs, concept columns): coefficients that none of these rows took part in; of a
+            number already in the units of the dataset's targets.
+        has_others: False if the guard found that the others' score helps nobody; its weight is then 0.
+    """
+    task, targets = dataset.task, dataset.training.targets
+    score = _others(task, concepts, others, targets)
+    said = (*own.unseen, of_others(task, score.of(concepts)))
+    pair = join_weights(task, own.unseen, targets)
+    weights = join_weights(task, said, targets) if has_others else np.array([*pair, 0.0])
+    alone, model = (
+        JoinedModel(task=task, own=own.regression, forest=own.forest, others=score, weights=each)
+        for each in (np.array([*pair, 0.0]), weights)
+    )
+    return FittedJoin(model=model, alone=alone, losses=tuple(float(_loss(task, one, targets).mean()) for one in said))
+
+
+def join_weights(task: Task, models: Sequence[Float64], targets: npt.NDArray[np.generic]) -> Float64:
+    """Return convex weights that minimise the summed loss of the mean + 5 * squared distance from equal weights.
+
+    Args:
+        task: what is predicted.
+        models: what each says of rows that it did not see, float64 of shape (rows, outputs).
+        targets: of these rows.
+
+    Returns:
+        float64 of shape (models,), not negative, with sum 1.
+    """
+    equal = np.full(len(models), 1.0 / len(models))
+    # Squared errors are worth as much as log losses when they are divided by twice the best model's.
+    scale = 1.0
+    if task == "regression":
+        scale = 0.5 / max(min(float(_loss(task, one, targets).mean()) for one in models), 1e-12)
+
+    def value(weights: Float64) -> float:
+        loss = float(_loss(task, weighted(models, weights), targets).sum()) * scale
+        return loss + _PULL * float(((weights - equal) ** 2).sum())
+
+    return smallest_on_simplex(value, equal)
+
+
+def _own_regression(dataset: Dataset, folds: npt.NDArray[np.int64]) -> tuple[Lines, Float64]:
+    """The mean over the penalties, and what it says of rows that it did not see, (rows, outputs)."""
+    rows, task = dataset.training, dataset.task
+    unseen = np.empty((len(PENALTIES), len(rows), dataset.outputs))
+    for fold in range(FOLDS):
+        part = Examples(features=rows.features[folds != fold], targets=rows.targets[folds != fold])
+        for place, penalty in enumerate(PENALTIES):
+            unseen[place, folds == fold] = _line(dataset, part, penalty).of(rows.features[folds == fold])
+    losses = np.array([float(_loss(task, on_scale(task, one), rows.targets).sum()) for one in unseen])
+    if task == "regression":
+        losses = losses * 0.5 / max(losses.min() / len(rows), 1e-12)
+    shares = np.exp(losses.min() - losses)
+    shares /= shares.sum()
+    lines = [_line(dataset, rows, penalty) for penalty in PENALTIES]
+    mean = Lines(
+        slopes=np.asarray(sum(share * one.slopes for share, one in zip(shares, lines, strict=True))),
+        starts=np.asarray(sum(share * one.starts for share, one in zip(shares, lines, strict=True))),
+    )
+    return mean, np.asarray(np.tensordot(shares, unseen, axes=1))
+
+
+def _line(dataset: Dataset, rows: Examples, penalty: float) -> Lines:
+    features = rows.features.astype(np.float64)
+    if dataset.task == "regression":
+        return lines_of(Ridge(alpha=penalty).fit(features, rows.targets.astype(np.float64)), 1)
+    line = LogisticRegression(C=1.0 / penalty, max_iter=1_000).fit(features, rows.targets.astype(np.int64))
+    return lines_of(line, dataset.outputs, gap=5.0)  # a class without rows is rare, not impossible
+
+
+def _forest(
+    dataset: Dataset, folds: npt.NDArray[np.int64], patients: npt.NDArray[np.int64], seed: int
+) -> tuple[Forest, Float64]:
+    """The forest, and what trees that did not see a row (of a patient with several rows: no row of it) say of it."""
+    rows = dataset.training
+    trees = _trees(dataset, rows, seed, has_votes=True)
+    places = _places(dataset, trees)
+    forest = forest_of(trees.estimators_)
+    forest = replace(forest, values=forest.values @ places)
+    has_single_rows = len(np.unique(patients)) == len(rows)
+    if has_single_rows:
+        votes = trees.oob_prediction_[:, None] if dataset.task == "regression" else trees.oob_decision_function_
+        return forest, np.nan_to_num(votes, nan=1.0 / max(1, votes.shape[1])) @ places
+    unseen = np.empty((len(rows), dataset.outputs))
+    for fold in range(FOLDS):
+        part = Examples(features=rows.features[folds != fold], targets=rows.targets[folds != fold])
+        some = _trees(dataset, part, seed + 1 + fold, has_votes=False)
+        grown_there = forest_of(some.estimators_)
+        unseen[folds == fold] = grown_there.answers(rows.features[folds == fold]) @ _places(dataset, some)
+    return forest, unseen
+
+
+def _trees(
+    dataset: Dataset, rows: Examples, seed: int, *, has_votes: bool
+) -> RandomForestClassifier | RandomForestRegressor:
+    sizes = {"n_estimators": TREES, "max_samples": MOST_ROWS if len(rows) > MOST_ROWS else None}
+    draws = {"min_samples_leaf": _SMALLEST_LEAF, "random_state": seed % _SEEDS, "oob_score": has_votes}
+    if dataset.task == "regression":
+        return RandomForestRegressor(**sizes, **draws).fit(rows.features, rows.targets)
+    return RandomForestClassifier(**sizes, **draws).fit(rows.features, rows.targets.astype(np.int64))
+
+
+def _places(dataset: Dataset, trees: RandomForestClassifier | RandomForestRegressor) -> Float64:
+    """Return the output of each answer of the trees, (answers, outputs)."""
+    if dataset.task == "regression":
+        return np.eye(1)
+    return np.asarray(np.eye(len(dataset.classes))[trees.classes_][:, -dataset.outputs :])
+
+
+def _others(task: Task, concepts: Float64, others: Float64, targets: npt.NDArray[np.generic]) -> Lines:
+    """The others' coefficients with intercepts that fit this site's own prevalence."""
+    starts = np.empty(len(others))
+    for output, slopes in enumerate(others):
+        line = concepts @ slopes
+        own = targets.astype(np.float64) if task != "multi-class" else (targets == output).astype(np.float64)
+        # A class that is absent here, or all there is, counts as if half a row were otherwise.
+        if task != "regression" and own.min() == own.max():
+            starts[output] = np.log((own.sum() + 0.5) / (len(own) - own.sum() + 0.5)) - line.mean()
+        else:
+            starts[output] = profiled_intercept(line, own, is_number=task == "regression")
+    return Lines(slopes=others, starts=starts)
+
+
+def _loss(task: Task, outputs: Float64, targets: npt.NDArray[np.generic]) -> Float64:
+    """Each row's loss, float64 of shape (rows,): log loss, or squared error."""
+    if task == "regression":
+        return np.asarray((outputs[:, 0] - targets.astype(np.float64)) ** 2)
+    if task == "binary":
+        return np.asarray(np.logaddexp(0.0, outputs[:, 0]) - targets.astype(np.float64) * outputs[:, 0])
+    happened = outputs[np.arange(len(targets)), targets.astype(np.int64)]
+    return np.asarray(np.log(np.exp(outputs).sum(axis=1)) - happened)

@@ -1,0 +1,97 @@
+"""The measured curves of this site's own models, by round, on disk during training, for people at this site only.
+
+The trainer writes it beside its reports, with mode 0600 in a folder that only its own user may read, so the agent,
+which has the network, sees none of it. Measuring takes at most five seconds or a twentieth of the time, whichever is
+more. Rounds beyond that are skipped, except the last one. Nothing depends on the file: it is replaced whole, not
+synced, and a disk that does not take it ends no study.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from host.durable import make_folder
+from site_agent.desk.comparison.evaluation import HeldOutRows, headline_metric, judged, validation_rows
+from site_agent.desk.findings.live_page import live_path
+from site_agent.trainer.choice import Choice
+from site_agent.trainer.data.dataset import Dataset
+from site_agent.trainer.data.preprocessing import Preprocessing
+from site_agent.trainer.site_training import SiteTraining
+from site_agent.trainer.training.batches import Rows
+from site_agent.trainer.training.local import predict, validation_loss
+
+# So many training rows, the first ones of the part, tell the loss well enough to be drawn.
+_MOST_ROWS: Final = 2048
+_SHARE: Final = 1 / 20
+_FREE_SECONDS: Final = 5.0
+_SAMPLED: Final = ("training", "values")
+
+
+class LiveCurves:
+    """One study's curves."""
+
+    def __init__(
+        self, state: Path, run: str, dataset: Dataset, preprocessing: Preprocessing, clock: Callable[[], float]
+    ) -> None:
+        """`state` is the site's folder; `clock` gives monotonic seconds."""
+        self._path, self._clock, self._preprocessing = live_path(state, run), clock, preprocessing
+        self._rows: HeldOutRows = validation_rows(dataset, preprocessing)
+        self._targets = dataset.validation.targets
+        self._metric = headline_metric(dataset.task)
+        self._facts: dict[str, Any] = {"run": run, "metric": self._metric, "training": [], "values": []}
+        self._began: float | None = None
+        self._spent_seconds = 0.0
+        with suppress(OSError, ValueError, KeyError, TypeError):
+            found = json.loads(self._path.read_bytes())
+            self._facts |= {key: [[int(number), float(value)] for number, value in found[key]] for key in _SAMPLED}
+
+    def take(self, number: int, training: SiteTraining, choice: Choice, is_last: bool = False) -> None:
+        """Store the measurement of a received model. For repeated rounds the newest figures are used.
+
+        Args:
+            number: the round in which it was received.
+            training: holds the model as it was received.
+            choice: has the losses of all rounds on the validation rows.
+            is_last: no later model comes, so this one is not skipped.
+        """
+        began = self._clock()
+        self._began = began if self._began is None else self._began
+        if not is_last and self._spent_seconds > max(_FREE_SECONDS, _SHARE * (began - self._began)):
+            return
+        for key in _SAMPLED:
+            self._facts[key] = [point for point in self._facts[key] if point[0] < number]
+        losses = [[measured.round, measured.loss] for measured in choice.curve if math.isfinite(measured.loss)]
+        flat, rows = training.local.evaluated(), training.rows.training
+        few = Rows(rows.features[:_MOST_ROWS], rows.targets[:_MOST_ROWS])
+        self._keep("training", number, float(validation_loss(flat, few, training.recipe.loss)))
+        outputs = predict(flat, training.rows.validation.features)
+        value = None
+        if np.isfinite(outputs).all():
+            scores = judged(self._preprocessing, outputs, self._targets)
+            value = self._rows.evaluate(scores).metrics[self._metric]
+        self._keep("values", number, math.nan if value is None else value)
+        self._write(self._facts | {"validation": losses, "measured": len(choice.curve)})
+        self._spent_seconds += self._clock() - began
+
+    def _keep(self, key: str, number: int, value: float) -> None:
+        if math.isfinite(value):
+            self._facts[key].append([number, value])
+
+    def _write(self, facts: dict[str, Any]) -> None:
+        # Only a picture for people. If the disk is full, saving the study reports it.
+        with suppress(OSError):
+            make_folder(self._path.parent)
+            partial = self._path.with_suffix(".partial")
+            partial.unlink(missing_ok=True)
+            descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+            with os.fdopen(descriptor, "wb") as file:
+                file.write(json.dumps(facts, allow_nan=False).encode())
+            partial.rename(self._path)

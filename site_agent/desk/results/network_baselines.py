@@ -1,0 +1,145 @@
+"""Two comparisons that a site trains after the study: its network alone, and the placebo.
+
+`train_alone` trains the plan's network on this site's rows only. Network, rows, number of steps, optimiser and
+fine-tuning are those of the plan; every number is private. If the plan chooses the checkpoint over all sites, this
+site's own loss chooses it here.
+
+`train_placebo` federates with copies of this site. It shows what averaging alone brings. Method, schedule, number of
+sites, server rule and the arithmetic of sums are those of the plan. Each copy has this site's rows and its own random
+draws. Methods whose rounds depend on measurements of many sites (which layers to share, when to stop) have no placebo,
+because copies of one site would all measure the same. Private training has none either.
+
+Both run in this process after the study, and nothing of them leaves the site.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from protos.numbers.fixed_point import FixedPoint, NotFinite
+from protos.numbers.round_sums import Sums
+from protos.plan.exchange import Exchange, Exchanges, is_measured
+from protos.plan.ingredients import LayerIntervals, Method, Nothing, SensitivePrefix
+from protos.plan.manifest import ROWS, Manifest, largest_weight
+from protos.plan.plan import Plan
+from protos.plan.server_rules import apply_rule, begin_rule
+from protos.wire.messages import Stage
+from site_agent.trainer.choice import Choice
+from site_agent.trainer.failures import TrainingDiverged
+from site_agent.trainer.site_training import begin_training, rows_of
+from site_agent.trainer.soft_target_training import added_columns
+from site_agent.trainer.study import Answer, Asked, Outcome, Study, conclude
+
+Float32: TypeAlias = npt.NDArray[np.float32]
+
+
+def has_placebo(plan: Plan) -> bool:
+    """Whether a plan's method can be run with copies of one site."""
+    method = plan.ingredients
+    depends = isinstance(method.federated, SensitivePrefix | Nothing) or isinstance(method.server_rule, LayerIntervals)
+    return not depends and len(plan.sites) > 1 and plan.privacy is None
+
+
+def train_placebo(study: Study) -> Outcome | None:
+    """Return this site's chosen model after the plan's rounds among copies of itself.
+
+    Returns:
+        None if the method has no placebo, or where training diverged.
+    """
+    if not has_placebo(study.plan):
+        return None
+    checkpoint = "latest" if study.plan.checkpoint == "latest" else "local"
+    # Nothing leaves, so no sum hides a copy: it may record a column that the plan names other sites for.
+    unmasked = {"secure_aggregation": "off"}
+    among_copies = unmasked | {"checkpoint": checkpoint, "early_stopping": None, "acceptance": None, "gain": "private"}
+    plan = study.plan.model_copy(update=among_copies)
+    names = [study.site, *(f"{study.site} copy {number}" for number in range(1, len(plan.sites)))]
+    draws = [replace(study.seeds, site=name) for name in names]
+    members = [
+        Study(
+            plan,
+            study.own,
+            seeds=own,
+            own_module=study.own_module,
+            soft_targets=study.soft_targets,
+            inputs=study.inputs,
+            starts=study.networks.starts,
+            device=study.networks.device,
+        )
+        for own in draws
+    ]
+    manifest = members[0].manifest
+    parameters = manifest.initial_parameters(plan.seed)
+    try:
+        _train_together(plan, manifest, members, parameters)
+        members[0].close(Asked(round=plan.rounds, stage=Stage.REPORT), parameters)
+        return members[0].conclude()
+    except (NotFinite, TrainingDiverged):
+        return None  # as in a run, where the gate lets no such update out
+
+
+def _train_together(plan: Plan, manifest: Manifest, members: list[Study], parameters: Float32) -> None:
+    """All rounds; the shared parameters, float32 of shape (manifest.parameters,), are moved in place.
+
+    Raises:
+        NotFinite: training diverged at one of the members.
+    """
+    exchanges, fixed_point = Exchanges(plan, manifest), FixedPoint(plan.encoding.clipping_range, len(plan.sites))
+    state = begin_rule(plan.ingredients.server_rule, manifest.parameters)
+    for number in range(plan.schedule.rounds):
+        exchange = exchanges.of(number, Stage.TRAINING, b"")
+        controls = [state["control"].astype(np.float32)] if exchange.has_controls else []
+        sent = np.concatenate([parameters, *controls])
+        answers = [member.train(Asked(round=number), sent) for member in members]
+        sums = _sum(exchange, answers, members[0].rows, fixed_point, largest_weight(plan))
+        apply_rule(plan, manifest, sums, parameters, state)
+
+
+def _sum(exchange: Exchange, answers: list[Answer], rows: int, fixed_point: FixedPoint, largest: int) -> Sums:
+    """Return the sum of the copies' contributions, in integers as in a run."""
+    weight = rows / largest if rows else 1.0
+    total = np.zeros(exchange.layout.parameters, np.int32)
+    encoded = np.empty_like(total)
+    for answer in answers:
+        fixed_point.encode(answer.updates, weight, encoded)
+        np.add(total, encoded, out=total)  # wraps on purpose: modulo 2**32
+    names = [scalar.name for scalar in exchange.scalars if scalar.name != ROWS]
+    scalars = {name: sum(answer.scalars[place] for answer in answers) for place, name in enumerate(names)}
+    return Sums(
+        exchange=exchange,
+        contributors=len(answers),
+        updates=total,
+        scalars=scalars | ({ROWS: rows * len(answers)} if rows else {}),
+    )
+
+
+def train_alone(study: Study) -> Outcome | None:
+    """Train the same network on this site's own columns alone, with equally many measurements.
+
+    Of the plan's method only the fine-tuning and what starts equal are kept: for method local it is the study
+    itself, to the bit. Epochs that FedRep spends on the head alone are not in its budget.
+
+    Returns:
+        None where training diverged.
+    """
+    plan, networks, dataset = study.plan, study.networks, study.own
+    if study.networks.common is not None:
+        dataset = study.dataset  # the network tells common columns from others, also where nobody shares them
+    networks = replace(networks, columns=len(dataset.columns) + added_columns(plan, dataset.outputs))
+    rows, seeds = rows_of(dataset, study.soft_targets), study.seeds
+    training = begin_training(networks, Method(federated=Nothing()), (), rows, seeds)
+    choice = Choice("latest" if plan.checkpoint == "latest" else "local")
+    for number in range(plan.has_probe, plan.has_probe + plan.schedule.rounds + 1):
+        if is_measured(plan, number) or number == plan.has_probe + plan.schedule.rounds:
+            choice.consider(number, float(training.validation_losses()), training.local.evaluated())
+        if number < plan.has_probe + plan.schedule.rounds:
+            training.local.train_round(plan.schedule.steps_per_round, torch.empty(0))
+    try:
+        return conclude(plan, training, choice)
+    except TrainingDiverged:
+        return None  # a baseline that cannot stand is a result of the comparison, not a failure

@@ -1,0 +1,198 @@
+"""The simple models of a site as plain arrays: linear models, forests and boosted trees.
+
+scikit-learn fits them, and numbers alone are kept. So a saved model is read without unpickling anything, and gives
+the same answer whatever version of scikit-learn is installed then. The rules:
+
+* a probability equals scikit-learn's to 1e-9;
+* a class that no training row has keeps probability 0;
+* a row's answer does not depend on the rows beside it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final, TypeAlias, assert_never
+
+import numpy as np
+import numpy.typing as npt
+from sklearn.ensemble import (
+    GradientBoostingClassifier,
+    GradientBoostingRegressor,
+    HistGradientBoostingClassifier,
+    HistGradientBoostingRegressor,
+    RandomForestClassifier,
+    RandomForestRegressor,
+)
+from sklearn.linear_model import LogisticRegression, Ridge
+
+from site_agent.desk.comparison.evaluation import Scores
+from site_agent.trainer.data.contract import Task
+from site_agent.trainer.forest import FOREST_ARRAYS, Arrays, Forest, Lines, forest_from, forest_of, has_types, lines_of
+from site_agent.trainer.probabilities import probabilities
+
+Float64: TypeAlias = npt.NDArray[np.float64]
+_Boosting: TypeAlias = (
+    GradientBoostingClassifier
+    | GradientBoostingRegressor
+    | HistGradientBoostingClassifier
+    | HistGradientBoostingRegressor
+)
+_LINE: Final = {"slopes": "<f8", "starts": "<f8"}
+_BOOSTED: Final = {**FOREST_ARRAYS, "starts": "<f8"}
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class LinearModel:
+    """One line for each output: logits of a logistic regression, or the number of a ridge regression."""
+
+    lines: Lines
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class VotingForest:
+    """A random forest, whose answers are the shares of the outputs, or numbers."""
+
+    forest: Forest
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class BoostedTrees:
+    """Boosted trees: `starts`, float64 of shape (outputs,), plus the forest's answers are logits, or numbers."""
+
+    forest: Forest
+    starts: Float64
+
+
+OwnModel: TypeAlias = LinearModel | VotingForest | BoostedTrees
+
+
+def own_scores(model: OwnModel, task: Task, features: npt.NDArray[np.float32]) -> Scores:
+    """Return the model's scores of rows.
+
+    Args:
+        model: as it was kept.
+        task: what is predicted.
+        features: float32 of shape (rows, own columns), as the preprocessing encodes them.
+
+    Returns:
+        probabilities of shape (rows,) or (rows, classes), or a regression's z-scores of shape (rows,).
+    """
+    match model:
+        case LinearModel(lines=lines):
+            return probabilities(task, lines.of(features))
+        case VotingForest(forest=forest):
+            answers = forest.answers(features)
+            return answers if task == "multi-class" else answers[:, 0]
+        case BoostedTrees(forest=forest, starts=starts):
+            return probabilities(task, forest.answers(features) + starts)
+        case _:
+            assert_never(model)
+
+
+def kept_model(fitted: object, task: Task, outputs: int) -> OwnModel | None:
+    """Return a model of scikit-learn as numbers.
+
+    Args:
+        fitted: to the site's training rows, with the indices of classes as labels.
+        task: what is predicted.
+        outputs: one, or one per class if there are several.
+
+    Returns:
+        None for a kind that is not kept: the guesses.
+    """
+    match fitted:
+        case Ridge() | LogisticRegression():
+            return LinearModel(lines=lines_of(fitted, outputs))
+        case RandomForestRegressor():
+            return VotingForest(forest=forest_of(fitted.estimators_))
+        case RandomForestClassifier():
+            forest = forest_of(fitted.estimators_)
+            places = np.eye(max(2, outputs))[fitted.classes_][:, -outputs:]
+            return VotingForest(forest=replace(forest, values=forest.values @ places))
+        case GradientBoostingRegressor() | HistGradientBoostingRegressor():
+            return _boosted(fitted, fitted.predict, np.zeros(1, dtype=np.int64), np.zeros(1))
+        case GradientBoostingClassifier() | HistGradientBoostingClassifier():
+            known = np.zeros(1, dtype=np.int64) if task == "binary" else fitted.classes_
+            starts = np.full(outputs, -np.inf)
+            starts[known] = 0.0
+            # Of two classes that are there, the trees answer the logit of the second one.
+            asked = known[1:] if task == "multi-class" and len(known) == 2 else known
+            return _boosted(fitted, fitted.decision_function, asked, starts)
+        case _:
+            return None
+
+
+def arrays_of(model: OwnModel) -> dict[str, npt.NDArray[np.generic]]:
+    """Return everything that `own_model_of` needs."""
+    match model:
+        case LinearModel(lines=lines):
+            return {"slopes": lines.slopes, "starts": lines.starts}
+        case VotingForest(forest=forest):
+            return forest.arrays()
+        case BoostedTrees(forest=forest, starts=starts):
+            return {**forest.arrays(), "starts": starts}
+        case _:
+            assert_never(model)
+
+
+def own_model_of(arrays: Arrays) -> OwnModel:
+    """Return the model from its `arrays_of`.
+
+    Raises:
+        ValueError: they are those of no such model.
+    """
+    if not any(has_types(arrays, types) for types in (_LINE, FOREST_ARRAYS, _BOOSTED)):
+        raise ValueError("other arrays than those of a line, a forest or boosted trees")
+    if "slopes" in arrays:
+        slopes, starts = (np.asarray(arrays[name], dtype=np.float64) for name in ("slopes", "starts"))
+        return LinearModel(lines=Lines(slopes=slopes, starts=starts))
+    forest = forest_from(arrays)
+    if "starts" not in arrays:
+        return VotingForest(forest=forest)
+    starts = np.asarray(arrays["starts"], dtype=np.float64)
+    if forest.values.shape[1:] != starts.shape:
+        raise ValueError("trees with other answers than starts")
+    return BoostedTrees(forest=forest, starts=starts)
+
+
+def _boosted(
+    fitted: _Boosting,
+    answer: Callable[[Float64], npt.NDArray[np.generic]],
+    known: npt.NDArray[np.int64],
+    starts: Float64,
+) -> BoostedTrees:
+    """The trees with their step, each at its output; the starts are what the trees leave of an answer."""
+    if isinstance(fitted, HistGradientBoostingClassifier | HistGradientBoostingRegressor):
+        trees, answers, rate = [tree for step in fitted._predictors for tree in step], len(fitted._predictors[0]), 1.0
+        forest = _binned(trees)  # whose leaves hold the learning rate already
+    else:
+        answers, rate = fitted.estimators_.shape[1], fitted.learning_rate
+        forest = forest_of([tree for step in fitted.estimators_ for tree in step])
+    sizes = np.diff([*forest.roots, len(forest.columns)])
+    output = np.repeat(np.tile(known, len(forest.roots) // answers), sizes)
+    values = np.zeros((len(forest.columns), len(starts)))
+    # A forest answers with the mean over its trees, and boosting with the sum.
+    values[np.arange(len(values)), output] = forest.values[:, 0] * rate * len(forest.roots)
+    whole = replace(forest, values=values)
+    anything = np.zeros((1, fitted.n_features_in_), dtype=np.float32)
+    rest = np.atleast_2d(answer(anything.astype(np.float64)).astype(np.float64)) - whole.answers(anything)[:, known]
+    starts = starts.copy()
+    starts[known] += rest[0]
+    return BoostedTrees(forest=whole, starts=starts)
+
+
+def _binned(trees: Sequence[Any]) -> Forest:  # Any: scikit-learn has no public type for them
+    """The trees of boosting that counted values in bins; their thresholds are values, not numbers of bins."""
+    nodes = [tree.nodes for tree in trees]
+    roots = np.cumsum([0, *(len(each) for each in nodes)])[:-1]
+    whole, first = np.concatenate(nodes), np.repeat(roots, [len(each) for each in nodes])
+    is_leaf = whole["is_leaf"].astype(bool)
+    children = np.stack((whole["left"], whole["right"]), axis=1).astype(np.int64) + first[:, None]
+    return Forest(
+        roots=roots.astype(np.int32),
+        columns=np.where(is_leaf, 0, whole["feature_idx"]).astype(np.int32),
+        thresholds=np.where(is_leaf, np.inf, whole["num_threshold"]),
+        children=np.where(is_leaf[:, None], np.arange(len(whole))[:, None], children).astype(np.int32),
+        values=whole["value"][:, None].astype(np.float64),
+    )

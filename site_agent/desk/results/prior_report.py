@@ -1,0 +1,139 @@
+"""The end of a study with federated-prior at this site: save the joined model, and report the others' benefit.
+
+As run_report.py, with the same keys, so that every page that reads a report reads this one. What there is the network
+trained alone is here the same join without the others' score. The report states the three weights in one line.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import structlog
+
+from site_agent.desk.comparison.evaluation import Scores, held_out_rows, scores_of
+from site_agent.desk.comparison.gain import FEDERATED, SILOED, Baselines
+from site_agent.desk.results.joined_model import MODELS, JoinedModel
+from site_agent.desk.results.joining_models import FittedJoin, OwnModels, fit_own_models, join_models
+from site_agent.desk.results.run_report import Ended, Report, facts_of, promise_facts, written_report
+from site_agent.desk.results.saved_model import SavedModel, save_model
+from site_agent.hospital import Hospital
+from site_agent.trainer.checkpoints import Json
+from site_agent.trainer.data.preprocessing import Preprocessing
+from site_agent.trainer.prior.concept_encoding import ConceptEncoding
+from site_agent.trainer.prior.prior_study import KnownByOthers, PriorStudy
+from site_agent.trainer.site_network import Seeds
+
+_WORDS = {"own regression": "your regression", "own forest": "your forest", "others": "the other hospitals' score"}
+
+
+def make_prior_report(hospital: Hospital, study: PriorStudy, preprocessing: Preprocessing, run: str) -> Report:
+    """Join the models, save the result, compare it, then write and log the site's report.
+
+    Raises:
+        OperatorError: the rows are too few for folds, or the disk does not take what is saved.
+        MalformedMessage: the announced sums are none of an honest federation.
+    """
+    known, seeds = study.known_by_others(), Seeds.published(study.plan.seed, study.site)
+    join = joined_with(study, known, preprocessing, fit_own_models(study.own, seeds.own("join")))
+    concepts = ConceptEncoding.of(tuple(column.name for column in study.prior.columns), known.mapped, known.standard)
+    rows, facts = held_out_rows(study.own, preprocessing), facts_of(hospital, study, run)
+    facts["prior"] = prior_facts(study, known, join)
+    choice: Json = {"rule": "latest", "round": known.rounds, "loss": None, "validation_losses": []}
+    joins = {FEDERATED: join.model, SILOED: join.alone}
+    said = {name: _scores(study, known, preprocessing, model) for name, model in joins.items()}
+    models, validation = ({name: both[part] for name, both in said.items()} for part in (0, 1))
+    metrics = rows.evaluate(models[FEDERATED]).metrics
+    reached: dict[str, Json] = {FEDERATED: {"metrics": dict(metrics), "checkpoint": choice}}
+    saved = SavedModel(
+        plan=study.plan,
+        preprocessing=preprocessing,
+        values={},
+        report=facts | reached,
+        joined=join.model,
+        concepts=concepts,
+        profile=study.own.profile,
+    )
+    save_model(hospital.state_path, run, saved)
+    save_model(hospital.state_path, run, replace(saved, joined=join.alone), SILOED)
+    ended = Ended(
+        dataset=study.own,
+        like=replace(saved, joined=None, concepts=None),
+        seeds=seeds,
+        models=models,
+        validation=validation,
+        choices={FEDERATED: choice, SILOED: choice},
+        baselines=Baselines(placebo=SILOED),
+    )
+    report = written_report(hospital, run, facts, ended)
+    structlog.get_logger().info("others_weighed", run=run, **_rounded(join.model, known.guard))
+    return report
+
+
+def joined_with(study: PriorStudy, known: KnownByOthers, preprocessing: Preprocessing, own: OwnModels) -> FittedJoin:
+    """Join the site's own models with the others' score, or without it if the guard found no benefit."""
+    others, classes = known.others, study.own.classes
+    outcome = study.prior.method.outcome
+    if outcome.task == "regression":
+        assert preprocessing.target_scale is not None
+        others = others * (known.standard.outcome_deviation * outcome.width / preprocessing.target_scale.deviation)
+    elif outcome.task == "multi-class":
+        others = others[[outcome.classes.index(name) for name in classes]]
+    design = known.design(study.part("training"), len(study.own.training))
+    return join_models(
+        study.own,
+        own,
+        design.astype(np.float32).astype(np.float64),
+        others,
+        has_others=known.guard is None or known.guard > 0,
+    )
+
+
+def prior_facts(study: PriorStudy, known: KnownByOthers, join: FittedJoin) -> dict[str, Json]:
+    """Return the report's facts about the others: weights, guard, coefficients with standard errors."""
+    weights = dict(zip(MODELS, join.model.weights.tolist(), strict=True))
+    shares = ", ".join(f"{_WORDS[name]} {100 * weight:.0f}%" for name, weight in weights.items())
+    used = known.standard.is_used
+    promise = study.plan.privacy
+    return {
+        "privacy": None
+        if promise is None
+        else promise_facts(promise, has_patients=study.own.training_patients is not None),
+        "sentence": f"The model is a mean of three: {shares}.",
+        "weights": weights,
+        "suspicions": [one.sentence for one in study.suspicions],
+        "out_of_fold_losses": dict(zip(MODELS, join.losses, strict=True)),
+        "guard": known.guard,
+        "newton_rounds": known.rounds,
+        "rows_of_all_sites": known.standard.rows,
+        "coefficients": [
+            {
+                "output": output,
+                "column": column.name,
+                "is_used": bool(used[place]),
+                "is_recorded_here": known.mapped[place] is not None,
+                "all_sites": float(known.joint[number, place]),
+                "standard_error": float(known.errors[number, place]),
+                "other_sites": float(known.others[number, place]),
+            }
+            for number, output in enumerate(study.prior.outputs)
+            for place, column in enumerate(study.prior.columns)
+        ],
+    }
+
+
+def _scores(
+    study: PriorStudy, known: KnownByOthers, preprocessing: Preprocessing, model: JoinedModel
+) -> tuple[Scores, Scores]:
+    """Of the test rows and of the validation rows."""
+    test, validation = (
+        model.outputs(rows.features, known.design(study.part(name), len(rows)).astype(np.float32))
+        for name, rows in (("test", study.own.test), ("validation", study.own.validation))
+    )
+    return scores_of(preprocessing, test), scores_of(preprocessing, validation)
+
+
+def _rounded(model: JoinedModel, guard: float | None) -> dict[str, float | None]:
+    weights = zip(MODELS, model.weights, strict=True)
+    rounded = {name.replace(" ", "_"): round(float(weight), 3) for name, weight in weights}
+    return {"guard": None if guard is None else round(guard, 3), **rounded}

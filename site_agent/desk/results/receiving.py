@@ -1,0 +1,280 @@
+"""A site that only receives: it has no outcomes and uses the other hospitals' model.
+
+Such a site sends no number. Its table has no outcome, or its outcome is not read. The rules:
+
+* the announced sums are checked as at every site, and coefficients are computed here;
+* the score has the plan's coefficients; its intercept gives this site's patients the declared prevalence, or the
+  other sites' share if the hospital declares none;
+* if the guard found that the others' score helps none of them, there is no model;
+* nothing was tested here, so the report has no metric. `site-agent monitor` scores the model when outcomes are known.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import structlog
+
+from protos.errors import ConfigurationError, OperatorError
+from protos.numbers.newton_sums import OutOfBound
+from protos.plan.methods import described
+from protos.plan.plan import Plan
+from protos.plan.prior_method import OneOfClasses
+from protos.plan.prior_sums import AnnouncedSums, Prior, Standard
+from protos.wire.messages import MalformedMessage
+from site_agent.desk.examination.read_hints import survey_new_with_hints
+from site_agent.desk.results.joined_model import JoinedModel
+from site_agent.desk.results.saved_model import SavedModel, save_model, versions
+from site_agent.hospital import Hospital
+from site_agent.trainer.checkpoints import Json
+from site_agent.trainer.data.column_profile import profile_of
+from site_agent.trainer.data.contract import Contract, read_contract
+from site_agent.trainer.data.encodings import Scale
+from site_agent.trainer.data.mistakes import refuse
+from site_agent.trainer.data.preprocessing import Preprocessing, fit
+from site_agent.trainer.data.tables import FEWEST_ROWS, Table
+from site_agent.trainer.forest import Forest, Lines
+from site_agent.trainer.prior.concept_encoding import ConceptEncoding
+from site_agent.trainer.prior.concept_mapping import Mapped, mapped_columns, values_of
+from site_agent.trainer.prior.prior_study import outcomes_of
+from site_agent.trainer.prior.profiled_regression import profiled_intercept
+from site_agent.trainer.trainer_files import write_whole
+
+Float32: TypeAlias = npt.NDArray[np.float32]
+Float64: TypeAlias = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class _Received:
+    """The model that follows from the announced sums of a whole run.
+
+    Attributes:
+        standard: how columns are standardised.
+        slopes, errors: of all contributing sites, float64 of shape (outputs, columns).
+        guard: as KnownByOthers has it.
+        rounds: Newton rounds that were made.
+    """
+
+    standard: Standard
+    slopes: Float64
+    errors: Float64
+    guard: float | None
+    rounds: int
+
+    @property
+    def is_useful(self) -> bool:
+        """Whether the score helps the contributing sites, as far as it was measured."""
+        return self.guard is None or self.guard > 0
+
+
+def read_without_outcomes(hospital: Hospital) -> Table:
+    """Read the hospital's table without its outcome. Every row must satisfy the contract.
+
+    Raises:
+        OperatorError: it cannot be read, does not fit, or has too few rows.
+    """
+    survey = survey_new_with_hints(Path(hospital.data.table), read_contract(Path(hospital.data.contract)))
+    if survey.mistakes:
+        refuse([mistake.line for mistake in survey.mistakes], survey.hints)
+    if survey.table.rows < FEWEST_ROWS:
+        refuse([f"the table has {survey.table.rows} rows, and at least {FEWEST_ROWS} are needed"])
+    return survey.table
+
+
+def require_receivable(hospital: Hospital, plan: Plan) -> tuple[Mapped, ...]:
+    """Check before a run that this site can use its result. Return the site's own columns of the regression.
+
+    Raises:
+        OperatorError: table, contract and plan do not fit.
+    """
+    prior = _prior(plan)
+    contract = read_without_outcomes(hospital).contract
+    from site_agent.trainer.data.contract import require_answer
+
+    require_answer(plan, contract, hospital.site)
+    outcomes_of(prior, contract, np.empty(0))
+    mapped = mapped_columns(prior.concepts, contract, None)
+    if all(one is None for one in mapped):
+        raise _unusable("No column of the contract records a concept of the plan.", "Map columns with `concept`.")
+    if plan.privacy is not None and hospital.data.prevalence is None:
+        what = "The plan announces no share of patients with the outcome, because it has the key privacy."
+        raise _unusable(what, "Give `prevalence` under data in hospital.yaml.")
+    return mapped
+
+
+def receive(hospital: Hospital, plan: Plan, run: str, rounds: int, vector: Float32) -> None:
+    """Save the others' model with this site's preprocessing, and write the report.
+
+    Args:
+        hospital: this site.
+        plan: as approved.
+        run: its name.
+        rounds: all rounds of the run.
+        vector: the announced sums, float32.
+
+    Raises:
+        MalformedMessage: no honest federation can have announced these.
+        OperatorError: the table does not fit any more, or the disk does not take what is saved.
+    """
+    prior, mapped = _prior(plan), require_receivable(hospital, plan)
+    found = _received(prior, rounds, vector)
+    table = read_without_outcomes(hospital)
+    facts = _facts(hospital, plan, run, table, found, mapped)
+    if found.is_useful:
+        saved = _model(hospital, plan, table, found, mapped)
+        save_model(hospital.state_path, run, replace(saved, report=facts))
+    write_whole(hospital.state_path / "reports" / f"{run}.json", json.dumps(facts, indent=2, allow_nan=False).encode())
+    structlog.get_logger().info("model_received", run=run, rows=table.rows)
+
+
+def _received(prior: Prior, rounds: int, vector: Float32) -> _Received:
+    try:
+        sums = AnnouncedSums(prior, vector)
+        if prior.private is not None:
+            slopes, errors = prior.private.fitted(sums.terms, prior.method.ridge)
+            return _Received(standard=sums.standard, slopes=slopes, errors=errors, guard=None, rounds=0)
+        made = rounds - 2  # beside the statistics and the guard
+        if not 0 < made <= prior.newton_rounds:
+            raise MalformedMessage("a result after another number of rounds")
+        slopes = sums.coefficients(made)[-1]
+        errors = sums.newton(made).standard_errors(prior.method.ridge)
+        return _Received(standard=sums.standard, slopes=slopes, errors=errors, guard=sums.guard, rounds=made)
+    except OutOfBound as refused:
+        raise MalformedMessage(str(refused)) from refused
+
+
+def _model(hospital: Hospital, plan: Plan, table: Table, found: _Received, mapped: tuple[Mapped, ...]) -> SavedModel:
+    """The others' score as a joined model in which nothing else has a weight."""
+    prior, contract, rows = _prior(plan), table.contract, np.arange(table.rows, dtype=np.int64)
+    preprocessing = _preprocessing(prior, contract, table, found.standard)
+    slopes = found.slopes
+    if isinstance(prior.method.outcome, OneOfClasses):
+        slopes = slopes[[prior.method.outcome.classes.index(name) for name in contract.target.classes]]
+    names = tuple(column.name for column in prior.columns)
+    concepts = ConceptEncoding.of(names, mapped, found.standard)
+    design = found.standard.applied(values_of(mapped, table.features, table.rows))
+    lines = design.astype(np.float32).astype(np.float64) @ slopes.T
+    starts = np.array([
+        -float(line.mean()) if prior.is_number else _intercept(line, share)
+        for line, share in zip(lines.T, _shares(hospital, prior, contract, found.standard), strict=True)
+    ])  # fmt: skip
+    outputs, columns = len(slopes), len(preprocessing.columns)
+    return SavedModel(
+        plan=plan,
+        preprocessing=preprocessing,
+        values={},
+        report={},
+        joined=JoinedModel(
+            task=contract.target.task,
+            own=Lines(slopes=np.zeros((outputs, columns)), starts=np.zeros(outputs)),
+            forest=_no_forest(outputs),
+            others=Lines(slopes=slopes, starts=starts),
+            weights=np.array([0.0, 0.0, 1.0]),
+        ),
+        concepts=concepts,
+        profile=profile_of(contract, table, rows, None),
+    )
+
+
+def _preprocessing(prior: Prior, contract: Contract, table: Table, standard: Standard) -> Preprocessing:
+    fitted = fit(contract, table, np.arange(table.rows, dtype=np.int64))
+    outcome = prior.method.outcome
+    if outcome.task != "regression":
+        return fitted
+    mean = outcome.low + outcome.width * float(standard.outcome_means[0])
+    scale = Scale(mean=mean, deviation=outcome.width * standard.outcome_deviation)
+    return fitted.model_copy(update={"target_scale": scale})
+
+
+def _shares(hospital: Hospital, prior: Prior, contract: Contract, standard: Standard) -> Float64:
+    """Of each output the share that the mean prediction here should have; for a number not used."""
+    outcome, own = prior.method.outcome, hospital.data.prevalence
+    if isinstance(outcome, OneOfClasses):
+        return standard.outcome_means[[outcome.classes.index(name) for name in contract.target.classes]]
+    return standard.outcome_means if own is None else np.array([own])
+
+
+def _intercept(line: Float64, share: float) -> float:
+    """The intercept with which the mean probability of these rows is the share, kept off 0 and 1."""
+    kept = min(max(share, 1e-3), 1.0 - 1e-3)
+    return profiled_intercept(line, np.full(len(line), kept), is_number=False)
+
+
+def _no_forest(outputs: int) -> Forest:
+    """One leaf, whose answer has no weight."""
+    return Forest(
+        roots=np.zeros(1, np.int32),
+        columns=np.zeros(1, np.int32),
+        thresholds=np.array([np.inf]),
+        children=np.zeros((1, 2), np.int32),
+        values=np.full((1, outputs), 1.0 / (outputs + 1.0)),
+    )
+
+
+def _facts(
+    hospital: Hospital, plan: Plan, run: str, table: Table, found: _Received, mapped: tuple[Mapped, ...]
+) -> dict[str, Json]:
+    """The report: what the model is, on what it rests, and that nothing was tested."""
+    own, is_number = hospital.data.prevalence, _prior(plan).is_number
+    return {
+        "site": hospital.site,
+        "run": run,
+        "plan_digest": plan.digest.hex(),
+        "method": described(plan.method),
+        "question": None if plan.question is None else plan.question.model_dump(mode="json"),
+        "task": table.contract.target.task,
+        "rows": {"table": table.rows},
+        "sites": list(plan.site_names),
+        "versions": dict[str, Json](versions()),
+        "receiving": {
+            "sentence": _sentence(plan, found),
+            "has_model": found.is_useful,
+            "prevalence": None if is_number else own,
+            "prevalence_is_of": "the other sites" if own is None else "hospital.yaml",
+            "guard": found.guard,
+            "newton_rounds": found.rounds,
+            "coefficients": _coefficients(_prior(plan), found, mapped),
+        },
+    }
+
+
+def _sentence(plan: Plan, found: _Received) -> str:
+    rows = "" if found.standard.rows is None else f" with {found.standard.rows} training rows"
+    of_whom = f"{len(plan.site_names)} other hospitals{rows}"
+    if not found.is_useful:
+        return f"No model was saved: the score of {of_whom} does not help them, so it would not help here."
+    return (
+        f"This site only received: the model is the score of {of_whom}. Nothing of this site's patients is in it, and "
+        "it was not tested here."
+    )
+
+
+def _coefficients(prior: Prior, found: _Received, mapped: tuple[Mapped, ...]) -> list[Json]:
+    return [
+        {
+            "output": output,
+            "column": column.name,
+            "is_used": bool(found.standard.is_used[place]),
+            "is_recorded_here": mapped[place] is not None,
+            "all_sites": float(found.slopes[number, place]),
+            "standard_error": float(found.errors[number, place]),
+        }
+        for number, output in enumerate(prior.outputs)
+        for place, column in enumerate(prior.columns)
+    ]
+
+
+def _prior(plan: Plan) -> Prior:
+    assert plan.prior is not None  # a plan with receivers has federated-prior
+    return plan.prior
+
+
+def _unusable(what: str, remedy: str) -> OperatorError:
+    return ConfigurationError(
+        what=what, consequence="Nothing was sent, and this site receives no model.", remedy=remedy
+    )

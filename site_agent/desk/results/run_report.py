@@ -1,0 +1,246 @@
+"""The end of a study at this site: save the chosen model, and report the gain from joining.
+
+Both stay here. The model is saved before the site trains alone for comparison, so that an interruption
+of the comparison loses nothing. The report is JSON, mode 0600, beside a line for the operator, which has the
+headline metric and the verdict alone. What each model said of the test rows is kept too, for the page that
+`site-agent report` makes of it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+
+import structlog
+
+from protos.plan.gain_sums import GainSums
+from protos.plan.methods import described
+from protos.plan.patient_privacy import Privacy
+from site_agent.desk.comparison.assessment import Assessment, assess
+from site_agent.desk.comparison.evaluation import Scores, held_out_rows, judged, scores_of, validation_rows
+from site_agent.desk.comparison.gain import FEDERATED, PLACEBO, SILOED, Baselines, Gain
+from site_agent.desk.comparison.recommendation import recommend
+from site_agent.desk.comparison.scored_rows import ScoredRows, keep_scored_rows
+from site_agent.desk.results.network_baselines import train_alone, train_placebo
+from site_agent.desk.results.saved_model import SavedModel, save_model, versions
+from site_agent.desk.results.simple_models import best_simple_model, fit_simple_models, reads_simply
+from site_agent.hospital import Hospital
+from site_agent.trainer.checkpoints import Json
+from site_agent.trainer.data.dataset import Dataset
+from site_agent.trainer.data.preprocessing import Preprocessing
+from site_agent.trainer.prior.prior_study import PriorStudy
+from site_agent.trainer.site_network import Seeds
+from site_agent.trainer.study import Outcome, Study
+from site_agent.trainer.trainer_files import write_whole
+
+
+@dataclass(frozen=True, kw_only=True)
+class Report:
+    """The result of a study at this site.
+
+    Attributes:
+        facts: the report as it was written.
+        gain: the only part of it that may leave, for sums over all sites.
+    """
+
+    facts: dict[str, Json]
+    gain: GainSums
+
+
+def make_report(hospital: Hospital, study: Study, preprocessing: Preprocessing, run: str) -> Report:
+    """Save the chosen model, compare it, then write and log the site's report.
+
+    `siloed` is in the report unless the site switched it off; where training alone diverged, its metrics
+    are null. `best_local` names the simple model that this site would have chosen on its training rows alone.
+    `differences` are the federated model's figures minus each other one's. Where the plan has an
+    baseline, it stands among the simple models, and `expert` shows how its two models were joined.
+
+    Raises:
+        OperatorError: no finite model is left, or the disk does not take what is saved.
+    """
+    outcome, soft_targets, seeds = study.conclude(), study.soft_targets, study.seeds
+    rows, facts = held_out_rows(study.own, preprocessing), facts_of(hospital, study, run)
+    if study.plan.privacy is not None:
+        facts["privacy"] = promise_facts(study.plan.privacy, has_patients=study.own.training_patients is not None)
+    validated, tested = _judged(study, preprocessing, outcome)
+    models, validation, choices = {FEDERATED: tested}, {FEDERATED: validated}, {FEDERATED: outcome.choice}
+    metrics = rows.evaluate(models[FEDERATED]).metrics
+    reached: dict[str, Json] = {FEDERATED: {"metrics": dict(metrics), "checkpoint": outcome.choice}}
+    saved = _saved(study, preprocessing, outcome, facts | reached)
+    save_model(hospital.state_path, run, saved)
+    if soft_targets is not None:
+        models["expert"], facts["expert"] = scores_of(preprocessing, soft_targets.test), soft_targets.fitted.evidence
+    reason = "this site did not train alone"
+    if hospital.training.siloed_baseline:
+        reason = "the network trained alone diverged"
+        facts[SILOED] = {"metrics": dict.fromkeys(metrics)}
+        alone = train_alone(study)
+        if alone is not None:
+            validation[SILOED], models[SILOED] = _judged(study, preprocessing, alone)
+            choices[SILOED] = alone.choice
+            # Alone it reads the site's own columns, unless it tells the shared ones from others.
+            read = None if study.networks.common is None else saved.concepts
+            kept = replace(saved, values=alone.values, is_alone=True, concepts=read)
+            save_model(hospital.state_path, run, kept, SILOED)
+    placebo = train_placebo(study) if hospital.training.placebo_baseline else None
+    if placebo is not None:
+        models[PLACEBO], choices[PLACEBO] = _judged(study, preprocessing, placebo)[1], placebo.choice
+    ended = Ended(
+        dataset=study.own,
+        like=replace(saved, values={}, baseline=None, concepts=None),
+        seeds=seeds,
+        models=models,
+        validation=validation,
+        choices=choices,
+        baselines=Baselines(why_none=reason),
+    )
+    return written_report(hospital, run, facts, ended)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ended:
+    """The result that both kinds of study have at their end. Their reports are made from it in the same way.
+
+    Attributes:
+        dataset: the site's own rows.
+        like: a saved model of the run without a network, which each simple model becomes.
+        seeds: of this site.
+        models: scores of the test rows by model.
+        validation: scores of the validation rows by model.
+        choices: the evidence of the checkpoint, of those models that have one.
+        baselines: what stands for training alone; the best simple model is added.
+    """
+
+    dataset: Dataset
+    like: SavedModel
+    seeds: Seeds
+    models: Mapping[str, Scores]
+    validation: Mapping[str, Scores]
+    choices: Mapping[str, Json]
+    baselines: Baselines
+
+
+def written_report(hospital: Hospital, run: str, facts: dict[str, Json], ended: Ended) -> Report:
+    """Add the simple models, recommend one, compare all, and write the report. `facts` becomes its content.
+
+    Raises:
+        OperatorError: the disk does not take what is saved.
+    """
+    dataset, preprocessing, seeds = ended.dataset, ended.like.preprocessing, ended.seeds
+    models, validation = dict(ended.models), dict(ended.validation)
+    best: str | None = None
+    if hospital.training.simple_models and reads_simply(dataset):
+        tested, validated = save_simple_models(hospital, run, ended.like, dataset, seeds.own("simple models"))
+        models, validation = models | tested, validation | validated
+        best = facts["best_local"] = best_simple_model(dataset, seeds.own("best local"))
+    kept = ScoredRows(
+        test=held_out_rows(dataset, preprocessing),
+        scores=models,
+        validation=validation_rows(dataset, preprocessing),
+        validation_scores=validation,
+        dataset=dataset.digest,
+    )
+    keep_scored_rows(hospital.state_path, run, kept)
+    facts["recommendation"] = recommend(kept, seeds.own("recommendation"))
+    baselines = replace(ended.baselines, best_local=best)
+    assessment = assess(kept.test, models, seeds.own("resamples"), baselines=baselines)
+    facts |= compared(assessment, ended.choices)
+    # The date is in the file alone: two reports of one run are otherwise equal to the bit.
+    written = {**facts, "date": datetime.now(UTC).isoformat(timespec="seconds")}
+    content = json.dumps(written, indent=2, allow_nan=False).encode()
+    write_whole(hospital.state_path / "reports" / f"{run}.json", content)
+    log_report(run, assessment.gain)
+    return Report(facts=facts, gain=assessment.sums)
+
+
+def _judged(study: Study, preprocessing: Preprocessing, outcome: Outcome) -> tuple[Scores, Scores]:
+    """Return a model's predictions for the validation rows and for the test rows."""
+    validation, test = study.own.validation.targets, study.own.test.targets
+    validated = judged(preprocessing, outcome.validation_outputs, validation)
+    return validated, judged(preprocessing, outcome.test_outputs, test)
+
+
+def _saved(study: Study, preprocessing: Preprocessing, outcome: Outcome, reached: Json) -> SavedModel:
+    return SavedModel(
+        plan=study.plan,
+        preprocessing=preprocessing,
+        values=outcome.values,
+        report=reached,
+        baseline=study.soft_targets.fitted.baseline if study.soft_targets is not None else None,
+        concepts=None if study.inputs is None else study.inputs.encoding,
+        profile=study.own.profile,
+    )
+
+
+def save_simple_models(
+    hospital: Hospital, run: str, like: SavedModel, dataset: Dataset, seed: int
+) -> tuple[dict[str, Scores], dict[str, Scores]]:
+    """Fit each simple model, and save it so that a person may adopt it.
+
+    Args:
+        hospital: this site.
+        run: the run's name.
+        like: a saved model of the run without a network, which each one becomes.
+        dataset: the site's own rows.
+        seed: of forests and ties, not negative.
+
+    Returns:
+        scores of the test rows by name, and of the validation rows, there without those that are not saved.
+    """
+    test, validation = {}, {}
+    for name, fit in fit_simple_models(dataset, like.preprocessing, seed):
+        test[name] = fit.test
+        if fit.kept is not None:
+            validation[name] = fit.validation
+            save_model(hospital.state_path, run, replace(like, own=fit.kept), name)
+    return test, validation
+
+
+def facts_of(hospital: Hospital, study: Study | PriorStudy, run: str) -> dict[str, Json]:
+    """Return the report's site and run, and the number of rows."""
+    dataset = study.own
+    return {
+        "site": hospital.site,
+        "run": run,
+        "plan_digest": study.plan.digest.hex(),
+        "method": described(study.plan.method),
+        "question": None if study.plan.question is None else study.plan.question.model_dump(mode="json"),
+        "answers": {site.name: site.answers for site in study.plan.sites}.get(hospital.site),
+        "task": dataset.task,
+        "rows": {"training": len(dataset.training), "validation": len(dataset.validation), "test": len(dataset.test)},
+        "rows_without_outcome": dataset.rows_without_outcome,
+        "sites": list(study.plan.site_names),
+        "columns": list(dataset.columns),
+        "versions": dict[str, Json](versions()),
+        "rollbacks": [list(rollback) for rollback in study.rollbacks] if isinstance(study, Study) else [],
+    }
+
+
+def promise_facts(promise: Privacy, *, has_patients: bool) -> dict[str, Json]:
+    """Return the privacy promise of the run to each patient, and the definition of a patient in it."""
+    unit = "patient" if has_patients else "row, because the contract has no patient column"
+    return {"epsilon": promise.epsilon, "delta": promise.delta, "clip": promise.clip, "unit": unit}
+
+
+def compared(assessment: Assessment, choices: Mapping[str, Json]) -> dict[str, Json]:
+    """Return each model's result, the networks' checkpoint evidence, and the comparison."""
+    networks: dict[str, Json] = {
+        name: assessment.model(name) | {"checkpoint": choice} for name, choice in choices.items()
+    }
+    simple: dict[str, Json] = {name: assessment.model(name) for name in assessment.names if name not in choices}
+    return networks | {
+        "simple_models": simple,
+        "differences": assessment.differences(),
+        "gain": assessment.gain.to_json(),
+        "resamples": assessment.compared.resamples,
+    }
+
+
+def log_report(run: str, gain: Gain) -> None:
+    """Log only the headline and the verdict."""
+    best = None if gain.difference is None else gain.difference.second
+    figures = {FEDERATED: gain.federated, SILOED: gain.siloed, "best_local": best}
+    headline = {f"{name}_{gain.metric}": None if value is None else round(value, 4) for name, value in figures.items()}
+    structlog.get_logger().info("study_reported", run=run, **headline, verdict=gain.verdict)

@@ -1,0 +1,280 @@
+"""A saved model with everything that a prediction needs: network, plan, preprocessing and versions.
+
+A run saves several models: the federated one, the site's own network and simple models. Each has the name that it has
+in the report. The preprocessing includes the contract it was fitted under, so no second file can have changed in
+between. Everything stays at the site.
+"""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from protos.errors import ConfigurationError, OperatorError, ProtocolError
+from protos.plan.announced_plan import plan_from_wire
+from protos.plan.plan import Plan
+from site_agent.desk.comparison.gain import FEDERATED
+from site_agent.desk.results.joined_model import JoinedModel, joined_model_of
+from site_agent.desk.results.own_models import OwnModel, arrays_of, own_model_of
+from site_agent.state_folders import FEDERATED_FILE, require_run_name, saved_runs
+from site_agent.trainer.baselines import Baseline, baseline_of
+from site_agent.trainer.checkpoints import Json, Tensors, load, save
+from site_agent.trainer.data.column_profile import Profile
+from site_agent.trainer.data.dataset import input_columns
+from site_agent.trainer.data.preprocessing import Features, Preprocessing
+from site_agent.trainer.data.splits import Rows
+from site_agent.trainer.data.tables import Table
+from site_agent.trainer.prior.concept_encoding import ConceptEncoding
+from site_agent.trainer.prior.concept_inputs import read_columns, read_places, shared_count
+
+_JOINED: Final = "joined "
+_OWN: Final = "own "
+_BASELINE: Final = "expert "  # with a blank, which no tensor of a network has in its name
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class SavedModel:
+    """One site's model of one run.
+
+    Attributes:
+        plan: names the architecture, and the columns where they are common to all sites.
+        preprocessing: fitted on this site's training rows, with its contract.
+        values: every parameter by name, float32.
+        report: what the model reached on the site's own test rows.
+        baseline: the site's own, where the plan has one.
+        joined: the model of federated-prior, which has no network and no other values.
+        concepts: the common columns that it reads, of federated-prior or of a network on concepts.
+        profile: of the training rows; None in a model that was saved before there were profiles.
+        own: a simple model, which has no network and no other values.
+        is_alone: whether the network was trained alone, on the site's own columns unless it has common columns apart.
+        digest: of the file that it was read from, in hexadecimal; None for a model that was not read.
+    """
+
+    plan: Plan
+    preprocessing: Preprocessing
+    values: Mapping[str, npt.NDArray[np.generic]]
+    report: Json
+    baseline: Baseline | None = None
+    joined: JoinedModel | None = None
+    concepts: ConceptEncoding | None = None
+    profile: Profile | None = None
+    own: OwnModel | None = None
+    is_alone: bool = False
+    digest: str | None = None
+
+    def encode(self, table: Table, rows: Rows | None = None) -> Features:
+        """Return the model's inputs from a table, C-contiguous float32 of shape (rows, columns).
+
+        Raises:
+            OperatorError: as `Preprocessing.encode`.
+        """
+        own = self.preprocessing.encode(table, rows)
+        if self.concepts is None:
+            return own
+        return np.ascontiguousarray(np.concatenate([own, self.concepts.encode(table, rows)], axis=1))
+
+    @property
+    def columns_of_features(self) -> dict[str, list[int]]:
+        """The places of a feature's columns in the result of `encode`, by the feature's name."""
+        found: dict[str, list[int]] = {}
+        place = 0
+        contract = self.preprocessing.contract
+        for feature in (*contract.features, *contract.terms):
+            found[feature.name] = list(range(place, place + len(feature.encoded_columns)))
+            place += len(feature.encoded_columns)
+        for number, mapped in enumerate(self.concepts.mapped if self.concepts else ()):
+            if mapped is not None:
+                found[mapped.feature].append(place + number)
+        return found
+
+    @property
+    def read_places(self) -> tuple[int, ...] | None:
+        """The columns of `encode` that a network on concepts reads; None for any other model."""
+        if self.concepts is None or not self.plan.reads_concepts:
+            return None
+        return read_places(self.plan, self.preprocessing.contract)
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The network's input columns: the plan's, the site's own, or both."""
+        if self.is_alone and self.common is None:
+            return self.preprocessing.columns
+        if self.read_places is not None:
+            return read_columns(self.plan, self.preprocessing.contract)
+        return input_columns(self.plan, self.preprocessing.columns)[0]
+
+    @property
+    def common(self) -> int | None:
+        """The number of columns that all sites share; None if the network does not separate them."""
+        if self.plan.reads_concepts:
+            return shared_count(self.plan)
+        return input_columns(self.plan, self.preprocessing.columns)[1]
+
+    @property
+    def outputs(self) -> int:
+        """The number of outputs: one, or one for each class if there are several. A mask has one for each pixel."""
+        target, mask = self.preprocessing.contract.target, self.preprocessing.contract.mask
+        if mask is not None:
+            return mask.image.pixels
+        return len(target.classes) if target.task == "multi-class" else 1
+
+
+def save_model(state: Path, run: str, model: SavedModel, name: str = FEDERATED) -> Path:
+    """Write one model of a run in the state directory, complete, with mode 0600. Replaces an earlier one."""
+    facts: dict[str, Json] = {
+        "plan": model.plan.canonical.decode(),
+        "preprocessing": model.preprocessing.to_json(),
+        "columns": list(model.columns),
+        "outputs": model.outputs,
+        "report": model.report,
+        "profile": None if model.profile is None else model.profile.model_dump_json(),
+        "concepts": None if model.concepts is None else model.concepts.model_dump_json(),
+        "is_alone": model.is_alone,
+    }
+    joined = {} if model.joined is None else model.joined.arrays()
+    baseline = {} if model.baseline is None else model.baseline.arrays()
+    beside = {f"{_BASELINE}{name}": array for name, array in baseline.items()}
+    beside |= {f"{_JOINED}{name}": array for name, array in joined.items()}
+    beside |= {} if model.own is None else {f"{_OWN}{name}": array for name, array in arrays_of(model.own).items()}
+    tensors = {**model.values, **beside}
+    return save(_folder(state, run), _file(name), tensors, facts)
+
+
+def load_model(state: Path, run: str, name: str = FEDERATED) -> SavedModel:
+    """Load a model of a run by its name in the report.
+
+    Raises:
+        UsageError: `run` cannot be a run's name.
+        ConfigurationError: there is none, or it is damaged or of another version.
+    """
+    require_run_name(run)
+    checkpoint = load(_folder(state, run), _file(name))
+    try:
+        plan = plan_from_wire(str(checkpoint.facts["plan"]).encode())
+        preprocessing = Preprocessing.from_json(str(checkpoint.facts["preprocessing"]))
+        return SavedModel(
+            plan=plan,
+            preprocessing=preprocessing,
+            values={
+                name: array
+                for name, array in checkpoint.tensors.items()
+                if not name.startswith((_BASELINE, _JOINED, _OWN))
+            },
+            report=checkpoint.facts["report"],
+            baseline=_baseline(plan, preprocessing, checkpoint.tensors),
+            joined=_joined(plan, preprocessing, checkpoint.tensors),
+            concepts=_concepts(checkpoint.facts.get("concepts")),
+            profile=_profile(checkpoint.facts.get("profile")),
+            own=_own(checkpoint.tensors),
+            is_alone=checkpoint.facts.get("is_alone") is True,
+            digest=checkpoint.digest,
+        )
+    except (ProtocolError, KeyError, ValueError) as cause:
+        raise other_version(run) from cause
+
+
+def _profile(text: Json) -> Profile | None:
+    return None if text is None else Profile.model_validate_json(str(text))
+
+
+def _concepts(text: Json) -> ConceptEncoding | None:
+    return None if text is None else ConceptEncoding.model_validate_json(str(text))
+
+
+def _of_network(tensors: Tensors) -> Tensors:
+    return {name: array for name, array in tensors.items() if not name.startswith((_BASELINE, _JOINED, _OWN))}
+
+
+def _under(prefix: str, tensors: Tensors) -> Tensors:
+    return {name.removeprefix(prefix): array for name, array in tensors.items() if name.startswith(prefix)}
+
+
+def _own(tensors: Tensors) -> OwnModel | None:
+    arrays = _under(_OWN, tensors)
+    return own_model_of(arrays) if arrays else None
+
+
+def _joined(plan: Plan, preprocessing: Preprocessing, tensors: Tensors) -> JoinedModel | None:
+    if plan.prior is None or _under(_OWN, tensors):
+        return None
+    return joined_model_of(preprocessing.contract.target.task, _under(_JOINED, tensors))
+
+
+def _baseline(plan: Plan, preprocessing: Preprocessing, tensors: Tensors) -> Baseline | None:
+    """The saved baseline; there has to be one exactly where the plan has one."""
+    arrays = _under(_BASELINE, tensors)
+    if not arrays and (plan.expert is None or _under(_OWN, tensors)):
+        return None
+    if plan.expert is None:
+        raise ValueError("a baseline that the plan does not have")
+    return baseline_of(preprocessing.contract.target.task, arrays)
+
+
+def other_version(run: str) -> ConfigurationError:
+    """Return the error for a complete model that does not match this program."""
+    return ConfigurationError(
+        what=f"The model of the run {run} was saved by another version of this program.",
+        consequence="No model was used, and nothing left this site.",
+        remedy="Install the version that trained it, or train again.",
+    )
+
+
+def latest_run(state: Path) -> str:
+    """Return the run whose model was saved last.
+
+    Raises:
+        OperatorError: there is none.
+    """
+    runs = saved_runs(state)
+    if not runs:
+        raise OperatorError(
+            what="This site has no trained model yet.",
+            consequence="No model was used, and nothing left this site.",
+            remedy="Take part in a study first, with `site-agent join`.",
+        )
+    return runs[0]
+
+
+def saved_names(state: Path, run: str) -> tuple[str, ...]:
+    """Return the names of a run's saved models, the federated one first; empty if there is none.
+
+    Raises:
+        UsageError: `run` cannot be a run's name.
+        OperatorError: this user may not look there.
+    """
+    require_run_name(run)
+    try:
+        files = sorted(path.stem for path in _folder(state, run).iterdir() if path.suffix == ".safetensors")
+    except FileNotFoundError:
+        return ()
+    except OSError as cause:
+        raise OperatorError(
+            what=f"The models of the run {run} cannot be read: {cause.strerror}.",
+            consequence="Nothing was changed, and nothing left this site.",
+            remedy="Run this command as root, or as a user who may read the folder `models` in the state directory.",
+        ) from cause
+    others = [name for name in files if name != FEDERATED_FILE]
+    return (*([FEDERATED] if FEDERATED_FILE in files else []), *others)
+
+
+def _folder(state: Path, run: str) -> Path:
+    return state / "models" / run
+
+
+def _file(name: str) -> str:
+    return FEDERATED_FILE if name == FEDERATED else name
+
+
+PACKAGES: Final = ("global-layers", "torch", "scikit-learn", "numpy", "safetensors")
+
+
+def versions() -> dict[str, str]:
+    """Return the installed versions by name, including Python's."""
+    return {name: version(name) for name in PACKAGES} | {"python": platform.python_version()}

@@ -1,0 +1,229 @@
+"""The simple models that a hospital's statistician would use, fitted to this site's own training rows.
+
+A regularised linear model, a random forest, gradient boosting, and the guess that looks at no column. The
+network has to be worth more than these, so every site's report shows them beside it. The rules:
+
+* they see the site's own columns as its preprocessing encodes them, and no validation or test row;
+* equal rows and an equal seed give equal scores: the forest has one thread, because several add up its
+  trees in the order in which they come, and the last bits differ;
+* each is fitted, tested and kept as plain numbers before the next one, so that a person may adopt it;
+* which of them a statistician would have chosen is decided on training rows alone, before any test row is seen;
+* time is bounded: see `MOST_ROWS`.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final, Protocol, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+from sklearn.dummy import DummyClassifier, DummyRegressor
+from sklearn.ensemble import (
+    GradientBoostingClassifier,
+    GradientBoostingRegressor,
+    HistGradientBoostingClassifier,
+    HistGradientBoostingRegressor,
+    RandomForestClassifier,
+    RandomForestRegressor,
+)
+from sklearn.linear_model import LogisticRegression, Ridge
+
+from site_agent.desk.comparison.evaluation import Scores
+from site_agent.desk.results.own_models import OwnModel, kept_model
+from site_agent.trainer.data.dataset import Dataset
+from site_agent.trainer.data.preprocessing import Preprocessing
+
+# Training rows (for boosting times the classes, where there are more than two) beyond which the recipes
+# change: each tree of the forest draws this many rows, and boosting counts values in 255 bins
+# (HistGradientBoosting). Measured with 50 columns on one core: 27 s for the forest and 13 s for boosting at
+# 10,000 rows, 51 s and 2 s at 100,000. A forest for numbers looks at every column in each split: 140 s, 250 s.
+MOST_ROWS: Final = 10_000
+# Columns, such as pixels or hashed words, beyond which only the linear model and, for classes, the forest are fitted.
+# Measured with 400 rows of 4,096 pixels on one core: 28 s for boosting and 5 s for the forest, each fitted six times.
+MOST_COLUMNS: Final = 2_048
+# What people call the models that look at a patient.
+TITLES: Final = {
+    "logistic_regression": "logistic regression",
+    "ridge_regression": "ridge regression",
+    "random_forest": "random forest",
+    "gradient_boosting": "gradient boosting",
+}
+MOST_NUMBERS: Final = 1 << 26  # of all training images; in float64 these are 512 MiB
+MOST_CHOOSING_ROWS: Final = 2_000
+_CHOOSING_FOLDS: Final = 5
+_SMALLEST_PROBABILITY: Final = 1e-6  # a forest's 0 would otherwise cost infinitely much
+_TREES: Final = 500
+_SMALLEST_LEAF: Final = 3
+_SEEDS: Final = 1 << 32  # that scikit-learn tells apart
+_PENALTY: Final = 10.0  # logistic regression takes the inverse, C = 0.1; the same weight of coefficients in both
+_Matrix: TypeAlias = npt.NDArray[np.float64]
+
+
+class _Regressor(Protocol):
+    """The common part of scikit-learn's regressions."""
+
+    def fit(self, features: _Matrix, targets: _Matrix) -> object: ...
+
+    def predict(self, features: _Matrix) -> _Matrix: ...
+
+
+class _Classifier(Protocol):
+    """The common part of its classifiers; `classes_` are those present in training."""
+
+    classes_: npt.NDArray[np.int64]
+
+    def fit(self, features: _Matrix, targets: npt.NDArray[np.int64]) -> object: ...
+
+    def predict_proba(self, features: _Matrix) -> _Matrix: ...
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class SimpleFit:
+    """One simple model after it was fitted: its scores, and its numbers.
+
+    Attributes:
+        test: scores of the test rows as `evaluate` takes them.
+        validation: the same of the validation rows.
+        kept: what a saved model holds; None for the guess.
+    """
+
+    test: Scores
+    validation: Scores
+    kept: OwnModel | None
+
+
+def fit_simple_models(dataset: Dataset, preprocessing: Preprocessing, seed: int) -> Iterator[tuple[str, SimpleFit]]:
+    """Yield every simple model by its name: those of `TITLES`, and the guess.
+
+    Linear model: logistic regression with C = 0.1, or ridge regression with the same penalty (10). Forest:
+    500 trees, at least 3 rows in a leaf. Boosting: scikit-learn's default. `majority_guess`: the shares of the
+    classes in training for every row, so that the commonest is predicted; `mean_guess`: the mean in training.
+
+    Args:
+        dataset: the site's rows, as its own preprocessing encodes them.
+        preprocessing: gives a regression's scores their unit.
+        seed: of the forest's draws and of ties in boosting; not negative.
+    """
+    features, random_state = dataset.training.features.astype(np.float64), seed % _SEEDS
+    is_wide = _is_wide(dataset)
+    parts = [part.features.astype(np.float64) for part in (dataset.test, dataset.validation)]
+    if dataset.task == "regression":
+        numbers = dataset.training.targets.astype(np.float64)
+        for name, regressor in _regressors(len(features), random_state, is_wide=is_wide):
+            regressor.fit(features, numbers)
+            said = [preprocessing.in_target_units(regressor.predict(part).astype(np.float64)) for part in parts]
+            kept = kept_model(regressor, dataset.task, dataset.outputs)
+            yield name, SimpleFit(test=said[0], validation=said[1], kept=kept)
+        return
+    labels = dataset.training.targets.astype(np.int64)
+    for name, classifier in _classifiers(len(features), len(dataset.classes), random_state, is_wide=is_wide):
+        classifier.fit(features, labels)
+        said = [_scores_of_classes(classifier, part, dataset) for part in parts]
+        kept = kept_model(classifier, dataset.task, dataset.outputs)
+        yield name, SimpleFit(test=said[0], validation=said[1], kept=kept)
+
+
+def reads_simply(dataset: Dataset) -> bool:
+    """Return whether simple models can be fitted: not to masks, and not to images whose pixels memory cannot hold."""
+    is_large = dataset.image is not None and dataset.training.features.size > MOST_NUMBERS
+    return dataset.task != "segmentation" and not is_large
+
+
+def best_simple_model(dataset: Dataset, seed: int) -> str:
+    """Return the simple model with the lowest loss in five folds: the best that this site has without joining.
+
+    Rows of one patient share a fold. The loss is the log loss, or the squared error of a number. Of more than
+    MOST_CHOOSING_ROWS rows so many are drawn. With fewer than five patients, or a fold without two classes, nothing
+    can be compared, and the linear model is taken.
+
+    Args:
+        dataset: only its training rows are read.
+        seed: of folds, draws and forests, not negative.
+
+    Returns:
+        A name of `TITLES`.
+    """
+    generator, is_number = np.random.default_rng(seed), dataset.task == "regression"
+    rows = generator.permutation(len(dataset.training.targets))[:MOST_CHOOSING_ROWS]
+    patients = rows if dataset.training_patients is None else dataset.training_patients[rows]
+    owners, owner = np.unique(patients, return_inverse=True)
+    folds = (generator.permutation(len(owners)) % _CHOOSING_FOLDS)[owner]
+    features, targets = dataset.training.features[rows].astype(np.float64), dataset.training.targets[rows]
+    parts = [targets[folds != fold] for fold in range(_CHOOSING_FOLDS)]
+    if len(owners) < _CHOOSING_FOLDS or (not is_number and min(len(np.unique(part)) for part in parts) < 2):
+        return "ridge_regression" if is_number else "logistic_regression"
+    losses, is_wide = defaultdict[str, float](float), _is_wide(dataset)
+    for fold, seen in enumerate(parts):
+        known, unseen, answers = features[folds != fold], features[folds == fold], targets[folds == fold]
+        if is_number:
+            for name, regressor in _regressors(len(known), seed % _SEEDS, is_wide=is_wide):
+                regressor.fit(known, seen.astype(np.float64))
+                losses[name] += float(((regressor.predict(unseen) - answers) ** 2).sum())
+        else:
+            for name, classifier in _classifiers(len(known), len(dataset.classes), seed % _SEEDS, is_wide=is_wide):
+                classifier.fit(known, seen.astype(np.int64))
+                losses[name] += _log_loss(classifier, unseen, answers.astype(np.int64))
+    return min(TITLES.keys() & losses.keys(), key=lambda name: (losses[name], name))
+
+
+def _log_loss(classifier: _Classifier, features: _Matrix, labels: npt.NDArray[np.int64]) -> float:
+    """Summed over rows; a class that training did not have counts as nearly impossible."""
+    known = classifier.predict_proba(features)
+    places = np.searchsorted(classifier.classes_, labels)
+    has_seen = np.isin(labels, classifier.classes_)
+    found = known[np.arange(len(labels)), np.where(has_seen, places, 0)]
+    return float(-np.log(np.maximum(np.where(has_seen, found, 0.0), _SMALLEST_PROBABILITY)).sum())
+
+
+def _scores_of_classes(classifier: _Classifier, tested: _Matrix, dataset: Dataset) -> Scores:
+    known = classifier.predict_proba(tested).astype(np.float64)
+    scores = np.zeros((len(tested), len(dataset.classes)))
+    scores[:, classifier.classes_] = known  # a class that no training row has keeps probability 0
+    return scores[:, 1] if dataset.task == "binary" else scores
+
+
+def _is_wide(dataset: Dataset) -> bool:
+    """Whether trees would take too long because they look at so many columns."""
+    return len(dataset.columns) > MOST_COLUMNS
+
+
+def _regressors(rows: int, random_state: int, *, is_wide: bool) -> Iterator[tuple[str, _Regressor]]:
+    yield "ridge_regression", Ridge(alpha=_PENALTY)
+    if not is_wide:
+        is_large = rows > MOST_ROWS
+        yield (
+            "random_forest",
+            RandomForestRegressor(
+                n_estimators=_TREES,
+                min_samples_leaf=_SMALLEST_LEAF,
+                max_samples=MOST_ROWS if is_large else None,
+                random_state=random_state,
+            ),
+        )
+        if is_large:
+            yield "gradient_boosting", HistGradientBoostingRegressor(early_stopping=False, random_state=random_state)
+        else:
+            yield "gradient_boosting", GradientBoostingRegressor(random_state=random_state)
+    yield "mean_guess", DummyRegressor(strategy="mean")
+
+
+def _classifiers(rows: int, classes: int, random_state: int, *, is_wide: bool) -> Iterator[tuple[str, _Classifier]]:
+    yield "logistic_regression", LogisticRegression(C=1.0 / _PENALTY, max_iter=1_000)
+    yield (
+        "random_forest",
+        RandomForestClassifier(
+            n_estimators=_TREES,
+            min_samples_leaf=_SMALLEST_LEAF,
+            max_samples=MOST_ROWS if rows > MOST_ROWS else None,
+            random_state=random_state,
+        ),
+    )
+    # Boosting grows a tree for each class where there are more than two.
+    if not is_wide and rows * (classes if classes > 2 else 1) > MOST_ROWS:
+        yield "gradient_boosting", HistGradientBoostingClassifier(early_stopping=False, random_state=random_state)
+    elif not is_wide:
+        yield "gradient_boosting", GradientBoostingClassifier(random_state=random_state)
+    yield "majority_guess", DummyClassifier(strategy="prior")

@@ -1,0 +1,167 @@
+"""Calibration measures against values worked out by hand, and against what they mean."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from sklearn.calibration import calibration_curve
+
+from site_agent.desk.comparison.calibration import (
+    calibration,
+    calibrations,
+    expected_calibration_error,
+    logits,
+    recalibration,
+    smoothed,
+)
+from site_agent.desk.comparison.evaluation import HeldOutRows, Scores
+from site_agent.trainer.probabilities import probabilities
+from tests.for_each import for_each
+
+
+def drawn(seed: int, rows: int, tilt: float = 1.0, shift: float = 0.0) -> tuple[npt.NDArray[np.int64], Scores]:
+    """Outcomes of probability sigmoid(shift + tilt * logit), and the probabilities that a model says."""
+    generator = np.random.default_rng(seed)
+    logit = generator.normal(-0.5, 1.2, size=rows)
+    happened = generator.random(rows) < probabilities("binary", shift + tilt * logit)
+    return happened.astype(np.int64), probabilities("binary", logit)
+
+
+@pytest.mark.parametrize(("tilt", "shift"), [(1.0, 0.0), (0.5, 0.0), (1.6, -0.7)])
+@for_each("seed", range(5))
+def test_the_line_finds_what_the_outcomes_were_drawn_from(seed: int, tilt: float, shift: float) -> None:
+    """Intercept and slope of many rows are those of the truth."""
+    found = recalibration(*drawn(seed, 20_000, tilt, shift))
+
+    assert found == pytest.approx((shift, tilt), abs=0.1)
+
+
+@for_each("seed", range(20))
+def test_the_line_solves_the_equations_of_logistic_regression(seed: int) -> None:
+    """At the fit neither the residuals nor their product with the logit has a sum; in the large one suffices."""
+    happened, scores = drawn(seed, 80, 0.7, 0.4)
+    found = calibration(happened, scores)
+    assert found.intercept is not None
+    assert found.slope is not None
+    assert found.in_the_large is not None
+    logit = logits(scores)
+
+    wrong = happened - probabilities("binary", found.intercept + found.slope * logit)
+    level = happened - probabilities("binary", found.in_the_large + logit)
+
+    assert wrong.sum() == pytest.approx(0.0, abs=1e-6)
+    assert (wrong * logit).sum() == pytest.approx(0.0, abs=1e-6)
+    assert level.sum() == pytest.approx(0.0, abs=1e-9)
+
+
+def test_two_groups_by_hand() -> None:
+    """One of four at 20% and three of four at 60%: the line goes through both groups exactly."""
+    scores = np.repeat([0.2, 0.6], 4)
+    happened = np.array([1, 0, 0, 0, 1, 1, 1, 0])
+
+    found = calibration(happened, scores)
+
+    low, high = np.log(0.2 / 0.8), np.log(0.6 / 0.4)
+    slope = (np.log(3.0) - np.log(1.0 / 3.0)) / (high - low)
+    assert found.slope == pytest.approx(slope, rel=1e-6)
+    assert found.intercept == pytest.approx(np.log(3.0) - slope * high, rel=1e-6)
+    assert found.expected_calibration_error == pytest.approx(0.5 * 0.05 + 0.5 * 0.15)
+    assert found.integrated_calibration_index == pytest.approx(0.5 * 0.05 + 0.5 * 0.15, abs=1e-3)
+
+
+@for_each("seed", range(10))
+def test_bins_of_equal_counts_are_scikit_learns(seed: int) -> None:
+    """Without ties, the weighted gaps of its calibration curve by quantiles."""
+    happened, scores = drawn(seed, 200)
+    observed, predicted = calibration_curve(happened, scores, n_bins=10, strategy="quantile")
+
+    found = expected_calibration_error(happened, scores)
+
+    assert found == pytest.approx(np.abs(observed - predicted).mean())
+
+
+@given(st.permutations(range(12)), st.lists(st.sampled_from([0.1, 0.4, 0.8]), min_size=12, max_size=12))
+def test_the_order_of_rows_does_not_matter(order: list[int], scores: list[float]) -> None:
+    """Nor do ties: equal probabilities share a bin."""
+    happened, given_scores = np.arange(12) % 2, np.array(scores)
+
+    straight = expected_calibration_error(happened, given_scores)
+    shuffled = expected_calibration_error(happened[order], given_scores[order])
+
+    assert shuffled == pytest.approx(straight)
+    bound = sum(abs(float((given_scores - happened)[given_scores == score].sum())) for score in np.unique(given_scores))
+    assert straight <= bound / 12 + 1e-12
+
+
+@for_each("seed", range(5))
+def test_the_index_is_the_mean_distance_to_the_truth(seed: int) -> None:
+    """With many rows: near 0 for a calibrated model, and the true mean distance for one that is too extreme."""
+    calibrated = calibration(*drawn(seed, 20_000))
+    happened, scores = drawn(seed, 20_000, 0.5, 0.3)
+    extreme = calibration(happened, scores)
+
+    truth = np.abs(probabilities("binary", 0.3 + 0.5 * logits(scores)) - scores).mean()
+    assert calibrated.integrated_calibration_index == pytest.approx(0.0, abs=0.01)
+    assert extreme.integrated_calibration_index == pytest.approx(truth, abs=0.01)
+    assert extreme.expected_calibration_error == pytest.approx(truth, abs=0.015)
+
+
+@for_each("seed", range(5))
+def test_the_curve_bends_where_the_line_cannot(seed: int) -> None:
+    """A model that is right on average and on its slope, but not in between, is found out."""
+    generator = np.random.default_rng(seed)
+    logit = generator.uniform(-3, 3, size=20_000)
+    truth = probabilities("binary", 0.35 * logit**2 - 1.2)
+    happened, scores = (generator.random(20_000) < truth).astype(np.int64), probabilities("binary", logit)
+
+    curve = smoothed(happened, scores)
+
+    assert curve is not None
+    assert np.abs(curve - truth).mean() < 0.02
+
+
+@pytest.mark.parametrize("label", [0, 1])
+def test_one_class_leaves_no_line_and_no_curve(label: int) -> None:
+    """None; the binned error is still a number."""
+    found = calibration(np.full(9, label), np.linspace(0.1, 0.9, 9))
+
+    assert (found.in_the_large, found.intercept, found.slope) == (None, None, None)
+    assert found.integrated_calibration_index is None
+    assert found.expected_calibration_error == pytest.approx(0.5)
+
+
+@pytest.mark.parametrize("scores", [[0.1, 0.2, 0.7, 0.8], [0.1, 0.4, 0.4, 0.8], [0.5] * 4, [0.8, 0.7, 0.2, 0.1]])
+def test_a_score_that_parts_the_classes_has_no_slope(scores: list[float]) -> None:
+    """No line is steep enough; what needs none is still there, and finite."""
+    found = calibration(np.array([0, 0, 1, 1]), np.array(scores))
+
+    assert (found.intercept, found.slope) == (None, None)
+    assert found.in_the_large is not None
+    assert found.integrated_calibration_index is not None
+    assert json.dumps(found.to_json(), allow_nan=False)
+
+
+@given(
+    st.lists(st.tuples(st.booleans(), st.sampled_from([0.0, 1e-300, 0.5, 0.9, 1.0 - 1e-16, 1.0])), min_size=1),
+)
+def test_certain_predictions_are_numbers_too(drawn_rows: list[tuple[bool, float]]) -> None:
+    """Probabilities of exactly 0 and 1 make nothing infinite, whatever happened."""
+    found = calibration(np.array([label for label, _ in drawn_rows]), np.array([score for _, score in drawn_rows]))
+
+    assert json.dumps(found.to_json(), allow_nan=False)
+
+
+def test_each_class_of_several_has_its_own() -> None:
+    """One against the rest, by the classes' names; a number has none."""
+    several = HeldOutRows(task="multi-class", targets=np.array([0, 1, 2, 1]), classes=tuple("abc"))
+    two = HeldOutRows(task="binary", targets=np.array([0, 1]), classes=("negative", "positive"))
+    number = HeldOutRows(task="regression", targets=np.array([0.5]), classes=())
+
+    assert list(calibrations(several, np.full((4, 3), 1 / 3))) == ["a", "b", "c"]
+    assert list(calibrations(two, np.array([0.2, 0.7]))) == ["positive"]
+    assert calibrations(number, np.array([0.5])) == {}

@@ -1,0 +1,161 @@
+"""Metrics are scikit-learn's, and what is undefined is None."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import numpy as np
+import pytest
+from sklearn import metrics
+
+from site_agent.desk.comparison.evaluation import HeldOutRows, evaluate, measure
+from site_agent.trainer.probabilities import probabilities
+from tests.for_each import for_each
+
+TWO = ("negative", "positive")
+
+
+@for_each("seed", range(20))
+def test_two_classes_are_measured_as_scikit_learn_does(seed: int) -> None:
+    """All seven metrics, the probability cut at 0.5."""
+    generator = np.random.default_rng(seed)
+    targets = np.r_[0, 1, generator.integers(0, 2, size=60)].astype(np.float32)
+    scores = np.round(generator.random(62), 1)
+
+    found = measure("binary", targets, scores, TWO)
+
+    predicted = scores >= 0.5
+    assert found == pytest.approx(
+        {
+            "auroc": metrics.roc_auc_score(targets, scores),
+            "auprc": metrics.average_precision_score(targets, scores),
+            "accuracy": metrics.accuracy_score(targets, predicted),
+            "balanced_accuracy": metrics.balanced_accuracy_score(targets, predicted),
+            "macro_f1": metrics.f1_score(targets, predicted, average="macro"),
+            "brier": metrics.brier_score_loss(targets, scores),
+            "log_loss": metrics.log_loss(targets, scores),
+        }
+    )
+
+
+@for_each("seed", range(20))
+def test_several_classes_are_measured_one_against_the_rest(seed: int) -> None:
+    """With all classes present, the macro means of scikit-learn."""
+    generator = np.random.default_rng(seed)
+    targets = np.r_[0, 1, 2, 3, generator.integers(0, 4, size=60)]
+    scores = probabilities("multi-class", generator.normal(size=(64, 4)))
+
+    found = measure("multi-class", targets, scores, tuple("abcd"))
+
+    predicted = scores.argmax(axis=1)
+    assert found == pytest.approx(
+        {
+            "auroc": metrics.roc_auc_score(targets, scores, multi_class="ovr", average="macro"),
+            "auprc": metrics.average_precision_score(np.eye(4)[targets], scores, average="macro"),
+            "accuracy": metrics.accuracy_score(targets, predicted),
+            "balanced_accuracy": metrics.balanced_accuracy_score(targets, predicted),
+            "macro_f1": metrics.f1_score(targets, predicted, average="macro"),
+            "brier": metrics.brier_score_loss(targets, scores),
+            "log_loss": metrics.log_loss(targets, scores),
+        }
+    )
+
+
+def test_an_absent_class_takes_no_part_in_a_mean() -> None:
+    """A perfect model is perfect, whether or not every class occurs in the test rows."""
+    targets = np.array([0, 0, 2, 2])
+
+    found = measure("multi-class", targets, np.eye(4)[targets], tuple("abcd"))
+
+    losses = {"brier", "log_loss"}
+    assert {value for name, value in found.items() if name not in losses} == {1.0}
+    assert [found[name] for name in losses] == pytest.approx([0.0, 0.0])
+
+
+def test_a_guess_of_an_absent_class_is_wrong_and_adds_no_class() -> None:
+    """By hand: recalls 1/2 and 1, F1 2/3 and 1, over the two classes that occur."""
+    targets, guesses = np.array([0, 0, 2, 2]), np.array([0, 1, 2, 2])
+
+    found = measure("multi-class", targets, np.eye(3)[guesses], tuple("abc"))
+
+    assert found["accuracy"] == found["balanced_accuracy"] == 0.75
+    assert found["macro_f1"] == pytest.approx(5 / 6)
+
+
+@pytest.mark.parametrize("label", [0, 1])
+def test_one_class_leaves_most_metrics_undefined(label: int) -> None:
+    """None, so that nobody averages a NaN or a made-up 0.5; the accuracy is still a number."""
+    binary = measure("binary", np.full(5, label), np.full(5, 0.9), TWO)
+    several = measure("multi-class", np.full(5, label), np.eye(3)[np.full(5, label)], tuple("abc"))
+
+    assert binary == {
+        "auroc": None,
+        "auprc": None,
+        "accuracy": float(label),
+        "balanced_accuracy": None,
+        "macro_f1": None,
+        "brier": pytest.approx((label - 0.9) ** 2),
+        "log_loss": pytest.approx(-math.log(0.9 if label else 0.1)),
+    }
+    assert several["accuracy"] == 1.0
+    assert several["auroc"] is None
+
+
+def test_losses_of_probabilities_by_hand() -> None:
+    """Brier counts the positive class alone, or all classes; certainty that was wrong costs 36 nats, not infinity."""
+    binary = measure("binary", np.array([1, 0]), np.array([0.8, 0.4]), TWO)
+    several = measure("multi-class", np.array([1, 0]), np.array([[0.2, 0.8], [0.6, 0.4]]), TWO)
+    wrong = measure("binary", np.array([1, 0]), np.array([0.0, 1.0]), TWO)
+
+    assert binary["brier"] == pytest.approx((0.04 + 0.16) / 2)
+    assert several["brier"] == pytest.approx(0.04 + 0.16)
+    assert binary["log_loss"] == several["log_loss"] == pytest.approx(-(math.log(0.8) + math.log(0.6)) / 2)
+    assert wrong["log_loss"] == pytest.approx(52 * math.log(2))
+
+
+def test_held_out_rows_show_no_patient() -> None:
+    """Their words in a traceback say how many they are, and their metrics are those of `evaluate`."""
+    rows = HeldOutRows(task="binary", targets=np.array([0, 1, 1]), classes=TWO)
+
+    assert repr(rows) == "HeldOutRows(rows=3)"
+    assert rows.evaluate(np.array([0.1, 0.7, 0.8])).metrics["auroc"] == 1.0
+
+
+def test_numbers_are_measured_in_their_own_unit() -> None:
+    """Root mean square, mean absolute error and r2 by hand; r2 is undefined for a constant."""
+    found = measure("regression", np.array([1.0, 2.0, 3.0]), np.array([1.0, 2.0, 6.0]), ())
+    constant = measure("regression", np.array([2.0, 2.0]), np.array([1.0, 3.0]), ())
+
+    assert found == pytest.approx({"rmse": 3**0.5, "mae": 1.0, "r2": -3.5})
+    assert constant == {"rmse": 1.0, "mae": 1.0, "r2": None}
+
+
+def test_probabilities_are_stable_for_any_output() -> None:
+    """Outputs of a thousand overflow nothing, in float32 or float64."""
+    logits = np.array([[-1000.0], [-1.0], [0.0], [1.0], [1000.0]], dtype=np.float32)
+
+    with np.errstate(all="raise", under="ignore"):
+        one = probabilities("binary", logits)
+        several = probabilities("multi-class", np.array([[1000.0, 0.0], [0.0, -1000.0], [3.0, 3.0]]))
+
+    np.testing.assert_allclose(one, np.array([0, 1 / (1 + math.e), 0.5, math.e / (1 + math.e), 1], dtype=np.float64))
+    np.testing.assert_allclose(several, np.array([[1, 0], [1, 0], [0.5, 0.5]]))
+    assert probabilities("regression", logits).tolist() == [-1000, -1, 0, 1, 1000]
+
+
+@pytest.mark.parametrize("scores", [[0.5], [0.5, np.nan], [0.5, np.inf]])
+def test_scores_that_fit_no_target_are_a_programmers_mistake(scores: list[float]) -> None:
+    """Too few, or not finite."""
+    with pytest.raises(ValueError, match="finite scores"):
+        measure("binary", np.array([0, 1]), np.array(scores), TWO)
+
+
+def test_an_evaluation_is_plain_json() -> None:
+    """No NaN, no numpy number."""
+    evaluation = evaluate("binary", np.zeros(4), np.full(4, 0.2), TWO)
+
+    text = json.dumps(evaluation.to_json(), allow_nan=False)
+
+    assert json.loads(text)["rows"] == 4
+    assert json.loads(text)["metrics"]["auroc"] is None

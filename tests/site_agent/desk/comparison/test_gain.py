@@ -1,0 +1,292 @@
+"""The sentence says what the numbers say, and no more."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from site_agent.desk.comparison.assessment import Assessment, assess
+from site_agent.desk.comparison.evaluation import HeldOutRows, Scores
+from site_agent.desk.comparison.gain import FEDERATED, PLACEBO, SILOED, Baselines, Gain
+from site_agent.trainer.probabilities import probabilities
+from tests.for_each import for_each
+
+TWO = ("negative", "positive")
+
+
+def two_classes(rows: int = 200, positives: int = 80) -> HeldOutRows:
+    """The positive ones first."""
+    labels = (np.arange(rows) < positives).astype(np.int64)
+    return HeldOutRows(task="binary", targets=labels, classes=TWO, patients=np.arange(rows))
+
+
+def model(rows: HeldOutRows, shift: float, seed: int = 0) -> Scores:
+    """A model that separates the classes by so many deviations; all have the same noise."""
+    noise = np.random.default_rng(seed).normal(size=len(rows))
+    return probabilities("binary", noise + shift * rows.labels)
+
+
+def numbers(rows: int = 60) -> HeldOutRows:
+    """Blood pressures."""
+    targets = np.random.default_rng(1).normal(130, 15, size=rows)
+    return HeldOutRows(task="regression", targets=targets, classes=(), unit="mmHg")
+
+
+def gain_between(rows: HeldOutRows, federated: Scores, siloed: Scores, **others: Scores) -> Gain:
+    """What joining brought between these two; the placebo is the siloed model unless another one is given."""
+    models = {FEDERATED: federated, SILOED: siloed, PLACEBO: siloed} | others
+    return assess(rows, models, 0, resamples=300).gain
+
+
+@pytest.mark.parametrize(
+    ("federated", "siloed", "verdict", "opening"),
+    [
+        (2.0, 1.0, "gained", "Joining gained. "),
+        (1.0, 2.0, "lost", "Joining lost. "),
+        (1.0, 1.001, "no clear difference", "No clear difference. "),
+        (1.0, 1.0, "no clear difference", "No clear difference. "),
+    ],
+)
+def test_a_verdict_needs_an_interval_without_zero(federated: float, siloed: float, verdict: str, opening: str) -> None:
+    """Gained, lost, or neither; the sentence begins with it."""
+    rows = two_classes()
+
+    gain = gain_between(rows, model(rows, federated), model(rows, siloed))
+
+    assert gain.verdict == verdict
+    assert gain.sentence.startswith(opening)
+    assert gain.warnings == ()
+
+
+def test_the_sentence_has_the_numbers() -> None:
+    """In pairs of patients, with difference, interval and how many patients of each kind."""
+    rows = two_classes()
+
+    gain = gain_between(rows, model(rows, 2.0), model(rows, 1.0))
+
+    assert gain.difference is not None
+    assert gain.interval is not None
+    assert gain.sentence == (
+        "Joining gained. Of 100 pairs of one patient with the outcome and one without, the federated model ranks"
+        f" {100 * gain.difference.first:.1f} correctly. The same network trained alone ranks"
+        f" {100 * gain.difference.second:.1f} correctly. These are 200 test patients, 80 with the outcome and"
+        f" 120 without. The difference in AUROC is {gain.difference.value:+.3f}, 95%"
+        f" interval {gain.interval.low:+.3f} to {gain.interval.high:+.3f}. The placebo is a federation of copies of"
+        " this site, without anyone else's patients. Compared"
+        f" with it, the other hospitals brought more (difference in AUROC {gain.difference.value:+.3f}, 95% interval"
+        f" {gain.interval.low:+.3f} to {gain.interval.high:+.3f})."
+    )
+
+
+@pytest.mark.parametrize(
+    ("local", "placebo", "verdict"),
+    [
+        (0.5, 0.5, "gained"),
+        (0.5, 2.0, "better, cause not shown"),
+        (0.5, 3.5, "better, cause not shown"),
+        (0.5, None, "better, cause not shown"),
+        (2.0, 0.5, "no clear difference"),
+        (3.5, 0.5, "lost"),
+    ],
+)
+@for_each("seed", range(5))
+def test_gained_needs_the_best_local_model_and_the_placebo(
+    seed: int, local: float, placebo: float | None, verdict: str
+) -> None:
+    """Both differences exclude zero, or it is not called a gain, however far behind the network alone is."""
+    rows = two_classes()
+    models = {
+        FEDERATED: model(rows, 2.0, seed),
+        SILOED: model(rows, 0.1, seed),
+        "random_forest": model(rows, local, seed),
+    }
+    models |= {} if placebo is None else {PLACEBO: model(rows, placebo, seed)}
+
+    gain = assess(rows, models, 0, baselines=Baselines(best_local="random_forest"), resamples=300).gain
+
+    assert gain.verdict == verdict
+    assert ("Joining gained" in gain.sentence) == (verdict == "gained")
+    assert "The best local model (random forest, chosen on the training rows) ranks" in gain.sentence
+    assert all(len(one.split()) <= 25 for one in gain.sentence.replace(" (", ". (").split(". "))
+    assert gain.difference is not None
+    assert gain.to_json()["best_local_value"] == gain.difference.second
+    assert ("no placebo" in gain.sentence) == (placebo is None)
+
+
+def test_a_recipe_without_the_others_is_its_own_placebo() -> None:
+    """For federated-prior the same join without the others' score stands where copies of the site would stand."""
+    rows = two_classes()
+    models = {FEDERATED: model(rows, 2.0), SILOED: model(rows, 2.0, seed=7), "random_forest": model(rows, 0.5)}
+    baselines = Baselines(best_local="random_forest", placebo=SILOED)
+
+    close = assess(rows, models, 0, baselines=baselines, resamples=300).gain
+    apart = assess(rows, models | {SILOED: model(rows, 0.5)}, 0, baselines=baselines, resamples=300).gain
+
+    assert (close.verdict, apart.verdict) == ("better, cause not shown", "gained")
+    assert "The placebo is the same recipe without the other hospitals." in apart.sentence
+    assert "Compared with it, the other hospitals brought more" in apart.sentence
+
+
+def test_rows_are_called_patients_only_where_that_is_known() -> None:
+    """Without a patient column, or where a patient has two rows, they are rows."""
+    rows = two_classes()
+    unknown = replace(rows, patients=None)
+    several = replace(rows, patients=np.arange(200) // 2)
+
+    words = [gain_between(kind, model(kind, 1.0), model(kind, 1.0)).sentence for kind in (rows, unknown, several)]
+
+    assert ["test patients" in sentence for sentence in words] == [True, False, False]
+    assert "80 with the outcome" in words[1]
+    assert "40 with the outcome" in words[2]
+
+
+@pytest.mark.parametrize(("federated", "siloed", "verdict"), [(5.0, 10.0, "gained"), (10.0, 5.0, "lost")])
+def test_a_smaller_error_is_a_gain(federated: float, siloed: float, verdict: str) -> None:
+    """Numbers are compared by their error, in the target's own unit."""
+    rows = numbers()
+    noise = np.random.default_rng(2).normal(size=len(rows))
+
+    gain = gain_between(rows, rows.targets + federated * noise, rows.targets + siloed * noise)
+
+    assert gain.verdict == verdict
+    assert gain.metric == "rmse"
+    assert gain.difference is not None
+    assert (gain.difference.value < 0) == (verdict == "gained")
+    assert f"misses by {gain.difference.first:.4g} mmHg" in gain.sentence
+
+
+def test_several_classes_are_told_as_an_average() -> None:
+    """With the number of rows of the rarest and of the commonest class."""
+    labels = np.repeat([0, 1, 2], [20, 30, 50])
+    rows = HeldOutRows(task="multi-class", targets=labels, classes=tuple("abc"))
+    scores = probabilities("multi-class", np.random.default_rng(0).normal(size=(100, 3)) + np.eye(3)[labels])
+
+    gain = gain_between(rows, scores, scores)
+
+    assert "averaged over the classes" in gain.sentence
+    assert "100 test rows, 20 to 50 of each class" in gain.sentence
+    assert gain.warnings == ()
+
+
+@pytest.mark.parametrize(("positives", "is_warned"), [(0, True), (19, True), (20, False), (180, False), (181, True)])
+def test_too_few_of_a_class_are_said(positives: int, is_warned: bool) -> None:
+    """Fewer than twenty with the outcome, or without it."""
+    rows = two_classes(positives=positives)
+
+    gain = gain_between(rows, model(rows, 2.0), model(rows, 1.0))
+
+    assert any("too few to conclude" in warning for warning in gain.warnings) is is_warned
+
+
+def test_a_class_of_few_patients_with_many_rows_is_too_few() -> None:
+    """Forty rows of two patients do not say forty things."""
+    rows = replace(two_classes(), patients=np.r_[np.arange(80) // 40, np.arange(80, 200)])
+
+    gain = gain_between(rows, model(rows, 2.0), model(rows, 1.0))
+
+    assert "The rarest class has 2 of the 200" in gain.warnings[0]
+
+
+@pytest.mark.parametrize(("count", "is_warned"), [(39, True), (40, False)])
+def test_too_few_numbers_are_said(count: int, is_warned: bool) -> None:
+    """Fewer than forty rows."""
+    rows = numbers(count)
+    noise = np.random.default_rng(2).normal(size=count)
+
+    gain = gain_between(rows, rows.targets + noise, rows.targets + 2 * noise)
+
+    assert bool(gain.warnings) is is_warned
+
+
+def test_a_simple_model_that_is_clearly_better_is_said() -> None:
+    """By its usual name; one that is not clearly better is not mentioned, and neither is the guess."""
+    rows = two_classes()
+
+    gain = gain_between(
+        rows,
+        model(rows, 1.0),
+        model(rows, 0.9),
+        logistic_regression=model(rows, 2.0),
+        random_forest=model(rows, 1.0),
+        majority_guess=model(rows, 3.0),
+    )
+
+    assert len(gain.warnings) == 1
+    assert gain.warnings[0].startswith("A model of logistic regression on this site's own rows is clearly better")
+
+
+@pytest.mark.parametrize(
+    ("placebo", "words"), [(0.5, "brought more"), (1.5, "took something away"), (1.0, "made no clear difference")]
+)
+def test_the_placebo_tells_averaging_from_other_hospitals(placebo: float, words: str) -> None:
+    """What is left after a federation of copies of the site is what the others brought."""
+    rows = two_classes()
+
+    gain = gain_between(rows, model(rows, 1.0), model(rows, 0.5), **{PLACEBO: model(rows, placebo)})
+
+    assert f"the other hospitals {words} (difference in AUROC" in gain.sentence
+    assert gain.placebo is not None
+    assert gain.to_json()["placebo"] == gain.placebo.to_json()
+
+
+def test_without_a_baseline_there_is_no_comparison() -> None:
+    """The reason is the sentence."""
+    rows = two_classes()
+
+    gain = assess(
+        rows, {FEDERATED: model(rows, 1.0)}, 0, baselines=Baselines(why_none="training alone did not end well")
+    ).gain
+
+    assert gain.sentence == "No comparison: training alone did not end well."
+    assert (gain.verdict, gain.difference, gain.siloed) == ("not comparable", None, None)
+    assert gain.federated is not None
+
+
+def test_one_class_cannot_be_compared() -> None:
+    """The reason is the sentence, and the warning says how few there are."""
+    rows = two_classes(positives=0)
+
+    gain = gain_between(rows, model(rows, 2.0), model(rows, 1.0))
+
+    assert gain.sentence == "No comparison: the test rows are all of one class, and AUROC needs two."
+    assert "has 0 of the 200" in gain.warnings[0]
+    assert gain.to_json()["interval"] is None
+
+
+@pytest.mark.parametrize("rows", [two_classes(), two_classes(positives=0)], ids=["two classes", "one class"])
+def test_an_assessment_is_plain_json(rows: HeldOutRows) -> None:
+    """Every model has metrics, intervals and calibration; every other one a difference; no NaN anywhere."""
+    assessment = assess(rows, {FEDERATED: model(rows, 2.0), "random_forest": model(rows, 1.0)}, 0, resamples=100)
+
+    text = json.dumps(
+        [assessment.model(FEDERATED), assessment.differences(), assessment.gain.to_json()], allow_nan=False
+    )
+
+    one, differences, gain = json.loads(text)
+    assert one["metrics"].keys() == one["intervals"].keys() == differences["random_forest"].keys()
+    assert one["calibration"].keys() == {"positive"}
+    assert gain["verdict"] == "not comparable"
+
+
+def test_what_may_leave_follows_the_comparison() -> None:
+    """A win over the siloed model counts; a regression has nothing that could be summed."""
+    rows, bloods = two_classes(), numbers()
+    won = assess(rows, {FEDERATED: model(rows, 2.0), SILOED: model(rows, 1.0)}, 0, resamples=50)
+    alone = assess(rows, {FEDERATED: model(rows, 2.0)}, 0, resamples=50)
+    number = assess(bloods, {FEDERATED: bloods.targets, SILOED: bloods.targets + 1.0}, 0, resamples=50)
+
+    def scalars(assessment: Assessment) -> tuple[int, ...]:
+        return tuple(assessment.sums.by_name.values())
+
+    assert (scalars(won)[0], scalars(won)[3]) == (1, 1)
+    assert (scalars(alone)[0], scalars(alone)[3]) == (1, 0)
+    assert scalars(number) == (0, 0, 0, 0)
+
+
+def test_a_federated_model_is_needed() -> None:
+    """What everything is compared with is a programmer's duty."""
+    with pytest.raises(ValueError, match="federated is needed"):
+        assess(two_classes(), {SILOED: model(two_classes(), 1.0)}, 0)

@@ -1,0 +1,180 @@
+"""Intervals hold what they promise, and differences are paired."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from site_agent.desk.comparison.bootstrap_intervals import Difference, Interval, compare, is_lower_better
+from site_agent.desk.comparison.evaluation import HeldOutRows, Scores
+from tests.for_each import for_each
+
+TWO = ("negative", "positive")
+AUROC_OF_UNIT_SHIFT = 0.7602  # P(a < b + 1) for standard normal a and b: Phi(1 / sqrt(2))
+
+
+def shifted(seed: int, rows: int = 120) -> tuple[HeldOutRows, Scores]:
+    """Two classes whose scores lie one standard deviation apart."""
+    generator = np.random.default_rng(seed)
+    labels = np.arange(rows) % 2
+    return HeldOutRows(task="binary", targets=labels, classes=TWO), generator.normal(size=rows) + labels
+
+
+def risk_rows(seed: int, rows: int) -> tuple[HeldOutRows, Scores]:
+    """One of five has the outcome; the model's risks are too extreme by half."""
+    generator = np.random.default_rng(seed)
+    labels = (generator.random(rows) < 0.2).astype(np.int64)
+    marker = generator.normal(size=rows) + 1.2 * labels
+    risk = squashed(1.5 * (np.log(0.25) + 1.2 * marker - 0.72))
+    return HeldOutRows(task="binary", targets=labels, classes=TWO), risk
+
+
+def squashed(values: Scores) -> Scores:
+    """Any numbers as probabilities, in the same order."""
+    return np.asarray(1.0 / (1.0 + np.exp(-values)))
+
+
+def test_an_interval_covers_the_truth_about_as_often_as_it_says() -> None:
+    """Of 200 hospitals with the same true AUROC, between 90% and 99% have it in their interval."""
+    held = 0
+    for seed in range(200):
+        rows, scores = shifted(seed)
+        interval = compare(rows, {"one": squashed(scores)}, seed, resamples=200).interval("one", "auroc")
+        assert interval is not None
+        held += interval.low <= AUROC_OF_UNIT_SHIFT <= interval.high
+
+    assert 180 <= held <= 198
+
+
+def test_the_interval_of_a_loss_covers_the_truth_where_the_outcome_is_rare() -> None:
+    """Of 200 hospitals with 60 patients, one of five with the outcome, nine of ten intervals hold the true value."""
+    truth = risk_rows(0, 200_000)[0].evaluate(risk_rows(0, 200_000)[1]).metrics
+    held = dict.fromkeys(("brier", "log_loss", "accuracy"), 0)
+    for seed in range(1, 201):
+        rows, scores = risk_rows(seed, 60)
+        compared = compare(rows, {"one": scores}, seed, resamples=200)
+        for metric in held:
+            interval, true = compared.interval("one", metric), truth[metric]
+            assert interval is not None
+            assert true is not None
+            held[metric] += interval.low <= true <= interval.high
+
+    assert all(180 <= number <= 198 for number in held.values()), held
+
+
+def test_a_class_with_one_patient_still_has_an_interval() -> None:
+    """AUROC is taken over the resamples with that patient; where most lack a class there is none."""
+    labels, scores = (np.arange(40) == 0).astype(np.int64), np.linspace(0.9, 0.1, 40)
+
+    compared = compare(HeldOutRows(task="binary", targets=labels, classes=TWO), {"one": scores}, 0)
+
+    values = compared.resampled["one"]["auroc"]
+    assert np.isnan(values).mean() == pytest.approx((1 - 1 / 40) ** 40, abs=0.03)
+    assert compared.interval("one", "auroc") == Interval(1.0, 1.0)
+    three = HeldOutRows(task="multi-class", targets=np.r_[0, 1, 2, np.zeros(37)].astype(int), classes=tuple("abc"))
+    assert compare(three, {"one": np.full((40, 3), 1 / 3)}, 0).interval("one", "auroc") is None
+
+
+@pytest.mark.parametrize("metric", ["auroc", "brier"])
+def test_one_resample_of_forty_lies_on_either_side(metric: str) -> None:
+    """Of 2,000 resamples 50 are below the interval and 50 above."""
+    rows, scores = shifted(0)
+
+    compared = compare(rows, {"one": squashed(scores)}, 0)
+
+    interval, values = compared.interval("one", metric), compared.resampled["one"][metric]
+    assert interval is not None
+    assert (values < interval.low).sum() == pytest.approx(50, abs=5)
+    assert (values > interval.high).sum() == pytest.approx(50, abs=5)
+
+
+@for_each("seed", range(10))
+def test_a_difference_is_paired(seed: int) -> None:
+    """Two nearly equal models differ with far more certainty than either is known."""
+    rows, scores = shifted(seed)
+    noise = 0.1 * np.random.default_rng(seed + 1_000).normal(size=len(rows))
+
+    compared = compare(rows, {"one": squashed(scores), "other": squashed(scores + noise)}, seed)
+
+    difference, alone = compared.difference("one", "other", "auroc"), compared.interval("one", "auroc")
+    assert difference is not None
+    assert difference.interval is not None
+    assert alone is not None
+    assert difference.value == pytest.approx(difference.first - difference.second)
+    assert difference.interval.high - difference.interval.low < 0.3 * (alone.high - alone.low)
+
+
+@for_each("seed", range(10))
+def test_the_order_of_a_difference_changes_only_its_sign(seed: int) -> None:
+    """First minus second is minus second minus first, interval included."""
+    rows, scores = shifted(seed)
+    models = {"one": squashed(scores), "other": squashed(scores[::-1])}
+
+    compared = compare(rows, models, seed, resamples=200)
+
+    for metric in compared.evaluations["one"].metrics:
+        there, back = compared.difference("one", "other", metric), compared.difference("other", "one", metric)
+        assert there is not None
+        assert back is not None
+        assert there.interval is not None
+        assert back.interval is not None
+        assert there.value == -back.value
+        assert (there.interval.low, there.interval.high) == pytest.approx((-back.interval.high, -back.interval.low))
+        assert (there.better, back.better) in {(None, None), (True, False), (False, True)}
+
+
+def test_a_model_does_not_differ_from_itself() -> None:
+    """Exactly 0, from 0 to 0, and nobody is better."""
+    rows, scores = shifted(0)
+
+    difference = compare(rows, dict.fromkeys(("one", "other"), squashed(scores)), 0, 100).difference(
+        "one", "other", "log_loss"
+    )
+
+    assert difference is not None
+    assert difference.to_json() == {"difference": 0.0, "interval": [0.0, 0.0]}
+    assert difference.better is None
+
+
+@pytest.mark.parametrize(("metric", "better"), [("auroc", True), ("brier", False), ("rmse", False), ("r2", True)])
+def test_better_knows_which_way_is_up(metric: str, better: bool) -> None:
+    """A larger AUROC and a smaller error are better; an interval with 0 in it decides nothing."""
+    clear = Difference(metric=metric, first=0.9, second=0.8, interval=Interval(0.05, 0.15))
+    unclear = Difference(metric=metric, first=0.9, second=0.8, interval=Interval(0.0, 0.2))
+    unknown = Difference(metric=metric, first=0.9, second=0.8, interval=None)
+
+    assert clear.better is better
+    assert unclear.better is unknown.better is None
+    assert is_lower_better(metric) is not better
+
+
+def test_what_is_undefined_is_null_everywhere() -> None:
+    """One class: no ranking, no interval of it, no difference in it; what is defined still has all three."""
+    rows = HeldOutRows(task="binary", targets=np.zeros(5), classes=TWO)
+
+    compared = compare(rows, {"one": np.full(5, 0.2), "other": np.full(5, 0.3)}, 0, 50)
+
+    assert compared.intervals("one")["auroc"] is None
+    assert compared.differences("one", "other")["auroc"] is None
+    assert compared.intervals("one")["brier"] == pytest.approx([0.04, 0.04])
+    assert compared.differences("one", "other")["brier"] is not None
+
+
+def test_a_metric_that_some_resample_leaves_undefined_has_no_interval() -> None:
+    """Two rows are drawn as one in half of the resamples, which has no r2; its value is still there."""
+    rows = HeldOutRows(task="regression", targets=np.array([1.0, 2.0]), classes=())
+
+    compared = compare(rows, {"one": np.array([1.0, 2.5])}, 0, 50)
+
+    assert compared.evaluations["one"].metrics["r2"] == 0.5
+    assert compared.interval("one", "r2") is None
+    assert compared.interval("one", "rmse") is not None
+
+
+def test_a_seed_repeats_a_report() -> None:
+    """Equal rows, models and seed give equal intervals to the bit; another seed gives others."""
+    rows, scores = shifted(3)
+
+    intervals = [compare(rows, {"one": squashed(scores)}, seed, 100).intervals("one") for seed in (5, 5, 6)]
+
+    assert intervals[0] == intervals[1] != intervals[2]

@@ -1,0 +1,122 @@
+"""Thousands of resamples at once are what scikit-learn says of each, written out row by row."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sklearn import metrics
+
+from site_agent.desk.comparison.evaluation import HeldOutRows, Scores
+from site_agent.desk.comparison.resampled_metrics import resampled_metrics
+from site_agent.desk.comparison.resampling import resampling_of
+from site_agent.trainer.data.contract import Task
+from site_agent.trainer.probabilities import probabilities
+from tests.for_each import for_each
+
+CLASSES = ("a", "b", "c", "d")
+EXACT = 1e-12
+
+
+def made_up(task: Task, rows: int, generator: np.random.Generator, decimals: int) -> tuple[HeldOutRows, Scores]:
+    """Rows with scores that know something of them; few decimals make ties."""
+    if task == "regression":
+        targets = 50.0 + generator.normal(size=rows)
+        return HeldOutRows(task=task, targets=targets, classes=()), targets + generator.normal(size=rows)
+    classes = CLASSES[: 2 if task == "binary" else 4]
+    labels = np.r_[np.arange(len(classes)), generator.integers(0, len(classes), size=rows - len(classes))]
+    noise = generator.normal(size=(rows, len(classes))) + 0.8 * np.eye(len(classes))[labels]
+    scores = np.round(probabilities("multi-class", noise), decimals)
+    # Rounded rows no longer add up to one, which scikit-learn would warn about.
+    scores[:, -1] = 1.0 - scores[:, :-1].sum(axis=1)
+    given = scores[:, 1] if task == "binary" else scores
+    return HeldOutRows(task=task, targets=labels, classes=classes), given
+
+
+def written_out(counts: npt.NDArray[np.float64]) -> npt.NDArray[np.int64]:
+    """The rows of one resample, each as often as it was drawn."""
+    return np.repeat(np.arange(len(counts)), counts.astype(np.int64))
+
+
+@pytest.mark.parametrize("decimals", [1, 12])
+@pytest.mark.parametrize("task", ["binary", "multi-class", "regression"])
+@for_each("seed", range(6))
+def test_a_resample_is_measured_as_its_rows_are(task: Task, decimals: int, seed: int) -> None:
+    """Every metric on every resample equals `measure` on the repeated rows, ties included."""
+    rows, scores = made_up(task, 40, np.random.default_rng(seed), decimals)
+    resampling = resampling_of(rows, seed, number=20)
+
+    (counts,) = resampling.blocks()
+    found = resampled_metrics(rows, scores)(counts)
+
+    for place, drawn in enumerate(counts):
+        repeated = written_out(drawn)
+        again = HeldOutRows(task=task, targets=rows.targets[repeated], classes=rows.classes)
+        expected = again.evaluate(scores[repeated]).metrics
+        assert {name: values[place] for name, values in found.items()} == pytest.approx(expected, rel=EXACT, abs=EXACT)
+
+
+@given(
+    st.lists(
+        st.tuples(st.booleans(), st.sampled_from([0.0, 0.1, 0.3, 0.5, 0.7, 1.0]), st.integers(0, 3)),
+        min_size=2,
+        max_size=30,
+    )
+)
+@settings(max_examples=200)
+def test_ranking_metrics_take_any_counts(drawn: list[tuple[bool, float, int]]) -> None:
+    """AUROC and average precision under counts are scikit-learn's under equal sample weights."""
+    labels = np.array([True, False, *(label for label, _, _ in drawn)])
+    scores = np.array([0.3, 0.3, *(score for _, score, _ in drawn)])
+    counts = np.array([1.0, 1.0, *(float(count) for _, _, count in drawn)])
+    rows = HeldOutRows(task="binary", targets=labels, classes=CLASSES[:2])
+
+    found = resampled_metrics(rows, scores)(counts[None])
+
+    weighted = {"sample_weight": counts}
+    assert found["auroc"][0] == pytest.approx(metrics.roc_auc_score(labels, scores, **weighted), abs=EXACT)
+    assert found["auprc"][0] == pytest.approx(metrics.average_precision_score(labels, scores, **weighted), abs=EXACT)
+
+
+def test_an_absent_class_takes_no_part_in_a_mean() -> None:
+    """A class without a row is neither ranked nor averaged, on any resample."""
+    labels = np.array([0, 0, 2, 2, 2])
+    rows = HeldOutRows(task="multi-class", targets=labels, classes=CLASSES)
+
+    found = resampled_metrics(rows, np.eye(4)[labels])(np.ones((3, 5)))
+
+    assert {name for name, values in found.items() if (values == 1.0).all()} == found.keys() - {"brier", "log_loss"}
+
+
+def test_one_class_leaves_only_what_needs_no_other() -> None:
+    """No ranking and no mean over classes: they are absent, not made up."""
+    rows = HeldOutRows(task="binary", targets=np.zeros(4), classes=CLASSES[:2])
+
+    found = resampled_metrics(rows, np.full(4, 0.2))(np.ones((3, 4)))
+
+    assert found.keys() == {"accuracy", "brier", "log_loss"}
+
+
+def test_a_resample_without_spread_has_no_r2() -> None:
+    """It is no number there; a constant target has none at all."""
+    rows = HeldOutRows(task="regression", targets=np.array([1e6, 1e6 + 1.0]), classes=())
+    constant = HeldOutRows(task="regression", targets=np.array([3.0, 3.0]), classes=())
+
+    found = resampled_metrics(rows, np.array([1e6, 1e6]))(np.array([[2.0, 0.0], [1.0, 1.0], [0.0, 2.0]]))
+
+    assert np.isnan(found["r2"]).tolist() == [True, False, True]
+    assert found["r2"][1] == pytest.approx(-1.0)
+    assert "r2" not in resampled_metrics(constant, np.zeros(2))(np.ones((1, 2)))
+
+
+def test_all_resamples_are_measured_in_blocks() -> None:
+    """2,000 resamples of 3,000 rows have every metric, and come in blocks, so that memory stays small."""
+    rows, scores = made_up("binary", 3_000, np.random.default_rng(0), 12)
+    prepared = resampled_metrics(rows, scores)
+
+    found = [prepared(counts) for counts in resampling_of(rows, 0).blocks()]
+
+    assert len(found) > 1
+    assert sum(len(values["auroc"]) for values in found) == 2_000

@@ -1,0 +1,83 @@
+"""What a bootstrap of a site's test rows promises."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from site_agent.desk.comparison import resampling
+from site_agent.desk.comparison.evaluation import HeldOutRows
+from site_agent.desk.comparison.resampling import resampling_of
+from tests.for_each import for_each
+
+TWO = ("negative", "positive")
+
+
+def all_counts(rows: HeldOutRows, seed: int = 0, number: int = 50) -> np.ndarray:
+    """Every resample's counts, shape (number, rows)."""
+    return np.concatenate(list(resampling_of(rows, seed, number).blocks()))
+
+
+def test_the_outcome_is_as_frequent_in_a_resample_as_in_another_test() -> None:
+    """The number of events varies as a binomial number does, so that an interval knows that it could differ."""
+    labels = (np.arange(100) < 20).astype(np.int64)
+
+    events = all_counts(HeldOutRows(task="binary", targets=labels, classes=TWO), number=4_000) @ labels
+
+    assert events.mean() == pytest.approx(20, abs=0.3)
+    assert events.std() == pytest.approx(np.sqrt(100 * 0.2 * 0.8), rel=0.05)
+
+
+@for_each("seed", range(20))
+def test_rows_of_one_patient_are_drawn_together(seed: int) -> None:
+    """Equal counts within a patient, whose rows may stand anywhere; as many patients as there are."""
+    generator = np.random.default_rng(seed)
+    patients = generator.integers(0, 12, size=40) * 1_000
+    rows = HeldOutRows(task="binary", targets=generator.integers(0, 2, size=40), classes=TWO, patients=patients)
+
+    counts = all_counts(rows, seed)
+
+    firsts = [int(np.flatnonzero(patients == patient)[0]) for patient in np.unique(patients)]
+    for first in firsts:
+        assert (counts[:, patients == patients[first]] == counts[:, [first]]).all()
+    assert (counts[:, firsts].sum(axis=1) == len(firsts)).all()
+
+
+def test_one_row_per_patient_is_no_patient_column() -> None:
+    """The same draws, so that declaring a column changes no figure."""
+    labels = np.arange(30) % 2
+    names = np.random.default_rng(0).permutation(30)
+
+    plain = all_counts(HeldOutRows(task="binary", targets=labels, classes=TWO))
+    named = all_counts(HeldOutRows(task="binary", targets=labels, classes=TWO, patients=names))
+
+    np.testing.assert_array_equal(plain, named)
+
+
+def test_blocks_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A seed gives the same resamples, however many are made at once; another seed gives others."""
+    rows = HeldOutRows(task="regression", targets=np.arange(9.0), classes=())
+    whole = all_counts(rows)
+    monkeypatch.setattr(resampling, "_BLOCK_NUMBERS", 20)
+
+    parted = list(resampling_of(rows, 0, 50).blocks())
+
+    assert {len(block) for block in parted} == {2}
+    np.testing.assert_array_equal(np.concatenate(parted), whole)
+    assert not np.array_equal(all_counts(rows, seed=1), whole)
+
+
+def test_every_row_is_as_likely_as_any_other() -> None:
+    """Over many resamples each is drawn once on average, and is absent from about 1/e of them."""
+    rows = HeldOutRows(task="regression", targets=np.arange(50.0), classes=())
+
+    counts = all_counts(rows, number=4_000)
+
+    np.testing.assert_allclose(counts.mean(axis=0), 1.0, atol=0.08)
+    assert (counts == 0).mean() == pytest.approx((1 - 1 / 50) ** 50, abs=0.01)
+
+
+def test_patients_for_other_rows_are_a_programmers_mistake() -> None:
+    """One for each row, and at least one row."""
+    with pytest.raises(ValueError, match="patient for each"):
+        HeldOutRows(task="regression", targets=np.zeros(3), classes=(), patients=np.zeros(2, dtype=np.int64))

@@ -1,0 +1,323 @@
+"""Everything that is wrong with a table is found before the first round, and an ordinary table passes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from types import MappingProxyType
+
+import numpy as np
+import pytest
+from sklearn.datasets import load_breast_cancer
+from sklearn.metrics import roc_auc_score
+
+from protos.plan.documents import parse_document
+from site_agent.desk.examination.columns_alone import auroc, auroc_alone
+from site_agent.desk.examination.examination_page import examination_page
+from site_agent.desk.examination.examine import Examination, examine
+from site_agent.hospital import Split
+from site_agent.trainer.data.contract import Contract, NumericFeature, read_contract
+from site_agent.trainer.data.tables import Survey, Table, survey_table
+from tests.for_each import for_each
+
+REPOSITORY = Path(__file__).parents[4]
+HEART = REPOSITORY.parent / "shared" / "data" / "heart"
+needs_heart = pytest.mark.skipif(not HEART.is_dir(), reason="the shared public tables are not here")
+CONTRACT = """
+format: {header: true}
+columns:
+  - {name: patient, role: patient}
+  - {name: age, role: feature, type: numeric, unit: years}
+  - {name: chol, role: feature, type: numeric, missing: median}
+  - {name: sex, role: feature, type: binary, codes: [0, 1], labels: [female, male], same_for_patient: true}
+  - {name: ward, role: group, codes: [a, b]}
+  - {name: ill, role: target, task: binary, positive: [1], negative: [0], positive_name: ill, negative_name: well}
+"""
+ROWS = 240
+
+
+@pytest.fixture
+def table() -> Table:
+    """An ordinary table: three features that say a little, two wards, as many ill as well."""
+    contract = parse_document(CONTRACT.encode(), Contract, source="contract.yaml", consequence="")
+    generator = np.random.default_rng(7)
+    ill = (np.arange(ROWS) % 2).astype(np.float64)
+    features = {
+        "age": np.round(generator.normal(60 + 3 * ill, 10), 1),
+        "chol": np.round(generator.normal(220, 30, size=ROWS)),
+        "sex": generator.integers(0, 2, size=ROWS).astype(np.float64),
+    }
+    return Table(
+        contract=contract,
+        rows=ROWS,
+        features=MappingProxyType(features),
+        target=ill,
+        patients=tuple(f"Zebra{row}" for row in range(ROWS)),
+        group_positions=MappingProxyType({"ward": (np.arange(ROWS) // 2 % 2).astype(np.float64)}),
+    )
+
+
+def _examined(table: Table) -> Examination:
+    return examine(Survey(table=table, mistakes=()), Split(seed=0))
+
+
+def _changed(table: Table, **features: np.ndarray) -> Table:
+    return replace(table, features=MappingProxyType({**table.features, **features}))
+
+
+def _keys(examination: Examination, level: str) -> list[str]:
+    return [finding.key for finding in examination.findings if finding.level == level]
+
+
+def test_an_ordinary_table_passes(table: Table) -> None:
+    """No error and no warning; patients are counted and no part shares one."""
+    examination = _examined(table)
+
+    assert _keys(examination, "error") == []
+    assert _keys(examination, "warning") == []
+    assert examination.patients == ROWS
+    assert examination.parts is not None
+    assert sum(part.rows for part in examination.parts) == ROWS
+
+
+Change = Callable[[Table], Table]
+
+
+def _first(values: np.ndarray, count: int, value: float) -> np.ndarray:
+    changed = values.copy()
+    changed[:count] = value
+    return changed
+
+
+def _marked(table: Table, count: int, value: float) -> Table:
+    return _changed(table, chol=_first(table.features["chol"], count, value))
+
+
+def _twice(table: Table) -> Table:
+    """Rows 0 and 1 of one patient, equal in all that is read."""
+    features = {name: np.concatenate([[values[0]], [values[0]], values[2:]]) for name, values in table.features.items()}
+    assert table.target is not None
+    assert table.patients is not None
+    target = np.concatenate([[table.target[0]], [table.target[0]], table.target[2:]])
+    patients = (table.patients[0], *table.patients[0:1], *table.patients[2:])
+    return replace(table, features=MappingProxyType(features), target=target, patients=patients)
+
+
+def _one_identifier_for_two(table: Table) -> Table:
+    sex = table.features["sex"].copy()
+    sex[:2] = (0, 1)
+    assert table.patients is not None
+    return replace(_changed(table, sex=sex), patients=(table.patients[0], *table.patients[:1], *table.patients[2:]))
+
+
+def _small_ward(table: Table) -> Table:
+    return replace(table, group_positions=MappingProxyType({"ward": (np.arange(ROWS) % 40 == 0).astype(np.float64)}))
+
+
+CHANGES: dict[str, tuple[Change, str, str]] = {
+    "all missing": (lambda t: _changed(t, chol=np.full(ROWS, np.nan)), "error", "empty:chol"),
+    "mostly missing": (
+        lambda t: _changed(t, chol=_first(t.features["chol"], 130, np.nan)),
+        "warning",
+        "mostly-missing:chol",
+    ),
+    "constant": (lambda t: _changed(t, age=np.full(ROWS, 50.5)), "warning", "constant:age"),
+    "zero for not known": (lambda t: _marked(t, 9, 0), "warning", "disguised:chol:0"),
+    "999 for not known": (
+        lambda t: _changed(t, chol=_first(t.features["chol"], 9, 999)),
+        "warning",
+        "disguised:chol:999",
+    ),
+    "a third in another unit": (
+        lambda t: _changed(t, chol=np.where(np.arange(ROWS) % 3 == 0, t.features["chol"] / 38.67, t.features["chol"])),
+        "warning",
+        "mixed-units:chol",
+    ),
+    "a lost decimal point": (lambda t: _marked(t, 2, 2200), "warning", "far:chol"),
+    "the same column twice": (lambda t: _changed(t, chol=t.features["age"] * 2 + 1), "warning", "collinear:age:chol"),
+    "a leak": (lambda t: _changed(t, chol=t.features["chol"] + 60 * t.target), "warning", "predicts-alone:chol"),
+    "a leak by absence": (
+        lambda t: _changed(t, chol=np.where(t.target == 1, np.nan, t.features["chol"])),
+        "warning",
+        "predicts-alone:chol",
+    ),
+    "a leak that turns round": (
+        lambda t: _changed(
+            t, chol=np.where(t.target == 1, 220, t.features["chol"] + 90 * (-1) ** (np.arange(ROWS) // 2))
+        ),
+        "warning",
+        "predicts-alone:chol",
+    ),
+    "a row twice": (_twice, "warning", "duplicates"),
+    "two people": (_one_identifier_for_two, "error", "two-people:sex"),
+    "a small group": (_small_ward, "warning", "small-group:ward"),
+    "few of a class": (
+        lambda t: replace(t, target=(np.arange(ROWS) % 24 == 0).astype(np.float64)),
+        "warning",
+        "few-of-class:ill",
+    ),
+    "one class": (lambda t: replace(t, target=np.zeros(ROWS)), "error", "no-class:ill"),
+}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_what_is_wrong_is_found(table: Table, name: str) -> None:
+    """Each thing that can be wrong with a table has its finding, at the level that its danger asks for."""
+    change, level, key = CHANGES[name]
+
+    examination = _examined(change(table))
+
+    assert key in _keys(examination, level)
+    assert "Zebra" not in repr(examination) + str(examination.findings)
+
+
+def test_equal_rows_in_training_and_test_are_found_where_nobody_says_whose_they_are(table: Table) -> None:
+    """Without a column of patients, copies of a row may test what they trained."""
+    columns = tuple(column for column in table.contract.columns if column.role != "patient")
+    copied = {name: np.tile(values[: ROWS // 4], 4) for name, values in table.features.items()}
+    assert table.target is not None
+    target = np.tile(table.target[: ROWS // 4], 4)
+    anonymous = replace(
+        _changed(table, **copied),
+        contract=table.contract.model_copy(update={"columns": columns}),
+        patients=None,
+        target=target,
+    )
+
+    assert "duplicates-in-two-parts:training:test" in _keys(_examined(anonymous), "warning")
+
+
+@for_each("seed", range(20))
+def test_the_area_is_scikit_learns(seed: int) -> None:
+    """With and without ties; and by missing values alone it is never below one half."""
+    generator = np.random.default_rng(seed)
+    truth = generator.random(200) < 0.3
+    values = np.round(generator.normal(size=200) + truth, seed % 3)
+
+    assert auroc(values, truth) == pytest.approx(roc_auc_score(truth, values))
+    alone = auroc_alone(values, truth, is_code=False)
+    assert alone is not None
+    assert alone >= max(roc_auc_score(truth, values), 1 - roc_auc_score(truth, values)) - 1e-12
+
+
+@for_each("seed", range(10))
+def test_a_column_of_many_codes_does_not_seem_to_predict(seed: int) -> None:
+    """A code for nearly every row says nothing, as its rates come from other rows than those it is judged by."""
+    generator = np.random.default_rng(seed)
+    truth = generator.random(400) < 0.4
+
+    alone = auroc_alone(generator.integers(0, 200, size=400).astype(float), truth, is_code=True)
+
+    assert alone is not None
+    assert alone < 0.65
+
+
+def test_the_test_rows_do_not_tell_how_well_a_column_predicts(table: Table) -> None:
+    """What the test rows hold changes nothing about the search for leaks."""
+    examination = _examined(table)
+    assert examination.split_rows is not None
+    changed = table.features["chol"].copy()
+    changed[examination.split_rows.test] = 1e5
+
+    assert _examined(_changed(table, chol=changed)).alone == examination.alone
+
+
+@pytest.mark.parametrize("part", ["cell", "order", "contract", "split"])
+def test_whatever_changes_changes_the_digest(table: Table, part: str) -> None:
+    """One cell, the order of rows, a note in the contract, or another seed: a person has to look again."""
+    before = _examined(table).digest
+    match part:
+        case "cell":
+            after = _examined(_changed(table, age=_first(table.features["age"], 1, 61.25)))
+        case "order":
+            after = _examined(_changed(table, age=table.features["age"][::-1]))
+        case "contract":
+            columns = [
+                column.model_copy(update={"note": "new"}) if isinstance(column, NumericFeature) else column
+                for column in table.contract.columns
+            ]
+            after = _examined(replace(table, contract=table.contract.model_copy(update={"columns": tuple(columns)})))
+        case _:
+            after = examine(Survey(table=table, mistakes=()), Split(seed=1))
+
+    assert after.digest != before
+    assert _examined(table).digest == before
+
+
+def test_table_1_is_counted_by_outcome(table: Table) -> None:
+    """By hand: rows, mean and deviation, and shares of a code in each class."""
+    lines = {line[0]: line[1:] for line in _examined(table).table_one}
+    ill, age, sex = table.target == 1, table.features["age"], table.features["sex"]
+
+    assert lines["rows"] == ("240", "120", "120")
+    assert lines["age, years: mean (SD)"][2] == f"{age[ill].mean():.4g} ({age[ill].std(ddof=1):.3g})"
+    assert lines["sex: male"][1] == f"{int(sex[~ill].sum())} ({sex[~ill].mean():.1%})"
+
+
+def test_the_page_needs_nothing_but_itself(table: Table) -> None:
+    """No request to anywhere, no identifier of a patient, and a name that is markup is shown as text."""
+    columns = [
+        column.model_copy(update={"note": "<script>alert(1)</script>"}) if column.name == "age" else column
+        for column in table.contract.columns
+    ]
+    contract = table.contract.model_copy(update={"columns": tuple(columns)})
+    page = examination_page(
+        _examined(replace(table, contract=contract)), site="a<b", accepted_by=None, warnings_stop=True
+    )
+
+    assert "<script" not in page
+    assert "&lt;script&gt;" in page
+    assert "http://" not in page
+    assert "https://" not in page
+    assert "Zebra" not in page
+    assert "Table 1" in page
+
+
+@needs_heart
+@for_each("seed", range(5))
+def test_the_leak_of_faisalabad_is_found(seed: int) -> None:
+    """Follow-up ends with death; it is pointed out whichever rows test, and no other column is."""
+    contract = read_contract(REPOSITORY / "deploy" / "data" / "faisalabad.yaml")
+
+    examination = examine(survey_table(HEART / "faisalabad.csv", contract), Split(seed=seed))
+
+    assert _keys(examination, "warning") == ["predicts-alone:time"]
+
+
+@needs_heart
+@pytest.mark.parametrize(("name", "file"), [("cleveland", "cleveland.data"), ("south-africa", "sa.data")])
+def test_two_heart_studies_pass_as_they_are(name: str, file: str) -> None:
+    """Nothing is pointed out where nothing is wrong, 63.0 and all."""
+    contract = read_contract(REPOSITORY / "deploy" / "data" / f"{name}.yaml")
+
+    assert examine(survey_table(HEART / file, contract), Split(seed=0)).findings == ()
+
+
+@needs_heart
+@pytest.mark.parametrize("name", ["va", "switzerland"])
+def test_the_edited_contracts_of_the_other_hospitals_have_no_errors(name: str) -> None:
+    """What describe pointed out and a person corrected passes, with warnings about what little there is."""
+    contract = read_contract(REPOSITORY / "deploy" / "data" / f"{name}.yaml")
+
+    examination = examine(survey_table(HEART / f"{name}.data", contract), Split(seed=0))
+
+    assert _keys(examination, "error") == []
+    assert "small-group:sex" in _keys(examination, "warning")
+
+
+def test_the_breast_cancer_data_is_found_to_be_easy(tmp_path: Path) -> None:
+    """Columns that say the same, and some that alone nearly tell the outcome: true, and worth a person's look."""
+    data = load_breast_cancer()
+    names = [str(name) for name in data.feature_names]
+    features = "\n".join(f"  - {{name: {name}, role: feature, type: numeric}}" for name in names)
+    text = f"format: {{header: true}}\ncolumns:\n{features}\n  - {{name: y, role: target, task: binary, positive: [0]}}"
+    contract = parse_document(text.encode(), Contract, source="contract.yaml", consequence="")
+    path = tmp_path / "table.csv"
+    rows = [",".join(map(str, [*row, label])) for row, label in zip(data.data, data.target, strict=True)]
+    path.write_text("\n".join([",".join([*names, "y"]), *rows]))
+
+    examination = examine(survey_table(path, contract), Split(seed=0))
+
+    assert "predicts-alone:worst perimeter" in _keys(examination, "warning")
+    assert "collinear:mean radius:mean perimeter" in _keys(examination, "note")

@@ -1,0 +1,102 @@
+"""Values of another unit are found where the spread lets them be seen, and ordinary columns are left alone."""
+
+from __future__ import annotations
+
+import csv
+import math
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from sklearn import datasets
+
+from site_agent.desk.examination.mixed_units import CONVERSIONS, Conversion, far_values, mixed_units
+from tests.for_each import for_each
+
+SHARED = Path(__file__).parents[5] / "shared" / "data"
+Columns = npt.NDArray[np.float64]
+MOST_FALSE_ALARMS = 0.01
+
+
+def public_tables() -> Iterator[tuple[str, Columns]]:
+    """Tables that anybody may look at, the outcome last, without the rows that are no numbers."""
+    for name in ("breast_cancer", "wine", "diabetes", "iris", "digits", "linnerud"):
+        found = getattr(datasets, f"load_{name}")(**({"scaled": False} if name == "diabetes" else {}))
+        yield name, np.column_stack([found.data, np.reshape(found.target, (len(found.data), -1))]).astype(np.float64)
+    for path in sorted((SHARED / "heart").glob("*.data")) + sorted((SHARED / "covertype").glob("*_train.csv")):
+        with path.open(newline="") as file:
+            rows = [[_number(cell) for cell in row] for row in csv.reader(file)]
+        wide = np.array([row for row in rows if len(row) == len(rows[-1])])
+        yield path.name, wide[:, ~np.isnan(wide).all(axis=0)]
+
+
+def _number(cell: str) -> float:
+    try:
+        return float(cell)
+    except ValueError:
+        return math.nan
+
+
+def test_ordinary_columns_raise_no_alarm(capsys: pytest.CaptureFixture[str]) -> None:
+    """Of all columns of the public tables, whole and in ten draws of their rows, at most 1% are pointed out."""
+    columns = alarms = without = far = 0
+    for _, table in public_tables():
+        for seed in range(11):
+            generator = np.random.default_rng(seed)
+            size = len(table) if not seed else min(int(0.7 * len(table)), 2000)
+            rows = table[generator.permutation(len(table))[:size]]
+            for place in range(rows.shape[1] - 1):
+                others = [rows[:, other] for other in range(rows.shape[1]) if other != place]
+                columns += 1
+                alarms += mixed_units(rows[:, place], others) is not None
+                without += mixed_units(rows[:, place]) is not None
+                far += bool(far_values(rows[:, place]).any())
+
+    with capsys.disabled():
+        print(f"\n{columns} columns: {alarms} false alarms of two units ({without} without other columns), {far} far")
+    assert columns > 1500
+    assert max(alarms, without, far) <= MOST_FALSE_ALARMS * columns
+
+
+@pytest.mark.parametrize("conversion", CONVERSIONS, ids=lambda one: f"{one.second} {one.factor:g}")
+@for_each("seed", range(20))
+def test_a_third_in_another_unit_is_found(conversion: Conversion, seed: int) -> None:
+    """Of every known pair of units, where the factor is at least five deviations of the logarithms: which rows, too."""
+    generator = np.random.default_rng(seed)
+    deviation = min(0.35, math.log(conversion.factor) / 5) * float(generator.uniform(0.3, 1.0))
+    typical = 37.0 if conversion.offset > 0 else 7.0 if conversion.offset else float(generator.uniform(1, 200))
+    deviation = deviation if not conversion.offset else 0.03
+    own = typical * np.exp(generator.normal(0, deviation, 300))
+    is_absent = generator.random(300) < 0.1
+    is_other = generator.random(300) < float(generator.uniform(0.2, 0.45))
+    values = np.where(is_other, conversion.factor * own + conversion.offset, own)
+
+    found = mixed_units(np.where(is_absent, np.nan, values), [generator.normal(size=300)])
+
+    assert found is not None
+    assert (found.is_minority == (is_other & ~is_absent)).mean() >= 0.97
+    assert found.conversion is not None
+    assert found.minority_is_larger
+
+
+def test_two_kinds_of_patients_are_not_two_units() -> None:
+    """Where another column, such as the outcome, tells the two scales apart, nobody is asked for a unit."""
+    generator = np.random.default_rng(1)
+    is_child = generator.random(300) < 0.4
+    weight = np.where(is_child, 20, 80) * np.exp(generator.normal(0, 0.1, 300))
+    height = np.where(is_child, 110, 170) + generator.normal(0, 8, 300)
+
+    assert mixed_units(weight) is not None
+    assert mixed_units(weight, [height]) is None
+
+
+@for_each("seed", range(20))
+def test_a_lost_decimal_point_is_found(seed: int) -> None:
+    """One potassium of 41 among 300 around 4.1, and one of 0.04; the others are left alone."""
+    generator = np.random.default_rng(seed)
+    values = np.round(generator.normal(4.1, 0.4, 300), 1)
+    values[[7, 9]] = (41.0, 0.04)
+
+    assert np.flatnonzero(far_values(values)).tolist() == [7, 9]

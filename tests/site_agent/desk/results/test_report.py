@@ -1,0 +1,215 @@
+"""What a site keeps of a study: a model, a report, and nothing half done."""
+
+from __future__ import annotations
+
+import json
+import stat
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import numpy as np
+import pytest
+from structlog.testing import capture_logs
+
+from protos.errors import ConfigurationError, OperatorError, UsageError
+from protos.plan.gain_sums import gain_sums
+from site_agent.desk.comparison.evaluation import held_out_rows, scores_of
+from site_agent.desk.results import run_report, saved_model, simple_models
+from site_agent.desk.results.run_report import Report, make_report
+from site_agent.desk.results.saved_model import latest_run, load_model
+from site_agent.hospital import Hospital
+from site_agent.state_folders import is_run_name
+from site_agent.trainer.data.preprocessing import Preprocessing
+from site_agent.trainer.study import Study
+from tests.site_agent.trainer.sites import Table, at_the_end, make_plan, make_site, prepare, run_rounds
+
+
+def trained(folder: Path, **site: object) -> tuple[Hospital, Study, Preprocessing]:
+    """A site at the end of a federation with itself alone."""
+    plan = make_plan()
+    hospital, study, preprocessing = prepare(make_site(folder, **site), plan)  # type: ignore[arg-type]
+    study.close(at_the_end(plan), run_rounds(plan, [study]))
+    return hospital, study, preprocessing
+
+
+def report_of(folder: Path, **site: object) -> Report:
+    """The report of such a site."""
+    hospital, study, preprocessing = trained(folder, **site)
+    return make_report(hospital, study, preprocessing, "law-1")
+
+
+def test_report_and_model_hold_what_was_reached(tmp_path: Path) -> None:
+    """The file says what was returned; the model is the chosen one, with plan and preprocessing."""
+    hospital, study, preprocessing = trained(tmp_path)
+
+    made = make_report(hospital, study, preprocessing, "law-1")
+
+    model = load_model(hospital.state_path, "law-1")
+    written = json.loads((hospital.state_path / "reports" / "law-1.json").read_text())
+    assert abs(datetime.now(UTC) - datetime.fromisoformat(written.pop("date"))) < timedelta(hours=1)
+    assert written == made.facts
+    assert made.facts.keys() >= {"federated", "siloed", "rows", "columns", "plan_digest", "task", "gain", "differences"}
+    assert model.plan == study.plan
+    assert model.preprocessing == preprocessing
+    assert model.columns == study.own.columns
+    assert model.values.keys() == study.conclude().values.keys()
+
+
+def test_every_network_has_metrics_intervals_calibration_and_the_evidence_of_its_choice(tmp_path: Path) -> None:
+    """The metrics are those of its scores on the test rows, and lie in their intervals."""
+    hospital, study, preprocessing = trained(tmp_path)
+
+    facts = make_report(hospital, study, preprocessing, "law-1").facts
+
+    federated, siloed, differences = facts["federated"], facts["siloed"], facts["differences"]
+    assert isinstance(federated, dict)
+    assert isinstance(siloed, dict)
+    assert isinstance(differences, dict)
+    outcome = study.conclude()
+    rows = held_out_rows(study.own, preprocessing)
+    assert federated["metrics"] == rows.evaluate(scores_of(preprocessing, outcome.test_outputs)).metrics
+    assert federated["checkpoint"] == outcome.choice
+    for one in (federated, siloed):
+        assert one.keys() == {"metrics", "intervals", "calibration", "checkpoint"}
+        assert one["intervals"]["brier"][0] <= one["metrics"]["brier"] <= one["intervals"]["brier"][1]
+        assert one["calibration"].keys() == {"positive"}
+    assert differences.keys() == {"siloed"}
+    for metric, difference in differences["siloed"].items():
+        assert difference["difference"] == federated["metrics"][metric] - siloed["metrics"][metric]
+
+
+@pytest.mark.parametrize(("table", "first"), [("wine", "logistic_regression"), ("diabetes", "ridge_regression")])
+def test_simple_models_stand_beside_the_network(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, table: Table, first: str
+) -> None:
+    """With metrics, intervals and calibration of their own, and the federated model's difference to each."""
+    monkeypatch.setattr(simple_models, "_TREES", 5)
+
+    facts = report_of(tmp_path, table=table, simple_models=True).facts
+
+    simple, differences = facts["simple_models"], facts["differences"]
+    assert isinstance(simple, dict)
+    assert isinstance(differences, dict)
+    assert len(simple) == 4
+    assert next(iter(simple)) == first
+    assert all(one.keys() == {"metrics", "intervals", "calibration"} for one in simple.values())
+    assert differences.keys() == {"siloed", *simple}
+
+
+def test_a_report_can_be_repeated(tmp_path: Path) -> None:
+    """Draws follow from the plan's seed and the site's name: equal studies, equal reports to the bit."""
+    reports = [report_of(tmp_path / name, simple_models=False).facts for name in ("one", "again")]
+
+    assert reports[0] == reports[1]
+
+
+def test_the_gain_leaves_as_sums_only(tmp_path: Path) -> None:
+    """A site with a metric counts once, and its metric stands for what the report says, to 32 bits."""
+    made = report_of(tmp_path)
+
+    gain = made.facts["gain"]
+    assert isinstance(gain, dict)
+    assert made.gain.measured == 1
+    assert made.gain.metric == round(gain["federated"] * 2**32)
+    assert made.gain.gained == int(gain["federated"] > gain["siloed"])
+
+
+def test_a_regression_has_nothing_to_sum(tmp_path: Path) -> None:
+    """An error in a unit of its own is no share."""
+    assert report_of(tmp_path, table="diabetes").gain == gain_sums(None, ())
+
+
+def test_the_log_has_the_headline_and_the_verdict(tmp_path: Path) -> None:
+    """And nothing else of the report."""
+    with capture_logs() as entries:
+        made = report_of(tmp_path)
+
+    (entry,) = [entry for entry in entries if entry["event"] == "study_reported"]
+    gain = made.facts["gain"]
+    assert isinstance(gain, dict)
+    assert entry == {
+        "event": "study_reported",
+        "log_level": "info",
+        "run": "law-1",
+        "federated_auroc": round(gain["federated"], 4),
+        "siloed_auroc": round(gain["siloed"], 4),
+        "best_local_auroc": round(gain["best_local_value"], 4),
+        "verdict": gain["verdict"],
+    }
+
+
+def test_only_the_owner_reads_them(tmp_path: Path) -> None:
+    """Mode 0600, in folders of mode 0700."""
+    hospital, study, preprocessing = trained(tmp_path, siloed_baseline=False)
+
+    make_report(hospital, study, preprocessing, "law-1")
+
+    for path in (
+        hospital.state_path / "reports" / "law-1.json",
+        hospital.state_path / "models/law-1/model.safetensors",
+    ):
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600
+        assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
+
+
+def test_the_baseline_can_be_switched_off(tmp_path: Path) -> None:
+    """Then nothing is trained alone, the report has no such part, and says that there is no comparison."""
+    made = report_of(tmp_path, siloed_baseline=False)
+
+    gain = made.facts["gain"]
+    assert isinstance(gain, dict)
+    assert "siloed" not in made.facts
+    assert gain["sentence"] == "No comparison: this site did not train alone."
+    assert made.gain.gained == 0
+
+
+def test_a_baseline_that_diverges_is_null(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The metrics keep their names, so that tables keep their columns."""
+    monkeypatch.setattr(run_report, "train_alone", lambda study: None)
+
+    facts = report_of(tmp_path).facts
+
+    federated, gain = facts["federated"], facts["gain"]
+    assert isinstance(federated, dict)
+    assert isinstance(gain, dict)
+    assert facts["siloed"] == {"metrics": dict.fromkeys(federated["metrics"])}
+    assert gain["sentence"] == "No comparison: the network trained alone diverged."
+
+
+def test_an_interrupted_comparison_loses_no_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The chosen model is on disk before the site trains alone."""
+    hospital, study, preprocessing = trained(tmp_path)
+
+    def interrupted(study: Study) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(run_report, "train_alone", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        make_report(hospital, study, preprocessing, "law-1")
+
+    assert latest_run(hospital.state_path) == "law-1"
+    assert all(np.isfinite(array).all() for array in load_model(hospital.state_path, "law-1").values.values())
+
+
+def test_without_a_model_the_operator_is_told(tmp_path: Path) -> None:
+    """What to do first, or which name to give."""
+    with pytest.raises(OperatorError, match="no trained model yet"):
+        latest_run(tmp_path)
+    with pytest.raises(ConfigurationError, match="No such file"):
+        load_model(tmp_path, "law-1")
+
+
+@pytest.mark.parametrize("name", ["..", ".", "", "a/b", "../a", "a\nb", "-a", "a" * 201])
+def test_a_runs_name_is_never_a_path(tmp_path: Path, name: str) -> None:
+    """It comes from the coordinator, or from a command line."""
+    assert not is_run_name(name)
+    with pytest.raises(UsageError):
+        load_model(tmp_path, name)
+
+
+def test_a_model_without_its_plan_is_of_another_version(tmp_path: Path) -> None:
+    """A checkpoint that is whole and still not what this program saves."""
+    saved_model.save(tmp_path / "models" / "law-1", "model", {}, {"plan": "{}"})
+
+    with pytest.raises(ConfigurationError, match="another version"):
+        load_model(tmp_path, "law-1")

@@ -1,0 +1,263 @@
+"""What a statistician would use anyway is scikit-learn's, on the site's own training rows and on no other."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from sklearn.ensemble import GradientBoostingClassifier, HistGradientBoostingClassifier, RandomForestClassifier
+from sklearn.linear_model import LogisticRegression
+
+from protos.plan.networks.convolutional_networks import ImageSize
+from site_agent.desk.comparison.evaluation import Scores, measure, targets_of
+from site_agent.desk.results import simple_models
+from site_agent.desk.results.own_models import OwnModel, arrays_of, own_model_of, own_scores
+from site_agent.desk.results.simple_models import TITLES, best_simple_model, fit_simple_models, reads_simply
+from site_agent.hospital import read_hospital
+from site_agent.trainer.data.contract import Task, read_contract
+from site_agent.trainer.data.dataset import Dataset, Examples, prepare
+from site_agent.trainer.data.preprocessing import Preprocessing, Scale
+from tests.site_agent.trainer.sites import Table, make_site
+
+
+@pytest.fixture(autouse=True)
+def _few_trees(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The laws hold for any number of trees, and 500 take a second."""
+    monkeypatch.setattr(simple_models, "_TREES", 10)
+
+
+def site(folder: Path, table: Table) -> tuple[Dataset, Preprocessing]:
+    """A hospital's rows, split and encoded."""
+    hospital = read_hospital(make_site(folder, table=table, columns=slice(0, 10)))
+    return prepare(Path(hospital.data.table), read_contract(Path(hospital.data.contract)), hospital.data.split)
+
+
+def simple_scores(dataset: Dataset, preprocessing: Preprocessing, seed: int) -> dict[str, Scores]:
+    """What every simple model says of the test rows."""
+    return {name: fit.test for name, fit in fit_simple_models(dataset, preprocessing, seed)}
+
+
+def test_two_classes_are_scikit_learns_models(tmp_path: Path) -> None:
+    """The recipes that the pages name, to the bit; the guess is the share of the positive class in training."""
+    dataset, preprocessing = site(tmp_path, "breast-cancer")
+    features, labels = dataset.training.features.astype(np.float64), dataset.training.targets.astype(np.int64)
+    recipes = {
+        "logistic_regression": LogisticRegression(C=0.1, max_iter=1_000),
+        "random_forest": RandomForestClassifier(10, min_samples_leaf=3, random_state=5),
+        "gradient_boosting": GradientBoostingClassifier(random_state=5),
+    }
+
+    found = simple_scores(dataset, preprocessing, seed=5)
+
+    assert list(found) == [*recipes, "majority_guess"]
+    for name, recipe in recipes.items():
+        expected = recipe.fit(features, labels).predict_proba(dataset.test.features.astype(np.float64))[:, 1]
+        np.testing.assert_array_equal(found[name], expected)
+    np.testing.assert_allclose(found["majority_guess"], labels.mean())
+
+
+@pytest.mark.parametrize("table", ["breast-cancer", "wine", "diabetes"])
+def test_every_task_is_predicted_better_than_by_guessing(tmp_path: Path, table: Table) -> None:
+    """Scores fit `measure`, in the target's own unit where it is a number."""
+    dataset, preprocessing = site(tmp_path, table)
+    targets = targets_of(preprocessing, dataset.test.targets)
+
+    found = simple_scores(dataset, preprocessing, seed=0)
+
+    loss = "rmse" if dataset.task == "regression" else "brier"
+    reached = {name: measure(dataset.task, targets, scores, dataset.classes)[loss] for name, scores in found.items()}
+    *models, guess = reached.values()
+    assert guess is not None
+    assert len(models) == 3
+    assert all(value is not None and value < guess for value in models)
+
+
+@pytest.mark.parametrize("table", ["breast-cancer", "diabetes"])
+def test_a_seed_repeats_them(tmp_path: Path, table: Table) -> None:
+    """Equal bits, for seeds of any size; another seed grows another forest."""
+    dataset, preprocessing = site(tmp_path, table)
+
+    one, again, other = (simple_scores(dataset, preprocessing, seed=seed) for seed in (1 << 55, 1 << 55, 2))
+
+    for name in one:
+        np.testing.assert_array_equal(one[name], again[name])
+    assert not np.array_equal(one["random_forest"], other["random_forest"])
+
+
+def test_neither_validation_nor_test_rows_teach_them(tmp_path: Path) -> None:
+    """Other outcomes there change no score."""
+    dataset, preprocessing = site(tmp_path, "breast-cancer")
+
+    def turned(part: Examples) -> Examples:
+        return replace(part, targets=1 - part.targets)
+
+    changed = replace(dataset, validation=turned(dataset.validation), test=turned(dataset.test))
+
+    straight, with_others = (simple_scores(rows, preprocessing, seed=0) for rows in (dataset, changed))
+
+    for name, scores in straight.items():
+        np.testing.assert_array_equal(scores, with_others[name])
+
+
+def test_a_class_that_training_lacks_has_no_probability(tmp_path: Path) -> None:
+    """It keeps its place among the classes."""
+    dataset, preprocessing = site(tmp_path, "wine")
+    is_kept = dataset.training.targets != 1
+    training = Examples(features=dataset.training.features[is_kept], targets=dataset.training.targets[is_kept])
+
+    found = simple_scores(replace(dataset, training=training), preprocessing, seed=0)
+
+    for scores in found.values():
+        assert scores.shape == (len(dataset.test), 3)
+        assert (scores[:, 1] == 0.0).all()
+        np.testing.assert_allclose(scores.sum(axis=1), 1.0)
+
+
+@pytest.mark.parametrize("most_rows", [10_000, 50])
+@pytest.mark.parametrize("lacking", [None, 0, 1, 2])
+@pytest.mark.parametrize("table", ["breast-cancer", "wine", "diabetes"])
+def test_what_is_kept_answers_as_scikit_learn_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, table: Table, lacking: int | None, most_rows: int
+) -> None:
+    """The arrays of every simple model give the tested scores to 1e-9: with a class absent, and with the recipes
+    of many rows, where boosting counts values in bins."""
+    monkeypatch.setattr(simple_models, "MOST_ROWS", most_rows)
+    dataset, preprocessing = site(tmp_path, table)
+    if lacking is not None:
+        if table != "wine":
+            pytest.skip("of two classes both are needed")
+        is_kept = dataset.training.targets != lacking
+        part = Examples(features=dataset.training.features[is_kept], targets=dataset.training.targets[is_kept])
+        dataset = replace(dataset, training=part)
+
+    fits = {name: fit for name, fit in fit_simple_models(dataset, preprocessing, seed=3) if name in TITLES}
+
+    assert len(fits) == 3
+    for name, fit in fits.items():
+        assert fit.kept is not None
+        for part, expected in ((dataset.test, fit.test), (dataset.validation, fit.validation)):
+            found = own_scores(own_model_of(arrays_of(fit.kept)), dataset.task, part.features)
+            found = preprocessing.in_target_units(found) if table == "diabetes" else found
+            np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-9, err_msg=name)
+
+
+def test_arrays_of_something_else_are_no_model(tmp_path: Path) -> None:
+    """A file that lacks an array, or has one too many, is refused."""
+    dataset, preprocessing = site(tmp_path, "breast-cancer")
+    models: list[OwnModel] = [fit.kept for _, fit in fit_simple_models(dataset, preprocessing, 0) if fit.kept]
+
+    assert len(models) == 3
+    for model in models:
+        arrays = arrays_of(model)
+        for changed in ({**arrays, "other": np.zeros(1)}, {k: v for k, v in arrays.items() if k != next(iter(arrays))}):
+            with pytest.raises(ValueError, match="other arrays"):
+                own_model_of(changed)
+
+
+def test_many_rows_change_the_recipes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Boosting counts in bins, and trees draw only so many rows; the linear model is the same."""
+    dataset, preprocessing = site(tmp_path, "breast-cancer")
+    features, labels = dataset.training.features.astype(np.float64), dataset.training.targets.astype(np.int64)
+    before = simple_scores(dataset, preprocessing, seed=0)
+    monkeypatch.setattr(simple_models, "MOST_ROWS", 50)
+
+    found = simple_scores(dataset, preprocessing, seed=0)
+
+    binned = HistGradientBoostingClassifier(early_stopping=False, random_state=0).fit(features, labels)
+    forest = RandomForestClassifier(10, min_samples_leaf=3, max_samples=50, random_state=0).fit(features, labels)
+    tested = dataset.test.features.astype(np.float64)
+    np.testing.assert_array_equal(found["gradient_boosting"], binned.predict_proba(tested)[:, 1])
+    np.testing.assert_array_equal(found["random_forest"], forest.predict_proba(tested)[:, 1])
+    np.testing.assert_array_equal(found["logistic_regression"], before["logistic_regression"])
+
+
+def test_many_rows_of_numbers_change_the_recipes_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The ridge regression is the same, forest and boosting are not."""
+    dataset, preprocessing = site(tmp_path, "diabetes")
+    before = simple_scores(dataset, preprocessing, seed=0)
+    monkeypatch.setattr(simple_models, "MOST_ROWS", 50)
+
+    found = simple_scores(dataset, preprocessing, seed=0)
+
+    is_equal = {name: np.array_equal(scores, found[name]) for name, scores in before.items()}
+    assert is_equal == {
+        "ridge_regression": True,
+        "random_forest": False,
+        "gradient_boosting": False,
+        "mean_guess": True,
+    }
+
+
+@pytest.mark.parametrize("table", ["breast-cancer", "wine", "diabetes"])
+def test_the_best_simple_model_is_chosen_without_a_test_row(tmp_path: Path, table: Table) -> None:
+    """Other test rows leave the choice as it is, and equal rows and seeds give an equal choice."""
+    dataset, _ = site(tmp_path, table)
+    other = replace(dataset, test=Examples(features=-dataset.test.features, targets=dataset.test.targets[::-1].copy()))
+
+    for seed in range(3):
+        chosen = best_simple_model(dataset, seed)
+        assert chosen in TITLES
+        assert best_simple_model(other, seed) == chosen
+
+
+def test_a_line_that_is_one_is_best_told_by_the_linear_model(tmp_path: Path) -> None:
+    """Where the outcome is a sum of columns with noise, no forest is chosen; where it is their product, no line is."""
+    dataset, _ = site(tmp_path, "breast-cancer")
+    for seed in range(5):
+        generator = np.random.default_rng(seed)
+        features = generator.normal(size=(400, 4)).astype(np.float32)
+        noise = generator.logistic(size=400)
+        sums = (features.sum(axis=1) + noise > 0).astype(dataset.training.targets.dtype)
+        products = (6 * features[:, 0] * features[:, 1] + noise > 0).astype(dataset.training.targets.dtype)
+
+        chosen = [
+            best_simple_model(
+                replace(dataset, training=Examples(features=features, targets=targets), training_patients=None), seed
+            )
+            for targets in (sums, products)
+        ]
+
+        assert chosen[0] == "logistic_regression", f"seed {seed}"
+        assert chosen[1] != "logistic_regression", f"seed {seed}"
+
+
+@pytest.mark.parametrize("image", [ImageSize(height=64, width=64), None], ids=["image", "columns"])
+@pytest.mark.parametrize(
+    ("task", "fitted"),
+    [
+        ("multi-class", ["logistic_regression", "random_forest", "majority_guess"]),
+        ("regression", ["ridge_regression", "mean_guess"]),
+    ],
+)
+def test_large_images_and_many_columns_get_the_models_that_end_in_time(
+    task: Task, fitted: list[str], image: ImageSize | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Trees that would look at each column are left out. Above a number of pixels no simple model is fitted."""
+    columns = tuple(f"column {number}" for number in range(64 * 64))
+    generator = np.random.default_rng(0)
+
+    def examples(rows: int) -> Examples:
+        targets = np.arange(rows) % 3
+        features = generator.normal(size=(rows, len(columns))).astype(np.float32)
+        return Examples(features=features, targets=targets.astype(np.float64 if task == "regression" else np.int64))
+
+    dataset = Dataset(
+        training=examples(30),
+        validation=examples(6),
+        test=examples(6),
+        columns=columns,
+        task=task,
+        classes=() if task == "regression" else ("a", "b", "c"),
+        image=image,
+    )
+    scale = Scale(mean=0.0, deviation=1.0) if task == "regression" else None
+    preprocessing = Preprocessing.model_construct(target_scale=scale)
+
+    assert [name for name, _ in fit_simple_models(dataset, preprocessing, 0)] == fitted
+    assert best_simple_model(dataset, 0) in fitted
+    monkeypatch.setattr(simple_models, "MOST_NUMBERS", 30 * 64 * 64)
+    assert reads_simply(dataset)
+    monkeypatch.setattr(simple_models, "MOST_NUMBERS", 30 * 64 * 64 - 1)
+    assert reads_simply(dataset) is (image is None)
