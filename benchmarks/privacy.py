@@ -7,7 +7,8 @@ own training rows. The clip is half the root of the regression's unknowns, ridge
 The audit puts a patient with 1,000 extreme rows into one clinic's table or not, and draws the noise of the honest sites
 many times. It tests for the patient by the best test there is, at a threshold from other draws. Clopper-Pearson bounds
 of the error rates give a lower bound of epsilon that assumes nothing about the noise (95%). With half the noise the
-bound has to exceed the claim. private_audit.py audits a whole training in one run.
+bound has to exceed the claim. A patient's term is the gradient and the Hessian, so the sums of the prior's Newton step
+are audited together. private_audit.py audits a whole training in one run, and local noise.
 
 Networks are in private_networks.py, and those on two larger clinical tables in private_tables.py.
 `network_step_ratio` is the processor seconds of a private round of all clinics over those of a plain full-batch round,
@@ -27,25 +28,36 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib.util import find_spec
-from math import log, sqrt
+from math import sqrt
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
-from scipy.stats import beta
 from sklearn.metrics import roc_auc_score
 
-from benchmarks.prior.prior_gain import CONCEPTS, plan_of_tables, split_of, uci_tables
-from benchmarks.private_audit import CANARIES, audited_training, canary_plan
+from benchmarks.experiments.statistics import corrected_error
+from benchmarks.prior.prior_gain import CONCEPTS, of_one_run, plan_of_tables, split_of, uci_tables
+from benchmarks.private_audit import (
+    CANARIES,
+    audited_local_steps,
+    audited_training,
+    bound_of_test,
+    canary_plan,
+    local_training,
+    with_half_the_noise,
+)
 from benchmarks.private_networks import (
     declared,
     network_plan_of,
     network_step_ratio,
     print_networks,
+    print_private_layers,
     trainer_step_ratio,
 )
 from benchmarks.private_tables import print_clinical
 from global_layers.one_process import Collection, Part
+from protos.plan.exchange import Exchanges
+from protos.plan.manifest import manifest_of
 from protos.plan.plan import Plan
 from protos.plan.prior_method import FederatedPrior
 from protos.plan.private_prior import PrivateSums
@@ -67,8 +79,6 @@ EPSILONS: Final = (0.5, 1.0, 2.0, 4.0, 8.0)
 CLAIM: Final = 1.0
 DELTA: Final = 1e-5
 RIDGE: Final = 2.0
-_ALPHA: Final = 0.01  # how often the audit's test should name a patient who is not there
-_CONFIDENCE: Final = 0.95
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -189,13 +199,7 @@ def audited(plan: Plan, trials: int, noise: Callable[[Plan, list[int]], list[int
         drawn = np.array(noise(plan, [0] * (size * honest * trials)), np.float64).reshape(trials, honest, size).sum(1)
         return np.asarray((drawn + patient * is_there) @ patient)
 
-    threshold = float(np.quantile(scores(is_there=False), 1 - _ALPHA))
-    named = [int((scores(is_there=is_there) > threshold).sum()) for is_there in (False, True)]
-    level = (1 - _CONFIDENCE) / 2  # of each of two bounds
-    false, true = named
-    most = float(beta.ppf(1 - level, false + 1, trials - false))
-    least = float(beta.ppf(level, true, trials - true + 1)) if true else 0.0
-    return log((least - DELTA) / most) if least - DELTA > most else 0.0
+    return bound_of_test(scores(is_there=False), scores(is_there=False), scores(is_there=True), DELTA)
 
 
 def half_noise(plan: Plan, numbers: list[int]) -> list[int]:
@@ -264,6 +268,32 @@ def print_large_round(plan: Plan, columns: int = 312, rows: int = 300) -> None:
     print(f"{len(terms)} numbers, {rows} rows at a site: {sums:.3f} s for the sums, {noise:.3f} s for the noise")
 
 
+def print_others_part(tables: Mapping[str, Table], splits: int, site: str = "va") -> None:
+    """Print by how much the others' score raises AUROC at a small site, without noise and by epsilon."""
+    plans = {"none": plan_of_tables(tables, 3)} | {
+        f"{epsilon:g}": private_plan(tables, epsilon) for epsilon in EPSILONS
+    }
+    print(f"others' part at {site}, AUROC points, mean of {splits} splits (standard error)")
+    for name, plan in plans.items():
+        found = [of_one_run(tables, plan, dict.fromkeys(tables, 0), seed, (site,))[site] for seed in range(splits)]
+        value, error = corrected_error([one["joined"] - one["alone"] for one in found], 1 / 3)
+        print(f"{name:>7}  {100 * value:+.1f} ({100 * error:.1f})", flush=True)
+
+
+def bytes_of_a_round(plan: Plan) -> int:
+    """What one site sends in a training round of a network, before TLS."""
+    return Exchanges(plan, manifest_of(plan)).of(0, Stage.TRAINING, b"").layout.total_bytes
+
+
+def print_bytes(tables: Mapping[str, Table]) -> None:
+    """Print the bytes of a private round beside those of a plain round of the same network."""
+    for hidden in ((), (8,)):
+        private = network_plan_of(tables, CLAIM, hidden=hidden)
+        plain = Plan.model_validate_json(json.dumps(json.loads(private.canonical) | {"privacy": None}))
+        sent, usual = bytes_of_a_round(private), bytes_of_a_round(plain)
+        print(f"bytes of a site in one round, hidden {list(hidden)}: {sent} private, {usual} plain")
+
+
 def print_audits_in_one_run() -> None:
     """Print the lower bounds of whole trainings of a network, as deployed and with less noise."""
     for epsilon in (1.0, 8.0):
@@ -273,6 +303,15 @@ def print_audits_in_one_run() -> None:
             bounds = [audited_training(plan, seed, deviations=share).bound(DELTA) for seed in range(5)]
             print(f"one run with {CANARIES} canaries, epsilon {epsilon:g}, {share:g} of the noise: lower bounds "
                   f"{', '.join(f'{bound:.2f}' for bound in bounds)}")  # fmt: skip
+
+
+def print_audits_of_local_noise(trials: int) -> None:
+    """Print the lower bounds of what one site sends after three local steps, as deployed and with half of the noise."""
+    content = json.loads(network_plan_of(uci_tables(CONCEPTS.parent), CLAIM).canonical)
+    honest = local_training(content, CLAIM)
+    rounds = trials // CANARIES
+    bounds = [audited_local_steps(one, rounds, 0) for one in (honest, with_half_the_noise(honest))]
+    print(f"local noise, epsilon {CLAIM:g}, {rounds} rounds: lower bound {bounds[0]:.3f}, halved {bounds[1]:.3f}")
 
 
 def main() -> None:
@@ -294,18 +333,23 @@ def main() -> None:
     for epsilon in EPSILONS:
         here = found[epsilon] = areas(tables, splits, epsilon, draws)
         print(f"{epsilon:7g}  {here['shared']:.4f}  {here['curator']:.4f}   {here['each']:.4f}")
+    if not quick:
+        print_others_part(tables, splits_wanted)
+        print_private_layers(tables, EPSILONS[1:], 10)
     print_networks(tables, EPSILONS, 5 if quick else splits_wanted, 1 if quick else draws)
     if find_spec("SurvSet") is None:
         print("The two larger tables need the extra clinical-tables, so they are skipped.")
     else:
         print_clinical(EPSILONS[1:2] if quick else EPSILONS, 1 if quick else 5)
-    for hidden in ((), (8,)):
+    for hidden in ((), (8,), (32,)):
         print(f"network_step_ratio={network_step_ratio(tables, hidden):.2f}")
-    for rows, hidden in ((600, ()), (600, (32,)), (6000, (32,))):
-        print(f"trainer_step_ratio={trainer_step_ratio(rows, hidden):.2f}")
+    print_bytes(tables)
+    for rows, hidden, each in ((600, (), 1), (600, (32,), 1), (6000, (32,), 1), (6000, (32,), 2), (6000, (32,), 8)):
+        print(f"trainer_step_ratio={trainer_step_ratio(rows, hidden, each):.2f}")
     audit = audit_plan(tables, CLAIM)
     bound, halved = audited(audit, trials, with_noise), audited(audit, trials, half_noise)
     print_audits_in_one_run()
+    print_audits_of_local_noise(2 * trials)
     print_large_round(plan)
     gap, ratio = found[CLAIM]["curator"] - found[CLAIM]["shared"], step_ratio(tables, plan)
     bounds = f"audited_lower_bound={bound:.3f} audited_when_halved={halved:.3f}"

@@ -13,7 +13,8 @@ import json
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from functools import partial
+from itertools import count, pairwise
 from typing import Any, Final, Literal, TypeAlias, assert_never
 
 import numpy as np
@@ -24,7 +25,7 @@ from torch import nn
 from torch.nn import functional
 
 from benchmarks.prior.prior_gain import plan_of_tables, split_of
-from global_layers.one_process import Collection, Part
+from global_layers.one_process import Collection, Part, run_rounds
 from protos.numbers.round_sums import Sums
 from protos.plan.exchange import Exchanges
 from protos.plan.manifest import manifest_of
@@ -33,13 +34,12 @@ from protos.plan.server_rules import apply_rule
 from protos.privacy.accounting import share_variance
 from protos.privacy.discrete_gaussian import discrete_gaussian
 from protos.wire.messages import Stage
-from site_agent.gate.privacy_ledger import with_noise
 from site_agent.trainer.data.dataset import Dataset, prepare_rows
 from site_agent.trainer.data.tables import Table
 from site_agent.trainer.prior.concept_inputs import concept_inputs
 from site_agent.trainer.site_network import Seeds
 from site_agent.trainer.study import Asked, Study
-from site_agent.trainer.training.private_gradient import Layer, clipped_gradients
+from site_agent.trainer.training.private_gradient import Layer, PrivateRows, clipped_gradients
 
 Float32 = npt.NDArray[np.float32]
 Float64 = npt.NDArray[np.float64]
@@ -58,6 +58,7 @@ DELTA: Final = 1e-5
 ROUNDS: Final = 40
 CLIP: Final = 0.5
 RATE: Final = 6.0
+LAYERS_RATE: Final = 1.0  # of networks with private layers
 PATIENTS: Final = 600  # declared; the four clinics train on about 613 rows
 
 
@@ -166,9 +167,9 @@ def trained_area(plan: Plan, rows: PooledRows, kind: Kind, sites: int) -> float:
     assert training is not None
     parameters = manifest.initial_parameters(plan.seed)
     exchange = Exchanges(plan, manifest).of(0, Stage.TRAINING, b"")
-    features, outcomes = rows.training
+    known = PrivateRows.of(*rows.training, None)
     for _ in range(plan.schedule.rounds):
-        terms = clipped_gradients(layers_of(plan, parameters), training.promise.clip, features, outcomes, None)
+        terms = clipped_gradients(layers_of(plan, parameters), training.promise.clip, known)
         noisy = np.array(terms) + noise_of(plan, kind, sites, len(terms))
         scalars = dict(zip(training.names, (int(number) for number in noisy), strict=True))
         sums = Sums(exchange=exchange, contributors=sites, updates=np.empty(0, np.int32), scalars=scalars)
@@ -218,26 +219,48 @@ def print_networks(tables: Mapping[str, Table], epsilons: Sequence[float], split
     return gap
 
 
-def network_step_ratio(tables: Mapping[str, Table], hidden: tuple[int, ...], repeats: int = 20) -> float:
+def print_private_layers(tables: Mapping[str, Table], epsilons: Sequence[float], splits: int) -> None:
+    """Print AUROC of networks with private layers beside one that is shared whole: means over sites."""
+    layers = {"fedavg": {"outputs": 1}, "fedper": {"outputs": None}, "global-layers": {"outputs": None}}
+    print(
+        f"private layers, hidden [8, 8], {ROUNDS} rounds, rate {LAYERS_RATE:g}, mean of {splits} splits over the sites"
+    )
+    for epsilon in epsilons:
+        content = json.loads(network_plan_of(tables, epsilon, hidden=(8, 8), rate=LAYERS_RATE).canonical)
+        found = {}
+        for name, keys in layers.items():
+            plan = Plan.model_validate_json(json.dumps(content | keys | {"method": {"name": name}}))
+            found[name] = np.mean([_mean_area(plan, tables, seed) for seed in range(splits)])
+        print(f"{epsilon:7g}  " + "  ".join(f"{name} {area:.4f}" for name, area in found.items()), flush=True)
+
+
+def _mean_area(plan: Plan, tables: Mapping[str, Table], seed: int) -> float:
+    studies = network_studies(plan, tables, seed)
+    run_rounds(plan, studies)
+    outputs = [(study.own.test.targets, study.conclude().test_outputs[:, 0]) for study in studies.values()]
+    return float(np.mean([roc_auc_score(targets, scores) for targets, scores in outputs]))
+
+
+def network_step_ratio(tables: Mapping[str, Table], hidden: tuple[int, ...], repeats: int = 40) -> float:
     """Processor seconds of a private round of all clinics over those of a plain full-batch round of the same plan."""
     private = network_plan_of(tables, 1.0, hidden=hidden, rounds=repeats)
     content = json.loads(private.canonical) | {"privacy": None}
-    seconds = {}
-    for name, plan in (("private", private), ("plain", Plan.model_validate_json(json.dumps(content)))):
-        studies, collection, taken = network_studies(plan, tables, 0), Collection(plan), []
-        if name == "private":
-            collection.noise = lambda numbers, plan=plan: with_noise(plan, numbers)
-        for number in range(repeats):
-            began = time.process_time()
-            play(collection, studies, number)
-            taken.append(time.process_time() - began)
-        seconds[name] = float(np.median(taken))
-    print(f"one round, hidden {list(hidden)}: {seconds['private']:.4f} s private, {seconds['plain']:.4f} s plain")
-    return seconds["private"] / seconds["plain"]
+    plans = private, Plan.model_validate_json(json.dumps(content))
+    federations = [(Collection(plan), network_studies(plan, tables, 0)) for plan in plans]
+    numbers = count()
+
+    def both() -> tuple[Callable[[], object], Callable[[], object]]:
+        number = next(numbers)
+        one, other = (partial(play, collection, studies, number) for collection, studies in federations)
+        return one, other
+
+    seconds, without = _median_seconds(both, repeats)
+    print(f"one round, hidden {list(hidden)}: {seconds:.5f} s private, {without:.5f} s plain")
+    return seconds / without
 
 
-def trainer_step_ratio(rows: int, hidden: tuple[int, ...], columns: int = 17, repeats: int = 15) -> float:
-    """Processor seconds of the sum of clipped gradients over those of torch's gradient and step on the same rows."""
+def trainer_step_ratio(rows: int, hidden: tuple[int, ...], each: int = 1, columns: int = 17, repeats: int = 5) -> float:
+    """Processor seconds of the sum of clipped gradients over those of torch's step, `each` rows a patient."""
     generator, widths = np.random.default_rng(0), (columns, *hidden, 1)
     features = generator.standard_normal((rows, columns)).astype(np.float32)
     outcomes = generator.integers(0, 2, rows).astype(np.float64)
@@ -255,19 +278,31 @@ def trainer_step_ratio(rows: int, hidden: tuple[int, ...], columns: int = 17, re
         functional.binary_cross_entropy_with_logits(network(inputs)[:, 0], targets).backward()
         optimiser.step()
 
-    private = _median_seconds(lambda: clipped_gradients(layers, CLIP, features, outcomes, None), repeats)
-    without = _median_seconds(plain, repeats)
-    print(f"one step, {rows} rows, hidden {list(hidden)}: {private:.4f} s private, {without:.4f} s plain")
-    return private / without
+    prepared = PrivateRows.of(
+        features, outcomes, np.arange(rows) // each
+    )  # the trainer prepares its rows once for all rounds
+
+    def private() -> None:
+        clipped_gradients([Layer(layer.weight, layer.bias) for layer in layers], CLIP, prepared)
+
+    seconds, without = _median_seconds(lambda: (private, plain), repeats, in_a_row=10)
+    print(f"one step, {rows} rows, {each} of each patient, hidden {list(hidden)}: "
+          f"{seconds:.5f} s private, {without:.5f} s plain")  # fmt: skip
+    return seconds / without
 
 
-def _median_seconds(step: Callable[[], object], repeats: int) -> float:
-    taken = []
+def _median_seconds(
+    both: Callable[[], tuple[Callable[[], object], Callable[[], object]]], repeats: int, *, in_a_row: int = 1
+) -> tuple[float, float]:
+    """Median processor seconds of two kinds of work that take turns, so that a busy computer slows both."""
+    taken: tuple[list[float], list[float]] = [], []
     for _ in range(repeats):
-        began = time.process_time()
-        step()
-        taken.append(time.process_time() - began)
-    return float(np.median(taken))
+        for step, seconds in zip(both(), taken, strict=True):
+            for _ in range(in_a_row):
+                began = time.process_time()
+                step()
+                seconds.append(time.process_time() - began)
+    return float(np.median(taken[0])), float(np.median(taken[1]))
 
 
 def play(collection: Collection, studies: Mapping[str, Study], number: int) -> None:

@@ -30,7 +30,7 @@ import json
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, Self, TypeAlias, assert_never
+from typing import Any, Final, Self
 
 from protos.masking.answered_sets import Answer, Listing, isolates, listing_of_equals, price, with_one_more
 from protos.masking.ledger_lines import checked, digest, listing_in, listing_out, uncheck, whole
@@ -55,7 +55,7 @@ class Mark:
 
 @dataclass(frozen=True)
 class Ask:
-    """What the coordinator wants masked.
+    """The contribution that the coordinator requests with masks.
 
     Attributes:
         mark: step and attempt.
@@ -90,29 +90,6 @@ class Masked:
 
 
 @dataclass(frozen=True)
-class Compute:
-    """The step is new: train as usual."""
-
-
-@dataclass(frozen=True)
-class Repeat:
-    """The set is known. Training again with the draw `resample` must produce this vector."""
-
-    vector: bytes
-    resample: int
-
-
-@dataclass(frozen=True)
-class Resample:
-    """Another set for a step that was masked: train with a generator keyed by (site seed, step, resample)."""
-
-    resample: int
-
-
-Permission: TypeAlias = Compute | Repeat | Resample
-
-
-@dataclass(frozen=True)
 class Open:
     """The context that this process may still send, because it holds keys and vector; never on disk."""
 
@@ -137,7 +114,7 @@ class Remembered:
 
 @dataclass(frozen=True)
 class Comparison:
-    """What a run's sums are compared with.
+    """The earlier sums that are compared with a run's sums.
 
     Attributes:
         smallest: fewest sites that any combination of answered sums may have.
@@ -194,8 +171,8 @@ class Ledger:
         """Return the cost of the answers of this run and of all other runs together, in units of the budget."""
         return price(self.answered() + Counter(compared.others), compared.smallest)
 
-    def permit(self, ask: Ask, compared: Comparison, budget: int = 0) -> Permission:
-        """Decide whether the site may mask for this context, and what it must compute. Changes nothing.
+    def permit(self, ask: Ask, compared: Comparison, budget: int = 0) -> Masked | None:
+        """Decide whether the site may mask for this context. Changes nothing.
 
         Asked when the contributors are bound, before training where they are bound first.
 
@@ -204,6 +181,10 @@ class Ledger:
             compared: the smallest set, and what was answered in other runs.
             budget: units that may be spent; 0 unless plan and local policy both say `on_lost_site: continue`.
 
+        Returns:
+            What was masked for this very set before. Training again with its draw has to produce its vector. None for
+            a new set: then the site trains with the draw that was asked for.
+
         Raises:
             MaskingRefused: never for this ask.
         """
@@ -211,16 +192,16 @@ class Ledger:
         if known is None:
             require(ask.mark.step >= self.oldest and (last is None or ask.mark > last), Reason.NOT_INCREASING)
             self._require_budget(ask, compared, budget, Reason.OTHER_SETS)
-            return Compute()
+            return None
         require(ask.mark.attempt > known.attempt, Reason.NOT_INCREASING)
         require(hmac.compare_digest(ask.position, known.position), Reason.OTHER_POSITION)
         for entry in known.masked:
             if entry.contributors == ask.contributors:
                 require(ask.resample == entry.resample, Reason.OTHER_VECTOR)
-                return Repeat(entry.vector, entry.resample)
+                return entry
         self._require_budget(ask, compared, budget, Reason.OTHER_SET)
         require(all(ask.resample != entry.resample for entry in known.masked), Reason.SAME_VECTOR)
-        return Resample(ask.resample)
+        return None
 
     def freeze(self, ask: Ask, context: bytes, vector: bytes, compared: Comparison, budget: int = 0) -> Ledger:
         """Return the ledger after this vector was masked. Write it to disk before a byte of the vector is sent.
@@ -240,19 +221,14 @@ class Ledger:
         known = self.steps.get(ask.mark.step)
         masked = () if known is None else known.masked
         by_set = Counter(self._counted)
-        match permission := self.permit(ask, compared, budget):
-            case Compute():
-                masked = (Masked(ask.contributors, vector, ask.resample),)
-                by_set[ask.contributors] += 1
-            case Repeat(vector=before):
-                require(hmac.compare_digest(before, vector), Reason.OTHER_VECTOR)
-            case Resample(resample=resample):
-                # The same vector for two sets gives the missing site's change exactly, by subtraction.
-                require(all(entry.vector != vector for entry in masked), Reason.SAME_VECTOR)
-                masked = (*masked, Masked(ask.contributors, vector, resample))
-                by_set[ask.contributors] += 1
-            case _:
-                assert_never(permission)
+        before = self.permit(ask, compared, budget)
+        if before is not None:
+            require(hmac.compare_digest(before.vector, vector), Reason.OTHER_VECTOR)
+        else:
+            # The same vector for two sets gives the missing site's change exactly, by subtraction.
+            require(all(entry.vector != vector for entry in masked), Reason.SAME_VECTOR)
+            masked = (*masked, Masked(ask.contributors, vector, ask.resample))
+            by_set[ask.contributors] += 1
         steps = {**self.steps, ask.mark.step: Remembered(ask.mark.attempt, ask.position, masked)}
         return replace(self, steps=steps, open=Open(context, vector), by_set=by_set)
 

@@ -46,7 +46,7 @@ class CodedColumn(Document):
 
 
 class Statistics(Document):
-    """What a plan without training sums. Such a plan has one round."""
+    """The sums of a plan without training. Such a plan has one round."""
 
     smallest_cell: int = Field(ge=1, le=1 << 20)
     columns: tuple[NumericColumn | CodedColumn, ...] = Field(min_length=1, max_length=500)
@@ -81,7 +81,7 @@ def summed(statistics: Statistics, sums: Mapping[str, int]) -> dict[str, dict[st
         sums: by the numbers' names in the manifest, "count age" for example.
 
     Returns:
-        by cell; moments are None where no site had enough rows. The deviation is that of all rows together.
+        by cell; moments are None if no site had enough rows. The deviation is that of all rows together.
     """
     told: dict[str, dict[str, float | int | None]] = {}
     for column in statistics.columns:

@@ -12,6 +12,7 @@ from typing import Final, Literal, Self, assert_never
 
 from pydantic import Field, StrictInt, model_validator
 
+from protos.plan.architecture import Part
 from protos.plan.averaging_methods import LocalOnly
 from protos.plan.documents import Document
 from protos.plan.ingredients import (
@@ -109,7 +110,7 @@ class Privacy(Document):
 
 
 def noise_multiplier(privacy: Privacy, sums: int) -> float:
-    """The standard deviation of the noise in each of so many sums, where a patient's term has norm 1."""
+    """The standard deviation of the noise in each of this number of sums, if a patient's term has norm 1."""
     if privacy.sampling is None:
         return sqrt(sums) / privacy.ratio
     return sampled_multiplier(privacy.epsilon, privacy.delta, privacy.sampling, sums)
@@ -138,7 +139,7 @@ def _of_epsilon(epsilon: float) -> str:
 
 
 def why_not_private(method: MethodChoice, noise: Literal["shared", "local"]) -> Iterator[str]:
-    """Yield each reason why a method cannot keep the promise with this noise, one clause each; nothing if it can."""
+    """Yield the reasons why a method cannot keep the promise with this noise, one clause each."""
     match method:
         case FederatedPrior(outcome=YesOrNo()):
             return
@@ -173,7 +174,10 @@ def how_private(method: MethodChoice, privacy: Privacy) -> Iterator[str]:
     if made.penalties and is_local:
         yield "The proximal term pulls each step towards the received values. It reads no patient, so it costs nothing."
     elif made.penalties:
-        yield "The proximal term is 0 where a round starts, and a round has one step, so this term changes nothing."
+        yield "The proximal term is 0 at the start of a round, and a round has one step, so this term changes nothing."
+    if _has_own_steps(made):
+        yield "Private layers take the same steps along their part of each gradient, which stays at the site."
+        yield "Its noise is of the site alone: the whole noise, because no other site adds to it."
     if isinstance(made.procedure, FederatedOnly):
         yield "The private layers keep their first values, so the noisy sum depends on no patient through them."
     if isinstance(made.procedure, InnerProblem):
@@ -184,25 +188,48 @@ def how_private(method: MethodChoice, privacy: Privacy) -> Iterator[str]:
         yield "The fine-tuning after the last round is without noise. The fine-tuned model stays at the site."
 
 
+def _has_own_steps(method: Method) -> bool:
+    """Whether private layers take steps in the rounds, so that the next shared gradient depends on them."""
+    # Private layers that keep their first values depend on no patient.
+    return not isinstance(method.federated, Everything | Nothing) and not isinstance(method.procedure, FederatedOnly)
+
+
 def _of_federated(method: Method) -> Iterator[str]:
     match method.federated:
         case Everything() | Nothing():
             return
-        case Parts() if isinstance(method.procedure, FederatedOnly):
-            return  # private layers that keep their first values depend on no patient
-        case Parts() | Layers() | AllButNormalisation() | SensitivePrefix() | Prefix():
-            yield (
-                "private layers learn from patients without noise, and they shape the next shared gradient; the method "
-                "fedbabu keeps its private layers until the fine-tuning, so it is private"
-            )
+        case AllButNormalisation():
+            yield "a network in private training has no normalisation that could stay private; fedavg is the same then"
+        case SensitivePrefix():
+            yield "the sensitivities of layers follow from patients and nothing pays for them; set layers of player-fl"
+        case Parts(parts=parts) if Part.COMMON in parts:
+            yield "a shared and a private extractor stand side by side, and such a network has no clipped gradient here"
+        case Parts() | Layers() | Prefix() if _has_own_steps(method):
+            yield from _of_private_layers(method)
+        case Parts() | Layers() | Prefix():
+            return
         case _:
             assert_never(method.federated)
 
 
+def _of_private_layers(method: Method) -> Iterator[str]:
+    if isinstance(method.procedure, PrivateFirst):
+        return  # its own reason stands with the procedures
+    if not isinstance(method.procedure, Together):
+        yield "private layers beside a personal model would take steps that nothing pays for"
+    elif method.update_rate != 1.0:
+        yield "a blended value is partly that of earlier rounds; set update_rate to 1"
+
+
 def _of_procedure(procedure: Procedure, noise: Literal["shared", "local"]) -> Iterator[str]:
     match procedure:
-        case Together() | FederatedOnly() | PersonalCopy() | Mixture() | PrivateFirst():
+        case Together() | FederatedOnly() | PersonalCopy() | Mixture():
             return
+        case PrivateFirst():
+            yield (
+                "private layers that train first take steps that nothing pays for; fedper has the same layers, which "
+                "take one step together"
+            )
         case InnerProblem() if noise == "local":
             return  # its steps add the whole noise, as other local steps do
         case InnerProblem():

@@ -7,7 +7,7 @@ Noise of one standard deviation for all numbers then hides every patient. The ru
 * columns are standardised by ranges, typical values and spreads that the plan declares, never by patients;
 * a row is shortened to the norm `clip`, a patient's sum of rows to the norm 1, then each term is rounded to integers;
 * each site adds its share of noise, so large that the fewest contributors less the assumed colluders make up all of it;
-* the fit knows how large the noise is: directions that drown in it are shrunk towards 0.
+* the fit uses the size of the noise: directions that drown in it are shrunk towards 0.
 
 Sources: Böhning and Lindsay 1988 (logistic Hessian at most x x^T / 4, exact at 0); Kairouz, Liu, Steinke 2021 (sums of
 discrete Gaussian shares). Profiled intercepts are not used: one row would move the weights of all others.

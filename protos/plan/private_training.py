@@ -8,9 +8,11 @@ noisy sum as the mean update, and every site receives the same parameters. The r
 * or, with the key `sampling`, one sum of patients whom the site draws in secret (sampled_accounting.py);
 * under local noise a round has several steps. Each adds the noise of a single site before the next step reads the
   values, and the sum of the noisy sums leaves. All steps together are paid for like so many rounds;
+* private layers of a site take the step along their own part of these gradients. They have the noise of this site
+  alone, and all of it, because no other site adds to them. The noisy sums of a step stay at the site;
 * the sum is divided by the number of patients that the plan declares, because a count would have to be paid for;
 * inputs are concepts, which are encoded by what the plan declares and never by a site's rows;
-* no other number leaves: no loss, weight, vote, gain or choice of a checkpoint over all sites.
+* no other number is sent: no loss, weight, vote, gain or choice of a checkpoint over all sites.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ import numpy as np
 import numpy.typing as npt
 
 from protos.plan.architecture import Architecture, DenseNetwork, TensorSpec, network_tensors
-from protos.plan.ingredients import InnerProblem, Method
+from protos.plan.ingredients import FederatedOnly, InnerProblem, Method, federated_tensors
 from protos.plan.patient_privacy import Privacy, noise_multiplier
 from protos.plan.schedules import EpochSchedule, StepSchedule
 from protos.privacy.accounting import PRIVATE_SCALE, share_variance
@@ -42,10 +44,12 @@ _DEVIATIONS: Final = 64  # a share of the noise is larger with a probability bel
 
 @dataclass(frozen=True)
 class PrivateTraining:
-    """What private training makes of a plan.
+    """The private training of a plan.
 
     Attributes:
-        tensors: that are shared, in the manifest's order; the first layers of the network, or all.
+        network: every tensor, in the network's order.
+        tensors: that are shared, in the same order.
+        has_own_steps: whether the tensors that are not shared train too, with noise of their site alone.
         promise: the plan's key `privacy`.
         patients: by which sums are divided.
         rounds: of the whole run.
@@ -58,7 +62,9 @@ class PrivateTraining:
         follow: by which part of the way the shared model follows pFedMe's inner one after a step; 0 without that.
     """
 
+    network: tuple[TensorSpec, ...]
     tensors: tuple[TensorSpec, ...]
+    has_own_steps: bool
     promise: Privacy
     patients: int
     rounds: int
@@ -76,6 +82,32 @@ class PrivateTraining:
         return tuple(
             f"private gradient: {tensor.name} {place}" for tensor in self.tensors for place in range(prod(tensor.shape))
         )
+
+    @property
+    def trained(self) -> int:
+        """The number of tensors, from the input, that are trained. The others keep their values."""
+        return len(self.network if self.has_own_steps else self.tensors)
+
+    @cached_property
+    def is_own(self) -> npt.NDArray[np.bool_]:
+        """The trained values that belong to private layers, in the network's order; bool of shape (n,)."""
+        trained, shared = self.network[: self.trained], {tensor.name for tensor in self.tensors}
+        return np.concatenate([np.full(tensor.number_count, tensor.name not in shared) for tensor in trained])
+
+    @cached_property
+    def own_numbers(self) -> int:
+        """The number of trained values in private layers."""
+        return int(self.is_own.sum())
+
+    @cached_property
+    def own_variance(self) -> int:
+        """Of the noise in each number of a private layer's sum: the whole noise, from one site."""
+        return _variance_of(self.promise, 1, self.sums)
+
+    @cached_property
+    def own_bound(self) -> int:
+        """The largest magnitude of one number of a private layer's sum of a round, the noise included."""
+        return LARGEST_PATIENTS * PRIVATE_SCALE + _DEVIATIONS * (isqrt(self.steps * self.own_variance) + 1)
 
     @property
     def is_local(self) -> bool:
@@ -114,7 +146,7 @@ class PrivateTraining:
         return sums * (-self.learning_rate * self.promise.clip / (taking_part * PRIVATE_SCALE))
 
     def local_change(self, sums: Float64) -> Float64:
-        """How far a site has moved by its own noisy sums, float64 of shape (numbers,).
+        """The movement of a site by its own noisy sums, float64 of shape (numbers,).
 
         The mean over all sites is the mean change, because each site has the same part of the declared patients.
         """
@@ -140,13 +172,16 @@ def private_training_of(
     honest: int,
     rate: float,
     method: Method,
+    seed: int,
 ) -> PrivateTraining:
-    """What private training makes of a plan with these keys; see the attributes of `PrivateTraining`."""
-    shared = method.federated_parts
-    tensors = tuple(tensor for tensor in network_tensors(network, columns=columns, outputs=1) if tensor.part in shared)
+    """Return the private training of a plan with these keys; see the attributes of `PrivateTraining`."""
+    whole = network_tensors(network, columns=columns, outputs=1)
+    tensors = federated_tensors(method.federated, whole, seed)
     problem = method.procedure if isinstance(method.procedure, InnerProblem) else None
     return PrivateTraining(
+        network=whole,
         tensors=tensors,
+        has_own_steps=len(tensors) < len(whole) and not isinstance(method.procedure, FederatedOnly),
         promise=promise,
         patients=patients,
         rounds=schedule.rounds,
@@ -205,7 +240,7 @@ class TrainingKeys:
 
 
 def why_not_trained_privately(keys: TrainingKeys) -> Iterator[str]:
-    """What speaks against private training, a clause each."""
+    """Yield the reasons against private training, a clause each."""
     yield from _of_network(keys)
     yield from _of_steps(keys)
     yield from (UNPAID[key] for key in keys.unpaid)

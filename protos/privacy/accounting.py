@@ -1,4 +1,4 @@
-"""What Gaussian noise promises: epsilon and delta of one sum, and of several together; closed forms only.
+"""The privacy of Gaussian noise: epsilon and delta of one sum, and of several together; closed forms only.
 
 Every sum here is full-batch: each patient is in it, and changes it by at most the clip. Several such sums are one sum
 with larger sensitivity, so all of them together have one number, the signal-to-noise ratio mu. The rules:
@@ -49,7 +49,7 @@ def epsilon_of(mu: float, delta: float) -> float:
 
 
 def ratio_of(epsilon: float, delta: float) -> float:
-    """The largest mu that is (epsilon, delta)-private, rounded down; both have to be above 0."""
+    """The largest mu that is (epsilon, delta)-private, rounded down. Both must be above 0."""
     low, high = 0.0, 100.0
     for _ in range(_STEPS):
         middle = (low + high) / 2

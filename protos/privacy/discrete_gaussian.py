@@ -7,9 +7,10 @@ P(X = x) is proportional to exp(-x^2 / (2 variance)) over the integers. The rule
 * the sampler keeps nothing and writes nothing.
 
 Source: Canonne, Kamath, Steinke, *The Discrete Gaussian for Differential Privacy*, NeurIPS 2020, algorithms 1 to 3.
-Two things differ. The scale t of the discrete Laplace is a power of two near sigma, so a uniform number below t is a
-few random bits. The law of the result is the same for every t. And exp(-gamma) is compared with a uniform number whose
-bits are drawn as far as the comparison needs them, instead of by their algorithm 1.
+Three things differ. The scale t of the discrete Laplace is the power of two nearest sigma, so a uniform number below t
+is a few random bits. The law of the result is the same for every t. Numbers exp(-gamma) are compared with a uniform
+number whose bits are drawn as far as the comparison needs them, instead of by their algorithm 1. And one uniform number
+decides all tosses of the coin of probability exp(-1).
 """
 
 from __future__ import annotations
@@ -17,7 +18,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from decimal import Context, Decimal
 from fractions import Fraction
-from math import isqrt
 from typing import Final, TypeAlias
 
 import numpy as np
@@ -31,6 +31,7 @@ LARGEST_VARIANCE: Final = 1 << 90
 # 26, its error below 26 * 2**-48, and so is the error of exp(-gamma). Elsewhere exp(-gamma) itself is that small.
 _TOLERANCE: Final = 1e-11
 _COARSE_BITS: Final = 53
+_CHANCES: Final = np.exp(-np.arange(25.0, 0.0, -1.0))  # of so many heads or more, rising
 
 
 def discrete_gaussian(count: int, variance: int, random_bytes: RandomBytes) -> Integers:
@@ -49,12 +50,12 @@ def discrete_gaussian(count: int, variance: int, random_bytes: RandomBytes) -> I
     """
     if not 1 <= variance <= LARGEST_VARIANCE:
         raise ValueError(f"the variance of the noise is {variance}, and it lies between 1 and 2**90")
-    scale_bits = isqrt(variance).bit_length() - 1
+    scale_bits = variance.bit_length() // 2  # the power of two nearest to sigma keeps most samples
     centre = Fraction(variance, 1 << scale_bits)
     found: list[Integers] = []
     missing = count
     while missing > 0:
-        drawn = _of_laplace(2 * missing + 16, scale_bits, random_bytes)
+        drawn = _of_laplace(5 * missing // 2 + 64, scale_bits, random_bytes)
         distance = np.abs(drawn).astype(np.float64) - float(centre)
         gammas = distance / float(variance) * distance / 2.0
 
@@ -82,12 +83,20 @@ def _of_laplace(count: int, scale_bits: int, random_bytes: RandomBytes) -> Integ
 
 
 def _geometric(count: int, random_bytes: RandomBytes) -> Integers:
-    """How often a coin of probability exp(-1) shows heads before tails."""
-    heads, active = np.zeros(count, np.int64), np.arange(count)
-    while len(active):
-        active = active[_accepted(np.ones(len(active)), lambda _: Fraction(1), random_bytes)]
-        heads[active] += 1
-    return heads
+    """How often a coin of probability exp(-1) shows heads before tails.
+
+    That is how many of exp(-1), exp(-2), ... are above one uniform number.
+    """
+    coarse = _words(count, random_bytes) >> np.uint64(64 - _COARSE_BITS)
+    lowest = coarse / 2.0**_COARSE_BITS
+    ends = [lowest + (2.0**-_COARSE_BITS + _TOLERANCE), lowest - _TOLERANCE]
+    places: Integers = len(_CHANCES) - np.searchsorted(_CHANCES, ends)
+    heads, most = places
+    for place in np.flatnonzero((heads < most) | (most == len(_CHANCES))):
+        uniform = _Uniform(int(coarse[place]), random_bytes)
+        while uniform.is_below(Fraction(int(heads[place]) + 1)):
+            heads[place] += 1
+    return np.asarray(heads)
 
 
 def _accepted(
@@ -105,26 +114,33 @@ def _accepted(
     is_below = lowest + 2.0**-_COARSE_BITS <= chances - _TOLERANCE
     is_open = ~is_below & (lowest < chances + _TOLERANCE)
     for place in np.flatnonzero(is_open):
-        is_below[place] = _is_below(int(coarse[place]), exactly(int(place)), random_bytes)
+        is_below[place] = _Uniform(int(coarse[place]), random_bytes).is_below(exactly(int(place)))
     return np.asarray(is_below)
 
 
-def _is_below(coarse: int, gamma: Fraction, random_bytes: RandomBytes) -> bool:
-    """Whether a uniform number with these first bits is below exp(-gamma); draws more bits until that is certain."""
-    bits, digits = _COARSE_BITS, 40
-    while True:
-        context = Context(prec=digits)
-        rounded = context.divide(Decimal(gamma.numerator), Decimal(gamma.denominator))
-        chance = Fraction(context.exp(-rounded))
-        # Decimal rounds each of the two operations correctly, so the error is below this for every gamma below 10**4.
-        error = Fraction(1, 10 ** (digits - 6))
-        lowest, highest = Fraction(coarse, 1 << bits), Fraction(coarse + 1, 1 << bits)
-        if highest <= chance - error:
-            return True
-        if lowest >= chance + error:
-            return False
-        coarse = coarse << 64 | int.from_bytes(random_bytes(8), "little")
-        bits, digits = bits + 64, digits + 20
+class _Uniform:
+    """A uniform number below 1. Further bits are drawn when a comparison needs them."""
+
+    def __init__(self, coarse: int, random_bytes: RandomBytes) -> None:
+        """`coarse` is made of its first bits."""
+        self._first, self._bits, self._random_bytes = coarse, _COARSE_BITS, random_bytes
+
+    def is_below(self, gamma: Fraction) -> bool:
+        """Return whether it is below exp(-gamma)."""
+        while True:
+            digits = 24 + self._bits * 5 // 16  # 40 for the first bits, and 20 more for each further 64
+            context = Context(prec=digits)
+            rounded = context.divide(Decimal(gamma.numerator), Decimal(gamma.denominator))
+            chance = Fraction(context.exp(-rounded))
+            # Decimal rounds each of the two operations correctly, so the error is below this for every gamma below
+            # 10**4.
+            error = Fraction(1, 10 ** (digits - 6))
+            if Fraction(self._first + 1, 1 << self._bits) <= chance - error:
+                return True
+            if Fraction(self._first, 1 << self._bits) >= chance + error:
+                return False
+            self._first = self._first << 64 | int.from_bytes(self._random_bytes(8), "little")
+            self._bits += 64
 
 
 def _words(count: int, random_bytes: RandomBytes) -> npt.NDArray[np.uint64]:

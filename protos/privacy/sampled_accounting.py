@@ -1,4 +1,4 @@
-"""What sums over random samples of the patients promise together: an upper bound of epsilon, by Rényi divergences.
+"""The privacy of sums over random samples of patients: an upper bound of epsilon, by Rényi divergences.
 
 In each sum every patient takes part with the same probability, independently of all others and of all earlier sums.
 Nobody outside the site learns who took part. The rules:

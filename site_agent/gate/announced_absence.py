@@ -6,7 +6,6 @@ agent reconnects, which costs nothing, and its greeting reports the begin and th
 
 from __future__ import annotations
 
-import asyncio
 import json
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -18,7 +17,7 @@ from protos.errors import ConfigurationError, UnavailableError, UsageError
 
 FILE: Final = "maintenance.json"
 LONGEST_DAYS: Final = 14  # as coordinator/rounds/absences.py has it; more it would not believe
-_POLL_SECONDS: Final = 2.0
+WINDOW_POLL_SECONDS: Final = 2.0
 
 
 @dataclass(frozen=True)
@@ -93,14 +92,14 @@ def window_seconds(state: Path) -> tuple[int, int]:
     return (0, 0) if window is None else window.seconds
 
 
-async def watch_window(state: Path, told: tuple[int, int]) -> None:
-    """Wait until the window on disk differs from the one that was reported.
+def require_window(state: Path, told: tuple[int, int]) -> None:
+    """Check that the window on disk is the one that was reported.
 
     Raises:
-        UnavailableError: it is there; the stream must restart with it.
+        UnavailableError: it is another one; the stream must restart with it.
     """
-    while window_seconds(state) == told:
-        await asyncio.sleep(_POLL_SECONDS)
+    if window_seconds(state) == told:
+        return
     raise UnavailableError(
         what="A person here has announced or cancelled a maintenance window.",
         consequence="Nothing is lost. This site reconnects and reports the window.",

@@ -7,32 +7,24 @@ federation and the site. A certificate is verified and on record before it is pu
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from datetime import datetime
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from audit.own_log import AuditLog
 from pki import enrolment_decisions
 from pki.certificate_chain import certificates_in, trusted_after
-from pki.certificates import certificate_sha256
+from pki.certificates import certificate_sha256, requested_key
 from pki.names import SiteName, federation_name
 from pki.own_enrolment import own_certificate_request
 from pki.shown_certificates import ShownCertificates, checked_leaf, sha256_of_chain
 from protos.wire.upkeep_messages import RenewalAnswered, RenewalAsked
 from site_agent.gate.site_certificates import SiteCertificates
-from site_agent.gate.site_log import AuditLog
-
-
-@dataclass(frozen=True)
-class Asked:
-    """An open request. Its signing request has the key for which a certificate is accepted."""
-
-    message: RenewalAsked
 
 
 async def renewal_due(
     certificates: SiteCertificates, site: str, identity_key: Ed25519PrivateKey, now: datetime, *, is_own_refused: bool
-) -> Asked | None:
+) -> RenewalAsked | None:
     """Return the request that is due now, or None. A waiting certificate has priority over a renewal.
 
     `is_own_refused`: the coordinator has refused the waiting one.
@@ -45,19 +37,17 @@ async def renewal_due(
     return await renewal_of(certificates, site, identity_key)
 
 
-async def renewal_of(certificates: SiteCertificates, site: str, identity_key: Ed25519PrivateKey) -> Asked:
+async def renewal_of(certificates: SiteCertificates, site: str, identity_key: Ed25519PrivateKey) -> RenewalAsked:
     """Return a request for this site's next certificate, with a new key, signed with its identity key."""
     federation = federation_name(certificates.shown.federation())
     request = await certificates.make("next")
-    made = enrolment_decisions.renewal_request(federation, SiteName(site), request, identity_key)
-    return Asked(RenewalAsked(made.site, made.signing_request, made.signature))
+    return enrolment_decisions.renewal_request(federation, SiteName(site), request, identity_key)
 
 
-def own_certificate_of(shown: ShownCertificates, site: str, identity_key: Ed25519PrivateKey) -> Asked:
+def own_certificate_of(shown: ShownCertificates, site: str, identity_key: Ed25519PrivateKey) -> RenewalAsked:
     """Return the waiting certificate of the hospital's own authority, signed with the identity key."""
     federation, name = federation_name(shown.federation()), SiteName(site)
-    made = own_certificate_request(federation, name, shown.staged_request, shown.staged_chain, identity_key)
-    return Asked(RenewalAsked(made.site, made.signing_request, made.signature, made.chain_pem))
+    return own_certificate_request(federation, name, shown.staged_request, shown.staged_chain, identity_key)
 
 
 def write_request(audit: AuditLog, shown: ShownCertificates, asked: RenewalAsked) -> None:
@@ -76,7 +66,12 @@ async def trust_roots(certificates: SiteCertificates, roots: bytes, now: datetim
 
 
 async def install_renewed(
-    certificates: SiteCertificates, asked: Asked, answer: RenewalAnswered, site: str, now: datetime, audit: AuditLog
+    certificates: SiteCertificates,
+    asked: RenewalAsked,
+    answer: RenewalAnswered,
+    site: str,
+    now: datetime,
+    audit: AuditLog,
 ) -> None:
     """Start to use a renewed pair and its roots, after both are on record.
 
@@ -84,12 +79,14 @@ async def install_renewed(
         RefusedError: the pair is not ours.
         AuditError: it cannot be recorded; key and certificate are as they were.
     """
-    shown, message = certificates.shown, asked.message
+    shown = certificates.shown
     federation, name = shown.federation(), SiteName(site)
-    is_own = bool(message.chain) and certificates_in(message.chain)[0] == certificates_in(answer.chain)[0]
+    is_own = bool(asked.chain) and certificates_in(asked.chain)[0] == certificates_in(answer.chain)[0]
     after = trusted_after(shown.roots, answer.roots, now)
     if not is_own:
-        checked_leaf(answer.chain, after, message.signing_request, site=name, federation=federation, now=now)
+        checked_leaf(
+            answer.chain, after, requested_key(asked.signing_request), site=name, federation=federation, now=now
+        )
     _record_roots(certificates, answer.roots, now, audit)
     audit.write("certificate_renewed", certificate_sha256=sha256_of_chain(answer.chain))
     key = "own" if is_own else "next"

@@ -30,7 +30,7 @@ class ConsentEnded(RefusedError):
 
 
 class Consent:
-    """What persons here have decided about one plan."""
+    """The decisions of this hospital's people about one plan."""
 
     def __init__(
         self,

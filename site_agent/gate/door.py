@@ -11,7 +11,8 @@ build one, and the connection sends no chunk that is not cut from one. The rules
 * what the hospital's policy does not allow, or its persons no longer want, is refused whatever a plan says;
 * the audit log records a release, and is synced, before the bytes are handed over;
 * under a plan that requires masking, no chunk is handed over without its masks;
-* under a plan with privacy, no vector is encoded without noise that was paid for.
+* under a plan with privacy, no vector is encoded without noise that was paid for;
+* sums of private layers are kept here for the trainer, and are in no contribution.
 """
 
 from __future__ import annotations
@@ -24,16 +25,16 @@ from typing import Final, TypeAlias, assert_never
 import numpy as np
 from blake3 import blake3
 
+from audit.own_log import AuditLog
+from host.heap import take_memory
 from protos.numbers.fixed_point import FixedPoint, NotFinite
 from protos.plan.exchange import Exchange
-from protos.plan.manifest import ROWS, Manifest
+from protos.plan.manifest import Manifest
 from protos.plan.plan import Plan
 from protos.plan.weighting import EqualWeights, RowWeights
 from protos.wire.messages import Bind, Chunk, MalformedMessage, SiteReason
-from site_agent.framed_messages import space
 from site_agent.gate.consent import Consent
 from site_agent.gate.permission import Allowance, GateRefusal, Permission
-from site_agent.gate.site_log import AuditLog
 from site_agent.gate.site_masking import SiteMasking
 
 _MOST_LISTED: Final = 50
@@ -92,6 +93,10 @@ class Gate:
         """
         noise = partial(self._permission.with_noise, position) if self._permission.has_noise else None
         return self._builder.build(position, exchange, payload, rows=rows, resample=resample, noise=noise)
+
+    def own_sums(self, position: bytes | None) -> bytes:
+        """Return the total of the private layers' noisy sums before a step, or of all, as little-endian int64."""
+        return self._permission.own_sums(position)
 
     def finish(self) -> None:
         """Handle the end of the run. See Permission."""
@@ -181,10 +186,10 @@ class Builder:
             position: what it was computed from.
             exchange: what may travel in this round.
             payload: the updates as little-endian float32, then the scalars without "rows" as
-                little-endian int64, each in the exchange's order.
+                little-endian int64, each in the exchange's order, then the noisy sums of private layers.
             rows: training rows as the plan counts them; not used where they do not travel.
             resample: which draw of the step it is, 0 for the ordinary one.
-            noise: returns the scalars with noise; a plan with privacy needs it.
+            noise: returns the scalars with noise, and keeps the sums behind them; a plan with privacy needs it.
 
         Raises:
             GateRefusal: it may not leave.
@@ -198,8 +203,8 @@ class Builder:
             what = "The trainer handed out an update, but this site only evaluates."
             raise GateRefusal(what=what, reason=SiteReason.TRAINER_FAILED)
         weight, scalars = self._weigh(exchange, rows), self._scalars(exchange, payload, rows, resample)
-        scalars = self._noisy(scalars, noise)
-        buffer, digest, clipped = space(layout.total_bytes), blake3(), 0
+        scalars = self._noisy([*scalars, *self._own_sums(exchange, payload)], noise)[: len(scalars)]
+        buffer, digest, clipped = take_memory(layout.total_bytes), blake3(), 0
         for index in range(layout.chunks):
             body = layout.body(buffer, index)
             words = layout.words(body, index)
@@ -223,6 +228,17 @@ class Builder:
             raise ValueError("a plan with privacy needs noise, and no other plan has it")
         return scalars if noise is None else noise(scalars)
 
+    def _own_sums(self, exchange: Exchange, payload: memoryview) -> list[int]:
+        """The sums of private layers, which the trainer made noisy and which never leave."""
+        training = self._plan.private_training
+        if training is None or not exchange.own_numbers:
+            return []
+        found = [int(number) for number in np.frombuffer(payload[-8 * exchange.own_numbers :], "<i8")]
+        if max(map(abs, found)) > training.own_bound:
+            what = "The trainer's sums of private layers lie outside their bounds."
+            raise GateRefusal(what=what, reason=SiteReason.TRAINER_FAILED)
+        return found
+
     def _weigh(self, exchange: Exchange, rows: int) -> float:
         """The factor of the updates."""
         match self._plan.weighting:
@@ -240,16 +256,19 @@ class Builder:
 
     def _scalars(self, exchange: Exchange, payload: memoryview, rows: int, resample: int) -> list[int]:
         """The exchange's scalars, each within its bound."""
-        start, count = 4 * exchange.layout.parameters, sum(scalar.name != ROWS for scalar in exchange.scalars)
-        given = iter(np.frombuffer(payload, "<i8", count, start).tolist())
-        values = []
-        for scalar in exchange.scalars:
-            value = rows if scalar.name == ROWS else next(given)
-            if not scalar.lowest <= value <= scalar.bound:
-                what = f"The trainer's number for {scalar.name} lies outside its agreed bounds."
+        start = 4 * exchange.layout.parameters
+        values: list[int] = np.frombuffer(payload, "<i8", exchange.counted_scalars, start).tolist()
+        if exchange.rows_place is not None:
+            values.insert(exchange.rows_place, rows)
+        for name, value, lowest, largest in zip(exchange.scalar_names, values, *exchange.scalar_limits, strict=True):
+            if not lowest <= value <= largest:
+                what = f"The trainer's number for {name} lies outside its agreed bounds."
                 raise GateRefusal(what=what, reason=SiteReason.TRAINER_FAILED)
-            values.append(0 if resample and scalar.occasion.travels_once else value)
-        return values
+        if not resample:
+            return values
+        return [
+            0 if scalar.occasion.travels_once else value for scalar, value in zip(exchange.scalars, values, strict=True)
+        ]
 
 
 def _listed(exchange: Exchange) -> list[str]:
@@ -262,4 +281,4 @@ def _listed(exchange: Exchange) -> list[str]:
 
 def payload_bytes(exchange: Exchange) -> int:
     """Return the required length of the trainer's answer for an exchange."""
-    return 4 * exchange.layout.parameters + 8 * sum(scalar.name != ROWS for scalar in exchange.scalars)
+    return 4 * exchange.layout.parameters + 8 * (exchange.counted_scalars + exchange.own_numbers)

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 from blake3 import blake3
 
+from host.heap import take_memory
 from protos.wire.messages import Chunk, Finish, MalformedMessage, Offer
 from protos.wire.positions import DOWN_CHUNK_PARAMETERS, down_chunks, down_slice
 
@@ -19,7 +20,7 @@ class Download:
 
     def __init__(self, announced: Offer | Finish, numbers: int) -> None:
         self.announced = announced
-        self.vector: npt.NDArray[np.float32] = np.empty(numbers, np.float32)
+        self.vector: npt.NDArray[np.float32] = np.frombuffer(take_memory(4 * numbers), "<f4")
         self._hash = blake3()
         self._next = 0
 

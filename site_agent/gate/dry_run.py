@@ -30,7 +30,7 @@ from site_agent.trainer_socket import Failed, GateEnd, Prepare, Prepared, Train,
 
 @dataclass(frozen=True, kw_only=True)
 class Made:
-    """What would have left in one round, before masking: its bytes, their BLAKE3, how many values were clipped."""
+    """The contribution of a dry run before masking: its bytes, their BLAKE3, the number of clipped values."""
 
     stage: str
     bytes: int
@@ -100,6 +100,6 @@ def _first_rounds(plan: Plan, manifest: Manifest) -> Iterator[tuple[int, Exchang
 
 
 def _received(plan: Plan, manifest: Manifest, exchange: Exchange) -> bytes:
-    """What would come down: the first values, and control variates of 0 behind them."""
+    """What would come down: the first values, then control variates and sums of private layers, all 0."""
     values = manifest.initial_parameters(plan.seed) if exchange.down else np.empty(0, np.float32)
-    return values.tobytes() + bytes(4 * (exchange.down_numbers - values.size))
+    return values.tobytes() + bytes(4 * (exchange.down_numbers - values.size) + 8 * exchange.own_numbers)

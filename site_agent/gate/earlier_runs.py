@@ -15,11 +15,11 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
+from audit.own_log import AuditLog
 from protos.errors import RefusedError
 from protos.masking.answered_sets import Answer
 from protos.masking.ledger import Ledger, Mark
 from protos.masking.masking_refusals import MaskingRefused, Reason
-from site_agent.gate.site_log import AuditLog
 from site_agent.gate.spent import Spent
 from site_agent.state_folders import gate_folder
 

@@ -32,7 +32,7 @@ _REPEATED: Final = (Stage.TRAINING, Stage.NEWTON)
 
 
 class Itinerary:
-    """What was offered to this site in a run, and what therefore may come next."""
+    """The offers that this site received in a run, and the messages that may therefore follow."""
 
     def __init__(
         self,

@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
@@ -19,6 +20,7 @@ import numpy as np
 import structlog
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from audit.own_log import AuditLog
 from host.starting_files import starting_values
 from protos.errors import ProtocolError, RefusedError, UnavailableError
 from protos.fingerprints import fingerprint
@@ -45,20 +47,27 @@ from protos.wire.messages import (
 from protos.wire.upkeep_messages import UPKEEP_VERSION, Upkeep
 from site_agent.approvals import keep_plan
 from site_agent.gate.agent_link import Stream
-from site_agent.gate.announced_absence import watch_window, window_seconds
+from site_agent.gate.announced_absence import WINDOW_POLL_SECONDS, require_window, window_seconds
 from site_agent.gate.consent import Consent, ConsentEnded
 from site_agent.gate.door import unexpected_answer
 from site_agent.gate.mishaps import OF_THE_DISK, TrainerFailed, is_over, masks_nothing, misbehaved, policy_refuses
 from site_agent.gate.permission import GateRefusal, decide_plan
 from site_agent.gate.policy import remedy_of_refusal
 from site_agent.gate.separation import guard_of
-from site_agent.gate.site_log import AuditLog
 from site_agent.gate.site_masking import SiteMasking
 from site_agent.gate.site_rounds import Built, Concluded, Outgoing, Rounds, Surroundings
 from site_agent.gate.site_standing import Standing
 from site_agent.gate.site_upkeep import SiteUpkeep
-from site_agent.gate.waiting import await_approval, await_hours, rest, watch_consent, watch_hours, watch_trainer
-from site_agent.hospital import Hospital
+from site_agent.gate.waiting import (
+    APPROVAL_POLL_SECONDS,
+    CONSENT_POLL_SECONDS,
+    await_approval,
+    await_hours,
+    require_hours,
+    rest,
+    watch,
+)
+from site_agent.hospital import Hospital, Hours
 from site_agent.state_folders import gate_folder
 from site_agent.trainer_socket import Conclude, Failed, GateEnd, Prepare, Prepared, Train, TrainerGone
 from site_agent.trainer_socket import Message as TrainerMessage
@@ -98,7 +107,6 @@ class SiteGate:
         """
         self._standing, self._upkeep = standing or Standing(), upkeep
         self._hospital, self._identity_key, self._trainer, self._audit = hospital, identity_key, trainer, audit
-        self._hours = lambda: self._hospital.policy.hours
         self._identity = fingerprint(identity_key.public_key().public_bytes_raw())
         self._connect, self._software, self._renew_trainer = connect, software, renew_trainer
         self._deaths, self._has_lost_trainer = 0, False
@@ -159,7 +167,7 @@ class SiteGate:
         self._spawn(self._inbox.put(Adopted()))
 
     def _require_trainer(self) -> None:
-        """Raise TrainerGone where the trainer has ended, unless a question is under way, which tells that itself."""
+        """Raise TrainerGone where the trainer has ended, unless a question is under way, which reports that itself."""
         if not self._asking.locked():
             self._trainer.require()
 
@@ -178,12 +186,9 @@ class SiteGate:
 
     async def _converse(self, connection: Stream) -> bool:
         """One stream from greeting to end; whether everything is over."""
-        away = window_seconds(gate_folder(state := self._hospital.state_path))
+        away = window_seconds(state := gate_folder(self._hospital.state_path))
         await connection.send(Hello(PROTOCOL_VERSION, self._software, UPKEEP_VERSION if self._upkeep else 0, *away))
-        reader, watcher = self._spawn(self._read(connection)), self._spawn(watch_consent(self._consent))
-        window, hours = self._spawn(watch_window(gate_folder(state), away)), self._spawn(watch_hours(self._hours))
-        trainer = self._spawn(watch_trainer(self._require_trainer))
-        keeper = self._spawn(self._upkeep.keep_up(connection.send) if self._upkeep else asyncio.sleep(0))
+        beside = self._work_beside(connection, state, away)
         try:
             while True:
                 item = await self._inbox.get()
@@ -209,12 +214,23 @@ class SiteGate:
             await self._end_part(ended)
             raise
         finally:
-            for task in (reader, watcher, window, hours, trainer, keeper):
+            for task in beside:
                 task.cancel()
             self._standing.parted()
             if self._rounds is not None:
                 self._rounds.stream_ended()
             self._forget_messages()
+
+    def _work_beside(self, connection: Stream, state: Path, away: tuple[int, int]) -> list[asyncio.Task[None]]:
+        """Start what runs as long as a stream."""
+        return [
+            self._spawn(self._read(connection)),
+            self._spawn(watch(self._require_consent, CONSENT_POLL_SECONDS)),
+            self._spawn(watch(partial(require_window, state, away), WINDOW_POLL_SECONDS)),
+            self._spawn(watch(lambda: require_hours(self._hours()), APPROVAL_POLL_SECONDS)),
+            self._spawn(watch(self._require_trainer, APPROVAL_POLL_SECONDS)),
+            self._spawn(self._upkeep.keep_up(connection.send) if self._upkeep else asyncio.sleep(0)),
+        ]
 
     def _forget_messages(self) -> None:
         """A new stream starts from the beginning; the trainer's answers do not belong to the stream and stay."""
@@ -354,8 +370,7 @@ class SiteGate:
         except MalformedMessage as cause:  # of this site's own; the coordinator is not to be blamed
             raise unexpected_answer() from cause
         if isinstance(answer, Failed):
-            if (consent := self._consent()) is not None:
-                consent.require()  # the trainer may see a withdrawal first; it is one all the same
+            self._require_consent()  # the trainer may see a withdrawal first; it is one all the same
             raise TrainerFailed(answer)
         return answer
 
@@ -402,8 +417,12 @@ class SiteGate:
         self._log.info("coordinator_parted", reason=farewell.reason.name, detail=farewell.detail)
         return is_over(farewell, self._audit)
 
-    def _consent(self) -> Consent | None:
-        return None if self._rounds is None else self._rounds.consent
+    def _hours(self) -> Hours | None:
+        return self._hospital.policy.hours
+
+    def _require_consent(self) -> None:
+        if self._rounds is not None:
+            self._rounds.consent.require()
 
     def _running(self) -> Rounds:
         if self._rounds is None:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Final
 
+from audit.own_log import AuditLog
 from host.clock_words import COMPARE_CLOCK, SET_CLOCK, at
 from protos.errors import ConfigurationError, OperatorError, ProtocolError, RefusedError, UnavailableError
 from protos.masking.masking_refusals import MaskingRefused, Reason
 from protos.wire.messages import CoordinatorReason, Farewell, MalformedMessage, SiteReason
-from site_agent.gate.site_log import AuditLog
 from site_agent.trainer_socket import Failed
 
 # A fault of this site's disk: the run waits for the site to come back with its state, and is not ended for all.

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 
+from audit.own_log import AuditLog
 from protos.errors import OperatorError, RefusedError, UnavailableError
 from protos.plan.exchange import Exchange
 from protos.plan.manifest import Manifest
@@ -27,7 +28,6 @@ from protos.wire.messages import Bind, SiteReason
 from site_agent.gate.consent import Consent, ConsentEnded, refuse_replay
 from site_agent.gate.policy import forbidden_scalars, forbidden_tensors, refusals
 from site_agent.gate.privacy_ledger import PrivacyLedger
-from site_agent.gate.site_log import AuditLog
 from site_agent.gate.spent import Release, Spent
 from site_agent.hospital import Hospital, Policy
 
@@ -139,7 +139,7 @@ class Permission:
         return Decision(withdrawn=self._consent.why_not(), is_closed=not self._allowance.is_open)
 
     def decide(self, exchange: Exchange, bind: Bind, *, masked: bool) -> Decision:
-        """Decide about a contribution among these contributors, with or without masks."""
+        """Decide whether a contribution may be sent in a sum with these contributors."""
         now = self.still_open()
         forbidden = self._allowance.reasons(exchange, bind, masked=masked)
         return Decision(withdrawn=now.withdrawn, is_closed=now.is_closed, forbidden=tuple(forbidden))
@@ -180,6 +180,14 @@ class Permission:
             self.require(Decision(forbidden=_clauses(self._spending.refuse(limits, self._plan))))
         return self._spending.pay(self._plan, position, numbers)
 
+    def own_sums(self, position: bytes | None) -> bytes:
+        """Return the total of the private layers' noisy sums before a step. See PrivacyLedger.
+
+        Raises:
+            RefusedError: it was lost.
+        """
+        return b"" if self._spending is None else self._spending.own_sums(self._plan, position).tobytes()
+
     def take(self, exchange: Exchange, bind: Bind, position: bytes) -> None:
         """Record that a contribution is released.
 
@@ -195,7 +203,7 @@ class Permission:
             AuditError: that cannot be recorded.
         """
         if self._spending is not None:
-            self._spending.forget_numbers(self._plan.run_name)
+            self._spending.forget_numbers(self._plan)
 
 
 class Allowance:
@@ -261,7 +269,7 @@ class Allowance:
         if self._site not in bind.sites or not set(bind.sites) <= set(plan.site_names):
             yield "its contributors are not sites of the plan with this one among them"
         if len(training) < policy.smallest_sites:
-            yield f"{len(training)} sites would be added up, the policy wants {policy.smallest_sites}"
+            yield f"{len(training)} sites would be added up, the policy requires {policy.smallest_sites}"
         rounds = self._bytes.keys() | {bind.round}
         if len(rounds) > policy.largest_rounds:
             yield "more rounds than the policy allows"

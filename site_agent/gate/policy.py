@@ -97,8 +97,11 @@ def _reasons(policy: Policy, plan: Plan, manifest: Manifest, site: str) -> Itera
 def _of_numbers(policy: Policy, plan: Plan) -> Iterator[str]:
     if plan.secure_aggregation == "off":
         return
-    if isinstance(plan.weighting, RowWeights) and plan.weighting.exact and policy.exact_rows == "refuse":
-        yield "exact counts of training rows would leave inside a sum, and the policy does not allow it (exact_rows)"
+    if isinstance(plan.weighting, RowWeights) and plan.weighting.exact:
+        if policy.exact_rows == "refuse":
+            yield "exact counts of training rows would leave in a sum, and the policy does not allow it (exact_rows)"
+        elif policy.smallest_cell < 2:
+            yield "exact counts of two studies could differ by one patient, because the policy's smallest_cell is 1"
     fewest = smallest_set(plan, policy.smallest_sites)
     for kind, sites in kinds_of(plan).items():
         if len(sites) < fewest:

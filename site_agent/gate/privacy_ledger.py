@@ -5,11 +5,12 @@ bought, a file for each step. The rules:
 
 * the first payment of a run is for all noisy sums that its plan has, so no run ends halfway because a budget is spent;
 * under local noise the trainer has drawn it, and what it answered first at a step is what is kept and sent;
+* the trainer's noisy sums of private layers are kept beside them as a total. A step is always made from the same total;
 * a payment is on disk, after the noisy numbers that it buys, and then in the audit log, before a byte leaves;
 * numbers that were paid for are sent again as they are, so a restart neither draws other noise nor pays twice;
 * noise that is drawn a second time is paid for a second time, also in the same run: in full, as if for a whole run;
-* if something left of which the file of payments does not know, the next draw is paid for again;
-* a payment that the files or the audit log know of counts, whichever of the two was lost or restored;
+* if something left that the file of payments does not record, the next draw is paid for again;
+* a payment that the files or the audit log record counts, whichever of the two was lost or restored;
 * a private run from which something left, and of which no payment is known, counts in full, as if it were paid today;
 * nothing gives anything back. All runs of this state folder count, whatever the table was called.
 """
@@ -19,6 +20,7 @@ from __future__ import annotations
 import os
 import secrets
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from math import fsum, inf
@@ -26,8 +28,10 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
+import numpy.typing as npt
 
-from host.durable import RECORDS_RESERVE_BYTES, make_folder, replace_file, require_room, sync_folder
+from audit.own_log import AuditError, AuditLog
+from host.durable import keep_record, on_disk
 from protos.errors import RefusedError
 from protos.plan.announced_plan import plan_from_wire
 from protos.plan.documents import Document
@@ -35,17 +39,17 @@ from protos.plan.patient_privacy import Privacy
 from protos.plan.plan import Plan
 from protos.privacy.accounting import epsilon_of, ratio_of, together
 from protos.privacy.discrete_gaussian import RandomBytes, discrete_gaussian
-from site_agent.gate.site_log import AuditError, AuditLog
 from site_agent.gate.spent import Spent
 from site_agent.hospital import PrivacyLimits
 from site_agent.state_folders import gate_folder
 
 YEAR: Final = timedelta(days=365)
+_LARGEST_TOTAL: Final = 1 << 61  # of the sums of private layers; a step adds less than 2**62 to it
 _ROUNDING: Final = 1.0 + 1e-6  # of an epsilon that was turned into a ratio and back
 
 
 class Payment(Document):
-    """What one draw of noise has cost.
+    """The cost of one draw of noise.
 
     Attributes:
         identifier: names the payment in file and audit log.
@@ -95,6 +99,7 @@ class PrivacyLedger:
     def __init__(self, state: Path, audit: AuditLog, *, random_bytes: RandomBytes = os.urandom) -> None:
         """`state` is the site's state folder; `random_bytes` is the operating system's outside of tests."""
         self._state, self._audit, self._random_bytes = state, audit, random_bytes
+        self._may_have_left: dict[str, set[str]] = {}  # steps of each run, so that a round does not read the whole log
 
     def payments(self) -> tuple[Payment, ...]:
         """Return every known payment, oldest first.
@@ -138,10 +143,17 @@ class PrivacyLedger:
         draws = self._read(self._path(plan.run_name))
         paid = [place for place, draw in enumerate(draws) if draw.payment is not None]
         known, here = {draw.position for draw in draws}, position.hex()
-        left = {facts["position"] for facts in self._audit.records("contribution_released") if _is_of(plan, facts)}
+        left = self._left(plan.run_name)
         if not paid or here in known | left or not left <= known:
             return False
         return len(draws) - paid[-1] < plan.private_releases
+
+    def _left(self, run: str) -> set[str]:
+        """The steps that had left when this run was first asked for, and all that were paid for since."""
+        if run not in self._may_have_left:
+            released = self._audit.records("contribution_released")
+            self._may_have_left[run] = {facts["position"] for facts in released if facts["run"] == run}
+        return self._may_have_left[run]
 
     def pay(self, plan: Plan, position: bytes, numbers: Sequence[int]) -> list[int]:
         """Draw this site's share of noise, record its cost, and return the numbers with the noise.
@@ -149,13 +161,20 @@ class PrivacyLedger:
         Args:
             plan: with privacy, and masked.
             position: the step that the numbers belong to.
-            numbers: this site's sums, in the order of the exchange.
+            numbers: this site's sums, in the order of the exchange, then the noisy sums of private layers.
+
+        Returns:
+            the sums with noise, then the private layers' total after this step.
 
         Raises:
             AuditError: the payment cannot be recorded, so nothing may leave.
+            RefusedError: the total before this step was lost.
         """
         assert plan.privacy is not None
         noisy = with_noise(plan, numbers, self._random_bytes)
+        if plan.own_numbers:
+            total = np.array(noisy[-plan.own_numbers :]) + self.own_sums(plan, position)
+            noisy[-plan.own_numbers :] = np.clip(total, -_LARGEST_TOTAL, _LARGEST_TOTAL).tolist()
         is_paid = self.is_paid(plan, position)
         payment = None if is_paid else self._payment(plan, plan.privacy, secrets.token_hex(16))
         path = self._path(plan.run_name)
@@ -164,27 +183,59 @@ class PrivacyLedger:
         self._write(path, (*self._read(path), draw))
         if payment is not None:
             self._audit.write("privacy_spent", **payment.model_dump(exclude={"at"}))
+        self._left(plan.run_name).add(position.hex())
         return noisy
 
-    def forget_numbers(self, run: str) -> None:
-        """Delete the noisy numbers of a finished run. Its payments remain.
+    def own_sums(self, plan: Plan, position: bytes | None) -> npt.NDArray[np.int64]:
+        """Return the total of the private layers' noisy sums of all steps before a step.
+
+        A step that was drawn before has the total from which it was made then. `position` is None after the last step.
+
+        Returns:
+            int64 of shape (numbers of private layers,).
+
+        Raises:
+            RefusedError: the numbers of the step before were lost.
+        """
+        drawn, training = self._drawn(plan.run_name), plan.private_training
+        if position is not None and position.hex() in drawn:
+            drawn = drawn[: drawn.index(position.hex())]
+        if training is None or not drawn or not plan.own_numbers:
+            return np.zeros(plan.own_numbers, np.int64)
+        kept = self.kept(plan.run_name, bytes.fromhex(drawn[-1]))
+        # Version 0.1 trained no private layers under privacy, so its rounds have no total.
+        if kept is None or len(kept) != len(training.names) + plan.own_numbers:
+            raise RefusedError(
+                what=f"The numbers of an earlier round of {plan.run_name} are missing in the gate's folder.",
+                consequence="The private layers of this site cannot be computed, so nothing more of this run is sent.",
+                remedy="Restore the state from a backup, or start a new version of the plan. That costs epsilon again.",
+            )
+        return np.array(kept[-plan.own_numbers :], np.int64)
+
+    def forget_numbers(self, plan: Plan) -> None:
+        """Delete the noisy numbers of a finished run. Its payments remain, and the last total of private layers.
 
         Raises:
             AuditError: the file cannot be written.
         """
-        folder = self._path(run).with_suffix(".numbers")
-        try:
+        folder, drawn = self._path(plan.run_name).with_suffix(".numbers"), self._drawn(plan.run_name)
+        last = drawn[-1] if plan.own_numbers and drawn else ""  # a report may have to be made again
+        with _recorded():
             for path in folder.glob("*"):
-                path.unlink()
-            if folder.exists():
+                if path.name != last:
+                    path.unlink()
+            if folder.exists() and not last:
                 folder.rmdir()
-        except OSError as cause:
-            raise _unrecorded(cause) from cause
+
+    def _drawn(self, run: str) -> list[str]:
+        """The steps of a run that have noise, in the order of their first draws."""
+        return list(dict.fromkeys(draw.position for draw in self._read(self._path(run))))
 
     def _unpaid(self, paid: set[str]) -> Iterator[Payment]:
         """Private runs from which something left, although files and log lack the payment."""
         left = {path.stem for path in (gate_folder(self._state) / "spent").glob("*.json")} - paid
-        for plan in self._kept_plans() if left else ():
+        for path in sorted((gate_folder(self._state) / "plans").glob("*.json")) if left else ():
+            plan = plan_from_wire(path.read_bytes())
             if plan.privacy is not None and plan.run_name in left and Spent(self._state, plan.run_name).newest:
                 yield self._payment(plan, plan.privacy, f"lost {plan.run_name}")
 
@@ -199,10 +250,6 @@ class PrivacyLedger:
             delta=privacy.delta,
             sampling=privacy.sampling,
         )
-
-    def _kept_plans(self) -> Iterator[Plan]:
-        for path in sorted((gate_folder(self._state) / "plans").glob("*.json")):
-            yield plan_from_wire(path.read_bytes())
 
     def _files(self) -> Iterable[Path]:
         return sorted(self._path("").parent.glob("*.json"))
@@ -229,33 +276,26 @@ class PrivacyLedger:
         self._replace(path, _Kept(draws=draws).model_dump_json().encode())
 
     def _replace(self, path: Path, content: bytes) -> None:
-        try:
-            make_folder(path.parent)
-            require_room(path.parent, len(content), RECORDS_RESERVE_BYTES)
-            replace_file(path, content)
-            sync_folder(path.parent.parent)
-        except OSError as cause:
-            raise _unrecorded(cause) from cause
+        with _recorded():
+            keep_record(path, content)
 
 
-def _unrecorded(cause: OSError) -> AuditError:
-    return AuditError(
-        what=f"The privacy budget that this round spends cannot be recorded: {cause.strerror}.",
+def _recorded() -> AbstractContextManager[None]:
+    return on_disk(
+        what="The privacy budget that this round spends cannot be recorded",
         consequence="Nothing of this round left this site.",
-        remedy="Free space on the disk of the state directory, or correct its permissions.",
+        kind=AuditError,
     )
-
-
-def _is_of(plan: Plan, facts: Mapping[str, Any]) -> bool:  # Any: whatever JSON holds
-    return bool(facts["run"] == plan.run_name)
 
 
 def with_noise(plan: Plan, numbers: Sequence[int], random_bytes: RandomBytes = os.urandom) -> list[int]:
     """A site's sums with its share of the noise, before the payment from the budget."""
     if plan.private_training is not None and plan.private_training.is_local:
         return list(numbers)  # the trainer has added noise in each of its steps
-    noise = discrete_gaussian(len(numbers), plan.noise_variance, random_bytes)
-    return [number + drawn for number, drawn in zip(numbers, noise.tolist(), strict=True)]
+    sent = len(numbers) - plan.own_numbers  # behind them are sums that have the trainer's noise and do not leave
+    noise = discrete_gaussian(sent, plan.noise_variance, random_bytes)
+    noisy: list[int] = (np.array(numbers[:sent], np.int64) + noise).tolist()  # both lie far within 64 bits
+    return [*noisy, *numbers[sent:]]
 
 
 def overspends(

@@ -61,7 +61,7 @@ class _Federation(Document):
 
 
 class SiteCertificates:
-    """What the agent shows and trusts, and the orders that change it."""
+    """The agent's certificate and trusted roots, and the requests that change them."""
 
     def __init__(self, ask: Ask, folder: Path) -> None:
         """`ask` sends an order to the agent; `folder` is the gate's own folder, which names its federation."""

@@ -5,7 +5,7 @@ disk before a byte leaves, so that neither a restart nor an earlier backup makes
 for a second set. The mathematics is in protos/masking/, and the ledger there decides what a set costs. One
 rule stands here beside the ledger's own:
 
-* a memory that does not know of everything in the audit log, or of the run's last release where the log no longer
+* a memory that lacks something of the audit log, or of the run's last release where the log no longer
   has it (spent.py), is none: a file that was deleted or restored is refused.
 """
 
@@ -19,7 +19,8 @@ from pathlib import Path
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
-from host.durable import RECORDS_RESERVE_BYTES, append_synced, make_folder, replace_file, require_room
+from audit.own_log import AuditLog
+from host.durable import append_synced, keep_record, on_disk
 from protos.errors import OperatorError
 from protos.masking.answered_sets import listing_of
 from protos.masking.key_session import (
@@ -49,7 +50,6 @@ from protos.wire.messages import (
     KeySessionSeal,
 )
 from site_agent.gate.earlier_runs import EarlierRuns, ledger_path
-from site_agent.gate.site_log import AuditLog
 
 
 class SiteMasking:
@@ -75,7 +75,7 @@ class SiteMasking:
         `uncounted_runs` are those that the policy leaves out when sums are compared.
 
         Raises:
-            MaskingRefused: what was masked earlier in this run cannot be read, or `audit` knows of more.
+            MaskingRefused: what was masked earlier in this run cannot be read, or `audit` has more.
         """
         self._run, self._plan, self._manifest, self._site = run, plan, manifest, site
         self._identity_key, self._quorum, self._budget = identity_key, quorum, budget
@@ -207,21 +207,19 @@ class SiteMasking:
 
     def _keep(self, ledger: Ledger, step: int | None) -> None:
         """Put a ledger on disk: a line for the step that was just masked, or all of it."""
-        try:
+        with on_disk(
+            what="The next masked contribution cannot be recorded",
+            consequence="Nothing of this round left this site.",
+            kind=OperatorError,
+        ):
             if step is not None and self._check:
                 line, check = ledger.line_after(self._check, step)
                 self._check = ""  # should the line come to lie there in part, the next writing replaces it
                 append_synced(self._path, line.encode())
             else:
                 text = ledger.to_text()
-                _write_synced(self._path, text.encode())
+                keep_record(self._path, text.encode())
                 check = check_of(text)
-        except OSError as cause:
-            raise OperatorError(
-                what=f"The next masked contribution cannot be recorded: {cause.strerror}.",
-                consequence="Nothing of this round left this site.",
-                remedy="Free space on the disk of the state directory, or correct its permissions.",
-            ) from cause
         self._ledger, self._check = ledger, check
 
     def masked(self, position: bytes, bind: Bind, layout: Layout, buffer: memoryview) -> Iterator[memoryview]:
@@ -270,9 +268,3 @@ def _releases(audit: AuditLog, run: str) -> Iterator[Mark]:
     """Every place in a run at which the audit log records a masked release."""
     released = audit.records("contribution_released")
     return (Mark(facts["round"], facts["attempt"]) for facts in released if facts["run"] == run and facts["masked"])
-
-
-def _write_synced(path: Path, content: bytes) -> None:
-    make_folder(path.parent)
-    require_room(path.parent, len(content), RECORDS_RESERVE_BYTES)
-    replace_file(path, content)

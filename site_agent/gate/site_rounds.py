@@ -19,6 +19,8 @@ import numpy as np
 import numpy.typing as npt
 import structlog
 
+from audit.own_log import AuditLog
+from host.heap import return_memory
 from protos.errors import UnavailableError
 from protos.plan.exchange import Exchange
 from protos.plan.manifest import Manifest
@@ -46,7 +48,6 @@ from site_agent.gate.door import Contribution, Gate, payload_bytes, unexpected_a
 from site_agent.gate.download import Download
 from site_agent.gate.itinerary import Itinerary
 from site_agent.gate.permission import Allowance
-from site_agent.gate.site_log import AuditLog
 from site_agent.gate.site_masking import SiteMasking
 from site_agent.gate.spent import Spent
 from site_agent.hospital import Policy
@@ -73,7 +74,7 @@ class Concluded:
 
 @dataclass(frozen=True, kw_only=True)
 class Surroundings:
-    """What a run needs of its agent.
+    """The agent's services that a run needs.
 
     Attributes:
         send: to the coordinator; does nothing while there is no stream, since the next offer asks again.
@@ -152,7 +153,7 @@ class Rounds:
 
     @property
     def saved(self) -> tuple[Saved, ...]:
-        """The states on the trainer's disk; only the newest if there are many."""
+        """The states on the trainer's disk, or only the newest if there are many."""
         return tuple(self._saved[number] for number in sorted(self._saved)[-MOST_SAVED:])
 
     def follow(self, policy: Policy) -> None:
@@ -172,7 +173,7 @@ class Rounds:
             self._masking.forget()
 
     def stream_ended(self) -> None:
-        """Delete the state of the stream. Trained and built results remain."""
+        """Delete the state of the closed stream. Finished training and contributions remain."""
         self._stop_upload()
         self._download, self._offer, self._bind = None, None, None
 
@@ -216,6 +217,8 @@ class Rounds:
     async def concluded(self, rounds: int) -> None:
         """Handle the trainer's report that it received the last sum."""
         self._is_concluded = True
+        self._position, self._contribution, self._vector = b"", None, np.empty(0, np.float32)
+        return_memory()
         self._spent.finish(datetime.fromisoformat(self._audit.time()))
         if self._gate is not None:
             self._gate.finish()
@@ -322,7 +325,7 @@ class Rounds:
         assert self._exchange is not None
         self._vector, self._asked_resample = vector, resample
         best = -1 if offer.best_round is None else offer.best_round
-        payload = vector.view(np.uint8).data
+        payload = self._with_own_sums(vector, self._position)
         layers, saves = offer.layers.hex(), offer.saves
         returned = -1 if offer.returned_to is None else offer.returned_to
         question = Train(offer.round, resample, int(offer.stage), layers, best, payload, saves, offer.oldest, returned)
@@ -330,6 +333,13 @@ class Rounds:
             self._saved[offer.round] = Saved(offer.round)  # it can always start from the beginning
         self.next_round = offer.round + 1
         self._around.spawn(self._train_and_build(question, self._exchange, self._position))
+
+    def _with_own_sums(self, vector: npt.NDArray[np.float32], position: bytes | None) -> bytes | memoryview:
+        """What came down for the trainer, and behind it the noisy sums of its private layers before this step."""
+        received = vector.view(np.uint8).data
+        if self._gate is None or not self.plan.own_numbers:
+            return received
+        return b"".join((received, self._gate.own_sums(position)))
 
     async def _train_and_build(self, question: Train, exchange: Exchange, here: bytes) -> None:
         answer = await self._around.ask(question, payload_bytes(exchange))
@@ -384,7 +394,7 @@ class Rounds:
             returned = -1 if message.returned_to is None else message.returned_to
             self._alternative = message.alternative
             chosen = -1 if message.alternative is None else message.alternative
-            payload = vector.view(np.uint8).data
+            payload = self._with_own_sums(vector, None)
             question = Conclude(message.round, message.layers.hex(), best, payload, returned, chosen)
             self._around.spawn(self._conclude(question))
 

@@ -117,11 +117,11 @@ class Standing:
 
     @property
     def seconds_a_round(self) -> float | None:
-        """How long the newest rounds took from offer to offer; None before the second round."""
+        """The duration of the newest rounds, from offer to offer. None before the second round."""
         return statistics.median(self._seconds) if self._seconds else None
 
     def _ends(self) -> datetime | None:
-        """When the last round would end at this pace. The time is never in the past."""
+        """The time at which the last round would end at this pace. It is never in the past."""
         pace, offered = self.seconds_a_round, self._offered
         if pace is None or offered is None or self.rounds is None or self.connected_since is None:
             return None

@@ -1,6 +1,6 @@
-"""Tasks beside the rounds: this site and the coordinator witness each other's log, and the certificate renews itself.
+"""Tasks outside the rounds: this site and the coordinator witness each other's log, and the certificate renews itself.
 
-Begins only when the coordinator has shown that it knows of it, so that one of an earlier version is left alone.
+Begins only when the coordinator has shown that it supports it, so that one of an earlier version is left alone.
 What a witness finds wrong ends this site's part: a log that does not go on from where it stood is a matter for people.
 """
 
@@ -17,6 +17,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from audit import checkpoint_memory
 from audit.cosigning import GROWTH, LogParty, LogSession
+from audit.own_log import AuditLog
 from pki.own_authority import WARNING_DAYS
 from protos.errors import RefusedError, UnavailableError
 from protos.wire.log_checkpoints import COORDINATOR, CheckpointRefused
@@ -29,9 +30,8 @@ from protos.wire.upkeep_messages import (
     RenewalAsked,
     Upkeep,
 )
-from site_agent.gate.certificate_renewal import Asked, install_renewed, renewal_due, trust_roots, write_request
+from site_agent.gate.certificate_renewal import install_renewed, renewal_due, trust_roots, write_request
 from site_agent.gate.site_certificates import SiteCertificates
-from site_agent.gate.site_log import AuditLog, party_of
 
 PULSE_SECONDS: Final = 1.0
 
@@ -39,7 +39,7 @@ Send: TypeAlias = Callable[[Upkeep], Awaitable[None]]
 
 
 class SiteUpkeep:
-    """The work beside the rounds, over all streams of this process: renewals, checkpoints, maintenance."""
+    """The work outside the rounds, over all streams of this process: renewals, checkpoints, maintenance."""
 
     def __init__(
         self,
@@ -54,9 +54,9 @@ class SiteUpkeep:
         """`witness` is the folder of what is remembered of checkpoints; `now` gives aware UTC times."""
         self._site, self._identity_key, self._certificates = site, identity_key, certificates
         self._audit, self._witness, self._now = audit, witness, now
-        self._party: LogParty = party_of(audit, site=site, key=identity_key, folder=witness)
+        self._party = LogParty(audit, witness)
         self._session: LogSession | None = None
-        self._asked: Asked | None = None
+        self._asked: RenewalAsked | None = None
         self._has_warned = self._is_own_refused = False
         self._log = structlog.get_logger()
 
@@ -143,8 +143,8 @@ class SiteUpkeep:
                 self._warn()
             return []
         self._asked = asked
-        write_request(self._audit, shown, asked.message)
-        return [asked.message]
+        write_request(self._audit, shown, asked)
+        return [asked]
 
     def _warn(self) -> None:
         """A certificate of the hospital's own authority is renewed by people, who are informed in time."""
@@ -165,7 +165,7 @@ class SiteUpkeep:
         if answer.refusal or not answer.chain:
             self._log.error("renewal_refused", reason=answer.refusal, expires=shown.expiry().isoformat())
             self._audit.write("renewal_refused", reason=answer.refusal)
-            if self._asked.message.chain and not self._is_own_refused:
+            if self._asked.chain and not self._is_own_refused:
                 # An unregistered certificate must not delay the renewal of the federation's certificate.
                 self._asked, self._is_own_refused = None, True
             return

@@ -13,10 +13,10 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from host.durable import RECORDS_RESERVE_BYTES, append_synced, make_folder, replace_file, require_room, sync_folder
+from audit.own_log import AuditError
+from host.durable import append_synced, keep_record, on_disk
 from protos.errors import RefusedError
 from protos.plan.documents import Document
-from site_agent.gate.site_log import AuditError
 from site_agent.state_folders import gate_folder
 
 
@@ -43,7 +43,12 @@ class _Sent(Document):
 
 
 class Spent:
-    """One run's file."""
+    """One run's file.
+
+    Attributes:
+        finished: when the run was finished here, as an aware time, or None.
+        newest: the contribution that was sent last, or None.
+    """
 
     def __init__(self, state: Path, run: str) -> None:
         """`state` is the site's state directory.
@@ -53,8 +58,8 @@ class Spent:
         """
         self._path = gate_folder(state) / "spent" / f"{run}.json"
         self._bytes: dict[int, int] = {}
-        self._finished: datetime | None = None
-        self._newest: Release | None = None
+        self.finished: datetime | None = None
+        self.newest: Release | None = None
         try:
             self._read(self._path.read_bytes())
         except FileNotFoundError:
@@ -66,27 +71,16 @@ class Spent:
                 remedy="Restore the state from a backup, and inform the data protection officer.",
             ) from cause
         self._takes_lines = False  # only a file that this process has written whole
-        self._is_folder_synced = False
 
     @property
     def bytes_by_round(self) -> dict[int, int]:
         """The bytes sent in each round. A repeated contribution counts once."""
         return dict(self._bytes)
 
-    @property
-    def finished(self) -> datetime | None:
-        """When the run was finished here, as an aware time, or None."""
-        return self._finished
-
-    @property
-    def newest(self) -> Release | None:
-        """The contribution that was sent last, or None."""
-        return self._newest
-
     def beyond(self, released: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:  # Any: whatever JSON holds
         """Return facts that these records of the audit log lack: the last release, if the records end before it."""
         last = max(((facts["round"], facts["attempt"]) for facts in released), default=(-1, -1))
-        newest = self._newest
+        newest = self.newest
         return [newest.model_dump()] if newest and (newest.round, newest.attempt) > last else []
 
     def take(self, count: int, release: Release) -> None:
@@ -96,7 +90,7 @@ class Spent:
             AuditError: it cannot be recorded, so nothing may leave.
         """
         is_counted = self._bytes.get(release.round, -1) >= count
-        if is_counted and self._newest == release:
+        if is_counted and self.newest == release:
             return
         sent = _Sent(bytes=count, release=release)
         self._count(sent)
@@ -108,48 +102,37 @@ class Spent:
         Raises:
             AuditError: it cannot be recorded.
         """
-        self._finished = at
+        self.finished = at
         self._write()
 
     def _read(self, content: bytes) -> None:
         first, *lines = content.split(b"\n")
         kept = _Kept.model_validate_json(first)
         self._bytes = {int(number): count for number, count in kept.rounds.items()}
-        self._finished = None if kept.finished is None else datetime.fromisoformat(kept.finished)
-        self._newest = kept.newest
+        self.finished = None if kept.finished is None else datetime.fromisoformat(kept.finished)
+        self.newest = kept.newest
         for line in lines[:-1]:
             self._count(_Sent.model_validate_json(line))
 
     def _count(self, sent: _Sent) -> None:
         self._bytes[sent.release.round] = max(sent.bytes, self._bytes.get(sent.release.round, 0))
-        self._newest = sent.release
+        self.newest = sent.release
 
     def _write(self, sent: _Sent | None = None) -> None:
         """Append one contribution if the file takes lines, else replace the file. Its size would slow each round."""
         takes_lines, self._takes_lines = self._takes_lines, False  # a line that fails midway is replaced next time
-        try:
+        with on_disk(
+            what="The number of sent bytes cannot be recorded",
+            consequence="Nothing of this round left this site.",
+            kind=AuditError,
+        ):
             if takes_lines and sent is not None:
                 append_synced(self._path, _line(sent))
             else:
                 rounds = {str(number): count for number, count in sorted(self._bytes.items())}
-                finished = self._finished.isoformat() if self._finished else None
-                self._replace(_line(_Kept(rounds=rounds, finished=finished, newest=self._newest)))
-            self._takes_lines = True
-        except OSError as cause:
-            raise AuditError(
-                what=f"The number of sent bytes cannot be recorded: {cause.strerror}.",
-                consequence="Nothing of this round left this site.",
-                remedy="Free space on the disk of the state directory, or correct its permissions.",
-            ) from cause
-
-    def _replace(self, content: bytes) -> None:
-        folder = self._path.parent
-        make_folder(folder)
-        require_room(folder, len(content), RECORDS_RESERVE_BYTES)
-        replace_file(self._path, content)
-        if not self._is_folder_synced:  # it may be new
-            sync_folder(folder.parent)
-            self._is_folder_synced = True
+                finished = self.finished.isoformat() if self.finished else None
+                keep_record(self._path, _line(_Kept(rounds=rounds, finished=finished, newest=self.newest)))
+        self._takes_lines = True
 
 
 def _line(content: Document) -> bytes:

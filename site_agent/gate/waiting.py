@@ -10,9 +10,9 @@ from typing import Final
 
 import structlog
 
+from audit.own_log import AuditLog
 from site_agent.gate.consent import Consent
 from site_agent.gate.permission import OutsideHours
-from site_agent.gate.site_log import AuditLog
 from site_agent.hospital import Hours
 
 APPROVAL_POLL_SECONDS: Final = 1.0
@@ -47,33 +47,17 @@ async def await_approval(
         await asyncio.sleep(APPROVAL_POLL_SECONDS)
 
 
-async def watch_trainer(require_trainer: Callable[[], None]) -> None:
-    """Raise TrainerGone as soon as an idle trainer has ended. Never return."""
+async def watch(check: Callable[[], None], seconds: float) -> None:
+    """Call a check at this interval, in seconds, until it raises. Never return."""
     while True:
-        require_trainer()
-        await asyncio.sleep(APPROVAL_POLL_SECONDS)
+        check()
+        await asyncio.sleep(seconds)
 
 
 async def rest(seconds: float, require_trainer: Callable[[], None]) -> None:
     """Wait this number of seconds. Raise TrainerGone as soon as an idle trainer has ended."""
     with suppress(TimeoutError):
-        await asyncio.wait_for(watch_trainer(require_trainer), seconds)
-
-
-async def watch_consent(current: Callable[[], Consent | None]) -> None:
-    """Raise ConsentEnded as soon as the persons here withdraw from the current plan. Never return."""
-    while True:
-        consent = current()
-        if consent is not None:
-            consent.require()
-        await asyncio.sleep(CONSENT_POLL_SECONDS)
-
-
-async def watch_hours(current: Callable[[], Hours | None]) -> None:
-    """Raise OutsideHours as soon as the policy's hours have ended. Never return."""
-    while True:
-        require_hours(current())
-        await asyncio.sleep(APPROVAL_POLL_SECONDS)
+        await asyncio.wait_for(watch(require_trainer, APPROVAL_POLL_SECONDS), seconds)
 
 
 def require_hours(hours: Hours | None) -> None:

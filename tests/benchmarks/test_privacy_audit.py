@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 
 from benchmarks.prior.prior_gain import CONCEPTS, uci_tables
 from benchmarks.privacy import CLAIM, audit_plan, audited, sums_of
+from benchmarks.private_audit import audited_local_steps, local_training, with_half_the_noise
+from benchmarks.private_networks import network_plan_of
 from protos.plan.plan import Plan
 from protos.privacy.discrete_gaussian import discrete_gaussian
 from tests.for_each import for_each
@@ -24,5 +28,16 @@ def test_the_bound_lies_below_the_claim_and_above_it_with_a_quarter_of_the_noise
 
     honest = audited(plan, 20_000, lambda used, numbers: shares(used, numbers, 1, generator))
     weakened = audited(plan, 20_000, lambda used, numbers: shares(used, numbers, 16, generator))
+
+    assert honest < CLAIM < weakened
+
+
+@for_each("seed", range(2))
+def test_the_bound_of_local_noise_lies_below_the_claim_and_above_it_with_half_of_the_noise(seed: int) -> None:
+    """Three steps of a site show less than epsilon as deployed, and more than it if the trainer halves its noise."""
+    training = local_training(json.loads(network_plan_of(uci_tables(CONCEPTS.parent), CLAIM).canonical), CLAIM)
+
+    honest = audited_local_steps(training, 300, seed)
+    weakened = audited_local_steps(with_half_the_noise(training), 300, seed)
 
     assert honest < CLAIM < weakened

@@ -12,7 +12,7 @@ from benchmarks.private_audit import CANARIES, _probability, audited_training, c
 from protos.plan.plan import Plan
 from protos.privacy.accounting import PRIVATE_SCALE, ratio_of
 from protos.privacy.discrete_gaussian import discrete_gaussian
-from site_agent.trainer.training.private_gradient import Layer, clipped_gradients
+from site_agent.trainer.training.private_gradient import Layer, PrivateRows, clipped_gradients
 from tests.hostile.imprinting import rows_read
 from tests.protos.privacy.private_plans import private_network_plan
 
@@ -69,7 +69,7 @@ def test_an_imprint_reads_no_row_from_a_private_sum(epsilon: float) -> None:
     ]
     training = private_network_plan({"epsilon": epsilon}, rounds=1, hidden=(_NEURONS,)).private_training
     assert training is not None
-    sums = np.array(clipped_gradients(layers, 1.0, rows, outcomes, None))
+    sums = np.array(clipped_gradients(layers, 1.0, PrivateRows.of(rows, outcomes, None)))
     noise = discrete_gaussian(len(sums), training.share_variance, generator.bytes)
 
     exact, private = (rows_read(_inputs(numbers), rows.astype(np.float64)) for numbers in (sums, sums + noise))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from itertools import combinations
+from math import sqrt
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ import numpy.typing as npt
 import pytest
 import yaml
 from safetensors.numpy import load_file
+from scipy.stats import kstest
 
 from protos.plan.announced_plan import plan_from_wire
 from protos.plan.manifest import manifest_of
@@ -36,7 +38,9 @@ PROMISE = {"unit": "patient", "epsilon": EPSILON, "delta": 1e-5, "clip": 1.0, "p
 class Watched:
     """What the gates' folders showed during a run, and the laws that hold at every moment."""
 
-    def __init__(self) -> None:
+    def __init__(self, share: float = 0.3) -> None:
+        """`share` of the gates are killed when their noise appears."""
+        self._share = share
         self.sums: dict[tuple[str, str], npt.NDArray[np.float64]] = {}  # by hospital and position
         self._spent: dict[str, float] = {}
         self._drawn: set[Path] = set()
@@ -47,7 +51,7 @@ class Watched:
             gate = services.rehearsal.folder / hospital.name / "state" / "gate"
             new = set(gate.glob("privacy/*.numbers/*")) - self._drawn
             self._drawn |= new
-            if new and len(services.killed) < MOST_KILLS and services.luck.random() < 0.3:
+            if new and len(services.killed) < MOST_KILLS and services.luck.random() < self._share:
                 services.kill(services.running[hospital.name].pid, f"{hospital.name} with new noise")
             self._look(hospital.name, gate)
 
@@ -78,8 +82,8 @@ def records(gate: Path, event: str) -> list[dict[str, Any]]:
     return [facts for facts in (json.loads(line)["facts"] for line in lines) if facts["event"] == event]
 
 
-def prepared(folder: Path, noise: str) -> Rehearsal:
-    """Three heart clinics whose trainers are services, and a private regression. Local noise: three steps a round."""
+def prepared(folder: Path, kind: str) -> Rehearsal:
+    """Three heart clinics whose trainers are services, and a private network. Local noise: three steps a round."""
     tables = folder / "tables"
     tables.mkdir(parents=True)
     hospitals = uci_hospitals(tables)[:3]
@@ -92,23 +96,25 @@ def prepared(folder: Path, noise: str) -> Rehearsal:
             content = yaml.safe_load(config.read_text()) | {"trainer_socket": "trainer socket"}
             config.write_text(yaml.safe_dump(content))
         saving = {"snapshots": {"every_rounds": 3, "every_seconds": None}}
-        steps = {"shared": 1, "local": 3}[noise]
+        steps, noise = (3, "local") if kind == "local" else (1, "shared")
         schedule = {"epochs": ROUNDS * steps, "epochs_per_round": steps, "batches_per_epoch": 1}
         several = {"schedule": schedule | {"aggregate": "every-round"}}
+        if kind == "private layers":
+            several |= {"method": {"name": "fedper"}, "architecture": {"name": "dense", "hidden": [3]}, "outputs": None}
         privately(rehearsal, ROUNDS, PROMISE | {"noise": noise}, 0.5, **saving, **several)
     return rehearsal
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
-@pytest.mark.parametrize("noise", ["shared", "local"])
+@pytest.mark.parametrize("kind", ["shared", "local", "private layers"])
 def test_kills_neither_lower_the_spent_epsilon_nor_use_noise_twice(
-    noise: str, tmp_path_factory: pytest.TempPathFactory
+    kind: str, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     """Coordinator, gates, agents and trainers are killed: each site pays once, each step has its own noise, and the
     result is the sum of exactly these noisy sums."""
     folder = tmp_path_factory.mktemp("kills")  # a socket's path has at most 107 bytes
-    rehearsal, watched = prepared(folder, noise), Watched()
+    rehearsal, watched = prepared(folder, kind), Watched()
 
     with Nursery() as nursery:
         _, killed = run(rehearsal, KILLS, 1, nursery, watched.watch)
@@ -117,13 +123,13 @@ def test_kills_neither_lower_the_spent_epsilon_nor_use_noise_twice(
     assert len(killed) >= KILLS
     assert any("with new noise" in name for name in killed)
     plan = plan_from_wire(next(folder.glob("*/state/gate/plans/*.json")).read_bytes())
-    for hospital in rehearsal.hospitals:
-        _check_site(plan, folder / hospital.name, watched)
+    sums = [_check_site(plan, folder / hospital.name, watched) for hospital in rehearsal.hospitals]
+    _check_noise(plan, np.stack(sums, axis=1))
     _check_result(plan, folder, watched)
 
 
-def _check_site(plan: Plan, home: Path, watched: Watched) -> None:
-    """One payment for all rounds, one noisy sum for each, and no two sums with the same noise."""
+def _check_site(plan: Plan, home: Path, watched: Watched) -> npt.NDArray[np.float64]:
+    """One payment for all rounds, one noisy sum for each, and no two sums with the same noise. The sums by round."""
     released = {one["round"]: one["position"] for one in records(home / "state" / "gate", "contribution_released")}
     shown = json.loads(called("site-agent", "privacy", "--config", home / "hospital.yaml", "--json").stdout)
     sums = [numbers for (name, _), numbers in watched.sums.items() if name == home.name]
@@ -134,13 +140,27 @@ def _check_site(plan: Plan, home: Path, watched: Watched) -> None:
     # Sums of neighbouring rounds hardly differ at this learning rate. What makes them different is noise.
     apart = min(float(np.sqrt(np.mean((one - other) ** 2))) for one, other in combinations(sums, 2))
     assert apart > plan.noise_variance**0.5 / 4
+    return np.array([watched.sums[home.name, released[number]] for number in range(ROUNDS)])
+
+
+def _check_noise(plan: Plan, sums: npt.NDArray[np.float64]) -> None:
+    """The differences of neighbouring rounds fit the normal law of the promised variance, also in private layers."""
+    training = plan.private_training
+    assert training is not None
+    shared, totals = np.split(sums, [len(training.names)], axis=2)  # of rounds, sites and numbers
+    for values, variance in (
+        (shared, training.steps * training.share_variance),
+        (np.diff(totals, axis=0, prepend=0.0), training.own_variance),
+    ):
+        apart = (values[1::2] - values[::2]).ravel() / sqrt(2 * variance)
+        assert apart.size == 0 or kstest(apart, "norm").pvalue > 1e-4
 
 
 def _check_result(plan: Plan, folder: Path, watched: Watched) -> None:
     """The model is one step along each sum that the gates kept, and along no other."""
     training, manifest = plan.private_training, manifest_of(plan)
     assert training is not None
-    moved = training.mean_change(np.sum(list(watched.sums.values()), axis=0))
+    moved = training.mean_change(np.sum(list(watched.sums.values()), axis=0)[: len(training.names)])
     (record,) = folder.glob("coordinator/runs/*/record.json")
     found = load_file(record.parent / "parameters.safetensors")
     fitted = np.concatenate([found[tensor.name].ravel() for tensor in manifest.tensors])

@@ -49,7 +49,7 @@ def privately(
         content["policy"]["privacy"] = LIMITS
         config.write_text(yaml.safe_dump(content))
         reviewed = command("site-agent", "review", "--config", config, "--plan", plan)
-        assert f"{rounds} of training: sums with noise leave, and no other number" in reviewed
+        assert f"{rounds} of training: only sums with noise are sent" in reviewed
         command("site-agent", "approve", "--config", config, "--plan", plan, "--by", "A. Jones", "--yes")
 
 

@@ -61,6 +61,19 @@ def test_the_exact_way_has_the_same_law(variance: int, monkeypatch: pytest.Monke
     assert misfit(counts, exact_chances(variance, most)) > UNLIKELY
 
 
+@pytest.mark.parametrize(
+    ("words", "heads"), [((0, 1 << 63), 37), ((0, 0, 1 << 63), 81), ((1 << 63,), 0), ((1 << 60,), 2)]
+)
+def test_a_uniform_number_decides_how_many_heads_there_are(words: tuple[int, ...], heads: int) -> None:
+    """2**-1 and 2**-4 have floor(-log) heads, and so have 2**-54 and 2**-118, for which further bits are drawn."""
+    given = iter(words)
+
+    tossed = sampler._geometric(1, lambda _: next(given).to_bytes(8, "little"))
+
+    assert tossed.tolist() == [heads]
+    assert not list(given)
+
+
 @pytest.mark.parametrize("variance", [1 << 40, 3 * 10**18, 10**24 + 7, LARGEST_VARIANCE])
 def test_wide_noise_fits_the_continuous_curve(variance: int) -> None:
     """With a variance of 2**40 or more, cells of a quarter deviation hold what the normal curve says."""

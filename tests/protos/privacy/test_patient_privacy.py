@@ -61,16 +61,19 @@ PRIVATE: dict[str, dict[str, Any]] = {
     "apfl": {},
     "fedbabu": {"outputs": None},
 }
+# Those whose private layers take steps with noise of their own.
+WITH_LAYERS: dict[str, dict[str, Any]] = {
+    "global-layers": {"outputs": None},
+    "fedper": {"outputs": None},
+    "lg-fedavg": {},
+    "player-fl-random": {},
+}
 # Why each other method cannot with shared noise; each reason is read by the researcher.
 REFUSED = {
-    "global-layers": "private layers learn from patients without noise",
-    "fedper": "private layers learn from patients without noise",
-    "fedrep": "private layers learn from patients without noise",
-    "fenda-fl": "private layers learn from patients without noise",
-    "player-fl": "private layers learn from patients without noise",
-    "player-fl-random": "private layers learn from patients without noise",
-    "fedbn": "private layers learn from patients without noise",
-    "lg-fedavg": "private layers learn from patients without noise",
+    "fedrep": "private layers that train first take steps that nothing pays for",
+    "fenda-fl": "such a network has no clipped gradient here",
+    "player-fl": "the sensitivities of layers follow from patients",
+    "fedbn": "no normalisation that could stay private",
     "chfl": "no clipped gradient here",
     "perfcl": "the contrast reads the site's own earlier model",
     "moon": "the contrast reads the site's own earlier model",
@@ -84,13 +87,13 @@ REFUSED = {
 
 def test_every_method_says_whether_it_is_private() -> None:
     """The whole catalogue is either private or refused; no method is in neither list."""
-    assert sorted(METHOD_NAMES) == sorted({*PRIVATE, *REFUSED, "federated-prior"})
+    assert sorted(METHOD_NAMES) == sorted({*PRIVATE, *WITH_LAYERS, *REFUSED, "federated-prior"})
 
 
-@pytest.mark.parametrize("name", PRIVATE)
+@pytest.mark.parametrize("name", [*PRIVATE, *WITH_LAYERS])
 def test_a_method_that_is_private_says_what_privacy_changes(name: str) -> None:
     """Its plan is accepted with one sum a round, a price and a sentence about how."""
-    plan = private_network_plan(hidden=(4,), method={"name": name}, **PRIVATE[name])
+    plan = private_network_plan(hidden=(4, 4), method={"name": name}, **(PRIVATE | WITH_LAYERS)[name])
 
     assert plan.private_training is not None
     assert plan.private_sums == plan.rounds == 10
@@ -102,16 +105,42 @@ def test_a_method_that_is_private_says_what_privacy_changes(name: str) -> None:
     exchange = Exchanges(plan, manifest_of(plan)).of(3, Stage.TRAINING, b"")
     assert [scalar.name for scalar in exchange.scalars] == list(plan.private_training.names)
     assert (exchange.up, exchange.has_controls) == ((), False)
+    assert (exchange.own_numbers > 0) is (name in WITH_LAYERS)
 
 
-@pytest.mark.parametrize("name", PRIVATE)
+@pytest.mark.parametrize("name", [*PRIVATE, *WITH_LAYERS])
 def test_a_private_method_may_take_several_steps_with_local_noise(name: str) -> None:
     """Its plan is accepted, its price counts every step, and one payment is for the rounds."""
-    plan = local_plan(rounds=5, steps=3, hidden=(4,), method={"name": name}, **PRIVATE[name])
+    plan = local_plan(rounds=5, steps=3, hidden=(4, 4), method={"name": name}, **(PRIVATE | WITH_LAYERS)[name])
 
     assert plan.privacy is not None
     assert (plan.rounds, plan.private_releases, plan.private_sums) == (5, 5, 15)
     assert next(how_private(plan.method, plan.privacy)).startswith("Each round sends the sum of a site's noisy steps")
+
+
+@pytest.mark.parametrize("name", WITH_LAYERS)
+def test_whatever_moves_private_layers_without_noise_is_refused(name: str) -> None:
+    """A personal model, control variates, a contrast or blended values beside private layers are refused by name."""
+    rest = {"hidden": (4, 4)} | WITH_LAYERS[name]
+
+    for other in ("ditto", "scaffold", "moon"):
+        with pytest.raises(ValidationError, match="privacy is impossible here"):
+            private_network_plan(method={"name": "composition", "of": [{"name": name}, {"name": other}]}, **rest)
+    if name == "global-layers":
+        with pytest.raises(ValidationError, match="set update_rate to 1"):
+            private_network_plan(method={"name": name, "update_rate": 0.5}, **rest)
+
+
+def test_private_layers_have_the_whole_noise_of_their_site() -> None:
+    """The noise of a private layer's sum alone keeps the plan's delta over all rounds, and no smaller one does."""
+    plan = private_network_plan(hidden=(4, 4), method={"name": "global-layers"}, outputs=None)
+    training = plan.private_training
+    assert training is not None
+
+    whole = 10 * PRIVATE_SCALE**2 / float(training.own_variance - 4)
+
+    assert delta_of(1.0, np.sqrt(whole)) <= 1e-5 < delta_of(1.0, 1.01 * np.sqrt(whole))
+    assert training.own_variance == pytest.approx(3 * training.share_variance, rel=1e-9)
 
 
 @pytest.mark.parametrize("name", REFUSED)
@@ -147,6 +176,16 @@ def test_the_documentation_says_of_every_method_whether_it_is_private() -> None:
     assert {name for name in METHOD_NAMES if said[name].strip().startswith("refused: ")} == {*REFUSED} - {"pfedme"}
     assert said["pfedme"].strip().startswith("only with `noise: local`")
     assert sum(names.count(f"`{name}`") for names, _ in rows for name in METHOD_NAMES) == len(METHOD_NAMES)
+
+
+def test_every_page_counts_the_private_methods_alike() -> None:
+    """A method that becomes private changes four pages."""
+    root, number = Path(__file__).parents[3], len({*PRIVATE, *WITH_LAYERS, "federated-prior", "pfedme"})
+    pages = ("README.md", "docs/privacy.md", "docs/data-protection-officer.md", "docs/threat-model.md")
+
+    found = [re.findall(r"(\d+) methods[ ,]", (root / page).read_text())[:1] for page in pages]
+
+    assert found == [[str(number)]] * len(pages)
 
 
 def test_the_inner_problem_of_pfedme_is_paid_for() -> None:

@@ -24,16 +24,9 @@ from tests.for_each import for_each
 from tests.protos.examples import listed, plan_of_method
 from tests.protos.privacy.private_plans import PROMISE
 from tests.rehearsal.gates import policy_with
+from tests.site_agent.trainer.test_statistics import CONTRACT
 
 AGE, SEX = {"name": "age", "low": 20.0, "high": 100.0}, {"name": "sex", "codes": ["F", "M", "X"]}
-CONTRACT: dict[str, Any] = {
-    "format": {"header": True},
-    "columns": [
-        {"name": "age", "role": "feature", "type": "numeric", "missing": "median"},
-        {"name": "sex", "role": "feature", "type": "categorical", "codes": ["F", "M"]},
-        {"name": "ill", "role": "target", "task": "binary", "positive": ["1"]},
-    ],
-}
 
 
 def private_statistics_plan(promise: dict[str, Any] | None = None, smallest_cell: int = 1, **keys: Any) -> Plan:

@@ -254,3 +254,15 @@ def test_a_plan_without_the_promise_trains_as_before() -> None:
     assert plan.private_training is None
     assert exchange.up
     assert exchange.scalars == ()
+
+
+def test_a_copy_of_a_plan_with_other_values_has_its_own_private_training() -> None:
+    """What a plan computed once from its values is computed again for a copy, which is also equal to a plan as read."""
+    plan = private_network_plan(rounds=10)
+    before = training_of(plan)
+
+    longer = plan.model_copy(update={"schedule": private_network_plan(rounds=20).schedule})
+
+    assert (before.rounds, training_of(longer).rounds) == (10, 20)
+    assert training_of(plan) is before
+    assert longer == private_network_plan(rounds=20)

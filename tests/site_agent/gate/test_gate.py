@@ -14,6 +14,7 @@ import numpy.typing as npt
 import pytest
 from blake3 import blake3
 
+from audit.own_log import AuditError, AuditLog
 from protos.numbers.chunk_layout import CHUNK_PARAMETERS, Layout
 from protos.numbers.fixed_point import FixedPoint
 from protos.plan.exchange import Exchange, Exchanges
@@ -22,7 +23,6 @@ from protos.plan.plan import Plan
 from protos.wire.messages import Bind, SiteReason, Stage
 from site_agent.gate.door import Contribution, Gate
 from site_agent.gate.permission import GateRefusal
-from site_agent.gate.site_log import AuditError, AuditLog
 from tests.rehearsal.gates import gate_for
 from tests.rehearsal.study import SITES, THREE_CHUNKS, made_up_identities, plan_with
 

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from audit.own_log import AuditLog
 from protos.errors import UnavailableError
 from protos.plan.manifest import manifest_of
 from protos.wire.messages import MOST_CHUNKS_AT_ONCE, Bind
 from site_agent.gate.consent import Consent
-from site_agent.gate.site_log import AuditLog
 from site_agent.gate.site_rounds import Rounds, Surroundings
 from tests.rehearsal.gates import NOON, policy_with
 from tests.rehearsal.study import made_up_identities, plan_with

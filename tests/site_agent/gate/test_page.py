@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from site_agent.gate.site_log import AuditLog
+from audit.own_log import AuditLog
 from site_agent.service.site_page import LogView, SitePage
 from site_agent.state_folders import audit_log_path
 

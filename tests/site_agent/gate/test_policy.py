@@ -149,3 +149,13 @@ def test_exact_rows_and_starting_files_are_refused_unless_the_policy_allows_them
     assert asked(masked | {"weighting": rows}) is None
     for reason, key in ((exact, "exact_rows"), (file, "starting_file")):
         assert reason is None if allowed else reason is not None and key in reason
+
+
+@pytest.mark.parametrize(("cell", "is_refused"), [(1, True), (2, False), (10, False)])
+def test_exact_rows_need_a_cell_of_two_patients(cell: int, is_refused: bool) -> None:
+    """Otherwise the counts of two studies may differ by the one patient who came between them."""
+    plan = {"secure_aggregation": "required", "weighting": {"name": "rows", "largest_rows": 1024, "exact": True}}
+
+    reason = asked(plan, exact_rows="allow", smallest_cell=cell)
+
+    assert (reason is not None and "could differ by one patient" in reason) is is_refused

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from audit.own_log import AuditError, AuditLog
 from protos.errors import RefusedError
 from protos.plan.exchange import Exchanges
 from protos.plan.manifest import manifest_of
@@ -24,7 +25,6 @@ from site_agent.gate.door import Contribution
 from site_agent.gate.permission import PolicyForbids
 from site_agent.gate.policy import refusals
 from site_agent.gate.privacy_ledger import PrivacyLedger, with_noise
-from site_agent.gate.site_log import AuditError, AuditLog
 from site_agent.gate.spent import Release, Spent
 from site_agent.hospital import Policy, PrivacyLimits
 from tests.for_each import for_each
@@ -162,7 +162,7 @@ def test_without_a_record_there_is_no_contribution(
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(privacy_ledger, "replace_file", full)
+    monkeypatch.setattr(privacy_ledger, "keep_record", full)
 
     with pytest.raises(AuditError, match="cannot be recorded"):
         built(PLAN, audit, tmp_path)
@@ -225,7 +225,7 @@ def test_the_end_of_a_run_removes_the_numbers_and_no_payment(tmp_path: Path, aud
     built(PLAN, audit, tmp_path)
     ledger = PrivacyLedger(tmp_path, audit)
 
-    ledger.forget_numbers(PLAN.run_name)
+    ledger.forget_numbers(PLAN)
 
     assert ledger.kept(PLAN.run_name, STEP) is None
     assert spent(tmp_path, audit) == [1.0]

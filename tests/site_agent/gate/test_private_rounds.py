@@ -10,14 +10,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from audit.own_log import AuditLog
+from protos.errors import RefusedError
 from protos.plan.exchange import Exchanges
 from protos.plan.manifest import manifest_of
 from protos.plan.plan import Plan
 from protos.wire.messages import Stage
 from site_agent.gate.door import Contribution
-from site_agent.gate.permission import PolicyForbids, decide_plan
+from site_agent.gate.permission import GateRefusal, PolicyForbids, decide_plan
 from site_agent.gate.privacy_ledger import PrivacyLedger, standing, with_noise
-from site_agent.gate.site_log import AuditLog
 from site_agent.hospital import Hospital, Policy, PrivacyLimits
 from tests.for_each import for_each
 from tests.protos.privacy.private_plans import local_plan, private_network_plan
@@ -118,6 +119,73 @@ def test_local_noise_is_paid_for_by_rounds_and_the_first_answer_stays(tmp_path: 
     assert spent(tmp_path, audit) == [1.0, 1.0]
 
 
+def test_sums_of_private_layers_are_kept_once_and_never_leave(tmp_path: Path, audit: AuditLog) -> None:
+    """What leaves is as long as the shared layers. A step is always made from the same total, also after a restart."""
+    plan = private_network_plan(rounds=4, hidden=(2,), method={"name": "fedper"}, outputs=None)
+    exchange = Exchanges(plan, manifest_of(plan)).of(0, Stage.TRAINING, b"")
+    sent, own = len(exchange.scalars), exchange.own_numbers
+
+    def made(place: int, filling: int) -> Contribution:
+        gate = gate_for(plan, audit, tmp_path, policy=policy(1.0), site="ahus", masking=object())  # type: ignore[arg-type]
+        payload = memoryview(np.repeat([0, filling], [sent, own]).astype("<i8").tobytes())
+        return gate.build(_position(place), exchange, payload, rows=0, resample=0)
+
+    def total(place: int | None) -> list[int]:
+        gate = gate_for(plan, audit, tmp_path, policy=policy(1.0), site="ahus", masking=object())  # type: ignore[arg-type]
+        position = None if place is None else _position(place)
+        return np.frombuffer(gate.own_sums(position), "<i8").tolist()
+
+    before = total(0)
+    first, second = made(0, 5), made(1, 7)
+
+    assert (own, before) == (3, [0, 0, 0])
+    assert len(np.frombuffer(first.buffer, "<i8")) == len(np.frombuffer(second.buffer, "<i8")) == 1 + sent
+    assert made(0, 6).digest == first.digest  # a trainer that started again drew other noise
+    assert (total(0), total(1), total(2), total(None)) == ([0] * 3, [5] * 3, [12] * 3, [12] * 3)
+    assert spent(tmp_path, audit) == [1.0]
+    with pytest.raises(GateRefusal, match="outside their bounds"):
+        made(3, 1 << 62)
+    PrivacyLedger(tmp_path, audit).forget_numbers(plan)
+    assert total(None) == [12] * 3
+
+
+def test_a_lost_total_of_private_layers_ends_the_run_at_the_site(tmp_path: Path, audit: AuditLog) -> None:
+    """Private layers are never made up again from what is left, because their noise would be another one."""
+    plan = private_network_plan(rounds=4, hidden=(2,), method={"name": "fedper"}, outputs=None)
+    ledger = PrivacyLedger(tmp_path, audit)
+    ledger.pay(plan, _position(0), [0] * (len(manifest_of(plan).scalars) + plan.own_numbers))
+    (numbers,) = (tmp_path / "gate" / "privacy").glob("*.numbers/*")
+    numbers.unlink()
+
+    with pytest.raises(RefusedError, match="are missing in the gate's folder"):
+        ledger.own_sums(plan, _position(1))
+
+
+def test_rounds_without_a_total_of_private_layers_end_the_run_at_the_site(tmp_path: Path, audit: AuditLog) -> None:
+    """A run that version 0.1 began kept the shared numbers alone. None of them is taken for a total."""
+    plan = private_network_plan(rounds=4, hidden=(2,), method={"name": "fedper"}, outputs=None)
+    ledger = PrivacyLedger(tmp_path, audit)
+    ledger.pay(plan, _position(0), [0] * (len(manifest_of(plan).scalars) + plan.own_numbers))
+    (numbers,) = (tmp_path / "gate" / "privacy").glob("*.numbers/*")
+    numbers.write_bytes(numbers.read_bytes()[: -8 * plan.own_numbers])
+
+    with pytest.raises(RefusedError, match="are missing in the gate's folder"):
+        ledger.own_sums(plan, _position(1))
+
+
+def test_the_last_total_of_private_layers_outlives_the_run(tmp_path: Path, audit: AuditLog) -> None:
+    """A report may be made again after the end, also if the first step was drawn a second time."""
+    plan = private_network_plan(rounds=4, hidden=(2,), method={"name": "fedper"}, outputs=None)
+    ledger, numbers = PrivacyLedger(tmp_path, audit), [0] * (len(manifest_of(plan).scalars) + plan.own_numbers)
+    for step in (0, 1, 0):
+        ledger.pay(plan, _position(step), numbers)
+    last = ledger.own_sums(plan, None)
+
+    ledger.forget_numbers(plan)
+
+    np.testing.assert_array_equal(ledger.own_sums(plan, None), last)
+
+
 def test_numbers_that_were_lost_are_drawn_and_paid_for_again(tmp_path: Path, audit: AuditLog) -> None:
     """A round that was sent and whose noise is gone would otherwise be sent with other noise for nothing."""
     first = built(0, audit, tmp_path).digest
@@ -142,6 +210,26 @@ def test_a_ledger_restored_from_before_pays_again(tmp_path: Path, audit: AuditLo
     with pytest.raises(PolicyForbids):
         built(2, audit, tmp_path)
     assert spent(tmp_path, audit) == [1.0]
+
+
+def test_a_run_reads_the_audit_log_once_and_notices_a_restored_ledger(
+    tmp_path: Path, audit: AuditLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Later rounds take what left from memory, where each step that was paid for counts as if it had left."""
+    ledger, asked = PrivacyLedger(tmp_path, audit), []
+    numbers, records = [0] * len(PLAN.private_training.names if PLAN.private_training else ()), audit.records
+    monkeypatch.setattr(audit, "records", lambda event: asked.append(event) or records(event))
+    for number in range(2):
+        ledger.pay(PLAN, _position(number), numbers)
+    (file,) = (tmp_path / "gate" / "privacy").glob("*.json")
+    before = file.read_bytes()
+    ledger.pay(PLAN, _position(2), numbers)
+    assert ledger.is_paid(PLAN, _position(3))
+
+    file.write_bytes(before)
+
+    assert not ledger.is_paid(PLAN, _position(3))
+    assert asked == ["contribution_released"]
 
 
 def test_sampled_runs_add_up_and_use_up_delta(tmp_path: Path, audit: AuditLog) -> None:
@@ -188,7 +276,7 @@ def test_the_end_of_a_run_removes_the_numbers_of_all_rounds(tmp_path: Path, audi
         built(number, audit, tmp_path)
     ledger = PrivacyLedger(tmp_path, audit)
 
-    ledger.forget_numbers(PLAN.run_name)
+    ledger.forget_numbers(PLAN)
 
     assert not list((tmp_path / "gate" / "privacy").glob("*.numbers"))
     assert ledger.kept(PLAN.run_name, _position(1)) is None

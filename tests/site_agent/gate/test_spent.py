@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from audit.own_log import AuditError, AuditLog
 from protos.errors import RefusedError
 from protos.masking.masking_refusals import MaskingRefused, Reason
 from protos.plan.exchange import Exchanges
@@ -20,7 +21,6 @@ from protos.wire.messages import Bind, MalformedMessage, Offer, Stage
 from site_agent.approvals import approve
 from site_agent.gate.consent import Consent, refuse_replay
 from site_agent.gate.permission import Allowance
-from site_agent.gate.site_log import AuditError, AuditLog
 from site_agent.gate.site_masking import SiteMasking
 from site_agent.gate.site_rounds import Rounds, Surroundings
 from site_agent.gate.spent import Release, Spent

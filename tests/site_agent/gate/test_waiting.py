@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from audit.own_log import AuditLog
 from protos.errors import RefusedError
 from protos.wire.messages import CoordinatorReason, Farewell
 from site_agent.gate.consent import Consent
 from site_agent.gate.permission import OutsideHours
-from site_agent.gate.site_log import AuditLog
-from site_agent.gate.waiting import await_approval, watch_hours
+from site_agent.gate.waiting import await_approval, require_hours, watch
 from site_agent.hospital import Hours
 from tests.rehearsal.federation import Office
 from tests.rehearsal.lying import Stream, evidence_of
@@ -30,13 +30,12 @@ def hours_around(*, begin: float, end: float) -> Hours:
 OPEN, CLOSED = hours_around(begin=-2, end=2), hours_around(begin=2, end=4)
 
 
-def test_the_watch_ends_with_the_hours(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_watch_ends_with_the_hours() -> None:
     """As long as something may leave, or at any time, it watches on; then it raises what hangs up."""
-    monkeypatch.setattr("site_agent.gate.waiting.APPROVAL_POLL_SECONDS", 0.0)
     given = iter([OPEN, None, OPEN, CLOSED])
 
     with pytest.raises(OutsideHours):
-        asyncio.run(watch_hours(lambda: next(given)))
+        asyncio.run(watch(lambda: require_hours(next(given)), 0.0))
 
     assert list(given) == []
 
@@ -71,7 +70,7 @@ def test_a_stream_ends_with_the_hours(tmp_path: Path, monkeypatch: pytest.Monkey
     async def again(stream: Stream) -> None:
         await stream.send(Farewell(CoordinatorReason.ALL_RUNS_OVER, ""))
 
-    monkeypatch.setattr("site_agent.gate.waiting.require_hours", require)
+    monkeypatch.setattr("site_agent.gate.loop.require_hours", require)
     evidence = evidence_of(office, tmp_path, until_hung_up, again, approved=(plan,))
 
     assert isinstance(evidence.error, RefusedError)  # all was over before this site's run was

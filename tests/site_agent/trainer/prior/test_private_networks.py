@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 
 import numpy as np
 import pytest
@@ -12,14 +13,16 @@ from benchmarks.prior.prior_gain import CONCEPTS, uci_tables
 from benchmarks.private_networks import network_plan_of, network_studies
 from coordinator.rounds.run import Run
 from global_layers.one_process import Collection, Part, run_rounds
+from protos.plan.manifest import manifest_of
 from protos.plan.plan import Plan
 from protos.privacy.accounting import PRIVATE_SCALE
 from protos.wire.messages import MalformedMessage
+from site_agent.desk.results.network_baselines import has_placebo
 from site_agent.gate.privacy_ledger import with_noise
-from site_agent.trainer.network_baselines import has_placebo
 from site_agent.trainer.study import Asked, Study
-from site_agent.trainer.training.private_steps import PrivateRows, private_sums
-from tests.protos.privacy.test_patient_privacy import PRIVATE
+from site_agent.trainer.training.private_gradient import PrivateRows
+from site_agent.trainer.training.private_steps import private_sums
+from tests.protos.privacy.test_patient_privacy import PRIVATE, WITH_LAYERS
 
 
 def _federation(epsilon: float, rounds: int = 20) -> tuple[Plan, dict[str, Study]]:
@@ -158,8 +161,8 @@ def test_a_personal_model_shapes_no_local_step(name: str, monkeypatch: pytest.Mo
     arrays = [values.astype(np.float64) for values in study.manifest.views(first + np.float32(0.125)).values()]
     rows = study.dataset.training
     outcomes = np.asarray(rows.targets, np.float64)
-    mine = PrivateRows(rows.features, outcomes, study.own.training_patients, np.random.default_rng(4).bytes)
-    assert sums == private_sums(training, arrays, mine)
+    mine = PrivateRows.of(rows.features, outcomes, study.own.training_patients)
+    assert sums == private_sums(training, arrays, mine, np.random.default_rng(4).bytes)
 
 
 def test_layers_that_keep_their_first_values_send_nothing_and_shape_no_other_term() -> None:
@@ -180,6 +183,53 @@ def test_layers_that_keep_their_first_values_send_nothing_and_shape_no_other_ter
     assert len(first) == len(second) == len(training.names) == study.manifest.parameters
     rows = np.asarray(study.own.training.targets).size
     assert 0 < np.linalg.norm(np.array(first, np.float64)) / PRIVATE_SCALE <= rows
+
+
+def _with_private_layers(name: str, epsilon: float, rounds: int) -> Plan:
+    content = json.loads(_federation(epsilon, rounds)[0].canonical)
+    changes = {"architecture": {"name": "dense", "hidden": [6, 5]}, "method": {"name": name}}
+    return Plan.model_validate_json(json.dumps(content | changes | WITH_LAYERS[name]))
+
+
+@pytest.mark.parametrize("name", WITH_LAYERS)
+def test_private_layers_follow_from_kept_sums_alone(name: str) -> None:
+    """A trainer that lost its memory sends the same shared sums as one that made all rounds, given what the gate kept.
+
+    Other kept sums give other shared sums, so private layers do take steps.
+    """
+    plan = _with_private_layers(name, 8.0, 3)
+    training, tables = plan.private_training, uci_tables(CONCEPTS.parent)
+    assert training is not None
+    start, shared = manifest_of(plan).initial_parameters(plan.seed), len(training.names)
+    kept = tuple(np.random.default_rng(2).integers(-(1 << 36), 1 << 36, training.own_numbers).tolist())
+    trained, restarted = (network_studies(plan, tables, seed=1)["va"] for _ in range(2))
+
+    for number in range(2):
+        own = trained.train(Asked(round=number), start).scalars[shared:]
+        assert len(own) == training.own_numbers
+    sums = trained.train(Asked(round=2, own_sums=kept), start).scalars[:shared]
+    again = restarted.train(Asked(round=2, own_sums=kept), start).scalars[:shared]
+    other = network_studies(plan, tables, seed=1)["va"].train(Asked(round=2), start).scalars[:shared]
+
+    assert sums == again != other
+
+
+@pytest.mark.parametrize("name", WITH_LAYERS)
+def test_private_layers_rank_patients_at_each_site(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """At epsilon 20 each site's network is far from chance, and private layers differ between sites."""
+    plan = _with_private_layers(name, 20.0, 30)
+    studies = network_studies(plan, uci_tables(CONCEPTS.parent), seed=1)
+    generator = np.random.default_rng(0)
+    monkeypatch.setattr("site_agent.trainer.study.os.urandom", generator.bytes)
+    monkeypatch.setattr("global_layers.one_process.with_noise", partial(with_noise, random_bytes=generator.bytes))
+
+    run_rounds(plan, studies)
+
+    first, second, *_ = (study.conclude().values for study in studies.values())
+    apart = {key.split(".")[0] for key, values in first.items() if not np.array_equal(values, second[key])}
+    assert apart >= {"global-layers": {"input", "head"}, "lg-fedavg": {"input"}}.get(name, {"head"})
+    assert not apart & {"global-layers": {"body"}, "lg-fedavg": {"body", "head"}}.get(name, {"input"})
+    assert _auroc(studies) > 0.7
 
 
 def test_a_sampled_round_reads_the_operating_system_s_randomness(monkeypatch: pytest.MonkeyPatch) -> None:

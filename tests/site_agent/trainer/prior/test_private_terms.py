@@ -14,6 +14,7 @@ from protos.plan.patient_privacy import SMALLEST_CLIP
 from protos.plan.private_prior import PrivateSums
 from protos.privacy.accounting import PRIVATE_SCALE
 from protos.wire.messages import Stage
+from site_agent.desk.around_rounds import begin_prior
 from site_agent.hospital import Split, read_hospital
 from site_agent.trainer.data.contract import read_contract
 from site_agent.trainer.data.dataset import prepare_rows
@@ -24,7 +25,6 @@ from site_agent.trainer.prior.prior_study import PriorStudy
 from site_agent.trainer.prior.private_terms import clipped_terms
 from site_agent.trainer.site_network import Seeds
 from site_agent.trainer.study import Asked, Study
-from site_agent.trainer.worker import begin_prior
 from tests.for_each import for_each
 from tests.protos.privacy.private_plans import private_network_plan, private_plan
 from tests.site_agent.trainer.prior.prior_federation import SITES, make_hospital

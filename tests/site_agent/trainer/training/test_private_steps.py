@@ -9,9 +9,9 @@ import pytest
 
 from protos.plan.private_training import PrivateTraining
 from protos.privacy.accounting import PRIVATE_SCALE
-from protos.privacy.discrete_gaussian import RandomBytes, discrete_gaussian
-from site_agent.trainer.training.private_gradient import Layer, clipped_gradients
-from site_agent.trainer.training.private_steps import PrivateRows, private_sums
+from protos.privacy.discrete_gaussian import discrete_gaussian
+from site_agent.trainer.training.private_gradient import Layer, PrivateRows, clipped_gradients
+from site_agent.trainer.training.private_steps import private_sums
 from tests.for_each import for_each
 from tests.protos.privacy.private_plans import local_plan, private_network_plan
 
@@ -28,11 +28,11 @@ def arrays_of(training: PrivateTraining, generator: np.random.Generator) -> list
     return [np.round(generator.standard_normal(tensor.shape), 3) for tensor in training.tensors]
 
 
-def rows_of(count: int, columns: int, generator: np.random.Generator, random_bytes: RandomBytes) -> PrivateRows:
+def rows_of(count: int, columns: int, generator: np.random.Generator) -> PrivateRows:
     """Rows of a site, two for each patient."""
     features = generator.standard_normal((count, columns)).astype(np.float32)
     outcomes = generator.integers(0, 2, count).astype(np.float64)
-    return PrivateRows(features, outcomes, np.arange(count) // 2, random_bytes)
+    return PrivateRows.of(features, outcomes, np.arange(count) // 2)
 
 
 @pytest.mark.parametrize("steps", [1, 4])
@@ -45,15 +45,15 @@ def test_a_round_is_so_many_steps_each_from_values_with_noise(seed: int, steps: 
     generator = np.random.default_rng(seed)
     arrays = arrays_of(training, generator)
     columns, given, drawn = arrays[0].shape[1], np.random.default_rng(99), np.random.default_rng(99)
-    rows = rows_of(40, columns, generator, given.bytes)
+    rows = rows_of(40, columns, generator)
 
-    found = np.array(private_sums(training, arrays, rows), np.float64)
+    found = np.array(private_sums(training, arrays, rows, given.bytes), np.float64)
 
     start = np.concatenate([array.ravel() for array in arrays])
     values, each = start.copy(), 300 / 4  # declared patients of one site
     for _ in range(steps):
         here = [Layer(values[:columns].reshape(1, columns), values[columns:])]
-        sums = np.array(clipped_gradients(here, 2.0, rows.features, rows.outcomes, rows.patients), np.float64)
+        sums = np.array(clipped_gradients(here, 2.0, rows), np.float64)
         noisy = sums + discrete_gaussian(len(sums), training.share_variance, drawn.bytes)
         values = values - 1.0 * (2.0 * noisy / (each * PRIVATE_SCALE) + strength * (values - start))
     moved = start + training.local_change(found)
@@ -67,16 +67,16 @@ def test_the_inner_steps_of_pfedme_have_noise_and_the_shared_model_follows(seed:
     training, generator = training_of(steps=2, method=method), np.random.default_rng(seed)
     arrays = arrays_of(training, generator)
     columns, given, drawn = arrays[0].shape[1], np.random.default_rng(98), np.random.default_rng(98)
-    rows = rows_of(40, columns, generator, given.bytes)
+    rows = rows_of(40, columns, generator)
 
-    found = np.array(private_sums(training, arrays, rows), np.float64)
+    found = np.array(private_sums(training, arrays, rows, given.bytes), np.float64)
 
     start = np.concatenate([array.ravel() for array in arrays])
     inner, shared = start.copy(), start.copy()
     for _ in range(2):
         for _ in range(3):
             here = [Layer(inner[:columns].reshape(1, columns), inner[columns:])]
-            sums = np.array(clipped_gradients(here, 2.0, rows.features, rows.outcomes, rows.patients), np.float64)
+            sums = np.array(clipped_gradients(here, 2.0, rows), np.float64)
             noisy = sums + discrete_gaussian(len(sums), training.share_variance, drawn.bytes)
             inner = inner - (2.0 * noisy / (75 * PRIVATE_SCALE) + 0.5 * (inner - shared))
         shared = shared + 0.8 * 0.5 * (inner - shared)
@@ -89,13 +89,72 @@ def test_one_local_step_is_the_shared_sum_with_the_whole_noise() -> None:
     training, shared = training_of(steps=1), private_network_plan({"epsilon": 8.0}, rounds=5).private_training
     assert shared is not None
     arrays = arrays_of(training, generator)
-    rows = rows_of(60, arrays[0].shape[1], generator, np.random.default_rng(5).bytes)
+    rows, given = rows_of(60, arrays[0].shape[1], generator), np.random.default_rng(5)
     noise = discrete_gaussian(len(training.names), training.share_variance, np.random.default_rng(5).bytes)
 
-    local, plain = private_sums(training, arrays, rows), private_sums(shared, arrays, rows)
+    local, plain = (private_sums(kind, arrays, rows, given.bytes) for kind in (training, shared))
 
     assert [one - int(drawn) for one, drawn in zip(local, noise, strict=True)] == list(plain)
     assert training.share_variance > 2.9 * shared.share_variance  # three honest sites of four make up the whole
+
+
+@for_each("seed", range(5))
+def test_private_layers_take_every_local_step_and_no_pull(seed: int) -> None:
+    """By hand: all layers take three noisy steps, FedProx pulls the shared layer alone, and shared sums come first."""
+    both = [{"name": "lg-fedavg"}, {"name": "fedprox", "strength": 0.5}]
+    training = training_of(steps=3, hidden=(2,), method={"name": "composition", "of": both})
+    generator, given, drawn = (np.random.default_rng(number) for number in (seed, 97, 97))
+    arrays = [np.round(generator.standard_normal(tensor.shape), 3) for tensor in training.network]
+    rows = rows_of(40, arrays[0].shape[1], generator)
+
+    found = private_sums(training, arrays, rows, given.bytes)
+
+    start = np.concatenate([array.ravel() for array in arrays])
+    first, moved, strength = arrays[0].size + 2, np.zeros(start.size), np.repeat([0.0, 0.5], [start.size - 3, 3])
+    for _ in range(3):
+        weight, bias, head, last = np.split(start + training.local_change(moved), [first - 2, first, first + 2])
+        here = [Layer(weight.reshape(arrays[0].shape), bias), Layer(head.reshape(1, 2), last)]
+        sums = np.array(clipped_gradients(here, 2.0, rows), np.float64)
+        moved = moved * (1 - strength) + sums + discrete_gaussian(len(sums), training.share_variance, drawn.bytes)
+    np.testing.assert_allclose(found, [*moved[first:], *moved[:first]], atol=PRIVATE_SCALE / 1e6)
+
+
+@for_each("seed", range(10))
+def test_a_patient_changes_shared_and_private_sums_together_by_at_most_one(seed: int) -> None:
+    """With the same noise, the sums with and without one patient of many rows are at most one term apart."""
+    generator = np.random.default_rng(seed)
+    plan = private_network_plan({"clip": 0.05}, hidden=(4, 3), method={"name": "global-layers"}, outputs=None)
+    training = plan.private_training
+    assert training is not None
+    arrays = [generator.standard_normal(tensor.shape) / 2 for tensor in training.network]
+
+    def sums(count: int) -> np.ndarray:
+        rows = rows_of(40, arrays[0].shape[1], np.random.default_rng(seed + 99))
+        fewer = rows.taken(np.arange(40) < 2 * count)
+        return np.array(private_sums(training, arrays, fewer, np.random.default_rng(1).bytes), np.float64)
+
+    apart = sums(20) - sums(19)
+
+    assert 0.99 < np.linalg.norm(apart) / PRIVATE_SCALE <= 1.0
+    assert np.any(apart[len(training.names) :])
+
+
+def test_sums_of_private_layers_have_the_whole_noise_and_shared_ones_none() -> None:
+    """Without rows the shared sums are 0, because the gate adds their noise. Private sums are the whole noise."""
+    plan, generator = (
+        private_network_plan(hidden=(4,), method={"name": "fedper"}, outputs=None),
+        np.random.default_rng(2),
+    )
+    training = plan.private_training
+    assert training is not None
+    arrays = [np.zeros(tensor.shape) for tensor in training.network]
+    nobody = rows_of(0, arrays[0].shape[1], generator)
+
+    drawn = np.array([private_sums(training, arrays, nobody, generator.bytes) for _ in range(400)], np.float64)
+    shared, own = drawn[:, : len(training.names)], drawn[:, len(training.names) :]
+
+    assert not shared.any()
+    assert own.var() / training.own_variance == pytest.approx(1.0, abs=5 * np.sqrt(2 / own.size))
 
 
 @pytest.mark.parametrize("steps", [1, 5])
@@ -104,9 +163,9 @@ def test_every_step_adds_the_whole_noise(steps: int) -> None:
     training = training_of(steps=steps)
     generator = np.random.default_rng(2)
     arrays = arrays_of(training, generator)
-    nobody = rows_of(0, arrays[0].shape[1], generator, generator.bytes)
+    nobody = rows_of(0, arrays[0].shape[1], generator)
 
-    drawn = np.array([private_sums(training, arrays, nobody) for _ in range(200)], np.float64)
+    drawn = np.array([private_sums(training, arrays, nobody, generator.bytes) for _ in range(200)], np.float64)
 
     assert drawn.var() / (steps * training.share_variance) == pytest.approx(1.0, abs=0.12)
 
@@ -124,7 +183,7 @@ def test_samples_are_drawn_for_each_step() -> None:
     assert plan.private_training is not None
     arrays = arrays_of(plan.private_training, generator)
 
-    private_sums(plan.private_training, arrays, rows_of(60, arrays[0].shape[1], generator, counted))
+    private_sums(plan.private_training, arrays, rows_of(60, arrays[0].shape[1], generator), counted)
 
     assert asked.count(8 * 30) == 2  # 64 bits for each of 30 patients
 
