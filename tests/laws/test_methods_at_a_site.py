@@ -13,7 +13,7 @@ from torch import Tensor
 from protos.plan.ingredients import LayerIntervals, Method, SensitivePrefix, Together
 from protos.plan.plan import Plan
 from protos.wire.messages import Stage
-from site_agent.trainer.network_baselines import train_alone
+from site_agent.desk.results.network_baselines import train_alone
 from site_agent.trainer.site_network import Seeds
 from site_agent.trainer.site_training import SiteTraining, begin_training, rows_of, stack_rows
 from site_agent.trainer.study import Answer, Asked, Study

@@ -13,8 +13,11 @@ from protos.plan.architecture import (
     ColumnsNetwork,
     ConvolutionalNetwork,
     DenseNetwork,
+    EfficientNetwork,
     FeatureTokensNetwork,
     GlobalLayersNetwork,
+    ImageNetwork,
+    NoteSize,
     ParallelConvolutionalNetwork,
     ParallelNetwork,
     UNetNetwork,
@@ -90,6 +93,11 @@ def _feature_tokens(generator: np.random.Generator) -> Architecture:
     )
 
 
+def _words(generator: np.random.Generator) -> Architecture:
+    note = NoteSize(buckets=int(generator.integers(2, 6)), longest=int(generator.integers(2, 6)))
+    return FeatureTokensNetwork.model_validate(_feature_tokens(generator).model_dump() | {"note": note})
+
+
 def _image(generator: np.random.Generator) -> ImageSize:
     height, width = (int(side) for side in generator.integers(1, 9, 2))
     return ImageSize(height=height, width=width, channels=3 if generator.integers(2) else 1)
@@ -117,6 +125,17 @@ def _parallel_convolutional(generator: np.random.Generator) -> Architecture:
     )
 
 
+def _efficient(generator: np.random.Generator) -> Architecture:
+    return EfficientNetwork(
+        name="efficientnet-b0",
+        image=_image(generator),
+        normalisation="image" if generator.integers(2) else "fixed",
+        width=float(generator.choice([0.1, 0.3])),
+        depth=float(generator.choice([0.25, 0.5])),
+        dropout=0.0,
+    )
+
+
 def _u_net(generator: np.random.Generator) -> Architecture:
     levels = int(generator.integers(1, 4))
     height, width = ((1 << levels) * int(side) for side in generator.integers(1, 4, 2))
@@ -136,8 +155,10 @@ KINDS: Final[dict[str, Callable[[np.random.Generator], Architecture]]] = {
     "parallel": _parallel,
     "columns": _columns,
     "feature-tokens": _feature_tokens,
+    "feature-tokens of words": _words,
     "convolutional": _convolutional,
     "parallel-convolutional": _parallel_convolutional,
+    "efficientnet-b0": _efficient,
     "u-net": _u_net,
 }
 
@@ -147,10 +168,12 @@ def drawn(kind: str, seed: int) -> Drawn:
     generator = np.random.default_rng(seed)
     architecture = KINDS[kind](generator)
     columns = int(generator.integers(2, 9))
-    if isinstance(architecture, ConvolutionalNetwork | ParallelConvolutionalNetwork):
+    if isinstance(architecture, ImageNetwork):
         columns = architecture.image.numbers
         return Drawn(architecture, columns, int(generator.integers(1, 5)), columns)
     if isinstance(architecture, UNetNetwork):
         return Drawn(architecture, architecture.image.numbers, architecture.image.pixels, architecture.image.numbers)
+    if isinstance(architecture, FeatureTokensNetwork) and architecture.note is not None:
+        columns = architecture.note.buckets + architecture.note.longest
     common = int(generator.integers(1, columns))
     return Drawn(architecture, columns, int(generator.integers(1, 5)), common)

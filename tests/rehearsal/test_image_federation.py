@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +23,8 @@ from protos.plan.plan import Plan
 from quickstart.hospitals import HospitalData
 from quickstart.image_hospitals import CONCENTRATION, FEWEST_OF_CLASS, SIZE, deal, digit_hospitals
 from quickstart.plans import plan_of, studies_of
+from site_agent.desk.examination.admitted_rows import admit
 from site_agent.hospital import read_hospital
-from site_agent.trainer.examination.admitted_rows import admit
 from site_agent.trainer.fitting import check_fit
 from site_agent.trainer.study import Outcome
 from tests.for_each import for_each
@@ -37,6 +38,7 @@ from tests.site_agent.trainer.sites import LOOSE_POLICY, fingerprint, make_plan,
 # Everything shared, layers that wait, layers that stay private, and training after the last round.
 OFTEN = ("fedavg", "fedlama", "player-fl", "local-adaptation")
 OTHERS = tuple(sorted({*NETWORK_METHODS} - {*OFTEN, "chfl"}))
+EFFICIENT = ("fedbn", "fedper", "moon", "player-fl", "scaffold")
 CONVOLUTIONAL = {"name": "convolutional", "image": SIZE, "blocks": [4, 4], "hidden": [8]}
 PARALLEL = {"name": "parallel-convolutional", "image": SIZE, "common": [4, 4], "unique": [4, 4]}
 
@@ -105,26 +107,57 @@ def digests_of(trainers: Mapping[str, RealTrainer]) -> dict[str, str]:
     return {name: fingerprint(outcome) for name, outcome in outcomes_of(trainers).items()}
 
 
+async def masks_change_no_bit(folder: Path, plan: Plan, hospitals: list[HospitalData]) -> None:
+    """Assert that a masked plan and the same one without masks end with equal parameters, decisions and models."""
+    masked, with_masks = await trained(folder / "masked", plan, hospitals)
+    plain, without = await trained(folder / "plain", unmasked(plan), hospitals)
+
+    released = [site.records("contribution_released") for site in masked.sites.values()]
+    assert all(records and all(record["masked"] for record in records) for records in released)
+    assert masked.vector().tobytes() == plain.vector().tobytes()
+    assert decisions(masked) == decisions(plain)
+    models = digests_of(with_masks)  # once: some methods are fine-tuned where a study ends
+    assert len(models) == len(hospitals)
+    assert models == digests_of(without)
+
+
 @pytest.mark.parametrize("method", [*OFTEN, *(pytest.param(one, marks=pytest.mark.slow) for one in OTHERS)])
 def test_a_method_trains_on_images_and_masks_change_no_bit(
     tmp_path: Path, method: str, hospitals: list[HospitalData]
 ) -> None:
     """Every method that fits ends with equal parameters and equal models at five hospitals, masked and unmasked."""
-    plan = plan_for(method, hospitals)
+    play(masks_change_no_bit(tmp_path, plan_for(method, hospitals), hospitals))
 
-    async def scene() -> None:
-        masked, with_masks = await trained(tmp_path / "masked", plan, hospitals)
-        plain, without = await trained(tmp_path / "plain", unmasked(plan), hospitals)
 
-        released = [site.records("contribution_released") for site in masked.sites.values()]
-        assert all(records and all(record["masked"] for record in records) for records in released)
-        assert masked.vector().tobytes() == plain.vector().tobytes()
-        assert decisions(masked) == decisions(plain)
-        models = digests_of(with_masks)  # once: some methods are fine-tuned where a study ends
-        assert len(models) == len(hospitals)
-        assert models == digests_of(without)
+@pytest.mark.parametrize("method", ["fedavg", *(pytest.param(one, marks=pytest.mark.slow) for one in EFFICIENT)])
+def test_efficientnet_trains_on_images_and_masks_change_no_bit(
+    tmp_path: Path, method: str, hospitals: list[HospitalData]
+) -> None:
+    """A small EfficientNet that starts at random ends with equal parameters and models, masked and unmasked."""
+    network = {"name": "efficientnet-b0", "image": SIZE, "normalisation": "image", "width": 0.1, "depth": 0.25}
+    plan = plan_for(method, hospitals, epochs=1).canonical
+    changed = Plan.model_validate_json(json.dumps(json.loads(plan) | {"architecture": network}))
 
-    play(scene())
+    play(masks_change_no_bit(tmp_path, changed, hospitals))
+
+
+def test_efficientnet_has_the_methods_of_the_convolutional_network() -> None:
+    """Its normalisations stay private with fedbn, its layers have an order, and all methods of images fit."""
+    blocks = CONVOLUTIONAL | {"normalisation": True}
+    efficient = {"name": "efficientnet-b0", "image": SIZE, "normalisation": "fixed"}
+
+    def fitting(architecture: dict[str, Any]) -> set[str]:
+        found, plain = set(), {"name": "sgd", "learning_rate": 0.1}
+        for name, outputs in product(NETWORK_METHODS, (10, None)):
+            try:
+                plan = make_plan(method={"name": name}, architecture=architecture, outputs=outputs, optimiser=plain)
+                found |= {name} if manifest_of(plan) else set()
+            except (ValueError, ConfigurationError):
+                continue
+        return found
+
+    assert fitting(efficient) == fitting(blocks)
+    assert {"fedavg", "fedbn", "fedper", "player-fl"} <= fitting(efficient)
 
 
 def test_augmented_images_are_trained_on_and_masks_change_no_bit(tmp_path: Path, hospitals: list[HospitalData]) -> None:

@@ -20,15 +20,14 @@ from protos.plan.methods import NETWORK_METHODS
 from protos.plan.plan import Plan
 from quickstart.hospitals import HospitalData
 from quickstart.image_hospitals import deal
+from site_agent.desk.comparison.evaluation import dice_of_images
+from site_agent.desk.examination.admitted_rows import admit
 from site_agent.hospital import read_hospital
-from site_agent.trainer.evaluation import dice_of_images
-from site_agent.trainer.examination.admitted_rows import admit
 from site_agent.trainer.fitting import check_fit
 from tests.hostile.masking_federation import identity_of
-from tests.laws.masked_runs import decisions, unmasked
 from tests.mask_images import SIZE, U_NET, mask_contract, put_table
 from tests.rehearsal.made_up_time import play
-from tests.rehearsal.test_image_federation import configuration_of, digests_of, outcomes_of, trained
+from tests.rehearsal.test_image_federation import configuration_of, masks_change_no_bit, outcomes_of, trained
 from tests.site_agent.trainer.sites import make_plan
 
 METHODS: dict[str, dict[str, Any]] = {
@@ -86,21 +85,7 @@ def test_a_method_trains_a_u_net_and_masked_sums_change_no_bit(
     tmp_path: Path, method: str, hospitals: list[HospitalData]
 ) -> None:
     """Five hospitals end with equal parameters and equal models, masked and unmasked."""
-    plan = plan_for(METHODS[method], hospitals)
-
-    async def scene() -> None:
-        masked, with_masks = await trained(tmp_path / "masked", plan, hospitals)
-        plain, without = await trained(tmp_path / "plain", unmasked(plan), hospitals)
-
-        released = [site.records("contribution_released") for site in masked.sites.values()]
-        assert all(records and all(record["masked"] for record in records) for records in released)
-        assert masked.vector().tobytes() == plain.vector().tobytes()
-        assert decisions(masked) == decisions(plain)
-        models = digests_of(with_masks)
-        assert len(models) == len(hospitals)
-        assert models == digests_of(without)
-
-    play(scene())
+    play(masks_change_no_bit(tmp_path, plan_for(METHODS[method], hospitals), hospitals))
 
 
 def test_hospitals_learn_to_draw_masks_of_images_that_they_never_see(

@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import yaml
 from sklearn.metrics import roc_auc_score
 
 from global_layers.one_process import run_rounds
@@ -31,7 +30,7 @@ from tests.hostile.masking_network import Network
 from tests.hostile.real_trainers import RealTrainer
 from tests.laws.masked_runs import decisions, unmasked
 from tests.rehearsal.made_up_time import play
-from tests.site_agent.trainer.sites import LOOSE_POLICY, fingerprint, make_plan
+from tests.site_agent.trainer.sites import fingerprint, make_plan, put_hospital
 
 # The places of the coded columns in the processed files.
 CODED = {"sex": 1, "cp": 2, "fbs": 5, "ecg": 6, "exang": 8, "slope": 10, "thal": 12}
@@ -60,18 +59,7 @@ def put_clinic(folder: Path, clinic: str) -> Path:
         for row in csv.reader((CONTRACTS / UCI_HEART / f"{clinic}.data").read_text().splitlines()):
             codes = [f"{name} {float(row[place]):g}" for name, place in CODED.items() if row[place] != "?"]
             writer.writerow([row[0], "|".join(codes), PAIN.get(f"{float(row[2]):g}", ""), f"{float(row[13]):g}"])
-    contract = {"format": {"header": True}, "columns": [AGE, FINDINGS, NOTE, TARGET]}
-    (folder / "contract.yaml").write_text(yaml.safe_dump(contract))
-    data = {
-        "table": "table.csv",
-        "contract": "contract.yaml",
-        "split": {"seed": 0, "stratified": True},
-        "unaccepted_warnings": "tell",
-    }
-    training = {"simple_models": False, "siloed_baseline": False, "draws": "published"}
-    hospital = {"site": clinic, "state": "state", "policy": LOOSE_POLICY, "data": data, "training": training}
-    (folder / "hospital.yaml").write_text(yaml.safe_dump(hospital))
-    return folder / "hospital.yaml"
+    return put_hospital(folder, clinic, [AGE, FINDINGS, NOTE, TARGET])
 
 
 def plan_for(method: str, folder: Path, epochs: int) -> Plan:

@@ -6,7 +6,7 @@ columns of its site; the head is a linear map of both results, or of hidden laye
 
 Two columns of layers are connected by lateral matrices. Source: Mori et al. 2022, "Continual Horizontal Federated
 Learning for Heterogeneous Data". The common column is an MLP over the columns that the plan lists for all sites; the
-unique column is one over the remaining columns of its site and hears the common one:
+unique column is one over the remaining columns of its site and reads the common one:
 
     z_u(i+1) = a(W z_u(i) + b + mu U z_c(i)),    logits = z_c(L) + z_u(L)
 
@@ -63,7 +63,7 @@ def _extractor(part: str, widths: tuple[int, ...]) -> Iterator[TensorSpec]:
 
 
 class ColumnsNetwork(Document):
-    """Hidden widths of both columns, and the strength mu of what the unique column hears."""
+    """Hidden widths of both columns, and the strength mu of what the unique column reads."""
 
     name: Literal["columns"]
     hidden: ExtractorWidths = (512, 256, 128)

@@ -43,12 +43,12 @@ class ImageSize(Document):
 
     @property
     def numbers(self) -> int:
-        """How many numbers one image has."""
+        """The number of values in one image."""
         return self.pixels * self.channels
 
     @property
     def pixels(self) -> int:
-        """How many pixels one image has, whatever its channels."""
+        """The number of pixels in one image, for any number of channels."""
         return self.height * self.width
 
     def __str__(self) -> str:

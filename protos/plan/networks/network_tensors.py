@@ -31,11 +31,11 @@ Rate = Annotated[float, Field(ge=0.0, lt=1.0, allow_inf_nan=False)]
 
 
 class Part(StrEnum):
-    """Where in the network a tensor stands; methods say which parts they federate.
+    """The place of a tensor in the network. Methods declare which parts they federate.
 
-    The body's shapes are the same at every site; the input knows the columns, the head the outputs.
+    The body's shapes are the same at every site; the input depends on the columns, the head on the outputs.
     The common part sees only columns that all sites have; the unique part stands beside the others
-    and may know all columns and the outputs of its site.
+    and may read all columns and the outputs of its site.
     """
 
     INPUT = "input"
@@ -89,7 +89,7 @@ class TensorSpec:
 
     @property
     def number_count(self) -> int:
-        """How many numbers the tensor has."""
+        """The number of values in the tensor."""
         return math.prod(self.shape)
 
 
@@ -117,7 +117,7 @@ TENSOR_NAME = r"^[a-z0-9._-]{1,200}$"
 
 
 class NamedTensor(Document):
-    """One tensor of a module this package does not know; starts uniformly in [-bound, bound), or at 0.
+    """One tensor of a module outside this package; starts uniformly in [-bound, bound), or at 0.
 
     Methods share or keep a tensor by its `part`. A `normalisation` stays private with FedBN. A `frozen` tensor keeps
     its first values at every site: it is neither trained nor sent.

@@ -12,18 +12,36 @@ normalisation; here all blocks are alike. With width w, hidden width h, d column
     head   output     normalisation (w), linear w -> C
 
 All maps have biases. The blocks depend on neither columns nor outputs.
+
+With `note` the tokens are the words of a note in their order, and places without a word take no part in attention: one
+row of the weight for each bucket of words, one row of the bias for each place (Vaswani et al. 2017, section 3.4, with
+learned places). No tensor then depends on a site's columns.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, StrictInt, model_validator
+from pydantic import Field, SerializerFunctionWrapHandler, StrictInt, model_serializer, model_validator
 
 from protos.plan.documents import Document
 from protos.plan.networks.network_tensors import Rate, TensorSpec, Uniform, Width, linear, normalisation, spec
+
+LARGEST_NOTE_BUCKETS = 2048
+LONGEST_NOTE = 512
+
+
+class NoteSize(Document):
+    """The limits of a note in word order: the number of hash buckets for words, and the largest number of words."""
+
+    buckets: Annotated[StrictInt, Field(ge=2, le=LARGEST_NOTE_BUCKETS)]
+    longest: Annotated[StrictInt, Field(ge=2, le=LONGEST_NOTE)]
+
+    def __str__(self) -> str:
+        """As a person reads it."""
+        return f"{self.longest} words in {self.buckets} buckets"
 
 
 class FeatureTokensNetwork(Document):
@@ -38,6 +56,7 @@ class FeatureTokensNetwork(Document):
     attention_dropout: Rate = 0.2
     feedforward_dropout: Rate = 0.1
     residual_dropout: Rate = 0.0
+    note: NoteSize | None = None
 
     @model_validator(mode="after")
     def _heads_share_the_width_evenly(self) -> FeatureTokensNetwork:
@@ -45,12 +64,18 @@ class FeatureTokensNetwork(Document):
             raise ValueError(f"width {self.width} is not a multiple of heads {self.heads}")
         return self
 
+    @model_serializer(mode="wrap")
+    def _leave_out_no_note(self, serialise: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        written: dict[str, Any] = serialise(self)
+        return {key: value for key, value in written.items() if key != "note" or value is not None}
+
 
 def feature_tokens_tensors(network: FeatureTokensNetwork, columns: int, outputs: int) -> Iterator[TensorSpec]:
     """Yield every tensor in the order of the network's parameters."""
     initial = Uniform(1.0 / math.sqrt(network.width))
-    for kind in ("weight", "bias"):
-        yield spec(f"input.tokenizer.{kind}", (columns, network.width), initial)
+    rows = (columns, columns) if network.note is None else (network.note.buckets, network.note.longest)
+    for kind, count in zip(("weight", "bias"), rows, strict=True):
+        yield spec(f"input.tokenizer.{kind}", (count, network.width), initial)
     yield spec("input.tokenizer.decision", (network.width,), initial)
     yield from feature_tokens_body(network)
     yield from normalisation("head.output", network.width)

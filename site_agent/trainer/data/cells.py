@@ -2,7 +2,8 @@
 
 What a cell means is decided by cell_rules.py. What is plainly written in a block of cells is converted at once here;
 of the others each different one is read once by its rule, to the same result. A cell that does not fit becomes a
-`Flaw`, in words that hold no part of the cell. Nothing here raises.
+`Flaw`, in words that hold no part of the cell. Nothing here raises. What is plain is decided narrowly, so nothing here
+has to know why a cell is no number.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ import pyarrow.compute as compute
 
 from site_agent.trainer.data.cell_rules import (
     LARGEST_MAGNITUDE,
+    LONGEST_NUMBER,
     MISSING,
     PLAIN_DATE,
     UNDECLARED,
@@ -28,6 +30,7 @@ from site_agent.trainer.data.cell_rules import (
     CodeRule,
     DateRule,
     Flaw,
+    IntervalRule,
     NumberRule,
 )
 from site_agent.trainer.data.contract import BinaryTarget, CellTarget, MultiClassTarget, RegressionTarget
@@ -39,14 +42,15 @@ from site_agent.trainer.data.contract_columns import (
     NumericFeature,
     patterns_of,
 )
-from site_agent.trainer.data.numbers import Numbers, plain_cells, plain_numbers
 from site_agent.trainer.data.sources.blocks import texts_of
 
 __all__ = ["LARGEST_MAGNITUDE", "UNKNOWN_POSITION", "BlockParser", "Flaw", "Numbers", "Parsed", "Spelling"]
 
+DAYS_PER_YEAR: Final = 365.25
 _REMEMBERED_CELLS: Final = 1 << 10
 _LONGEST_REMEMBERED: Final = 100
 
+Numbers: TypeAlias = npt.NDArray[np.float64]
 Bools: TypeAlias = npt.NDArray[np.bool_]
 Parser: TypeAlias = Callable[[str], float | Flaw]
 
@@ -72,7 +76,7 @@ BlockParser: TypeAlias = Callable[[arrow.Array], Parsed]
 
 @dataclass(frozen=True)
 class Spelling:
-    """What all columns of a table share: how numbers and missing values are written."""
+    """The spelling of numbers and missing values, which all columns of a table share."""
 
     decimal: str
     markers: tuple[str, ...]
@@ -240,7 +244,7 @@ def _in_order(flaws: Mapping[str, list[int]]) -> dict[str, list[int]]:
 
 
 class _NumberColumn:
-    """How one column's numbers are read, those of a block at once."""
+    """The reader of one column's numbers, a block at a time."""
 
     def __init__(self, rule: NumberRule, decimal: str) -> None:
         self._rule, self._decimal = rule, decimal
@@ -250,14 +254,14 @@ class _NumberColumn:
 
     def __call__(self, cells: arrow.Array) -> Parsed:
         """The column's part of a block."""
-        values = plain_numbers(cells, self._absent_words, self._decimal)
+        values = _plain_numbers(cells, self._absent_words, self._decimal)
         if values is not None:
             return self._judged(values)
         # One by one only what is not plain: a flawed cell must not make its whole block slow.
         texts = texts_of(cells)
         assert texts is not None
-        is_plain = plain_cells(texts, self._absent_words, self._decimal)
-        easy = plain_numbers(texts.filter(arrow.array(is_plain)), self._absent_words, self._decimal)
+        is_plain = _plain_cells(texts, self._absent_words, self._decimal)
+        easy = _plain_numbers(texts.filter(arrow.array(is_plain)), self._absent_words, self._decimal)
         if easy is None:
             is_plain, easy = np.zeros(len(texts), dtype=bool), np.empty(0)
         hard = texts.filter(arrow.array(~is_plain))
@@ -286,3 +290,100 @@ def _together(is_first: Bools, first: Parsed, second: Parsed) -> Parsed:
             flaws[words] = sorted([*flaws.get(words, []), *places[list(found)].tolist()])
     outside = np.concatenate([first.outside, second.outside])
     return Parsed(values=values, flaws=_in_order(flaws), outside=outside)
+
+
+def _plain_numbers(cells: arrow.Array, words: arrow.StringArray, decimal: str) -> Numbers | None:
+    """Return float64 of shape (cells,), NaN if missing, or None if any cell is not a plain number.
+
+    Args:
+        cells: texts without nulls, or numbers with nulls where the source has none.
+        words: the texts that say that a value is missing.
+        decimal: what stands between whole and fraction in a text.
+    """
+    if not arrow.types.is_string(cells.type):
+        return _usable(_as_numpy(cells.cast(arrow.float64(), safe=False)), is_number=True, missing=cells.null_count)
+    values = _converted(cells, words, decimal)
+    # Blanks around a number are rare, and taking them off first would cost every column a fifth of its time.
+    return _converted(compute.utf8_trim_whitespace(cells), words, decimal) if values is None else values
+
+
+def _plain_cells(texts: arrow.StringArray, words: arrow.StringArray, decimal: str) -> npt.NDArray[np.bool_]:
+    """Return which texts are missing or certainly convertible numbers: shape (texts,)."""
+    point = "[.]" if decimal == "." else decimal
+    number = rf"^-?(\d{{1,30}}({point}\d{{0,30}})?|{point}\d{{1,30}})([eE]-?\d)?$"
+    is_plain = compute.or_(compute.match_substring_regex(texts, number), compute.is_in(texts, value_set=words))
+    return np.asarray(is_plain.to_numpy(zero_copy_only=False), dtype=bool)
+
+
+def _converted(texts: arrow.StringArray, words: arrow.StringArray, decimal: str) -> Numbers | None:
+    lengths = compute.binary_length(texts)
+    if (compute.max(lengths).as_py() or 0) > LONGEST_NUMBER:
+        return None
+    # Most tables leave a cell empty if nothing is known; then the lengths say all.
+    is_absent = compute.equal(lengths, 0) if len(words) == 1 else compute.is_in(texts, value_set=words)
+    texts = compute.if_else(is_absent, None, texts)
+    if decimal != ".":
+        texts = compute.replace_substring(compute.replace_substring(texts, ".", " "), decimal, ".")
+    try:
+        return _usable(_as_numpy(texts.cast(arrow.float64())), is_number=False, missing=texts.null_count)
+    except arrow.ArrowInvalid:
+        return None
+
+
+def _as_numpy(values: arrow.DoubleArray) -> Numbers:
+    # To a copy, as what comes from there cannot be written to.
+    return np.array(values.to_numpy(zero_copy_only=False), dtype=np.float64)
+
+
+def _usable(values: Numbers, *, is_number: bool, missing: int) -> Numbers | None:
+    """The values, unless one is too large to compute with; a text that says NaN is no number."""
+    with np.errstate(invalid="ignore"):
+        is_within = np.abs(values) <= LARGEST_MAGNITUDE
+    outside = len(values) - np.count_nonzero(is_within)
+    if is_number:
+        return values if outside == np.count_nonzero(np.isnan(values)) else None
+    return values if outside == missing else None
+
+
+def interval_rule(feature: DateFeature) -> IntervalRule:
+    """Return the rule for the time between two days: how to count, and what is allowed."""
+    return IntervalRule(
+        feature.range or (None, None),
+        sign=1 if feature.since is not None else -1,
+        divisor=DAYS_PER_YEAR if feature.unit == "years" else 1.0,
+        unit=feature.unit,
+        refuses_missing=feature.missing == "refuse",
+    )
+
+
+def interval_of(feature: DateFeature, own: Parsed, days: Mapping[str, Parsed]) -> Parsed:
+    """Convert a block of a date feature to its unit.
+
+    Args:
+        feature: the declaration.
+        own: its dates in days, NaN where missing or flawed.
+        days: the same of every date column, by name.
+
+    Returns:
+        values: float64 of shape (rows,); flaws: those of the dates, of the interval's range, and missing ones where
+        those are refused. A row that is flawed already is not reported again as missing.
+    """
+    other = days.get(feature.other)
+    other_days = other.values if other is not None else float(date.fromisoformat(feature.other).toordinal())
+    rule = interval_rule(feature)
+    values = rule.length(own.values, other_days)
+    flaws = {words: list(places) for words, places in own.flaws.items()}
+    known = np.zeros(len(values), dtype=bool)
+    for parsed in (own, other) if other is not None else (own,):
+        for places in parsed.flaws.values():
+            known[list(places)] = True
+    outside = np.flatnonzero(rule.is_outside(values))
+    if outside.size:
+        flaws[rule.outside.words] = outside.tolist()
+        values[outside] = np.nan
+        known[outside] = True
+    if rule.refuses_missing:
+        absent = np.flatnonzero(np.isnan(values) & ~known)
+        if absent.size:
+            flaws[MISSING.words] = absent.tolist()
+    return Parsed(values=values, flaws=flaws)

@@ -1,20 +1,9 @@
-"""Codes, names and markers: their written form, their compared form, and codes that two systems wrote in two ways.
-
-Two spellings, such as 0 and 1 beside F and M, would become two categories although they mean the same patients. Nothing
-is decided here: a person looks at the rows. The rules:
-
-* codes that differ only in capitals, blanks or marks are two spellings;
-* words of one meaning are two spellings, such as M and male;
-* words of a known meaning beside two or more numbers are two spellings, and so are as many words as numbers.
-
-Only codes are looked at, which a contract declares or a draft lists. No other cell is repeated.
-"""
+"""Codes, names and markers of a contract: their written form, and the form in which they are compared."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Annotated, Final
 
 from pydantic import AfterValidator, BeforeValidator, StringConstraints
@@ -65,65 +54,3 @@ def check_distinct(names: Sequence[str], words: str) -> None:
     twice = sorted(name for name, count in Counter(names).items() if count > 1)
     if twice:
         raise ValueError(f"{words}: {', '.join(twice[:5])}")
-
-
-# By meaning, in the languages whose exports were met; small letters and digits only.
-_MEANINGS: Final = (
-    frozenset({"m", "male", "man", "mann", "männlich", "maennlich", "masculin", "homme", "hombre", "maschio"}),
-    frozenset({"f", "w", "female", "woman", "frau", "weiblich", "féminin", "feminin", "femme", "mujer", "femmina"}),
-    frozenset({"y", "j", "yes", "ja", "oui", "si", "sí", "true", "t", "wahr"}),
-    frozenset({"n", "no", "nein", "non", "false", "falsch"}),
-    frozenset({"pos", "positive", "positiv"}),
-    frozenset({"neg", "negative", "negativ"}),
-    frozenset({"present", "vorhanden"}),
-    frozenset({"absent", "nichtvorhanden"}),
-)
-_KNOWN: Final = frozenset().union(*_MEANINGS)
-_NO_VALUE: Final = frozenset({"other", "others", "andere", "autre", "unspecified", "refused", "divers", "d", "x"})
-
-
-@dataclass(frozen=True, kw_only=True)
-class TwoSpellings:
-    """Codes written in one way, and codes of the same meaning that are written in another."""
-
-    one: tuple[str, ...]
-    other: tuple[str, ...]
-
-    @property
-    def words(self) -> str:
-        """The finding as a text for people, without a full stop."""
-        return f"codes are written in two ways: {_listed(self.one)} beside {_listed(self.other)}"
-
-
-def two_spellings(codes: Sequence[str]) -> TwoSpellings | None:
-    """Return the codes of one column that seem to have two spellings, or None."""
-    by_letters: dict[str, list[str]] = {}
-    for code in codes:
-        # A sign or a comparison is a meaning: -1 and 1, < 5 and > 5.
-        has_sign = any(letter in "+-<>=.,/" for letter in code)
-        by_letters.setdefault(code if has_sign else _letters(code), []).append(code)
-    twice = [alike for alike in by_letters.values() if len(alike) > 1]
-    if not twice:
-        found = [[code for code in codes if _letters(code) in meaning] for meaning in _MEANINGS]
-        twice = [alike for alike in found if len(alike) > 1]
-    if twice:
-        return TwoSpellings(one=tuple(alike[0] for alike in twice), other=tuple(alike[1] for alike in twice))
-    numbers = [code for code in codes if _is_number(code)]
-    words = [code for code in codes if not any(letter.isdigit() for letter in code)]
-    words = [code for code in words if _letters(code) not in _NO_VALUE]
-    is_known = any(_letters(code) in _KNOWN for code in words)
-    if len(numbers) < 2 or not (is_known or len(words) == len(numbers)):
-        return None
-    return TwoSpellings(one=tuple(numbers), other=tuple(words))
-
-
-def _letters(code: str) -> str:
-    return "".join(letter for letter in code.casefold() if letter.isalnum()) or code
-
-
-def _is_number(code: str) -> bool:
-    return code.removeprefix("-").replace(".", "", 1).isdecimal()
-
-
-def _listed(codes: Sequence[str]) -> str:
-    return " and ".join(codes) if len(codes) < 3 else f"{', '.join(codes[:-1])} and {codes[-1]}"

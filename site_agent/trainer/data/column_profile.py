@@ -90,7 +90,7 @@ def profile_of(
         contract: the declaration the table was read under.
         table: the whole table.
         training_rows: int64 of shape (training rows,).
-        patients: int64 of shape (training rows,), equal for rows of one patient; None where nobody is declared.
+        patients: int64 of shape (training rows,), equal for rows of one patient; None if nobody is declared.
     """
     columns, some, owners = [], *_repeated(patients)
     for feature in contract.features:

@@ -1,7 +1,7 @@
 """The contract: what a hospital declares about its table before a row is read.
 
 A data manager writes the contract as YAML; `read_contract` turns it into a frozen record or tells
-every mistake at once. The contract knows names, units, ranges and codes. It never holds a
+every mistake at once. The contract has names, units, ranges and codes. It never holds a
 patient's value, and nothing in it is guessed from the table: a column has the type it is declared
 to have, whatever its cells look like.
 
@@ -20,6 +20,7 @@ from pydantic import Field, model_validator
 
 from protos.errors import ConfigurationError
 from protos.plan.documents import Document, read_document
+from protos.plan.networks.transformer_networks import NoteSize
 from protos.plan.plan import Plan
 from protos.plan.question import Answers
 from site_agent.trainer.data.codes import (
@@ -172,7 +173,7 @@ class MaskTarget(Document):
 
     @property
     def classes(self) -> tuple[str, ...]:
-        """Empty: a mask is none of several classes."""
+        """Empty, because a mask has no classes."""
         return ()
 
 
@@ -213,6 +214,8 @@ class Contract(Document):
             raise ValueError("at least one column has the role feature or image")
         if has_features and self.image is not None:
             raise ValueError("beside the images the model reads no column; give the features the role group or ignore")
+        if self.note is not None and len(self.features) + len(self.terms) > 1:
+            raise ValueError("beside a note in word order the model reads no column; give the others the role ignore")
         if isinstance(self.target, MaskTarget):
             self._check_mask()
         check_distinct(self.encoded_columns, "these names are the same after encoding, in lower case")
@@ -252,6 +255,11 @@ class Contract(Document):
     def terms(self) -> tuple[TermsFeature, ...]:
         """The features with several terms in each row, in declared order."""
         return tuple(column for column in self.columns if isinstance(column, TermsFeature))
+
+    @property
+    def note(self) -> NoteSize | None:
+        """The limits of a note that the model reads in word order, if there is one."""
+        return next((column.note_size for column in self.terms if column.note_size is not None), None)
 
     @property
     def target(self) -> Target:
@@ -305,6 +313,11 @@ class Contract(Document):
         left_out = {} if self.target.missing == "drop" else {self.columns.index(self.target): {"missing"}}
         if self.image is not None and self.image.files is None:
             left_out[self.columns.index(self.image)] = {"files"}
+        left_out |= {
+            place: {"longest"}
+            for place, one in enumerate(self.columns)
+            if isinstance(one, TermsFeature) and one.longest is None
+        }
         return hashlib.sha256(self.model_dump_json(exclude={"columns": left_out}).encode()).hexdigest()
 
 
@@ -318,7 +331,7 @@ def read_contract(path: Path) -> Contract:
 
 
 def other_answer(plan: Plan, contract: Contract, site: str) -> str | None:
-    """Return how contract and plan differ about this site's outcome, in one clause; None if they agree."""
+    """Return how contract and plan differ about this site's outcome, in one clause, or None if they agree."""
     said = {one.name: one.answers for one in plan.sites}.get(site)
     own = contract.target.answers
     if plan.question is None or said is None or said == own:

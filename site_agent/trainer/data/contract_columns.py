@@ -146,7 +146,7 @@ class CategoricalFeature(Document):
     The encoding `ordinal` gives one z-scored column, the code's position among the declared ones and -1 for
     unknown; `one-hot` one column of 0 and 1 per code and one for unknown; `embedding` `width` columns, in which
     codes lie near each other when their training rows are alike in the other features. A code with fewer than
-    `fewest_rows` training rows counts as unknown. `missing` says what unknown becomes: a value of its own, the most
+    `fewest_rows` training rows counts as unknown. `missing` sets what unknown becomes: a value of its own, the most
     common code with or without a column that marks it, or an error. `concept` names the concept of a plan that this
     column records, `concept_codes` the concept's code for each own code where they are written differently.
     """
@@ -187,7 +187,7 @@ class CategoricalFeature(Document):
 
     @property
     def has_unknown(self) -> bool:
-        """Whether "unknown" is a value of its own."""
+        """Return whether "unknown" is a separate value."""
         return self.missing in ("unknown", "refuse")
 
     @property
@@ -203,7 +203,7 @@ class CategoricalFeature(Document):
 
 
 class PatientColumn(Document):
-    """Who a row belongs to. Rows of one patient always stay in the same part of the split."""
+    """The patient of a row. All rows of one patient are in the same part of the split."""
 
     name: Name
     role: Literal["patient"]

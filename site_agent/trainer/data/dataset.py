@@ -20,10 +20,12 @@ from protos.errors import ConfigurationError, DataError
 from protos.plan.architecture import ColumnsNetwork, ParallelNetwork
 from protos.plan.nearest import nearest_name
 from protos.plan.networks.convolutional_networks import ImageSize
+from protos.plan.networks.transformer_networks import NoteSize
 from protos.plan.plan import Plan
 from site_agent.hospital import Split
 from site_agent.trainer.data.column_profile import Profile, profile_of
 from site_agent.trainer.data.contract import Contract, Task
+from site_agent.trainer.data.pixel_store import blocks, reserved
 from site_agent.trainer.data.preprocessing import Features, Preprocessing, Targets, fit
 from site_agent.trainer.data.splits import Rows, SplitRows, split_rows
 from site_agent.trainer.data.tables import Table, read_table
@@ -53,12 +55,12 @@ class Examples:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Dataset:
-    """What training, choosing and testing read; `classes` is empty for regression and segmentation.
+    """The data for training, validation and test; `classes` is empty for regression and segmentation.
 
     `training_patients`, `validation_patients` and `test_patients` are int64 of shape (rows,), equal for rows of one
-    patient; None where the contract declares no patient column. `profile` is of the training rows.
+    patient; None if the contract declares no patient column. `profile` is of the training rows.
     `rows_without_outcome` are in none of the parts: the contract says `missing: drop`. `image` is the size of the
-    images whose pixels are the columns.
+    images whose pixels are the columns, `note` that of the note whose words in order are the last columns.
     """
 
     training: Examples
@@ -74,6 +76,7 @@ class Dataset:
     profile: Profile | None = None
     rows_without_outcome: int = 0
     image: ImageSize | None = None
+    note: NoteSize | None = None
 
     @property
     def outputs(self) -> int:
@@ -91,13 +94,17 @@ class Dataset:
         return array_digest("global-layers dataset 1", [("columns", names), *arrays])
 
 
-def prepare(table_path: Path, contract: Contract, split: Split) -> tuple[Dataset, Preprocessing]:
+def prepare(
+    table_path: Path, contract: Contract, split: Split, scratch: Path | None = None
+) -> tuple[Dataset, Preprocessing]:
     """Read, check and split the table, fit the preprocessing to the training rows, and encode.
+
+    `scratch` is the folder of the files with the pixels of images; None keeps them in memory.
 
     Raises:
         DataError: the table does not fit, or its training rows are all of one class.
     """
-    table = read_table(table_path, contract)
+    table = read_table(table_path, contract, scratch=scratch)
     return prepare_rows(table, split_rows(table, split))
 
 
@@ -117,7 +124,7 @@ def prepare_rows(table: Table, rows: SplitRows) -> tuple[Dataset, Preprocessing]
             remedy="Choose another seed, smaller shares for the split, or a table with more rows.",
         )
     training, validation, test = (
-        Examples(features=preprocessing.encode(table, part), targets=targets[part])
+        Examples(features=preprocessing.encode(table, part), targets=_targets_of(table, targets, part))
         for part in (rows.training, rows.validation, rows.test)
     )
     training_patients = _patients(table, rows.training)
@@ -137,8 +144,19 @@ def prepare_rows(table: Table, rows: SplitRows) -> tuple[Dataset, Preprocessing]
         profile=profile_of(table.contract, table, rows.training, training_patients),
         rows_without_outcome=len(table.dropped),
         image=None if table.contract.image is None else table.contract.image.image,
+        note=table.contract.note,
     )
     return dataset, preprocessing
+
+
+def _targets_of(table: Table, targets: Targets, rows: Rows) -> Targets:
+    """The targets of some rows. Masks lie where their images do."""
+    if targets.ndim == 1:
+        return targets[rows]
+    chosen = reserved(table.scratch, len(rows), targets.shape[1])
+    for block in blocks(len(rows), targets.shape[1]):
+        chosen[block] = targets[rows[block]]
+    return chosen
 
 
 def _patients(table: Table, rows: Rows) -> npt.NDArray[np.int64] | None:
@@ -156,7 +174,7 @@ def input_columns(plan: Plan, own: Sequence[str]) -> tuple[tuple[str, ...], int 
         own: the site's encoded columns.
 
     Returns:
-        the columns in order, and the number of common ones, None where the network does not tell them apart.
+        the columns in order, and the number of common ones, None if the network does not distinguish them.
     """
     if not plan.columns:
         return tuple(own), None

@@ -1,6 +1,6 @@
 """The sources of a table: a text file, a spreadsheet, a Parquet file, or one query to a database.
 
-Each form says how its cells are spelt. All of them become text and are parsed as the columns declare, so that
+Each form shows how its cells are spelt. All of them become text and are parsed as the columns declare, so that
 a value means the same whichever way it came.
 """
 
@@ -24,7 +24,7 @@ def _one_reading_query(text: str) -> str:
 
 
 class TableFormat(Document):
-    """How a text file is written; the encoding utf-8 accepts a byte order mark."""
+    """The format of a text file. The encoding utf-8 accepts a byte order mark."""
 
     kind: Literal["text"] = "text"
     header: bool

@@ -19,25 +19,22 @@ import re
 import stat
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Final, TypeAlias, assert_never
+from typing import TYPE_CHECKING, Final, assert_never
 
 import numpy as np
-import numpy.typing as npt
 
 from protos.errors import ConfigurationError, DataError
 from site_agent.trainer.data import image_flaws
 from site_agent.trainer.data.cell_rules import MISSING, Flaw
 from site_agent.trainer.data.image_column import DicomFiles, ImageColumn, NiftiFiles
 from site_agent.trainer.data.medical_images import dicom_image, nifti_slice
+from site_agent.trainer.data.pixel_store import GrowingPixels, Pixels
 
 if TYPE_CHECKING:
     from PIL import Image
 
-Pixels: TypeAlias = npt.NDArray[np.float32]
-
-LARGEST_TABLE_NUMBERS: Final = 1 << 28  # 1 GiB of float32 for all images of a table
+LARGEST_TABLE_NUMBERS: Final = 1 << 28  # 1 GiB of float32 for all images of a table that is read into memory
 
 _NUMBERED: Final = re.compile(r"(.+)#([0-9]{1,6})")
 _PNG: Final = b"\x89PNG\r\n\x1a\n"
@@ -45,32 +42,31 @@ _FORMATS: Final = ("PNG", "JPEG")
 _MODES: Final = {"L": (1, 8), "I;16": (1, 16), "RGB": (3, 8)}
 
 
-@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
-class Taken:
-    """Some rows' images.
-
-    Attributes:
-        pixels: float32 of shape (rows, numbers of an image) in [0, 1], NaN where flawed.
-        flaws: by words, the places of the rows.
-    """
-
-    pixels: Pixels
-    flaws: Mapping[str, Sequence[int]]
-
-
 class ImageFolder:
-    """The folder of a table's images."""
+    """The folder of a table's images, and those that were read."""
 
-    def __init__(self, column: ImageColumn, table: Path, markers: Sequence[str], *, has_masks: bool = False) -> None:
+    def __init__(
+        self,
+        column: ImageColumn,
+        table: Path,
+        markers: Sequence[str],
+        *,
+        has_masks: bool = False,
+        scratch: Path | None = None,
+    ) -> None:
         """`markers` say in the whole table that a cell is missing. Masks have no intensity between 0 and 1.
+
+        `scratch` is the folder of the file with the pixels; None keeps them in memory.
 
         Raises:
             DataError: the folder cannot be read.
             ConfigurationError: the library for images is not installed.
+            UnavailableError: the file cannot be made.
         """
         self._column, self._root = column, table.parent / column.folder
         self._markers = {"", *markers, *column.missing_markers}
-        self._numbers, self._has_masks = 0, has_masks
+        self._has_masks, self._is_in_memory = has_masks, scratch is None
+        self._read, self._pixels = 0, GrowingPixels(scratch, column.image.numbers)
         if not self._root.is_dir():
             raise DataError(
                 what=f"The contract's folder of images, {column.folder}, is not a folder beside the table.",
@@ -79,30 +75,34 @@ class ImageFolder:
             )
         _require_libraries(column)
 
-    def read(self, cells: Sequence[str]) -> Taken:
-        """The images of some rows.
+    def read(self, cells: Sequence[str]) -> Mapping[str, Sequence[int]]:
+        """Read the images of the next rows. Return by words the places of the rows that are flawed, from 0.
 
         Raises:
             DataError: the images of the table need more memory than this program reserves.
+            UnavailableError: they need more space than the disk has.
         """
-        numbers = self._column.image.numbers
-        self._reserve(len(cells) * numbers)
-        pixels = np.full((len(cells), numbers), np.nan, dtype=np.float32)
+        self._reserve(len(cells))
+        nothing = np.full(self._column.image.numbers, np.nan, dtype=np.float32)
         flaws: dict[str, list[int]] = {}
         for place, cell in enumerate(cells):
             found = MISSING if cell.strip() in self._markers else self._image(cell.strip())
             if isinstance(found, Flaw):
                 flaws.setdefault(found.words, []).append(place)
-            else:
-                pixels[place] = found
-        return Taken(pixels=pixels, flaws=flaws)
+            self._pixels.add(nothing if isinstance(found, Flaw) else found)
+        return flaws
 
-    def _reserve(self, numbers: int) -> None:
-        self._numbers += numbers
-        if self._numbers > LARGEST_TABLE_NUMBERS:
-            most = LARGEST_TABLE_NUMBERS // self._column.image.numbers
+    def images(self) -> Pixels:
+        """Return the images, read-only: float32 (rows, numbers of an image) in [0, 1], NaN for a file with a flaw."""
+        return self._pixels.finished()
+
+    def _reserve(self, rows: int) -> None:
+        self._read += rows
+        self._pixels.reserve(rows)
+        most = LARGEST_TABLE_NUMBERS // self._column.image.numbers
+        if self._is_in_memory and self._read > most:
             raise DataError(
-                what=f"The table has at least {self._numbers // self._column.image.numbers} images. "
+                what=f"The table has at least {self._read} images. "
                 f"This program reads at most {most} images of the size {self._column.image}.",
                 consequence="The table was not used and nothing left this site.",
                 remedy="Declare a smaller image size with `resize: stretch` in the contract, or use fewer rows.",
@@ -147,7 +147,7 @@ def _require_libraries(column: ImageColumn) -> None:
 
 
 def pixels_of(content: bytes, column: ImageColumn, number: int | None = None) -> Pixels | Flaw:
-    """One file's image: float32 of shape (numbers of an image,) in [0, 1]; or why it cannot be used.
+    """One file's image: float32 of shape (numbers of an image,) in [0, 1], or the reason why it cannot be used.
 
     `number` is that of a frame or slice of a medical file, from 1.
     """
@@ -202,7 +202,7 @@ def _content(root: Path, path: str) -> bytes | Flaw:
         if found.st_size > image_flaws.LARGEST_FILE_BYTES:
             return image_flaws.TOO_LONG
         with os.fdopen(os.dup(descriptors[-1]), "rb") as file:
-            return file.read(image_flaws.LARGEST_FILE_BYTES)
+            return file.read(found.st_size)
     except OSError as error:
         return _flaw_of(error)
     except ValueError:  # half of a character
@@ -219,7 +219,7 @@ def _flaw_of(error: OSError) -> Flaw:
 
 
 def _flaw_before_decoding(image: Image.Image, column: ImageColumn) -> Flaw | None:
-    """What is wrong by the header alone."""
+    """Return the flaw that the header alone shows."""
     if getattr(image, "n_frames", 1) != 1:
         return image_flaws.SEVERAL
     width, height = image.size

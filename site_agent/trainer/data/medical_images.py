@@ -97,7 +97,7 @@ def _dicom_tags(content: bytes) -> Dataset | Flaw:
         return image_flaws.NOT_DICOM
     file = io.BytesIO(content)
     read_preamble(file, force=False)
-    # Group 2 alone says how the rest is packed. A deflated file would be unpacked whole before its first tag.
+    # Group 2 alone shows how the rest is packed. A deflated file would be unpacked whole before its first tag.
     meta = read_dataset(file, False, True, stop_when=lambda tag, _kind, _length: tag.group != 2)
     if meta.get("TransferSyntaxUID") not in (*_PLAIN, *_JPEG):
         return image_flaws.PACKED
@@ -132,7 +132,7 @@ def _all_tags(tags: Dataset, depth: int) -> Iterator[DataElement]:
 
 
 def _dicom_flaw(tags: Dataset, column: ImageColumn, files: DicomFiles, number: int | None) -> Flaw | None:
-    """What is wrong by the tags alone."""
+    """Return the flaw that the tags alone show."""
     from pydicom.multival import MultiValue
 
     burned_in = str(tags.get("BurnedInAnnotation") or "").strip().upper()

@@ -43,18 +43,17 @@ class Mistake:
     @property
     def line(self) -> str:
         """The mistake as a line for a person."""
-        return self.words + where(self.rows, self.count)
+        return as_sentences(self.words, where(self.rows, self.count))
 
 
 class Mistakes:
-    """What was found, in order."""
+    """The mistakes found, in order."""
 
     def __init__(self, kept_rows: int = KEPT_ROWS) -> None:
         """`kept_rows` of each kind are kept."""
         self._kept_rows = kept_rows
         self._rows: dict[tuple[str | None, str], list[int]] = {}
         self._counts: dict[tuple[str | None, str], int] = {}
-        self._hints: list[str] = []
 
     def add(self, flaw: str, rows: Sequence[int] = (), *, column: str | None = None) -> None:
         """Add a kind of mistake with more rows."""
@@ -62,16 +61,6 @@ class Mistakes:
         kept = self._rows.setdefault(kind, [])
         kept.extend(rows[: self._kept_rows - len(kept)])
         self._counts[kind] = self._counts.get(kind, 0) + len(rows)
-
-    def add_hint(self, hint: str | None) -> None:
-        """Add a sentence that explains how to correct these mistakes. A hint is not a mistake."""
-        if hint is not None:
-            self._hints.append(hint)
-
-    @property
-    def hints(self) -> tuple[str, ...]:
-        """All hints, as sentences."""
-        return tuple(self._hints)
 
     @property
     def found(self) -> tuple[Mistake, ...]:
@@ -84,7 +73,7 @@ class Mistakes:
     def stop_if_any(self) -> None:
         """Raise DataError with everything that was found."""
         if self._rows:
-            refuse([mistake.line for mistake in self.found], self.hints)
+            refuse([mistake.line for mistake in self.found])
 
 
 def where(rows: Sequence[int], count: int) -> str:
@@ -93,6 +82,13 @@ def where(rows: Sequence[int], count: int) -> str:
     words = f" in row{'s' if len(shown) > 1 else ''} {', '.join(map(str, shown))}" if shown else ""
     others = count - len(shown)
     return f"{words}{f' and {others} more' if others > 0 else ''}"
+
+
+def as_sentences(words: str, rows: str = "") -> str:
+    """Return a finding as sentences: what was found with its rows, then what to think of or to do."""
+    found, *rest = words.split("; ")
+    parts = [f"{found}{rows}", *(part[0].upper() + part[1:] for part in rest)]
+    return " ".join(part if part.endswith("?") else f"{part}." for part in parts)
 
 
 def refuse(lines: Sequence[str], hints: Sequence[str] = ()) -> NoReturn:

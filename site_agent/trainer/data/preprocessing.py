@@ -8,7 +8,8 @@ are made is in encodings.py.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterator, Sequence
 from typing import Annotated, Literal, TypeAlias, assert_never
 
 import numpy as np
@@ -42,9 +43,10 @@ from site_agent.trainer.data.encodings import (
     fit_scale,
     kind_of,
 )
+from site_agent.trainer.data.pixel_store import blocks, reserved
 from site_agent.trainer.data.splits import Rows
 from site_agent.trainer.data.tables import Numbers, Table
-from site_agent.trainer.data.terms import TermWeights, fit_terms, weighted
+from site_agent.trainer.data.terms import TermWeights, fit_terms, in_order, weighted
 
 __all__ = [
     "EmbeddingEncoding",
@@ -96,7 +98,8 @@ class Preprocessing(Document):
             DataError: a value is so far from the training rows that float32 cannot hold it.
         """
         self._check_layout(table.contract)
-        encoded = np.empty((table.rows if rows is None else len(rows), len(self.columns)), dtype=np.float32)
+        count = table.rows if rows is None else len(rows)
+        encoded = reserved(None if table.images is None else table.scratch, count, len(self.columns))
         place = 0
         too_far = []
         for feature, encoding in zip(self.contract.features, self.encodings, strict=True):
@@ -108,17 +111,14 @@ class Preprocessing(Document):
                 too_far.append(feature.name)
             place += width
         for column, weights in zip(self.contract.terms, self.term_weights, strict=True):
-            counts = table.terms[column.name]
-            width = counts.shape[1]
-            encoded[:, place : place + width] = weighted(counts if rows is None else counts[rows], weights)
+            counts = table.terms[column.name] if rows is None else table.terms[column.name][rows]
+            width, counted = counts.shape[1], len(weights.rarity)
+            encoded[:, place : place + counted] = weighted(counts[:, :counted], weights)
+            if column.buckets is not None:
+                encoded[:, place + counted : place + width] = in_order(counts[:, counted:], column.buckets)
             place += width
         if table.images is not None:
-            images = table.images if rows is None else table.images[rows]
-            parts = np.split(images, len(self.pixel_scales), axis=1)
-            for scale, part in zip(self.pixel_scales, parts, strict=True):
-                columns = slice(place, place + part.shape[1])
-                encoded[:, columns] = (part - np.float32(scale.mean)) / np.float32(scale.deviation)
-                place += part.shape[1]
+            self._encode_images(table.images, np.arange(count) if rows is None else rows, encoded[:, place:])
         if too_far:
             raise DataError(
                 what=f"These columns have values too far from the training rows: {', '.join(too_far[:5])}.",
@@ -127,6 +127,14 @@ class Preprocessing(Document):
                 "range.",
             )
         return encoded
+
+    def _encode_images(self, images: Features, rows: Rows, encoded: Features) -> None:
+        """Fill `encoded` with standardised pixels of some rows, few rows at a time."""
+        for block in blocks(len(rows), encoded.shape[1]):
+            parts = np.split(images[rows[block]], len(self.pixel_scales), axis=1)
+            places = np.split(encoded[block], len(self.pixel_scales), axis=1)
+            for scale, part, place in zip(self.pixel_scales, parts, places, strict=True):
+                place[:] = (part - np.float32(scale.mean)) / np.float32(scale.deviation)
 
     def targets(self, table: Table) -> Targets:
         """Return targets of shape (rows,): binary float32 0 and 1, multi-class int64, regression z-scored float64.
@@ -231,17 +239,35 @@ def fit(contract: Contract, table: Table, training_rows: Rows) -> Preprocessing:
         encodings=tuple(encodings),
         target_scale=fit_scale(table.target[training_rows]) if has_scale and table.target is not None else None,
         pixel_scales=_pixel_scales(contract, table, training_rows),
-        term_weights=tuple(fit_terms(table.terms[column.name][training_rows]) for column in contract.terms),
+        term_weights=tuple(
+            fit_terms(table.terms[column.name][training_rows, : column.counted]) for column in contract.terms
+        ),
     )
 
 
 def _pixel_scales(contract: Contract, table: Table, training_rows: Rows) -> tuple[Scale, ...]:
-    """Mean and deviation of each channel over all pixels of the training rows."""
+    """Mean and population deviation of each channel over all pixels of the training rows."""
     if contract.image is None or table.images is None:
         return ()
-    images = table.images[training_rows]
-    channels = np.split(images, contract.image.image.channels, axis=1)
-    return tuple(fit_scale(channel.reshape(-1).astype(np.float64)) for channel in channels)
+    size = contract.image.image
+    channels = (slice(first, first + size.pixels) for first in range(0, size.numbers, size.pixels))
+    return tuple(_channel_scale(table.images, training_rows, columns) for columns in channels)
+
+
+def _channel_scale(images: Features, rows: Rows, columns: slice) -> Scale:
+    """Return what `fit_scale` fits to these rows and columns, with few rows in memory at a time."""
+
+    def parts() -> Iterator[Numbers]:
+        for block in blocks(len(rows), columns.stop - columns.start):
+            yield images[rows[block], columns].astype(np.float64)
+
+    low, high = min(float(part.min()) for part in parts()), max(float(part.max()) for part in parts())
+    if low == high:
+        return Scale(mean=low, deviation=1.0)
+    numbers = len(rows) * (columns.stop - columns.start)
+    mean = math.fsum(float(part.sum()) for part in parts()) / numbers
+    variance = math.fsum(float(np.square(part - mean).sum()) for part in parts()) / numbers
+    return Scale(mean=mean, deviation=math.sqrt(variance) or 1.0)
 
 
 def _context(feature: Feature, values: Numbers) -> Sequence[Numbers]:
@@ -254,7 +280,7 @@ def _context(feature: Feature, values: Numbers) -> Sequence[Numbers]:
 
 
 def _layout(contract: Contract) -> list[tuple[str, tuple[str, ...]]]:
-    """What has to agree for a table to be encoded; units, ranges and markers may have been corrected."""
+    """Return the facts that must be equal before encoding. Units, ranges and markers may have been corrected."""
     images = [] if contract.image is None else [(contract.image.name, (str(contract.image.image),))]
     terms = [(item.name, (item.type, item.separator, *item.encoded_columns)) for item in contract.terms]
     return [
@@ -277,7 +303,7 @@ def _fits(loaded: Preprocessing) -> bool:
         not isinstance(item, EmbeddingEncoding) or {len(row) for row in item.vectors} == {width}
         for item, width in zip(loaded.encodings, widths, strict=False)
     )
-    terms = [len(item.encoded_columns) for item in loaded.contract.terms]
+    terms = [item.counted for item in loaded.contract.terms]
     return (
         has_points
         and terms == [len(item.rarity) for item in loaded.term_weights]

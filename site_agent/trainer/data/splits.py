@@ -16,7 +16,6 @@ from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
-from sklearn.model_selection import train_test_split
 
 from protos.errors import DataError
 from site_agent.hospital import Split
@@ -102,9 +101,18 @@ def _deal(count: int, split: Split, unit: str, outcomes: npt.NDArray[np.float64]
         return SplitRows(
             training=generator.permutation(np.setdiff1d(remaining, validation)), validation=validation, test=test
         )
-    remaining, test = train_test_split(everyone, test_size=split.test_share, random_state=split.seed)
-    training, validation = train_test_split(remaining, test_size=split.validation_share, random_state=split.seed)
+    remaining, test = _shuffled(everyone, test_count, split.seed)
+    training, validation = _shuffled(remaining, validation_count, split.seed)
     return SplitRows(training=training, validation=validation, test=test)
+
+
+def _shuffled(rows: Rows, count: int, seed: int) -> tuple[Rows, Rows]:
+    """Return all other rows, and so many drawn rows, as `train_test_split` does.
+
+    scikit-learn takes a second to load with its libraries, and a site's start would wait for it.
+    """
+    order = np.random.RandomState(seed).permutation(len(rows))  # the generator of scikit-learn
+    return rows[order[count:]], rows[order[:count]]
 
 
 def _systematic(rows: Rows, outcomes: npt.NDArray[np.float64], count: int, generator: np.random.Generator) -> Rows:

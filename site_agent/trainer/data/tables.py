@@ -4,7 +4,7 @@ Everything is read as text and parsed as the contract declares, so one site's `6
 site's `63` are the same. The rules:
 
 * all mistakes are reported at once, each with its column and at most five rows;
-* no cell reaches an error. Not even a header the contract does not know is repeated, as a file
+* no cell reaches an error. Not even a header the contract does not declare is repeated, as a file
   without a header would show its first patient there;
 * a row's number is the one a spreadsheet shows: counted from 1, the header included;
 * rows are read in blocks, and only parsed numbers stay in memory: eight bytes for each cell that is read.
@@ -27,8 +27,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from protos.errors import DataError
-from site_agent.trainer.data.cell_rules import ABSENT, MISSING, NOT_A_NUMBER, UNKNOWN_POSITION
+from site_agent.trainer.data.cell_rules import ABSENT, MISSING, UNKNOWN_POSITION
 from site_agent.trainer.data.cells import (
     BlockParser,
     Numbers,
@@ -37,6 +36,7 @@ from site_agent.trainer.data.cells import (
     date_parser,
     feature_parser,
     group_parser,
+    interval_of,
     target_parser,
 )
 from site_agent.trainer.data.codes import UNKNOWN
@@ -50,21 +50,19 @@ from site_agent.trainer.data.contract_columns import (
     NumericFeature,
 )
 from site_agent.trainer.data.image_column import ImageColumn
-from site_agent.trainer.data.image_files import ImageFolder, Pixels
+from site_agent.trainer.data.image_files import ImageFolder
 from site_agent.trainer.data.mistakes import KEPT_ROWS, Mistake, Mistakes, like_column, refuse
-from site_agent.trainer.data.mixed_units import unit_hint
+from site_agent.trainer.data.pixel_store import Pixels
 from site_agent.trainer.data.sources.blocks import Block, blocks_of
-from site_agent.trainer.data.sources.format_guess import format_hint
 from site_agent.trainer.data.sources.opening import open_blocks
 from site_agent.trainer.data.terms import Counts, TermsReader
 from site_agent.trainer.data.terms_column import TermsFeature
-from site_agent.trainer.data.value_intervals import interval_of
 from site_agent.trainer.trainer_files import array_digest
 
 __all__ = ["FEWEST_ROWS", "Numbers", "Survey", "Table", "read_table", "survey_table"]
 
 FEWEST_ROWS: Final = 10
-_DELIMITER: Final = "is the delimiter the declared one?"
+DELIMITER: Final = "is the delimiter the declared one?"
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
@@ -86,6 +84,7 @@ class Table:
         row_numbers: int64 of shape (rows,), as a spreadsheet counts; None for a table that was made up.
         dropped: the numbers of the rows that were left out, because they have no outcome and the contract drops those.
         masks: float32 of shape (rows, pixels), 0 and 1, where the outcome is a mask and was read.
+        scratch: the folder of the files with images, masks and what is computed from them; None for memory.
     """
 
     contract: Contract
@@ -99,6 +98,7 @@ class Table:
     images: Pixels | None = None
     terms: Mapping[str, Counts] = field(default_factory=lambda: MappingProxyType({}))
     masks: Pixels | None = None
+    scratch: Path | None = None
 
     def __repr__(self) -> str:
         """Without a value of any patient, so that the record can stand in a traceback."""
@@ -119,7 +119,7 @@ class Table:
 
     @cached_property
     def marks(self) -> tuple[Numbers, ...]:
-        """Columns of float64 whose values are equal for equal images, lists and notes; none without any."""
+        """Columns of float64 with equal values for equal images, lists and notes. A table without these has none."""
         images = () if self.images is None else (self.images,)
         return tuple(map(_marks, (*images, *self.terms.values())))
 
@@ -152,7 +152,8 @@ class Survey:
     Attributes:
         table: what could be read.
         mistakes: what could not.
-        hints: what corrects these mistakes, as far as that is known, in sentences.
+        hints: what corrects these mistakes, in sentences; empty until somebody looks for it.
+        outside: by column the numbers outside of the declared range, float64.
         cells: of new rows, by column and row number, the text of each cell that could not be read.
         others: of new rows, by name, the cells of each column that the contract ignores or does not name, as they are.
     """
@@ -160,39 +161,48 @@ class Survey:
     table: Table
     mistakes: tuple[Mistake, ...]
     hints: tuple[str, ...] = ()
+    outside: Mapping[str, Numbers] = field(default_factory=lambda: MappingProxyType({}))
     cells: Mapping[tuple[str, int], str] = field(default_factory=lambda: MappingProxyType({}))
     others: Mapping[str, tuple[str, ...]] = field(default_factory=lambda: MappingProxyType({}))
 
 
-def read_table(path: Path, contract: Contract, *, today: date | None = None) -> Table:
+def read_table(path: Path, contract: Contract, *, today: date | None = None, scratch: Path | None = None) -> Table:
     """Read the table at `path` and check it against `contract`.
 
     Args:
         path: what the contract's format says: a text file, a workbook, a Parquet file, a database.
         contract: its declaration.
         today: after which a date lies in the future; None asks the clock.
+        scratch: the folder of the files with the pixels of images; None keeps them in memory.
 
     Raises:
         DataError: the file cannot be read, or does not fit; all that was found is reported.
     """
-    reading = _Reading(contract, today=today)
+    reading = _Reading(contract, today=today, scratch=scratch)
     table = reading.run(path)
     reading.mistakes.stop_if_any()
     return table
 
 
-def survey_table(path: Path, contract: Contract, *, today: date | None = None) -> Survey:
+def survey_table(path: Path, contract: Contract, *, today: date | None = None, scratch: Path | None = None) -> Survey:
     """Like `read_table`, but return the mistakes.
 
     Raises:
         DataError: the source cannot be read at all, or its columns are not those declared.
     """
-    reading = _Reading(contract, today=today)
+    reading = _Reading(contract, today=today, scratch=scratch)
     table = reading.run(path)
-    return Survey(table=table, mistakes=reading.mistakes.found, hints=reading.mistakes.hints)
+    return Survey(table=table, mistakes=reading.mistakes.found, outside=reading.all_outside)
 
 
-def survey_new_rows(path: Path, contract: Contract, *, has_outcome: bool = False, today: date | None = None) -> Survey:
+def survey_new_rows(
+    path: Path,
+    contract: Contract,
+    *,
+    has_outcome: bool = False,
+    today: date | None = None,
+    scratch: Path | None = None,
+) -> Survey:
     """Read new patients as far as possible, with all rows of each mistake. A wrong cell becomes NaN.
 
     With a header the columns of target, patient, group and ignored may be absent, without one the target, and a single
@@ -200,27 +210,32 @@ def survey_new_rows(path: Path, contract: Contract, *, has_outcome: bool = False
     that the contract does not name are kept as they are.
 
     Args:
-        path, contract, today: as for `read_table`.
+        path, contract, today, scratch: as for `read_table`.
         has_outcome: whether the outcome is known and read.
 
     Raises:
         DataError: the source cannot be read at all.
     """
-    reading = _Reading(contract, for_prediction=True, today=today, kept_rows=sys.maxsize)
+    reading = _Reading(contract, for_prediction=True, today=today, kept_rows=sys.maxsize, scratch=scratch)
     reading.reads_outcome = has_outcome
     table = reading.run(path)
     others = {name: tuple(cells) for name, cells in reading.others.items()}
-    found, hints = reading.mistakes.found, reading.mistakes.hints
-    return Survey(table=table, mistakes=found, hints=hints, cells=reading.cells, others=others)
+    return Survey(table=table, mistakes=reading.mistakes.found, cells=reading.cells, others=others)
 
 
 class _Reading:
     """The reading of one table: what was parsed and what was wrong so far."""
 
     def __init__(
-        self, contract: Contract, *, for_prediction: bool = False, today: date | None, kept_rows: int = KEPT_ROWS
+        self,
+        contract: Contract,
+        *,
+        for_prediction: bool = False,
+        today: date | None,
+        kept_rows: int = KEPT_ROWS,
+        scratch: Path | None = None,
     ) -> None:
-        self.contract, self.for_prediction = contract, for_prediction
+        self.contract, self.for_prediction, self.scratch = contract, for_prediction, scratch
         self.dates = contract.dates
         self.reads_outcome = not for_prediction
         self.absent: list[str] = []
@@ -236,18 +251,14 @@ class _Reading:
         self.drops = not for_prediction and contract.target.missing == "drop"
         self.dropped: list[int] = []
         self.folders: dict[str, ImageFolder] = {}
-        self.images: dict[str, list[Pixels]] = {}
         self.terms = TermsReader(contract.terms, contract.missing_markers)
 
-    def run(self, path: Path) -> Table:
-        try:
-            return self._run(path)
-        except DataError as error:
-            if hint := format_hint(path, self.contract.format, is_new=self.for_prediction):
-                raise DataError(what=error.what, consequence=error.consequence, remedy=hint) from None
-            raise
+    @property
+    def all_outside(self) -> dict[str, Numbers]:
+        """See `Survey`."""
+        return {name: np.concatenate(parts) for name, parts in self.outside.items()}
 
-    def _run(self, path: Path) -> Table:
+    def run(self, path: Path) -> Table:
         with open_blocks(path, self.contract.format) as opened:
             first = opened.first
             if first is None:
@@ -263,7 +274,9 @@ class _Reading:
             for column in (self.contract.image, mask):
                 if column is not None and column.name in positions:
                     markers, is_mask = self.contract.missing_markers, column is mask
-                    self.folders[column.name] = ImageFolder(column, path, markers, has_masks=is_mask)
+                    self.folders[column.name] = ImageFolder(
+                        column, path, markers, has_masks=is_mask, scratch=self.scratch
+                    )
             others = (patient, *self.contract.terms)
             read = {*parsers, *self.folders, *(column.name for column in others if column and column.name in positions)}
             places = sorted({*(positions[name] for name in read), *self.other_places.values()})
@@ -271,16 +284,6 @@ class _Reading:
             own = iter(()) if self.contract.format.header else blocks_of(iter([first]), width, places)
             for block in itertools.chain(own, opened.rest(width, places)):
                 self._take(block, width, positions, parsers)
-        if any(one.flaw == NOT_A_NUMBER.words or one.flaw.endswith(_DELIMITER) for one in self.mistakes.found):
-            self.mistakes.add_hint(format_hint(path, self.contract.format, is_new=self.for_prediction))
-        target = self.contract.target
-        if not (self.for_prediction or isinstance(target, MaskTarget)) and any(
-            one.column == target.name and one.flaw == MISSING.words for one in self.mistakes.found
-        ):
-            self.mistakes.add_hint(
-                f"Complete the missing values of {target.name}, or write `missing: drop` at this column in the contract"
-                " to leave these rows out."
-            )
         return self._finish(positions)
 
     def _positions_by_name(self, header: Sequence[str]) -> dict[str, int]:
@@ -288,8 +291,7 @@ class _Reading:
         counts = Counter(found)
         declared = {column.name: column for column in self.contract.columns}
         if not counts.keys() & declared.keys():
-            words = "the first row holds none of the declared names; if the file has no header, declare header: false"
-            refuse([words])
+            refuse(["The first row has none of the declared names. If the file has no header, declare header: false."])
         needed = {feature.other for feature in self.contract.features if isinstance(feature, DateFeature)}
         for name, column in declared.items():
             if counts[name] > 1:
@@ -351,7 +353,7 @@ class _Reading:
     def _take(self, block: Block, width: int, positions: Mapping[str, int], parsers: Mapping[str, BlockParser]) -> None:
         """Parse a block of rows, column by column."""
         if block.ragged:
-            words = f"not the expected {width} columns; {_DELIMITER}"
+            words = f"not the expected {width} columns; {DELIMITER}"
             self.mistakes.add(words, block.ragged)
         rows, dates = block.rows, self.dates
         kept = self._kept(block, positions, parsers)
@@ -400,16 +402,14 @@ class _Reading:
         used = np.flatnonzero(kept)
         for name, folder in self.folders.items():
             cells = block.texts_at(positions[name])
-            taken = folder.read([cells[place] for place in used])
-            self.images.setdefault(name, []).append(taken.pixels)
-            for words, places in taken.flaws.items():
+            for words, places in folder.read([cells[place] for place in used]).items():
                 found = used[list(places)]
                 self.mistakes.add(words, block.rows[found].tolist(), column=name)
 
     def _kept(
         self, block: Block, positions: Mapping[str, int], parsers: Mapping[str, BlockParser]
     ) -> npt.NDArray[np.bool_]:
-        """Which rows of a block are used: all but those without an outcome, if the contract drops them."""
+        """Select the used rows of a block: all but those without an outcome, if the contract drops these."""
         kept = np.ones(len(block.rows), dtype=bool)
         if self.drops:
             name = self.contract.target.name
@@ -420,7 +420,6 @@ class _Reading:
         # One column after the other, so that the blocks of only one of them are in memory twice.
         columns = {name: np.concatenate(self.parsed.pop(name)) for name in list(self.parsed)}
         rows = np.concatenate([np.empty(0, np.int64), *self.rows])
-        self._hint_units(columns)
         self._fill(columns, len(rows), positions)
         has_masks = self.contract.target.name in self.folders
         masks = self._all_images(self.contract.mask, len(rows)) if has_masks else None
@@ -452,6 +451,7 @@ class _Reading:
             images=self._all_images(self.contract.image, len(rows)),
             terms=MappingProxyType(self.terms.counts(len(rows))),
             masks=masks,
+            scratch=self.scratch,
         )
 
     def _fill(self, columns: dict[str, Numbers], rows: int, positions: Mapping[str, int]) -> None:
@@ -469,15 +469,11 @@ class _Reading:
     def _all_images(self, column: ImageColumn | None, rows: int) -> Pixels | None:
         if column is None:
             return None
-        found = self.images.get(column.name)
-        images = np.concatenate(found) if found else np.full((rows, column.image.numbers), np.nan, dtype=np.float32)
+        if column.name in self.folders:
+            return self.folders[column.name].images()
+        images = np.full((rows, column.image.numbers), np.nan, dtype=np.float32)
         images.flags.writeable = False
         return images
-
-    def _hint_units(self, columns: Mapping[str, Numbers]) -> None:
-        """Numbers outside of a declared range may be in another unit; a model abstains from such new rows."""
-        for name, outside in self.outside.items() if not self.for_prediction else ():
-            self.mistakes.add_hint(unit_hint(name, columns[name], np.concatenate(outside)))
 
     def _check_patients(self, rows: npt.NDArray[np.int64]) -> None:
         patient = self.contract.patient

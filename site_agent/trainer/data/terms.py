@@ -75,7 +75,7 @@ class TermsReader:
 
 
 class TermWeights(Document):
-    """What the training rows determine: how rare each term is, and the largest weight of each column.
+    """The figures from the training rows: how rare each term is, and the largest weight of each column.
 
     Attributes:
         rarity: ln((1 + rows) / (1 + rows with the term)) + 1, for each column.
@@ -104,3 +104,11 @@ def weighted(counts: Counts, weights: TermWeights) -> npt.NDArray[np.float32]:
     found /= np.maximum(np.sqrt(np.einsum("ij,ij->i", found, found)), np.float32(1))[:, None]
     found /= np.array(weights.largest, dtype=np.float32)
     return found
+
+
+def in_order(codes: Counts, buckets: int) -> npt.NDArray[np.float32]:
+    """Return the buckets of a note's words in their order, as shares between 0 and 1: float32 of the codes' shape.
+
+    As a share, a bucket is no larger than other columns for the models that read it as a number. 0 is no word.
+    """
+    return codes.astype(np.float32) / np.float32(buckets)

@@ -12,6 +12,7 @@ from typing import Annotated, Literal
 from pydantic import BeforeValidator, Field, model_validator
 
 from protos.plan.documents import Document
+from protos.plan.networks.transformer_networks import LONGEST_NOTE, NoteSize
 from site_agent.trainer.data.cell_rules import TermsRule, folded
 from site_agent.trainer.data.codes import UNKNOWN, Code, Name, Words, check_codes, check_distinct
 
@@ -34,6 +35,7 @@ class TermsFeature(Document):
         separator: between two codes of a list.
         codes: the declared codes of a list. Each has a column, and one column counts all others.
         buckets: the number of columns of hashed terms; a list has either codes or buckets, a note has buckets.
+        longest: how many words of a note are also read in their order; without it only how often each word occurs.
         missing: `empty` counts a missing value as a list without a code; `refuse` makes it an error.
     """
 
@@ -43,6 +45,7 @@ class TermsFeature(Document):
     separator: Literal[";", "|", ",", " "] = ";"
     codes: tuple[Term, ...] | None = None
     buckets: int | None = Field(default=None, ge=2, le=2048)
+    longest: int | None = Field(default=None, ge=2, le=LONGEST_NOTE)
     missing: Literal["empty", "refuse"] = "refuse"
     missing_markers: tuple[Code, ...] = ()
     required: bool = True
@@ -54,6 +57,8 @@ class TermsFeature(Document):
             raise ValueError("a list has either codes or buckets, and a note has buckets")
         if self.type == "text" and (self.codes is not None or self.separator != ";"):
             raise ValueError("a note has words: codes and separator are for a list, with type: codes")
+        if self.type == "codes" and self.longest is not None:
+            raise ValueError("the codes of a list have no order: longest is for a note, with type: text")
         if self.codes is not None:
             check_codes(self.codes, fewest=1)
             check_distinct([folded(code) for code in self.codes], "these codes differ only in capital letters")
@@ -73,7 +78,22 @@ class TermsFeature(Document):
         name = self.name.lower()
         if self.codes is not None:
             return tuple(f"{name}={code}" for code in (*self.codes, UNKNOWN))
-        return tuple(f"{name} in bucket {place} of {self.buckets}" for place in range(1, (self.buckets or 0) + 1))
+        return (
+            *(f"{name} in bucket {place} of {self.buckets}" for place in range(1, (self.buckets or 0) + 1)),
+            *(f"{name} at place {place} of {self.longest}" for place in range(1, (self.longest or 0) + 1)),
+        )
+
+    @property
+    def counted(self) -> int:
+        """The number of columns that count terms. The columns of words in order follow them."""
+        return len(self.encoded_columns) - (self.longest or 0)
+
+    @property
+    def note_size(self) -> NoteSize | None:
+        """The limits of a note that a network reads in word order; None for any other column."""
+        if self.buckets is None or self.longest is None:
+            return None
+        return NoteSize(buckets=self.buckets, longest=self.longest)
 
     def rule(self, markers: tuple[str, ...]) -> TermsRule:
         """Return the rule for one cell; `markers` are those of the whole table."""
@@ -83,4 +103,5 @@ class TermsFeature(Document):
             separator=self.separator if self.type == "codes" else None,
             codes=self.codes,
             buckets=self.buckets,
+            longest=self.longest,
         )

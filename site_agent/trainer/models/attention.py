@@ -35,7 +35,7 @@ _SMALLEST_TOTAL: Final = 2.0**-100
 
 
 class Attended(NamedTuple):
-    """What the backward pass needs; w channels a head, d tokens, L lanes.
+    """The values that the backward pass needs; w channels a head, d tokens, L lanes.
 
     With scores s = q·k·log2(e) / √w the probabilities are P = 2^s / Σ_k 2^s, and the result is O = Σ_k P·v.
     """
@@ -72,7 +72,7 @@ def attend(projections: Tensor, heads: int) -> tuple[Tensor, tuple[Attended, ...
 
 
 def attend_backward(gradient: Tensor, attended: Sequence[Attended], heads: int) -> Tensor:
-    """Return the gradient of the projections, (3·e, d, B), from that of the result, (e, d, B); with a stack before.
+    """Return the gradient of the projections, (3·e, d, B), from that of the result, (e, d, B), or of stacks of both.
 
     With the incoming gradient g: ∂v = Σ_q P·g and ∂s = P·(g·v - Σ_c g·O), the scores without log2(e); the
     rest is the product rule.

@@ -1,8 +1,9 @@
-"""A transformer with one token for each column and one for the output (Gorishniy et al. 2021).
+"""A transformer with one token for each column, or for each word of a note, and one for the output.
 
-What it computes stands in `protos.plan.networks.transformer_networks`. Parameters are those of
-`protos.plan.architecture.network_tensors`, and there are no buffers; a fresh network holds NaN. Tokens are
-(B, d + 1, w), the deciding one first, or (S, B, d + 1, w) where parameters carry a stack axis.
+Source: Gorishniy et al. 2021. What it computes stands in `protos.plan.networks.transformer_networks`. Parameters are
+those of `protos.plan.architecture.network_tensors`, and there are no buffers; a fresh network holds NaN. Tokens are
+(B, d + 1, w), the deciding one first, or (S, B, d + 1, w) where parameters carry a stack axis. Of a note d is the
+number of its places, which are the last columns of a row, see `site_agent.trainer.data.terms.in_order`.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from protos.plan.architecture import FeatureTokensNetwork
+from protos.plan.architecture import FeatureTokensNetwork, NoteSize
 from site_agent.trainer.models.layers import LayerNormalisation, Linear, parameter
 
 
@@ -20,16 +21,18 @@ class FeatureTokens(nn.Module):
 
     def __init__(self, architecture: FeatureTokensNetwork, columns: int, outputs: int) -> None:
         super().__init__()
-        self.input = nn.ModuleDict({"tokenizer": Tokenizer(columns, architecture.width)})
+        width, note = architecture.width, architecture.note
+        tokenizer = Tokenizer(columns, width) if note is None else WordTokenizer(note, width)
+        self.input = nn.ModuleDict({"tokenizer": tokenizer})
         blocks = range(1, architecture.blocks + 1)
         self.body = nn.ModuleDict({f"block{number}": Block(architecture) for number in blocks})
         self.head = nn.ModuleDict({"output": Output(architecture.width, outputs)})
 
     def represent(self, rows: Tensor) -> tuple[Tensor]:
         """Map (B, d) to (B, w)."""
-        tokens = self.input["tokenizer"](rows)
+        tokens, is_word = self.input["tokenizer"](rows)
         for block in self.body.values():
-            tokens = block(tokens)
+            tokens = block(tokens, is_word)
         return (tokens[..., 0, :],)
 
     def decide(self, representations: tuple[Tensor, ...]) -> Tensor:
@@ -52,12 +55,38 @@ class Tokenizer(nn.Module):
         self.bias = parameter(columns, width)
         self.decision = parameter(width)
 
-    def forward(self, rows: Tensor) -> Tensor:
-        """Map (B, d) to (B, d + 1, w)."""
-        # The batch goes between the stack axis, where there is one, and the parameter's own axes.
+    def forward(self, rows: Tensor) -> tuple[Tensor, None]:
+        """Map (B, d) to (B, d + 1, w). All tokens take part in attention."""
+        # The batch goes between the stack axis, if there is one, and the parameter's own axes.
         tokens = torch.addcmul(self.bias.unsqueeze(-3), rows.unsqueeze(-1), self.weight.unsqueeze(-3))
-        decision = self.decision[..., None, None, :].expand(*rows.shape[:-1], 1, -1)
-        return torch.cat((decision, tokens), dim=-2)
+        return _decided(self.decision, tokens), None
+
+
+class WordTokenizer(nn.Module):
+    """W[c_j] + b_j for the word at place j, whose bucket is c_j, after the deciding token."""
+
+    def __init__(self, note: NoteSize, width: int) -> None:
+        super().__init__()
+        self._buckets, self._longest = note.buckets, note.longest
+        self.weight = parameter(note.buckets, width)
+        self.bias = parameter(note.longest, width)
+        self.decision = parameter(width)
+
+    def forward(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """Map (B, d) to tokens (B, places + 1, w), and whether each takes part in attention, (B, 1, 1, places + 1)."""
+        codes = (rows[..., -self._longest :] * self._buckets + 0.5).clamp(0, self._buckets).long()
+        places = (codes - 1).clamp(min=0)
+        if self.weight.dim() == 3:  # the tables of a stack lie one below the other
+            places = places + torch.arange(len(self.weight), device=rows.device)[:, None, None] * self._buckets
+        words = functional.embedding(places, self.weight.reshape(-1, self.weight.shape[-1]))
+        tokens = _decided(self.decision, words + self.bias.unsqueeze(-3))
+        is_word = torch.cat((torch.ones_like(codes[..., :1]), codes), dim=-1) > 0
+        return tokens, is_word[..., None, None, :]
+
+
+def _decided(decision: Tensor, tokens: Tensor) -> Tensor:
+    """The tokens behind the deciding one."""
+    return torch.cat((decision[..., None, None, :].expand(*tokens.shape[:-2], 1, -1), tokens), dim=-2)
 
 
 class Block(nn.Module):
@@ -69,11 +98,10 @@ class Block(nn.Module):
         self.attention = Attention(architecture)
         self.feedforward = TokenFeedForward(architecture)
 
-    def forward(self, tokens: Tensor) -> Tensor:
+    def forward(self, tokens: Tensor, is_word: Tensor | None) -> Tensor:
         """Map (B, tokens, w) to the same shape."""
-        for part in (self.attention, self.feedforward):
-            tokens = tokens + functional.dropout(part(tokens), self._dropout, self.training)
-        return tokens
+        tokens = tokens + functional.dropout(self.attention(tokens, is_word), self._dropout, self.training)
+        return tokens + functional.dropout(self.feedforward(tokens), self._dropout, self.training)
 
 
 class Attention(nn.Module):
@@ -86,14 +114,14 @@ class Attention(nn.Module):
         self.projections = Linear(architecture.width, 3 * architecture.width, bias=True)
         self.output = Linear(architecture.width, architecture.width, bias=True)
 
-    def forward(self, tokens: Tensor) -> Tensor:
-        """Map (B, tokens, w) to the same shape."""
+    def forward(self, tokens: Tensor, is_word: Tensor | None) -> Tensor:
+        """Map (B, tokens, w) to the same shape. Tokens without a word, (B, 1, 1, tokens), are not attended to."""
         projections = self.projections(self.normalisation(tokens))
         # (..., tokens, 3·w) to three of (..., heads, tokens, w / heads)
         by_head = projections.unflatten(-1, (3, self._heads, -1)).movedim(-4, -2)
         queries, keys, values = by_head.unbind(-4)
         dropout = self._dropout if self.training else 0.0
-        attended = functional.scaled_dot_product_attention(queries, keys, values, dropout_p=dropout)
+        attended = functional.scaled_dot_product_attention(queries, keys, values, is_word, dropout)
         output: Tensor = self.output(attended.transpose(-3, -2).flatten(-2))
         return output
 

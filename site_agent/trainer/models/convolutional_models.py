@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise
+from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -23,30 +24,69 @@ from protos.plan.networks.convolutional_networks import (
     is_halved,
     sides_after,
 )
+from protos.plan.networks.efficient_networks import ImageNormalisationName
 from site_agent.trainer.models.layers import (
     NORMALISATION_EPSILON,
     Activation,
     Linear,
-    Normalisation,
     activation_of,
     parameter,
 )
 
 
-class Convolution(nn.Module):
-    """3 by 3 pixels with a border of zeros."""
+@runtime_checkable
+class ReadsImages(Protocol):
+    """A network whose layers compute `numbers_per_row` numbers for one image. So few images are read at once."""
 
-    def __init__(self, inner: int, outer: int) -> None:
+    numbers_per_row: int
+
+
+class Convolution(nn.Module):
+    """Square filters with a border of zeros, of all channels or of each channel by itself."""
+
+    def __init__(
+        self,
+        inner: int,
+        outer: int,
+        kernel: int = KERNEL,
+        stride: int = 1,
+        *,
+        has_bias: bool = True,
+        is_depthwise: bool = False,
+    ) -> None:
         super().__init__()
-        self.weight = parameter(outer, inner, KERNEL, KERNEL)
-        self.bias = parameter(outer)
+        self._stride, self._groups = stride, inner if is_depthwise else 1
+        self.weight = parameter(outer, inner // self._groups, kernel, kernel)
+        self.bias = parameter(outer) if has_bias else None
 
     def forward(self, images: Tensor) -> Tensor:
-        """Map (B, inner, height, width) to (B, outer, height, width). The copies of a stack are side by side in "
-        "the channels."""
-        copies = self.bias.shape[0] if self.bias.dim() == 2 else 1
+        """Map (B, inner, height, width) to (B, outer, height, width), of which each side is divided by the stride.
+
+        The copies of a stack are side by side in the channels.
+        """
+        copies = self.weight.shape[0] if self.weight.dim() == 5 else 1
         weight = self.weight.reshape(-1, *self.weight.shape[-3:])
-        return functional.conv2d(images, weight, self.bias.reshape(-1), padding=KERNEL // 2, groups=copies)
+        bias = None if self.bias is None else self.bias.reshape(-1)
+        border = weight.shape[-1] // 2
+        return functional.conv2d(images, weight, bias, self._stride, border, groups=copies * self._groups)
+
+
+class ImageNormalisation(nn.Module):
+    """Scale and shift of each channel, before it mean 0 and variance 1 of each image by itself. `fixed` skips that."""
+
+    def __init__(self, channels: int, kind: ImageNormalisationName = "image") -> None:
+        super().__init__()
+        self._kind = kind
+        self.weight = parameter(channels)
+        self.bias = parameter(channels)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Map (B, channels, height, width) to the same shape. Stacks as in `Convolution`."""
+        weight, bias = self.weight.reshape(-1), self.bias.reshape(-1)
+        if self._kind == "fixed":
+            return torch.addcmul(bias.view(-1, 1, 1), images, weight.view(-1, 1, 1))
+        copies = self.weight.shape[0] if self.weight.dim() == 2 else 1
+        return functional.group_norm(images, copies, weight, bias, NORMALISATION_EPSILON)
 
 
 class Block(nn.Module):
@@ -56,16 +96,12 @@ class Block(nn.Module):
         super().__init__()
         self._activation = activation
         self.convolution = Convolution(inner, outer)
-        self.normalisation = Normalisation(outer) if has_normalisation else None
+        self.normalisation = ImageNormalisation(outer) if has_normalisation else None
 
     def convolved(self, images: Tensor) -> Tensor:
         """Map (B, inner, height, width) to (B, outer, height, width). Stacks as in `Convolution`."""
         images = self.convolution(images)
-        if self.normalisation is not None:
-            weight, bias = self.normalisation.weight, self.normalisation.bias
-            groups = weight.shape[0] if weight.dim() == 2 else 1
-            images = functional.group_norm(images, groups, weight.reshape(-1), bias.reshape(-1), NORMALISATION_EPSILON)
-        return self._activation(images)
+        return self._activation(images if self.normalisation is None else self.normalisation(images))
 
     def forward(self, images: Tensor) -> Tensor:
         """Map (B, inner, height, width) to (B, outer, ...), half as high and wide where that is possible."""
@@ -179,7 +215,7 @@ def _extractor(channels: Sequence[int], architecture: ConvolutionalNetwork | Par
 
 
 def as_images(rows: Tensor, image: ImageSize) -> tuple[Tensor, int | None]:
-    """Map (B, pixels) to (B, channels, height, width); of a stack the copies side by side, and how many they are."""
+    """Map (B, pixels) to (B, channels, height, width); return the copies of a stack side by side, and their number."""
     if rows.dim() == 2:
         return rows.view(-1, image.channels, image.height, image.width), None
     copies, count = rows.shape[:2]
@@ -194,7 +230,7 @@ def as_rows(images: Tensor, copies: int | None) -> Tensor:
 
 
 def _numbers_per_row(image: ImageSize, blocks: Sequence[int]) -> int:
-    """How many numbers the layers hold for one image."""
+    """Return the number of values that the layers keep for one image."""
     return sum(
         channels * height * width
         for number, channels in enumerate(blocks)

@@ -27,7 +27,7 @@ class GlobalLayers(nn.Module):
 
     Source: Obeidi, "Global Layers", with batch normalisation as an affine map, as in the authors'
     experiment. `input` maps (B, d) to (B, 4s), `body` to (B, 2s), `head` to (B, C); the linear path,
-    where there is one, adds its own (B, C) from the same rows.
+    if there is one, adds its own (B, C) from the same rows.
     """
 
     def __init__(self, architecture: GlobalLayersNetwork, columns: int, outputs: int) -> None:
@@ -57,7 +57,7 @@ class GlobalLayers(nn.Module):
 
 
 class InputPart(nn.Module):
-    """Entities, transformer blocks and layer 1: private, because they know the columns."""
+    """Entities, transformer blocks and layer 1: private, because their shapes depend on the columns."""
 
     def __init__(self, architecture: GlobalLayersNetwork, columns: int) -> None:
         super().__init__()
@@ -103,7 +103,7 @@ class BodyPart(nn.Module):
 
 
 class HeadPart(nn.Module):
-    """Layer 5 and the logits: private, because they know the outcome."""
+    """Layer 5 and the logits: private, because their shapes depend on the outcome."""
 
     def __init__(self, architecture: GlobalLayersNetwork, outputs: int) -> None:
         super().__init__()

@@ -145,7 +145,7 @@ class _StackedMap(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
-        """Return the gradients of all three inputs; None if one is not needed."""
+        """Return the gradients of all three inputs. A gradient that is not needed is None."""
         rows, weight = ctx.saved_tensors
         wants_rows, wants_weight, wants_bias = ctx.needs_input_grad
         return (

@@ -1,6 +1,6 @@
 """Builds a network from the architecture that a plan names.
 
-The one place that knows every network. The rules:
+The one place that lists every network. The rules:
 
 * a network's parameters are exactly `network_tensors`, in that order, and it has no buffers;
 * a fresh network holds NaN until the caller has filled every tensor.
@@ -18,6 +18,7 @@ from protos.plan.architecture import (
     ColumnsNetwork,
     ConvolutionalNetwork,
     DenseNetwork,
+    EfficientNetwork,
     FeatureTokensNetwork,
     GlobalLayersNetwork,
     NamedTensors,
@@ -29,6 +30,7 @@ from protos.plan.architecture import (
 from site_agent.trainer.models.column_transformer import FeatureTokens
 from site_agent.trainer.models.convolutional_models import Convolutional, ParallelConvolutional
 from site_agent.trainer.models.dense_models import Dense, Parallel
+from site_agent.trainer.models.efficient_model import Efficient
 from site_agent.trainer.models.global_layers_model import GlobalLayers
 from site_agent.trainer.models.two_columns import Columns
 from site_agent.trainer.models.u_net_model import UNet
@@ -65,6 +67,8 @@ def build_network(architecture: Architecture, columns: int, outputs: int, common
             return Convolutional(architecture, outputs)
         case ParallelConvolutionalNetwork():
             return ParallelConvolutional(architecture, outputs)
+        case EfficientNetwork():
+            return Efficient(architecture, outputs)
         case UNetNetwork():
             return UNet(architecture)
         case NamedTensors():

@@ -81,7 +81,7 @@ def keep_terms(
     plan's starting file, or follow from the plan's seed.
 
     Raises:
-        ConfigurationError: the module is not what the plan says beside its trained tensors.
+        ConfigurationError: the module is not what the plan declares beside its trained tensors.
     """
     there = dict(network.named_parameters()) | dict(network.named_buffers())
     _check_federated(path, {name: tuple(values.shape) for name, values in there.items()}, frozen, "freezes")
@@ -145,14 +145,14 @@ def check_batch(path: Path, network: nn.Module, columns: int, rows: int, federat
     trial.zero_grad(set_to_none=True)
     try:
         with torch.random.fork_rng(devices=[]), torch.enable_grad():
-            found = trial(torch.zeros(rows, columns))
+            found = trial(torch.zeros(rows, columns, device=next(trial.parameters()).device))
             found.square().sum().backward()
     except (Exception, SystemExit) as cause:
         raise ConfigurationError(
             what=f"The module in {path} failed on a training batch of {rows} rows:\n{_told(cause, path)}",
             consequence=_CONSEQUENCE,
             remedy="Change the module so that it trains on this number of rows (batch normalisation needs two). Or "
-            "agree on fewer batches an epoch.",
+            "agree on fewer batches per epoch.",
         ) from cause
     if not found.isfinite().all():
         _refuse(

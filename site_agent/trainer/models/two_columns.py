@@ -58,7 +58,7 @@ class Columns(nn.Module):
 
 
 class Column(nn.Module):
-    """An MLP whose layers, from the second on, may hear those of another one before them."""
+    """An MLP whose layers, from the second on, may read those of another one before them."""
 
     def __init__(self, architecture: ColumnsNetwork, inputs: int, outputs: int, *, strength: float) -> None:
         super().__init__()
@@ -78,7 +78,7 @@ class Column(nn.Module):
 
 
 class Hearing(nn.Module):
-    """W·z + b, plus strength·U·(what is heard) where there is a strength."""
+    """W·z + b, plus strength·U·(the other column's values) if there is a strength."""
 
     def __init__(self, inputs: int, outputs: int, strength: float) -> None:
         super().__init__()

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from protos.plan.augmentation import Augmentation, Flip, Shift
 from protos.plan.networks.convolutional_networks import ImageSize
+from site_agent.trainer.training.batches import Rows
 
 # Steele, Lea and Flood 2014, "Fast splittable pseudorandom number generators": the increment and mixer of SplitMix64.
 _INCREMENT: Final = 0x9E3779B97F4A7C15
@@ -31,17 +32,24 @@ class Augmenting:
         image: the size of the images that rows are.
         steps: in the order in which they are done.
         seeds: of the site, one for each copy of a stack.
+        has_masks: whether the targets are masks, which follow their images. A free pixel is outside of a mask.
     """
 
     image: ImageSize
     steps: Sequence[Augmentation]
     seeds: Sequence[int] = field(repr=False)
+    has_masks: bool = False
+
+    def changed(self, batch: Rows, rows: Tensor, epoch: int) -> Rows:
+        """Return a batch with changed images, and with their masks if the targets are masks. Arguments as `applied`."""
+        targets = self.applied(batch.targets, rows, epoch) if self.has_masks else batch.targets
+        return Rows(self.applied(batch.features, rows, epoch), targets)
 
     def applied(self, features: Tensor, rows: Tensor, epoch: int) -> Tensor:
         """Return changed images.
 
         Args:
-            features: standardised pixels, float32 of shape (batch, numbers), or (copies, batch, numbers).
+            features: standardised pixels or masks, float32 of shape (batch, numbers), or (copies, batch, numbers).
             rows: their numbers among the training rows, int64 of shape (batch,), or (copies, batch).
             epoch: from 0.
         """
@@ -51,7 +59,7 @@ class Augmenting:
         return torch.stack([self._images(images, numbers, epoch, seed) for images, numbers, seed in each])
 
     def _images(self, features: Tensor, rows: Tensor, epoch: int, seed: int) -> Tensor:
-        images = features.reshape(len(rows), self.image.channels, self.image.height, self.image.width)
+        images = features.reshape(len(rows), -1, self.image.height, self.image.width)
         for place, step in enumerate(self.steps):
             match step:
                 case Flip(direction=direction):
@@ -70,7 +78,7 @@ class Augmenting:
 
 
 def _moved(images: Tensor, down: Tensor, right: Tensor) -> Tensor:
-    """Each image (B, channels, height, width) moved by its own numbers of pixels, (B,); 0 where nothing was."""
+    """Each image (B, channels, height, width) moved by its own numbers of pixels, (B,); 0 if nothing was."""
     height, width = images.shape[2:]
     rows, columns = torch.arange(height) - down[:, None], torch.arange(width) - right[:, None]
     number = torch.arange(len(images))[:, None, None]

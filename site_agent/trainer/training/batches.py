@@ -1,4 +1,4 @@
-"""Which rows each step trains on: an epoch is a permutation, cut into equal batches.
+"""The rows of each training step: an epoch is a permutation, cut into equal batches.
 
 Every site makes the same number of steps whatever its size; the rows left over in one epoch come again in
 another. Copies of a network in one stack each have a generator, so that each is trained as it would be alone.
@@ -20,7 +20,7 @@ from site_agent.trainer.training.state import State, generator_state, restore_ge
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Rows:
-    """Encoded rows: features float32 (rows, columns) and targets as the task's loss wants them.
+    """Encoded rows: features float32 (rows, columns) and targets as the task's loss requires them.
 
     For a stack both have a first axis of its length.
     """
@@ -31,6 +31,10 @@ class Rows:
     def __len__(self) -> int:
         """The number of rows, of each copy."""
         return self.features.shape[-2]
+
+    def to(self, device: torch.device) -> Rows:
+        """Return the rows on a device."""
+        return Rows(self.features.to(device), self.targets.to(device))
 
     def select(self, rows: Tensor) -> Rows:
         """Return the rows with these numbers, int64 of shape (batch,), or (copies, batch)."""

@@ -4,7 +4,7 @@ All parameters of a network are laid into two flat tensors: the federated ones, 
 and the private ones. Each keeps its shape as a view. Taking in what was received, and the update that
 goes out, are then one operation each, and an optimiser steps once for each stretch. The rules:
 
-* `update` reads the federated tensor, which holds no private number; `tensors` says what lies there;
+* `update` reads the federated tensor, which holds no private number; `tensors` shows what lies there;
 * every array that is handed out is a copy, so that later training cannot reach into it.
 
 Several copies of one network, each with values of its own, may lie in one: then every tensor has a first
@@ -36,19 +36,25 @@ class FlatNetwork:
         federated: float32 of shape (federated numbers,), or (copies, federated numbers).
         private: float32 of shape (private numbers,), or (copies, private numbers).
         tensors: name and shape of what lies in `federated`, read from the layout itself.
+        device: where all of it lies, and where the network's rows have to be.
     """
 
-    def __init__(self, network: nn.Module, federated: Sequence[str], copies: int | None = None) -> None:
-        """`federated` names the parameters that travel, in the manifest's order."""
+    def __init__(
+        self, network: nn.Module, federated: Sequence[str], copies: int | None = None, device: str = "cpu"
+    ) -> None:
+        """`federated` names the parameters that travel, in the manifest's order. All numbers lie on the device."""
         by_name = dict(network.named_parameters())
         shared = set(federated)
         private = [name for name in by_name if name not in shared]
         if len(federated) + len(private) != len(by_name):
             raise ValueError("a federated parameter that the network does not have, or one named twice")
-        self.network, self.copies = network, copies
+        self.network, self.copies, self.device = network, copies, torch.device(device)
         self.tensors = tuple((name, tuple(by_name[name].shape)) for name in federated)
-        self.federated = _lay([by_name[name] for name in federated], copies)
-        self.private = _lay([by_name[name] for name in private], copies)
+        self.federated = _lay([by_name[name] for name in federated], copies, self.device)
+        self.private = _lay([by_name[name] for name in private], copies, self.device)
+        for module in network.modules():
+            for name, buffer in module.named_buffers(recurse=False):
+                setattr(module, name, buffer.to(self.device))
 
     @property
     def stretches(self) -> list[nn.Parameter]:
@@ -100,11 +106,11 @@ class FlatNetwork:
         if rate == 1.0:
             own.copy_(received)
         else:
-            own.mul_(1.0 - rate).add_(received, alpha=rate)
+            own.mul_(1.0 - rate).add_(received.to(self.device), alpha=rate)
 
     def update(self, received: Tensor) -> Tensor:
-        """Return the shared parameters minus the received ones, float32 of the shape of `federated`."""
-        return self.federated_values - received
+        """Return the shared parameters minus the received ones, float32 of the shape of `federated`, on the CPU."""
+        return self.federated_values.cpu() - received.cpu()
 
     def state(self) -> State:
         """Return a copy of all numbers, including private ones and buffers."""
@@ -131,7 +137,7 @@ class FlatNetwork:
         """Return a copy of every parameter and buffer by name, including private ones. It stays at the site."""
         inner = {name: value.detach() for name, value in self.network.named_parameters()}
         inner |= dict(self.network.named_buffers())
-        return {name: (value if copy is None else value[copy]).numpy().copy() for name, value in inner.items()}
+        return {name: (value if copy is None else value[copy]).cpu().numpy().copy() for name, value in inner.items()}
 
     def load(self, values: Mapping[str, npt.NDArray[np.generic]]) -> None:
         """Set every parameter and buffer to the result of `values`, perhaps from another process.
@@ -140,7 +146,7 @@ class FlatNetwork:
             ValueError: names, shapes or types are not this network's.
         """
         mine = dict(self.network.named_parameters()) | dict(self.network.named_buffers())
-        wanted = {name: (tuple(inner.shape), inner.detach().numpy().dtype.str) for name, inner in mine.items()}
+        wanted = {name: (tuple(inner.shape), inner.detach().cpu().numpy().dtype.str) for name, inner in mine.items()}
         if {name: (array.shape, array.dtype.str) for name, array in values.items()} != wanted:
             raise ValueError("values of another network")
         with torch.no_grad():
@@ -148,12 +154,12 @@ class FlatNetwork:
                 inner.copy_(torch.from_numpy(np.array(values[name])))
 
 
-def _lay(parameters: Sequence[nn.Parameter], copies: int | None) -> nn.Parameter:
+def _lay(parameters: Sequence[nn.Parameter], copies: int | None, device: torch.device) -> nn.Parameter:
     """One flat tensor, of which these parameters and their gradients become views."""
     lead = () if copies is None else (copies,)
     shapes = [tuple(inner.shape) for inner in parameters]
     sizes = [inner.numel() for inner in parameters]
-    flat = nn.Parameter(torch.empty(*lead, sum(sizes)))
+    flat = nn.Parameter(torch.empty(*lead, sum(sizes), device=device))
     flat.grad = torch.zeros_like(flat)
     start = 0
     for inner, shape, size in zip(parameters, shapes, sizes, strict=True):

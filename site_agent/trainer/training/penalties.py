@@ -96,7 +96,7 @@ def _contrast(
 ) -> Tensor:
     match penalty:
         case Proximal():
-            return torch.zeros(())
+            return torch.zeros((), device=own[0].device)
         case Contrastive(strength=strength, temperature=temperature):
             pairs = zip(own, received, left, strict=True)
             return strength * torch.stack([contrast(z, a, b, temperature) for z, a, b in pairs]).sum()

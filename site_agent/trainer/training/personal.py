@@ -73,8 +73,8 @@ class MixtureTraining:
         self._shared, self._rate = shared, rate
         self._own = Model(_twin(shared, recipe), recipe)
         self._mixed = Model(recipe.build(), recipe, [])
-        copies = shared.evaluated().copies
-        self._share = torch.full(() if copies is None else (copies, 1), start)
+        flat = shared.evaluated()
+        self._share = torch.full(() if flat.copies is None else (flat.copies, 1), start, device=flat.device)
         self._mix()
 
     def begin_round(self, received: Tensor, controls: Tensor | None) -> None:

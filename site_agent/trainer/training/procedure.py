@@ -39,7 +39,7 @@ class Procedure(Protocol):
 
         Args:
             received: float32 of the shape of the federated numbers.
-            controls: the mean control variate, of the same shape; None where the method has none.
+            controls: the mean control variate, of the same shape; None if the method has none.
         """
 
     def phases(self, steps: int, batches_per_epoch: int, /) -> list[Phase]:

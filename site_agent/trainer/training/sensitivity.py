@@ -37,7 +37,8 @@ def sensitivities(flat: FlatNetwork, rows: Rows, loss: LossFunction, tensors: Se
     flat.network.eval()
     for features, targets in zip(*(torch.split(part, block, dim=axis) for part, axis in _parts(rows)), strict=True):
         share = features.shape[-2] / len(rows)
-        torch.autograd.backward(share * loss(flat.network(features), targets))
+        batch = Rows(features, targets).to(flat.device)
+        torch.autograd.backward(share * loss(flat.network(batch.features), batch.targets))
     flat.network.train()  # it is the one that training goes on with
     of_layers: dict[str, list[Tensor]] = {}
     for tensor in tensors:
@@ -46,7 +47,7 @@ def sensitivities(flat: FlatNetwork, rows: Rows, loss: LossFunction, tensors: Se
         squared = (inner.data.double() * inner.grad.double()).square()
         of_layers.setdefault(tensor.layer, []).append(squared.flatten(0 if flat.copies is None else 1))
     means = [torch.cat(parts, dim=-1).mean(-1) for parts in of_layers.values()]
-    return torch.stack(means, dim=-1).cumsum(-1)
+    return torch.stack(means, dim=-1).cpu().cumsum(-1)
 
 
 def _parts(rows: Rows) -> tuple[tuple[Tensor, int], tuple[Tensor, int]]:

@@ -51,7 +51,7 @@ class LossFunction:
         return means.sum() if means.dim() else means
 
     def per_copy(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """Return the mean loss of each copy, shape (S,), or shape () for outputs that are no stack."""
+        """Return the mean loss of each copy, shape (S,), or shape () without a stack of copies."""
         if self.task == "regression":
             values = outputs.squeeze(-1)
             return (values - targets.expand_as(values)).square().mean(-1)
@@ -105,7 +105,7 @@ class LossFunction:
         """The weights, repeated for each row: a view of shape (classes, ..., rows)."""
         if self.weights is None:
             return None
-        return self.weights.unsqueeze(-2).expand(*outputs.shape[:-1], -1).movedim(-1, 0)
+        return self.weights.to(outputs.device).unsqueeze(-2).expand(*outputs.shape[:-1], -1).movedim(-1, 0)
 
 
 def losses_of_masks(outputs: Tensor, masks: Tensor) -> Tensor:

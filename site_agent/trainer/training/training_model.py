@@ -49,7 +49,7 @@ Term: TypeAlias = Callable[[tuple[Tensor, ...]], Tensor]
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Recipe:
-    """What every model of a site's training shares.
+    """The parts that all models of a site's training have in common.
 
     Attributes:
         build: another network of the plan's architecture in the same layout, its numbers not yet set.
@@ -65,7 +65,7 @@ class Recipe:
 def as_representing(network: nn.Module) -> Represents:
     """Return the network as one with `represent` and `decide`. Plans with a contrast require such a network."""
     if not isinstance(network, Represents):
-        raise TypeError("a contrast needs a network that says what it decides on")
+        raise TypeError("a contrast needs a network that shows what it decides on")
     return network
 
 

@@ -83,7 +83,7 @@ class Opened:
     """A table that is being read.
 
     Attributes:
-        first: its first row, names or not; None where it has no rows.
+        first: its first row, names or not; None if it has no rows.
         rest: the rows behind the first, given the table's width and the places of the columns that are wanted.
     """
 
@@ -113,7 +113,7 @@ def blocks_of(records: Iterator[Record], width: int, places: Sequence[int]) -> I
 
 
 def texts_of(cells: arrow.Array) -> arrow.StringArray | None:
-    """Return cells of a block, of any type, as texts without nulls; None if a value cannot be text.
+    """Return cells of a block, of any type, as texts without nulls, or None if a value cannot be text.
 
     Equal values become text once, so what costs time is how many different ones there are.
     """

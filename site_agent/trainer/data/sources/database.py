@@ -85,7 +85,7 @@ def _engine(path: Path) -> Engine:
     except (ArgumentError, UnicodeDecodeError):
         pass
     raise ConfigurationError(
-        what="The contract declares a query, but the table is neither an SQLite file nor the URL of a PostgreSQL.",
+        what="The contract declares a query, but the table is no SQLite file and no PostgreSQL URL.",
         consequence="Nothing was read and nothing left this site.",
         remedy="Write one line such as postgresql:///hospital?host=/run/postgresql into a file, and name it as table.",
     )

@@ -1,35 +1,24 @@
-"""Opens every kind of table: a path and a format become rows of text, or blocks of text columns."""
+"""Opens every kind of table: a path and a format become blocks of text columns."""
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator
+from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import assert_never
 
 from protos.errors import DataError
 from site_agent.trainer.data.formats import ExcelFormat, Format, ParquetFormat, SqlFormat, TableFormat
-from site_agent.trainer.data.sources.blocks import Opened, Record, opened_records
-
-
-@contextmanager
-def open_records(path: Path, form: Format) -> Iterator[Iterator[Record]]:
-    """Yield rows with their numbers, counted from 1 as in a spreadsheet, including a header row.
-
-    Raises:
-        DataError: the source cannot be read or is damaged.
-        ConfigurationError: it is not of the declared kind.
-    """
-    with _telling(path), closing(_records(path, form)) as records:
-        yield records
+from site_agent.trainer.data.sources.blocks import Opened, opened_records
 
 
 @contextmanager
 def open_blocks(path: Path, form: Format) -> Iterator[Opened]:
-    """Open a table as its first row and blocks of columns. This is the fast way for large tables.
+    """Open a table as its first row and blocks of columns. Each library is loaded only if the table needs it.
 
     Raises:
-        DataError, ConfigurationError: as `open_records`.
+        DataError: the source cannot be read or is damaged.
+        ConfigurationError: it is not of the declared kind.
     """
     with _telling(path):
         match form:
@@ -43,8 +32,15 @@ def open_blocks(path: Path, form: Format) -> Iterator[Opened]:
 
                 with path.open("rb") as file:
                     yield opened_parquet(file)
-            case ExcelFormat() | SqlFormat():
-                with closing(_records(path, form)) as records:
+            case ExcelFormat():
+                from site_agent.trainer.data.sources.excel import excel_records
+
+                with closing(excel_records(path, form)) as records:
+                    yield opened_records(records)
+            case SqlFormat():
+                from site_agent.trainer.data.sources.database import query_records
+
+                with closing(query_records(path, form)) as records:
                     yield opened_records(records)
             case _:
                 assert_never(form)
@@ -60,26 +56,3 @@ def _telling(path: Path) -> Iterator[None]:
             consequence="The table was not used and nothing left this site.",
             remedy="Give the path of an existing file that the trainer's user may read.",
         ) from cause
-
-
-def _records(path: Path, form: Format) -> Generator[Record, None, None]:
-    # Each library is loaded only by the sites whose tables need it.
-    match form:
-        case TableFormat():
-            from site_agent.trainer.data.sources.text import text_records
-
-            return text_records(path, form)
-        case ExcelFormat():
-            from site_agent.trainer.data.sources.excel import excel_records
-
-            return excel_records(path, form)
-        case ParquetFormat():
-            from site_agent.trainer.data.sources.parquet import parquet_records
-
-            return parquet_records(path)
-        case SqlFormat():
-            from site_agent.trainer.data.sources.database import query_records
-
-            return query_records(path, form)
-        case _:
-            assert_never(form)

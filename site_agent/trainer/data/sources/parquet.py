@@ -6,8 +6,7 @@ text file would have of it.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Sequence
-from pathlib import Path
+from collections.abc import Iterator, Sequence
 from typing import BinaryIO, Final
 
 import numpy as np
@@ -15,35 +14,17 @@ import pyarrow as arrow
 import pyarrow.parquet as parquet
 
 from site_agent.trainer.data.mistakes import refuse
-from site_agent.trainer.data.sources.blocks import Block, Opened, Record, texts_of
+from site_agent.trainer.data.sources.blocks import Block, Opened, texts_of
 
 _BATCH_CELLS: Final = 1 << 19
 
 
-def parquet_records(path: Path) -> Generator[Record, None, None]:
-    """Yield the names of the columns as row 1, then the rows, counted from 2.
+def opened_parquet(handle: BinaryIO) -> Opened:
+    """Open the file as blocks of columns, behind their names. Columns that are not requested are not unpacked.
 
     Raises:
         DataError: the file is damaged, or a column holds lists, bytes or other things that are no cell.
         OSError: the file cannot be read.
-    """
-    with path.open("rb") as handle:
-        table = opened_parquet(handle)
-        if table.first is None:
-            return
-        yield table.first
-        places = range(len(table.first[1]))
-        for block in table.rest(len(places), places):
-            columns = [_texts(place, block.columns[place]).to_pylist() for place in places]
-            for row, cells in zip(block.rows.tolist(), zip(*columns, strict=True), strict=True):
-                yield row, list(cells)
-
-
-def opened_parquet(handle: BinaryIO) -> Opened:
-    """Open the file as blocks of columns. Columns that are not requested are not unpacked.
-
-    Raises:
-        DataError, OSError: as `parquet_records`.
     """
     try:
         file = parquet.ParquetFile(handle)

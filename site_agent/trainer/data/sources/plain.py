@@ -23,7 +23,7 @@ _QUOTE: Final = ord('"')
 
 @dataclass(frozen=True, kw_only=True)
 class Shape:
-    """What is expected: columns in all, the places of those that are wanted, and the character between them."""
+    """The expected shape: number of columns, places of the wanted ones, and the character between them."""
 
     width: int
     places: Sequence[int]
@@ -39,7 +39,7 @@ class PlainColumns:
 
 
 def plain_columns(raw: bytes, shape: Shape) -> PlainColumns | None:
-    """Return the columns of complete lines, or None if Python's reader must read them.
+    """Split complete lines into columns, or return None if only Python's csv module can read them.
 
     Args:
         raw: lines in UTF-8, the last one with or without its end.
@@ -102,7 +102,7 @@ def _is_decodable(raw: bytes) -> bool:
 
 
 def _ends_outside_quotes(raw: bytes, delimiter: str) -> int | None:
-    """How many line ends stand outside of quotation marks; None unless these stand around whole cells, or doubled."""
+    """Count the line ends outside of quotation marks. None if a mark is neither around a whole cell nor doubled."""
     characters = np.frombuffer(raw, dtype=np.uint8)
     quotes = np.flatnonzero(characters == _QUOTE)
     if len(quotes) % 2:

@@ -10,11 +10,9 @@ from __future__ import annotations
 import codecs
 import csv
 import io
-import itertools
 import re
-from collections.abc import Callable, Generator, Iterator, Sequence
-from pathlib import Path
-from typing import BinaryIO, Final, TextIO
+from collections.abc import Callable, Iterator, Sequence
+from typing import BinaryIO, Final
 
 import numpy as np
 
@@ -30,27 +28,16 @@ _UNDECODABLE: Final = b"\x80"  # in UTF-8
 _UNDECODED: Final = re.compile("[\ud800-\udfff]")
 
 
-def text_records(path: Path, form: TableFormat) -> Generator[Record, None, None]:
-    """Yield the rows that are not blank, each with its number, including the header.
-
-    Raises:
-        DataError: a line is damaged, in another encoding, or far too long; told by its number.
-        OSError: the file cannot be read.
-    """
-    encoding = "utf-8-sig" if form.encoding == "utf-8" else form.encoding
-    with path.open(encoding=encoding, errors="surrogateescape", newline="") as file:
-        yield from _records(_lines(file), form.delimiter, 0)
-
-
 def opened_text(file: BinaryIO, form: TableFormat) -> Opened:
-    """Open the same rows as blocks of columns.
+    """Open the rows that are not blank as blocks of columns.
 
     Args:
         file: open at its beginning, in bytes.
         form: how it is written.
 
     Raises:
-        DataError, OSError: as `text_records`.
+        DataError: a line is damaged, in another encoding, or far too long; reported by its number.
+        OSError: the file cannot be read.
     """
     table = _Pieces(file, form)
     return Opened(first=table.first(), rest=table.rest)
@@ -114,7 +101,7 @@ class _Pieces:
             yield Block(rows=rows, columns=columns.texts)
 
     def _next_piece(self) -> bytes | None:
-        """What is left of a piece that was begun, or the next one."""
+        """Return the rest of the current piece, or the next piece."""
         if self._left:
             rest, self._left = self._open.read(), 0
             return rest.encode(self._encoding, "surrogateescape")
@@ -194,15 +181,6 @@ def _records(lines: Iterator[str], delimiter: str, row: int) -> Iterator[Record]
     refuse([f"row {failed}: a quotation mark is not closed, or a cell is far too long"])
 
 
-def _lines(file: TextIO) -> Iterator[str]:
-    for number in itertools.count(1):
-        line = _line(file, number)
-        if not line:
-            return
-        _check(line, number)
-        yield line
-
-
 def _check(line: str, number: int) -> None:
     # A line without an end, in a damaged file, would otherwise be read into memory as a whole.
     if len(line) > LONGEST_LINE:
@@ -211,13 +189,3 @@ def _check(line: str, number: int) -> None:
         refuse([f"line {number}: it holds a NUL byte, as a damaged or binary file does, or one in UTF-16"])
     if not line.isascii() and _UNDECODED.search(line):
         refuse([f"line {number}: it is not text in the declared encoding"])
-
-
-def _line(file: TextIO, number: int) -> str:
-    try:
-        line = file.readline(LONGEST_LINE + 1)
-    except UnicodeError:  # UTF-16 without its mark, or of an odd length; the error would quote bytes
-        line = None
-    if line is None:
-        refuse([f"line {number}: it is not text in the declared encoding"])
-    return line

@@ -19,6 +19,7 @@ from PIL import Image
 
 from protos.errors import ConfigurationError, DataError, UsageError
 from site_agent.desk.drafting.invent import invent
+from site_agent.desk.examination.examine import examine
 from site_agent.hospital import Split
 from site_agent.trainer.data import image_files, image_flaws
 from site_agent.trainer.data.cell_rules import Flaw
@@ -28,7 +29,6 @@ from site_agent.trainer.data.image_column import ImageColumn
 from site_agent.trainer.data.image_files import pixels_of
 from site_agent.trainer.data.splits import split_rows, steady_split
 from site_agent.trainer.data.tables import read_table, survey_table
-from site_agent.trainer.examination.examine import examine
 from tests.for_each import for_each
 
 SECRET = "Mrs-Smith-1950"
@@ -345,10 +345,10 @@ def test_every_flaw_is_counted_with_its_rows(tmp_path: Path) -> None:
     found = survey_table(table(tmp_path, names, files), contract())
 
     assert [mistake.line for mistake in found.mistakes] == [
-        "column scan: an empty file in rows 3, 6",
-        "column scan: a missing value (the contract refuses it) in row 4",
-        "column scan: a damaged image file in row 5",
-        "column scan: no such file in the images' folder in row 7",
+        "column scan: an empty file in rows 3, 6.",
+        "column scan: a missing value (the contract refuses it) in row 4.",
+        "column scan: a damaged image file in row 5.",
+        "column scan: no such file in the images' folder in row 7.",
     ]
     assert found.table.images is not None
     assert np.isnan(found.table.images[1:6]).all()

@@ -27,6 +27,7 @@ from pydicom.uid import UID, ExplicitVRLittleEndian, ImplicitVRLittleEndian
 
 from protos.errors import DataError
 from protos.plan.networks.convolutional_networks import LARGEST_IMAGE_NUMBERS
+from site_agent.desk.results.simple_models import MOST_NUMBERS
 from site_agent.trainer.data import image_flaws
 from site_agent.trainer.data.cell_rules import Flaw
 from site_agent.trainer.data.contract import Contract
@@ -511,5 +512,8 @@ def test_the_data_managers_page_has_these_contracts_and_limits() -> None:
     numbers = [int(found.replace(",", "")) for found in re.findall(r"\| (?:between -)?([\d,]+)", limits[1])]
     assert numbers == [
         image_flaws.LARGEST_FILE_BYTES >> 20, image_flaws.LARGEST_FILE_PIXELS, image_flaws.LARGEST_VOLUME_BYTES >> 20,
-        LARGEST_INTENSITY, LARGEST_IMAGE_NUMBERS, LARGEST_TABLE_NUMBERS,
+        LARGEST_INTENSITY, LARGEST_IMAGE_NUMBERS,
     ]  # fmt: skip
+    words = " ".join(page.split())
+    assert f"at most {LARGEST_TABLE_NUMBERS:,} numbers for a table" in words
+    assert f"more than {MOST_NUMBERS:,} numbers in the training images" in words

@@ -17,11 +17,11 @@ import pytest
 
 from protos.errors import DataError
 from site_agent.desk.drafting.describe import describe
+from site_agent.desk.examination.examine import examine
 from site_agent.hospital import Split
 from site_agent.trainer.data.contract import Contract, read_contract
 from site_agent.trainer.data.dataset import prepare
 from site_agent.trainer.data.tables import Table, read_table, survey_table
-from site_agent.trainer.examination.examine import examine
 
 from .conftest import REPOSITORY, contract_from, needs_postgres
 

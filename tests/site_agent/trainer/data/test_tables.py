@@ -93,7 +93,10 @@ def test_a_german_export_is_read(tmp_path: Path) -> None:
         (_changed(4, 2, "Zebra"), "column cp: a code that is not declared in row 6"),
         (_changed(4, 5, "Zebra"), "column sick: a code that is not declared in row 6"),
         (_changed(4, 5, ""), "column sick: a missing value (the contract refuses it) in row 6"),
-        ([*SMALL_ROWS[:4], SMALL_ROWS[4][:3], *SMALL_ROWS[5:]], "not the expected 6 columns; is the delimiter"),
+        (
+            [*SMALL_ROWS[:4], SMALL_ROWS[4][:3], *SMALL_ROWS[5:]],
+            "not the expected 6 columns in row 6. Is the delimiter",
+        ),
         (SMALL_ROWS[:9], "too few rows: at least 10 are needed, 9 are there"),
         ([[*row[:5], "0"] for row in SMALL_ROWS], "column sick: no row is of the class positive"),
         ([[*row[:5], "1"] for row in SMALL_ROWS], "column sick: all rows are of one class"),
@@ -194,9 +197,9 @@ def test_prediction_needs_features_only(write: Write, small_contract: Contract) 
 
     assert found.table.rows == 1
     assert found.table.target is None
-    assert [one.line for one in found.mistakes] == ["column cp: a code that is not declared in row 2"]
+    assert [one.line for one in found.mistakes] == ["column cp: a code that is not declared in row 2."]
     assert found.cells == {("cp", 2): "Zebra"}
-    assert "column cp: it is missing" in [one.line for one in absent.mistakes]
+    assert "column cp: it is missing." in [one.line for one in absent.mistakes]
 
 
 def test_prediction_without_a_header_may_leave_out_the_target(write: Write) -> None:

@@ -20,6 +20,7 @@ from sklearn.preprocessing import MaxAbsScaler
 
 from protos.errors import ConfigurationError, DataError
 from site_agent.desk.drafting.invent import invent, write_table
+from site_agent.desk.examination.examine import examine
 from site_agent.desk.use.new_rows import read_new_rows
 from site_agent.hospital import Split
 from site_agent.trainer.data import terms
@@ -30,7 +31,6 @@ from site_agent.trainer.data.splits import steady_split
 from site_agent.trainer.data.tables import Table, read_table, survey_table
 from site_agent.trainer.data.terms import fit_terms, weighted
 from site_agent.trainer.data.terms_column import TermsFeature
-from site_agent.trainer.examination.examine import examine
 from tests.for_each import for_each
 
 SECRET = "Mrs Smith of Baker Street"
@@ -52,6 +52,7 @@ def written(folder: Path, cells: list[str], others: list[str] | None = None) -> 
 
 
 PARQUET = {"kind": "parquet"}
+ORDERED = {"type": "text", "buckets": 16, "longest": 6}
 
 
 def read(folder: Path, cells: list[str], **listed: Any) -> Table:
@@ -139,6 +140,53 @@ def test_an_empty_list_is_allowed_only_if_the_contract_says_so(tmp_path: Path, c
     assert not allowed.terms["drugs"][1].any()
     with pytest.raises(DataError, match=r"column drugs: a missing value \(the contract refuses it\) in rows 3, 6"):
         read(tmp_path, cells, missing_markers=["none"])
+
+
+def test_a_note_in_word_order_has_its_first_words_behind_its_counts() -> None:
+    """Each place has the bucket of its word, counted from 1; words behind the last place are counted alone."""
+    (column,) = contract(type="text", longest=3).terms
+    place = {word: min(counted(word, type="text")) for word in ("fever", "before", "rash", "again")}
+
+    found = counted("Fever before rash; again FEVER", type="text", longest=3)
+    short = counted("rash", type="text", longest=3)
+
+    assert {at: found[at] for at in (8, 9, 10)} == {
+        8: place["fever"] + 1, 9: place["before"] + 1, 10: place["rash"] + 1
+    }  # fmt: skip
+    assert max(found) == 10
+    assert sum(count for at, count in found.items() if at < 8) == 5
+    assert short == {place["rash"]: 1, 8: place["rash"] + 1}
+    assert counted("", type="text", longest=3, missing="empty") == {}
+    assert column.encoded_columns[8:] == tuple(f"drugs at place {number} of 3" for number in (1, 2, 3))
+
+
+def test_places_are_encoded_as_shares_and_counts_as_without_them(tmp_path: Path) -> None:
+    """A share times the buckets is the bucket, exactly enough for all of them; weights do not read the places."""
+    cells = [f"word{number} word{number + 1} word{number}" for number in range(40)]
+    table, bare = (read(tmp_path, cells, type="text", buckets=2048, longest=size) for size in (4, None))
+
+    encoded, without = (fit(one.contract, one, np.arange(20)).encode(one) for one in (table, bare))
+
+    np.testing.assert_array_equal(encoded[:, :2048], without)
+    np.testing.assert_array_equal(np.rint(encoded[:, 2048:] * np.float32(2048)), table.terms["drugs"][:, 2048:])
+    assert (encoded[:, -1] == 0).all()
+    assert (np.arange(2049, dtype=np.float32) / np.float32(1999) * np.float32(1999) + np.float32(0.5)).astype(
+        np.int64
+    ).tolist() == [*range(2049)]
+
+
+def test_notes_that_are_cut_off_are_found(tmp_path: Path) -> None:
+    """The check counts the notes of which not all words are read in order, and names their rows without a word."""
+    cells = ["one two three", "one two"] * 20
+    declared = contract(PARQUET, type="text", longest=2)
+
+    found = examine(survey_table(written(tmp_path, cells), declared), Split(seed=1))
+
+    (cut,) = [finding for finding in found.warnings if finding.key == "cut:drugs"]
+    assert cut.words == "column drugs: 50% of the notes have more than 2 words, and only the first are read in order"
+    assert (cut.count, cut.rows[:2]) == (20, (2, 4))
+    whole = examine(survey_table(written(tmp_path, cells), contract(PARQUET, type="text", longest=3)), Split(seed=1))
+    assert "cut:drugs" not in [finding.key for finding in whole.findings]
 
 
 def test_a_cell_that_is_too_long_is_refused_without_a_part_of_it(tmp_path: Path) -> None:
@@ -235,12 +283,34 @@ def test_a_table_too_large_for_memory_is_refused_before_it_is_counted(
         ({"codes": [str(number) for number in range(2048)]}, "at most 2,047"),
         ({"required": False}, "cannot refuse missing values"),
         ({"buckets": 4096}, "2048"),
+        ({"longest": 4}, "the codes of a list have no order"),
+        ({"type": "text", "longest": 1024}, "512"),
     ],
 )
 def test_a_declaration_that_cannot_be_meant_is_refused(listed: dict[str, Any], words: str) -> None:
     """Each mistake has its words."""
     with pytest.raises(ValueError, match=words):
         contract(**listed)
+
+
+def test_beside_a_note_in_word_order_the_model_reads_no_column() -> None:
+    """The network of words would not see it."""
+    declared = contract(type="text", longest=4).model_dump(mode="json")
+    other = {"name": "age", "role": "feature", "type": "numeric"}
+
+    with pytest.raises(ValueError, match="beside a note in word order the model reads no column"):
+        Contract.model_validate_json(json.dumps(declared | {"columns": [*declared["columns"], other]}))
+    ignored = [*declared["columns"], other | {"role": "ignore", "type": None}]
+    ignored[-1].pop("type")
+    assert Contract.model_validate_json(json.dumps(declared | {"columns": ignored})).note is not None
+
+
+def test_a_contract_without_word_order_keeps_its_digest() -> None:
+    """A table that was accepted before notes had an order stays accepted."""
+    known = "11111ad169b257a9c9eab7acb28964a5aa816a0f58f450e2b03e2ed46b6bf428"
+
+    assert contract(type="text").digest == known
+    assert contract(type="text", longest=4).digest != known
 
 
 def test_a_code_without_quotes_is_refused_where_it_stands(tmp_path: Path) -> None:
@@ -312,7 +382,7 @@ def test_a_new_row_that_cannot_be_read_is_left_out_without_its_text(tmp_path: Pa
     assert read_new_rows(tmp_path / "other.parquet", allowed, None).usable.tolist() == [0]
 
 
-@pytest.mark.parametrize("listed", [{}, {"codes": ["I10", "E11"]}, {"type": "text", "buckets": 16}])
+@pytest.mark.parametrize("listed", [{}, {"codes": ["I10", "E11"]}, {"type": "text", "buckets": 16}, ORDERED])
 def test_a_made_up_table_satisfies_the_contract_and_can_be_learnt_from(tmp_path: Path, listed: dict[str, Any]) -> None:
     """Rehearsals need no patients: the table is read, and its terms predict its outcome."""
     declared = contract(None, **listed)
@@ -338,7 +408,7 @@ def test_saved_weights_of_another_width_are_refused(tmp_path: Path) -> None:
         type(saved).from_json(json.dumps(shorter))
 
 
-@pytest.mark.parametrize("changed", [{"separator": "|"}, {"type": "text"}, {"buckets": 9}, {"codes": ["a"]}])
+@pytest.mark.parametrize("changed", [{"separator": "|"}, {"type": "text"}, ORDERED, {"buckets": 9}, {"codes": ["a"]}])
 def test_a_model_refuses_a_table_whose_terms_are_read_in_another_way(tmp_path: Path, changed: dict[str, Any]) -> None:
     """Its weights would belong to other columns."""
     table = read(tmp_path, ["a", "b"])

@@ -246,6 +246,37 @@ def test_feature_tokens_are_the_library_s_transformer(activation: str, seed: int
     torch.testing.assert_close(module(rows), expected, rtol=1e-10, atol=1e-12)
 
 
+@for_each("seed", range(10))
+def test_words_are_attended_to_in_their_order_and_empty_places_are_not(seed: int) -> None:
+    """What stands at a place without a word changes no bit of a logit; another order of the words changes them."""
+    architecture = FeatureTokensNetwork.model_validate(
+        {
+            "name": "feature-tokens",
+            "width": 8,
+            "heads": 2,
+            "blocks": 2,
+            "hidden": 6,
+            "note": {"buckets": 9, "longest": 6},
+        }
+    )
+    module = started(Drawn(architecture, 15, 3, 15), seed).eval()
+    rows = torch.zeros(3, 15)
+    rows[:, 9:13] = torch.tensor([[2, 5, 9, 1], [9, 5, 2, 1], [2, 5, 0, 0]]) / 9
+    found = module(rows)
+
+    with torch.no_grad():
+        module.get_parameter("input.tokenizer.bias")[4:] *= -5
+        beyond = module(rows)
+        module.get_parameter("input.tokenizer.weight")[1] *= -5  # the bucket of the word 2
+        changed = module(rows)
+
+    assert torch.equal(beyond, found)
+    assert not torch.allclose(found[0], found[1])
+    assert not torch.isclose(found, changed).any()
+    assert found.isfinite().all()
+    assert module(torch.zeros(1, 15)).isfinite().all()
+
+
 def normalised(values: Tensor, given: dict[str, nn.Parameter], owner: str) -> Tensor:
     """Layer normalisation over the last axis."""
     weight, bias = given[f"{owner}.normalisation.weight"], given[f"{owner}.normalisation.bias"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,11 +14,14 @@ from protos.plan.learning_rates import ConstantRate
 from protos.plan.manifest import manifest_of
 from protos.plan.networks.convolutional_networks import ImageSize
 from site_agent.desk.plan_review import as_lines, review_sections
+from site_agent.trainer.site_network import Seeds
+from site_agent.trainer.site_training import _augmenting
 from site_agent.trainer.training.augmented import Augmenting
 from site_agent.trainer.training.batches import Batches, Rows
 from site_agent.trainer.training.bridge import FlatNetwork
 from site_agent.trainer.training.local import LocalTraining, Pace
 from site_agent.trainer.training.procedure import Phase
+from tests.mask_images import U_NET
 from tests.site_agent.trainer.sites import make_plan
 
 SIZE = ImageSize(height=4, width=6, channels=3)
@@ -158,6 +162,24 @@ def test_a_reviewer_reads_how_images_are_changed() -> None:
         assert (words in " ".join(as_lines(review_sections(plan, manifest_of(plan))))) == is_there
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_a_mask_follows_its_image(seed: int) -> None:
+    """Each channel of these images is its mask, and is so after the steps; other targets are never changed."""
+    masks = (torch.rand(4000, 24, generator=torch.Generator().manual_seed(seed)) > 0.5).float()
+    batch = Rows(masks.repeat(1, 3), masks)
+    plan = make_plan(method={"name": "local"}, architecture=U_NET, augmentation=[{"name": "flip"}])
+
+    following = replace(augmenting(*BOTH, seeds=(seed,)), has_masks=True).changed(batch, ROWS, epoch=1)
+    others = augmenting(*BOTH, seeds=(seed,)).changed(batch, ROWS, epoch=1)
+
+    assert torch.equal(following.features, following.targets.repeat(1, 3))
+    assert not torch.equal(following.targets, masks)
+    assert torch.equal(others.targets, masks)
+    found = _augmenting(plan, [Seeds.published(seed, "ahus")])
+    assert found is not None
+    assert found.has_masks
+
+
 IMAGE = {"name": "convolutional", "image": {"height": 4, "width": 6}, "blocks": [2]}
 
 
@@ -165,11 +187,6 @@ IMAGE = {"name": "convolutional", "image": {"height": 4, "width": 6}, "blocks": 
     ("architecture", "steps", "words"),
     [
         ({"name": "dense", "hidden": []}, [{"name": "flip"}], "network dense does not read images"),
-        (
-            {"name": "u-net", "image": {"height": 4, "width": 8}},
-            [{"name": "flip"}],
-            "network u-net draws masks, which would not follow",
-        ),
         (IMAGE, [{"name": "shift", "pixels": 4}], "by 4 pixels, and their shorter side has 4"),
         (IMAGE, [{"name": "flip"}, {"name": "flip"}], "listed twice"),
         (IMAGE, [{"name": "turn"}], "turn"),

@@ -1,0 +1,150 @@
+"""EfficientNet-B0, the network of images that learns most for its size, with the shapes of its published values.
+
+Source: Tan and Le 2019, "EfficientNet", table 1; the blocks are those of Sandler et al. 2018, "MobileNetV2", with the
+weighted channels of Hu et al. 2018, "Squeeze-and-Excitation". Differs in two things: no block is left out at random in
+training, and no normalisation measures a batch, because its running means would be statistics of patients.
+
+A tensor has the name of torchvision's `efficientnet_b0` after the name of its part. So published values fit
+once the running means are folded into the weights (docs/researcher.md, "EfficientNet"). The rules:
+
+* with 1,000 classes, colour images and full width and depth there are 5,288,548 numbers, as in torchvision;
+* the first convolution is the part input, the last layer is the head, and each stage between them is one layer.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import Annotated, Final, Literal, NamedTuple, TypeAlias
+
+from pydantic import Field
+
+from protos.plan.documents import Document
+from protos.plan.networks.convolutional_networks import ImageSize
+from protos.plan.networks.network_tensors import Constant, Initial, Part, Rate, TensorSpec, Uniform
+
+ImageNormalisationName: TypeAlias = Literal["fixed", "image"]
+Multiplier = Annotated[float, Field(gt=0.0, le=1.0, allow_inf_nan=False)]
+
+# Of each stage: expansion, side of the kernel, stride of the first block, channels out, blocks.
+_STAGES: Final = (
+    (1, 3, 1, 16, 1),
+    (6, 3, 2, 24, 2),
+    (6, 5, 2, 40, 2),
+    (6, 3, 2, 80, 3),
+    (6, 5, 1, 112, 3),
+    (6, 5, 2, 192, 4),
+    (6, 3, 1, 320, 1),
+)
+_FIRST_CHANNELS: Final = 32
+_LAST_EXPANSION: Final = 4
+FIRST_KERNEL: Final = 3
+
+
+class InvertedBlock(NamedTuple):
+    """Expand the channels, filter each by itself, weight them, and map them to fewer."""
+
+    kernel: int
+    stride: int
+    inner: int
+    hidden: int
+    outer: int
+
+    @property
+    def squeezed(self) -> int:
+        """The channels between the two maps that weight the hidden ones."""
+        return max(1, self.inner // 4)
+
+    @property
+    def is_residual(self) -> bool:
+        """Whether what it reads is added to what it computes."""
+        return self.stride == 1 and self.inner == self.outer
+
+
+class EfficientNetwork(Document):
+    """`width` and `depth` are the shares of B0's channels and blocks; `dropout` is before the last layer.
+
+    Attributes:
+        normalisation: `fixed` scales and shifts each channel, for values from a file into which running means were
+            folded. `image` first gives each image mean 0 and variance 1, for a network that starts at random.
+    """
+
+    name: Literal["efficientnet-b0"]
+    image: ImageSize
+    normalisation: ImageNormalisationName
+    width: Multiplier = 1.0
+    depth: Multiplier = 1.0
+    dropout: Rate = 0.2
+
+    @property
+    def first(self) -> int:
+        """The channels of the first convolution."""
+        return _multiple_of_8(_FIRST_CHANNELS * self.width)
+
+    @property
+    def stages(self) -> tuple[tuple[InvertedBlock, ...], ...]:
+        """The blocks of each stage. The first block of a stage changes side and channels."""
+        channels = [self.first, *(_multiple_of_8(outer * self.width) for *_, outer, _ in _STAGES)]
+        return tuple(
+            tuple(
+                InvertedBlock(kernel, 1 if number else stride, read, read * expansion, outer)
+                for number in range(math.ceil(blocks * self.depth))
+                for read in (outer if number else inner,)
+            )
+            for (expansion, kernel, stride, _, blocks), (inner, outer) in zip(_STAGES, pairwise(channels), strict=True)
+        )
+
+    @property
+    def last(self) -> int:
+        """The channels that the head reads."""
+        return _LAST_EXPANSION * self.stages[-1][-1].outer
+
+
+def efficient_tensors(network: EfficientNetwork, outputs: int) -> Iterator[TensorSpec]:
+    """Yield every tensor in the order of the network's parameters."""
+    yield from _filter("input.features.0", network.image.channels, network.first, FIRST_KERNEL)
+    yield from efficient_body(network)
+    for kind, shape in (("weight", (outputs, network.last)), ("bias", (outputs,))):
+        yield _tensor(f"head.classifier.1.{kind}", shape, Uniform(1.0 / math.sqrt(network.last)))
+
+
+def efficient_body(network: EfficientNetwork) -> Iterator[TensorSpec]:
+    """Yield the stages and the last convolution. They do not depend on the outputs."""
+    stages = network.stages
+    for stage, blocks in enumerate(stages, start=1):
+        for number, block in enumerate(blocks):
+            yield from _block(f"body.features.{stage}.{number}.block", block)
+    yield from _filter(f"body.features.{len(stages) + 1}", stages[-1][-1].outer, network.last, 1)
+
+
+def _block(name: str, block: InvertedBlock) -> Iterator[TensorSpec]:
+    first = 0
+    if block.hidden != block.inner:
+        yield from _filter(f"{name}.0", block.inner, block.hidden, 1)
+        first = 1
+    yield from _filter(f"{name}.{first}", 1, block.hidden, block.kernel)
+    for layer, inner, outer in (("fc1", block.hidden, block.squeezed), ("fc2", block.squeezed, block.hidden)):
+        initial = Uniform(1.0 / math.sqrt(inner))
+        yield _tensor(f"{name}.{first + 1}.{layer}.weight", (outer, inner, 1, 1), initial)
+        yield _tensor(f"{name}.{first + 1}.{layer}.bias", (outer,), initial)
+    yield from _filter(f"{name}.{first + 2}", block.hidden, block.outer, 1)
+
+
+def _filter(name: str, inner: int, outer: int, kernel: int) -> Iterator[TensorSpec]:
+    """A convolution without bias, of which each result reads so many channels, and its normalisation."""
+    # He et al. 2015, equation 10: the variance of a layer's result is that of what it reads.
+    yield _tensor(f"{name}.0.weight", (outer, inner, kernel, kernel), Uniform(math.sqrt(6.0 / inner) / kernel))
+    for kind, first in (("weight", 1.0), ("bias", 0.0)):
+        yield _tensor(f"{name}.1.{kind}", (outer,), Constant(first), is_normalisation=True)
+
+
+def _tensor(name: str, shape: tuple[int, ...], initial: Initial, *, is_normalisation: bool = False) -> TensorSpec:
+    part, group, number = name.split(".")[:3]
+    return TensorSpec(name, shape, Part(part), initial, is_normalisation, f"{part}.{group}.{number}")
+
+
+def _multiple_of_8(channels: float) -> int:
+    """The nearest multiple of 8 that has at least nine tenths of the channels."""
+    nearest = max(8, int(channels + 4) // 8 * 8)
+    return nearest if nearest >= 0.9 * channels else nearest + 8

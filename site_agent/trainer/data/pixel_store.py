@@ -1,0 +1,131 @@
+"""The pixels of a table: in memory, or in a file of the trainer's folder that is mapped into memory.
+
+A mapped file gives the arrays that memory gives, to the bit. The system reads the pages of a batch when the batch is
+drawn, and may give them up afterwards. The rules:
+
+* a file has no name once it is open. Its disk space is free again when the last array of it is gone, also after
+  a crash. No backup contains it;
+* the disk's free space is checked before pixels are written, and all of it is taken before a file is mapped;
+* only images and masks lie here. A table without them opens no file.
+"""
+
+from __future__ import annotations
+
+import io
+import mmap
+import os
+import tempfile
+from pathlib import Path
+from typing import Final, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from host.durable import MODELS_RESERVE_BYTES, make_folder, require_room
+from protos.errors import UnavailableError
+
+Pixels: TypeAlias = npt.NDArray[np.float32]
+
+_BYTES: Final = 4
+_ROWS_BYTES: Final = 1 << 24  # of the rows that are computed at once
+
+
+class GrowingPixels:
+    """Rows of pixels whose number is known only after the last one was read."""
+
+    def __init__(self, folder: Path | None, numbers: int) -> None:
+        """`folder` is None for memory. Each row has this many numbers.
+
+        Raises:
+            UnavailableError: no file can be made in the folder.
+        """
+        self._folder, self._numbers = folder, numbers
+        try:
+            self._rows = io.BytesIO() if folder is None else _file(folder)
+        except OSError as cause:
+            raise _unavailable(cause) from cause
+
+    def reserve(self, rows: int) -> None:
+        """Check that the disk has space for this number of further rows.
+
+        Raises:
+            UnavailableError: it has not; both figures are reported.
+        """
+        if self._folder is not None:
+            _require(self._folder, rows * self._numbers)
+
+    def add(self, pixels: Pixels) -> None:
+        """Add one row of shape (numbers,).
+
+        Raises:
+            UnavailableError: the disk does not take it.
+        """
+        try:
+            self._rows.write(np.ascontiguousarray(pixels, dtype=np.float32).data)
+        except OSError as cause:
+            raise _unavailable(cause) from cause
+
+    def finished(self) -> Pixels:
+        """Return all rows, float32 of shape (rows, numbers), read-only.
+
+        Raises:
+            UnavailableError: the disk did not take all of them.
+        """
+        try:
+            self._rows.flush()
+            if not isinstance(self._rows, io.BytesIO):
+                os.fsync(self._rows.fileno())  # a disk that fills later would end the process
+            buffer = self._rows.getbuffer() if isinstance(self._rows, io.BytesIO) else _mapped(self._rows.fileno())
+        except OSError as cause:
+            raise _unavailable(cause) from cause
+        pixels = np.frombuffer(buffer, np.float32).reshape(-1, self._numbers)
+        pixels.flags.writeable = False
+        return pixels
+
+
+def reserved(folder: Path | None, rows: int, numbers: int) -> Pixels:
+    """Return an array to be filled, float32 of shape (rows, numbers), in memory or in a file.
+
+    Raises:
+        UnavailableError: the disk has no space for it; both figures are reported.
+    """
+    if folder is None or not rows * numbers:
+        return np.empty((rows, numbers), dtype=np.float32)
+    _require(folder, rows * numbers)
+    try:
+        with _file(folder) as file:
+            os.posix_fallocate(file.fileno(), 0, rows * numbers * _BYTES)  # a hole would end the process if disks fill
+            return np.frombuffer(_mapped(file.fileno()), np.float32).reshape(rows, numbers)
+    except OSError as cause:
+        raise _unavailable(cause) from cause
+
+
+def blocks(rows: int, numbers: int) -> list[slice]:
+    """Return slices of all rows, in order, each of 16 MiB or less, or of one row."""
+    step = max(1, _ROWS_BYTES // (numbers * _BYTES))
+    return [slice(start, min(start + step, rows)) for start in range(0, rows, step)]
+
+
+def _file(folder: Path) -> io.BufferedRandom:
+    make_folder(folder)
+    return tempfile.TemporaryFile(dir=folder)
+
+
+def _mapped(descriptor: int) -> mmap.mmap | bytes:
+    return mmap.mmap(descriptor, 0) if os.fstat(descriptor).st_size else b""
+
+
+def _require(folder: Path, numbers: int) -> None:
+    try:
+        require_room(folder, numbers * _BYTES, MODELS_RESERVE_BYTES)
+    except OSError as cause:
+        raise _unavailable(cause) from cause
+
+
+def _unavailable(cause: OSError) -> UnavailableError:
+    return UnavailableError(
+        what=f"The images of the table cannot be prepared in the trainer's folder saves: {cause.strerror}.",
+        consequence="Nothing was trained or predicted, and nothing left this site.",
+        remedy="Free disk space, declare a smaller image size with `resize: stretch` in the contract, or let this user "
+        "write to the state folder. Then start again.",
+    )

@@ -1,0 +1,128 @@
+"""Pixels of a table in a file of the trainer's folder: the same bits as in memory, little memory, and no file left."""
+
+from __future__ import annotations
+
+import json
+import tracemalloc
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from protos.errors import UnavailableError
+from site_agent.hospital import Split
+from site_agent.trainer.data import image_files, pixel_store
+from site_agent.trainer.data.contract import Contract
+from site_agent.trainer.data.dataset import prepare
+from site_agent.trainer.data.tables import read_table
+from site_agent.trainer.site_network import Seeds
+from site_agent.trainer.study import Study
+from tests.for_each import for_each
+from tests.mask_images import U_NET, mask_contract, put_table
+from tests.site_agent.trainer.sites import make_plan, run_rounds
+
+ROWS = 40
+SPLIT = Split(seed=5)
+
+
+def declared(**changes: Any) -> Contract:
+    """Real images of 8 by 8 pixels with masks."""
+    content = mask_contract()
+    content["columns"][1] |= changes
+    return Contract.model_validate_json(json.dumps(content))
+
+
+@for_each("seed", range(3))
+def test_a_file_gives_the_bits_that_memory_gives(tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Images, masks, scales, all three parts and the model after two epochs are equal, however large the blocks are."""
+    put_table(tmp_path / "table.csv", tmp_path, [*range(100 * seed, 100 * seed + ROWS)])
+    found = []
+    for scratch in (None, tmp_path / "saves"):
+        for size in (1 << 24, 700):
+            monkeypatch.setattr(pixel_store, "_ROWS_BYTES", size)
+            dataset, preprocessing = prepare(tmp_path / "table.csv", declared(), SPLIT, scratch)
+            found.append((dataset, preprocessing.pixel_scales[0]))
+
+    schedule = {"aggregate": "every-epoch", "epochs": 2, "batches_per_epoch": 4}
+    plan = make_plan(method={"name": "fedavg"}, architecture=U_NET, schedule=schedule)
+    trained = []
+    for dataset, scale in found:
+        study = Study(plan, dataset, seeds=Seeds.published(1, "ahus"))
+        trained.append(run_rounds(plan, [study]).tobytes())
+        assert dataset.digest == found[0][0].digest
+        np.testing.assert_allclose(scale.deviation, found[0][1].deviation, rtol=1e-12)
+
+    assert len({*trained}) == 1
+
+
+def test_the_file_has_no_name_and_goes_with_its_last_array(tmp_path: Path) -> None:
+    """The folder is empty as soon as the table is read. Its pixels can still be read and drawn into batches."""
+    put_table(tmp_path / "table.csv", tmp_path, [*range(ROWS)])
+    scratch = tmp_path / "saves"
+
+    table = read_table(tmp_path / "table.csv", declared(), scratch=scratch)
+    dataset, _ = prepare(tmp_path / "table.csv", declared(), SPLIT, scratch)
+
+    assert not [*scratch.iterdir()]
+    assert table.images is not None
+    with pytest.raises(ValueError, match="read-only"):
+        table.images[0, 0] = 1.0
+    batch = torch.from_numpy(dataset.training.features)[torch.tensor([3, 1])].numpy()
+    np.testing.assert_array_equal(batch, dataset.training.features[[3, 1]])
+
+
+def test_little_memory_is_needed_whatever_the_number_of_images(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of 600 images in a file, memory holds less than half of what the pixels need."""
+    monkeypatch.setattr(pixel_store, "_ROWS_BYTES", 1 << 14)
+    large = {"resize": "stretch", "image": {"height": 64, "width": 64, "channels": 1}}
+    put_table(tmp_path / "table.csv", tmp_path, [*range(600)])
+    content = json.loads(declared(**large).model_dump_json())
+    content["columns"][2] = {"name": "ill", "role": "target", "task": "binary", "positive": ["1"], "negative": ["0"]}
+    lines = (tmp_path / "table.csv").read_text().splitlines()
+    rows = [f"{line.rpartition(',')[0]},{number % 2}" for number, line in enumerate(lines[1:])]
+    (tmp_path / "table.csv").write_text("\n".join(["who,scan,ill", *rows]) + "\n")
+    contract = Contract.model_validate_json(json.dumps(content))
+    prepare(tmp_path / "table.csv", contract, SPLIT)  # what is loaded for the first time is not counted
+    pixels, peaks = 600 * 64 * 64 * 4, []
+
+    for scratch in (None, tmp_path / "saves"):
+        tracemalloc.start()
+        prepare(tmp_path / "table.csv", contract, SPLIT, scratch)
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+
+    assert peaks[0] > pixels
+    assert peaks[1] < pixels / 2
+
+
+def test_a_full_disk_is_refused_before_the_first_image(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The error has both figures, and no image was opened."""
+    put_table(tmp_path / "table.csv", tmp_path, [*range(ROWS)])
+    monkeypatch.setattr(pixel_store, "MODELS_RESERVE_BYTES", 1 << 60)
+    monkeypatch.setattr(image_files, "_content", lambda *_: pytest.fail("an image was opened"))
+
+    both = r"saves: its disk has [0-9.]+ MB free, and 1152921504606\.9 MB are needed there"
+    with pytest.raises(UnavailableError, match=both):
+        read_table(tmp_path / "table.csv", declared(), scratch=tmp_path / "saves")
+
+
+def test_a_file_may_hold_more_than_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The largest number of pixels in memory is no limit of a file; the disk is."""
+    put_table(tmp_path / "table.csv", tmp_path, [*range(ROWS)])
+    monkeypatch.setattr(image_files, "LARGEST_TABLE_NUMBERS", 64)
+
+    assert read_table(tmp_path / "table.csv", declared(), scratch=tmp_path / "saves").rows == ROWS
+
+
+def test_a_table_without_images_opens_no_file(tmp_path: Path) -> None:
+    """Not even the folder is made."""
+    target = {"name": "ill", "role": "target", "task": "binary", "positive": ["1"], "negative": ["0"]}
+    columns = [{"name": "age", "role": "feature", "type": "numeric"}, target]
+    contract = Contract.model_validate_json(json.dumps({"format": {"header": True}, "columns": columns}))
+    (tmp_path / "table.csv").write_text("age,ill\n" + "".join(f"{row},{row % 2}\n" for row in range(30)))
+
+    prepare(tmp_path / "table.csv", contract, SPLIT, tmp_path / "saves")
+
+    assert not (tmp_path / "saves").exists()

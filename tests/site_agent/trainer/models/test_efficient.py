@@ -1,0 +1,170 @@
+"""EfficientNet-B0: its published size and names, and that published values compute the same here."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+import pytest
+import safetensors.torch
+import torch
+from torch import Tensor, nn
+
+from host.starting_files import starting_values
+from protos.errors import ConfigurationError
+from protos.plan.architecture import EfficientNetwork, network_tensors
+from protos.plan.networks.convolutional_networks import ImageSize
+from site_agent.trainer.site_network import Seeds, SiteNetworks
+from site_agent.trainer.training import local
+from tests.host.starting import write_starting_file
+from tests.site_agent.trainer.sites import make_plan
+
+DOCS: Final = Path(__file__).parents[4] / "docs" / "researcher.md"
+LAYERS: Final = ["input.features.0", *(f"body.features.{number}" for number in range(1, 9))]
+# Expansion, kernel, stride, channels in and out, blocks: table 1 of Tan and Le 2019.
+STAGES: Final = (
+    (1, 3, 1, 32, 16, 1), (6, 3, 2, 16, 24, 2), (6, 5, 2, 24, 40, 2), (6, 3, 2, 40, 80, 3), (6, 5, 1, 80, 112, 3),
+    (6, 5, 2, 112, 192, 4), (6, 3, 1, 192, 320, 1),
+)  # fmt: skip
+
+
+def unit(inner: int, outer: int, kernel: int = 1, stride: int = 1, groups: int = 1) -> nn.Sequential:
+    """A convolution with torch's own normalisation and activation."""
+    convolution = nn.Conv2d(inner, outer, kernel, stride, kernel // 2, groups=groups, bias=False)
+    return nn.Sequential(convolution, nn.BatchNorm2d(outer), nn.SiLU())
+
+
+class Excitation(nn.Module):
+    """Weights of channels from their means, by torch's own layers."""
+
+    def __init__(self, channels: int, squeezed: int) -> None:
+        super().__init__()
+        self.fc1, self.fc2 = nn.Conv2d(channels, squeezed, 1), nn.Conv2d(squeezed, channels, 1)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Weight each channel."""
+        inner = nn.functional.silu(self.fc1(nn.functional.adaptive_avg_pool2d(images, 1)))
+        return images * torch.sigmoid(self.fc2(inner))
+
+
+class MBConv(nn.Module):
+    """One block of the published network."""
+
+    def __init__(self, expansion: int, kernel: int, stride: int, inner: int, outer: int) -> None:
+        super().__init__()
+        hidden, self.adds = inner * expansion, stride == 1 and inner == outer
+        expanded = [unit(inner, hidden)] if expansion > 1 else []
+        squeeze = Excitation(hidden, inner // 4)
+        filtered = unit(hidden, hidden, kernel, stride, hidden)
+        self.block = nn.Sequential(*expanded, filtered, squeeze, unit(hidden, outer)[:2])
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Compute the block."""
+        found: Tensor = self.block(images)
+        return found + images if self.adds else found
+
+
+class Published(nn.Module):
+    """The published network with torch's own layers and the names that torchvision gives them."""
+
+    def __init__(self, classes: int) -> None:
+        super().__init__()
+        stages = [
+            nn.Sequential(
+                *(MBConv(expansion, kernel, 1 if place else stride, outer if place else inner, outer)
+                  for place in range(blocks))
+            )
+            for expansion, kernel, stride, inner, outer, blocks in STAGES
+        ]  # fmt: skip
+        self.features = nn.Sequential(unit(3, 32, 3, 2), *stages, unit(320, 1280))
+        self.classifier = nn.Sequential(nn.Dropout(0.2), nn.Linear(1280, classes))
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Map (B, 3, height, width) to (B, classes)."""
+        logits: Tensor = self.classifier(self.features(images).mean((2, 3)))
+        return logits
+
+
+def published(classes: int) -> Published:
+    """A network in use, with running means and variances of some images."""
+    torch.manual_seed(0)
+    network = Published(classes).train()
+    with torch.no_grad():
+        network(torch.rand(8, 3, 64, 64))  # moves the running means
+        for values in network.parameters():
+            values.add_(0.05 * torch.randn_like(values))
+    return network.eval()
+
+
+def converted(network: nn.Module, folder: Path) -> dict[str, np.ndarray[tuple[int, ...], np.dtype[np.float32]]]:
+    """What the program in the docs writes for a file of published values."""
+    (program,) = (
+        block for block in re.findall(r"```python\n(.*?)```", DOCS.read_text(), re.DOTALL) if "efficientnet_b0" in block
+    )
+    torch.save(network.state_dict(), folder / "efficientnet_b0.pth")
+    before = Path.cwd()
+    os.chdir(folder)
+    try:
+        exec(program, {})  # the program of our own page
+    finally:
+        os.chdir(before)
+    found = safetensors.torch.load_file(folder / "efficientnet_b0.safetensors")
+    return {name: value.numpy() for name, value in found.items()}
+
+
+def architecture(side: int) -> dict[str, object]:
+    """The network of the docs, for images of another size."""
+    image = {"height": side, "width": side, "channels": 3}
+    return {"name": "efficientnet-b0", "image": image, "normalisation": "fixed"}
+
+
+def test_names_and_sizes_are_those_of_the_published_network() -> None:
+    """With 1,000 classes it has 5,288,548 numbers in 213 tensors, which have the published names in their order."""
+    size = ImageSize(height=224, width=224, channels=3)
+    network = EfficientNetwork(name="efficientnet-b0", image=size, normalisation="fixed")
+
+    tensors = network_tensors(network, columns=size.numbers, outputs=1000)
+
+    wanted = [(name, tuple(values.shape)) for name, values in Published(1000).named_parameters()]
+    assert [(tensor.name.partition(".")[2], tensor.shape) for tensor in tensors] == wanted
+    assert (len(tensors), sum(tensor.number_count for tensor in tensors)) == (213, 5_288_548)
+    assert list(dict.fromkeys(tensor.layer for tensor in tensors)) == [*LAYERS, "head.classifier.1"]
+
+
+@pytest.mark.parametrize("side", [32, 45])
+def test_published_values_compute_the_same_from_a_starting_file(tmp_path: Path, side: int) -> None:
+    """The docs' program folds running means into weights; the head starts at random and is not in the file."""
+    original = published(7)
+    values = converted(original, tmp_path)
+    named = {"sha256": write_starting_file(tmp_path, values), "layers": LAYERS}
+    plan = make_plan(method={"name": "fedavg"}, architecture=architecture(side), outputs=3, starting_file=named)
+    networks = SiteNetworks(
+        plan=plan, columns=3 * side**2, outputs=3, module_seed=0, starts=starting_values(tmp_path, plan)
+    )
+    flat = networks.lay(networks.tensors)
+    networks.start(flat, networks.tensors, Seeds.published(0, "ahus"))
+    images = torch.rand(2, 3, side, side)
+
+    network = flat.network.eval()
+    with torch.no_grad():
+        (represented,) = network.represent(images.flatten(1))  # type: ignore[operator]  # of our own network
+        wanted = original.features(images).mean((2, 3))
+
+    assert network(images.flatten(1)).shape == (2, 3)
+    torch.testing.assert_close(represented, wanted, rtol=1e-4, atol=1e-5)
+    assert len(values) == 211
+
+
+def test_a_batch_that_does_not_fit_into_memory_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One image of 224 by 224 pixels was measured to need 115 MiB; the estimate is below that, and near it."""
+    plan = make_plan(method={"name": "fedavg"}, architecture=architecture(224), outputs=3)
+    networks = SiteNetworks(plan=plan, columns=3 * 224**2, outputs=3, module_seed=0)
+    flat = networks.lay(networks.tensors)
+    monkeypatch.setattr(local, "usable_memory_bytes", lambda: 32 * 115 << 20)
+
+    networks.check_batch(flat, 32)
+    with pytest.raises(ConfigurationError, match=r"step on 40 images needs at least 4\.\d+ GB .* may use 3\.86 GB"):
+        networks.check_batch(flat, 40)
