@@ -10,7 +10,8 @@ import os
 import socket
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -52,12 +53,13 @@ def main(path: Path, descriptor: int | None, rehearse: bool) -> None:
 
     import structlog
 
+    from site_agent.desk import around_rounds
     from site_agent.hospital import read_hospital
     from site_agent.trainer.pulse import PULSE
     from site_agent.trainer.worker import Worker
     from site_agent.trainer_socket import TrainerEnd
 
-    try:
+    with _explaining():
         hospital = read_hospital(path)
         log = structlog.get_logger()
         log.info("trainer_started", site=hospital.site)
@@ -72,9 +74,44 @@ def main(path: Path, descriptor: int | None, rehearse: bool) -> None:
         if rehearse and descriptor is not None:
             connection = socket.socket(fileno=descriptor)
             with tempfile.TemporaryDirectory() as folder:
-                sys.exit(Worker(hospital, TrainerEnd(connection), rehearsal=Path(folder)).serve())
+                sys.exit(Worker(hospital, TrainerEnd(connection), around_rounds, rehearsal=Path(folder)).serve())
         connection = _listen(hospital, PULSE.beat) if descriptor is None else socket.socket(fileno=descriptor)
-        sys.exit(Worker(hospital, TrainerEnd(connection, PULSE.beat)).serve())
+        _serve(hospital, connection)
+
+
+def continue_after_standby(connection: socket.socket, configuration: bytes) -> None:
+    """Answer requests after standby.py, and end the process.
+
+    Args:
+        connection: the trainer's end of its socket.
+        configuration: what `stand_by` kept.
+    """
+    set_up_log(EVENTS, "site-trainer")
+
+    from site_agent.hospital import Hospital
+
+    with _explaining():
+        _serve(Hospital.model_validate_json(configuration), connection)
+
+
+def _serve(hospital: Hospital, connection: socket.socket) -> None:
+    from site_agent.desk import around_rounds
+    from site_agent.trainer.pulse import PULSE
+    from site_agent.trainer.standby import stand_by
+    from site_agent.trainer.worker import Worker
+    from site_agent.trainer_socket import TrainerEnd
+
+    def rest() -> None:
+        stand_by(connection, lambda: hospital.model_dump_json().encode())
+
+    sys.exit(Worker(hospital, TrainerEnd(connection, PULSE.beat), around_rounds, rest=rest).serve())
+
+
+@contextmanager
+def _explaining() -> Iterator[None]:
+    """End the process with three sentences and a status where the block fails."""
+    try:
+        yield
     except KeyboardInterrupt:
         sys.exit(130)
     except Exception as error:

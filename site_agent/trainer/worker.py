@@ -13,21 +13,21 @@ answers may leave the site; so explanations are printed here and never sent. The
 
 from __future__ import annotations
 
-import os
 import sys
-import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, assert_never
+from typing import TYPE_CHECKING, Protocol, assert_never
 
 import numpy as np
 import numpy.typing as npt
 import structlog
 
-from host.starting_files import starting_values
-from protos.errors import DataError, OperatorError, ProtocolError, RefusedError, UnavailableError, explained
+from host.heap import return_memory
+from protos.errors import DataError, OperatorError, ProtocolError, RefusedError, explained
 from protos.plan.announced_plan import plan_from_wire
+from protos.plan.gain_sums import GainSums
 from protos.plan.manifest import manifest_of
 from protos.plan.plan import LARGEST_PLAN_BYTES, Plan
 from protos.plan.weighting import RowWeights
@@ -37,12 +37,9 @@ from site_agent.approvals_guard import require_guarded
 from site_agent.hospital import Hospital
 from site_agent.state_folders import is_run_name
 from site_agent.trainer.answered_rounds import AnsweredRounds
-from site_agent.trainer.arithmetic import prepare_arithmetic
-from site_agent.trainer.exact_rows import released_count
 from site_agent.trainer.failures import ModuleDiffers, NetworkDiffers, StateLost, TooFewRows, TrainingDiverged
 from site_agent.trainer.pulse import PULSE
 from site_agent.trainer.sweep_choice import keep_choice
-from site_agent.trainer.trainer_files import site_secret
 from site_agent.trainer_socket import (
     Agreed,
     Check,
@@ -58,24 +55,68 @@ from site_agent.trainer_socket import (
 
 if TYPE_CHECKING:
     from site_agent.trainer.data.preprocessing import Preprocessing
-    from site_agent.trainer.data.splits import SplitRows
-    from site_agent.trainer.data.tables import Table
     from site_agent.trainer.prior.prior_study import PriorStudy
-    from site_agent.trainer.run_report import Report
     from site_agent.trainer.saves import Saves
     from site_agent.trainer.study import Asked, Study
+
+
+class AroundRounds(Protocol):
+    """The work of this process before the first round and after the last one: the module site_agent.desk.around_rounds.
+
+    Each function raises OperatorError if table, contract and plan do not fit, or the disk does not take what is saved.
+    """
+
+    def check_table(self, hospital: Hospital, /) -> None:
+        """Read and examine the table as training would."""
+
+    def load_libraries(self, hospital: Hospital, /) -> None:
+        """Load what a study needs."""
+
+    def begin_study(self, hospital: Hospital, plan: Plan, state: Path, /) -> tuple[Study, Preprocessing]:
+        """Load the libraries, the table and the network. `state` has the site's secret."""
+
+    def begin_prior(self, hospital: Hospital, plan: Plan, /) -> tuple[PriorStudy, Preprocessing]:
+        """Begin a plan with federated-prior."""
+
+    def own_numbers(self, hospital: Hospital, plan: Plan, folder: Path, /) -> tuple[int, ...]:
+        """Return what this site sends under a plan with statistics."""
+
+    def require_receivable(self, hospital: Hospital, plan: Plan, /) -> None:
+        """Check that a site without outcomes can use the result."""
+
+    def receive(
+        self, hospital: Hospital, plan: Plan, run: str, rounds: int, vector: npt.NDArray[np.float32], /
+    ) -> None:
+        """Save the other sites' model at a site without outcomes."""
+
+    def make_report(
+        self, hospital: Hospital, study: Study | PriorStudy, preprocessing: Preprocessing, run: str, /
+    ) -> GainSums:
+        """Save the models, compare them and write the report. Return the only numbers of it that may leave."""
 
 
 class Worker:
     """The trainer of one site."""
 
-    def __init__(self, hospital: Hospital, trainer_socket: TrainerEnd, *, rehearsal: Path | None = None) -> None:
-        """`rehearsal` is a folder to throw away: one round is made without an approval, and kept out of the state."""
-        self._hospital, self._trainer_socket, self._rehearsal = hospital, trainer_socket, rehearsal
+    def __init__(
+        self,
+        hospital: Hospital,
+        trainer_socket: TrainerEnd,
+        around: AroundRounds,
+        *,
+        rehearsal: Path | None = None,
+        rest: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`rehearsal` is a folder to throw away: one round is made without an approval, and kept out of the state.
+
+        `rest` is called before each request as long as no study is prepared. It may replace this process.
+        """
+        self._hospital, self._trainer_socket, self._around = hospital, trainer_socket, around
+        self._rehearsal, self._rest = rehearsal, rest
         self._state = rehearsal or hospital.state_path
         self._study: Study | PriorStudy | None = None
         self._preprocessing: Preprocessing | None = None
-        self._report: Report | None = None
+        self._gain: GainSums | None = None
         self._run = ""
         self._suspected: set[tuple[str, str]] = set()  # columns that were logged in this run
         self._plan: Plan | None = None
@@ -93,6 +134,13 @@ class Worker:
                 return answer.exit_status
             if not is_heard:
                 break
+            if isinstance(question, Check):
+                with PULSE.long_work():  # while the gate connects, so that the first plan does not wait for it
+                    self._around.load_libraries(self._hospital)
+            is_last = isinstance(question, Conclude)
+            del question, answer  # so that the next vector takes the memory of this one
+            if is_last:
+                return_memory()
         return 0
 
     def _send(self, answer: Message) -> bool:
@@ -105,6 +153,8 @@ class Worker:
         return True
 
     def _receive(self) -> Message | None:
+        if self._plan is None:
+            self._rest()
         try:
             return self._trainer_socket.receive()
         except ConnectionError:
@@ -123,7 +173,8 @@ class Worker:
         try:
             match question:
                 case Check():
-                    return _check_in_child(self._hospital)
+                    self._around.check_table(self._hospital)
+                    return Agreed()
                 case Prepare(run=run, payload=payload):
                     return self._prepare(run, plan_from_wire(bytes(payload)))
                 case Train():
@@ -153,7 +204,7 @@ class Worker:
         self._study = None  # an earlier run's network makes room before the next one is built
         self._suspected.clear()
         if plan.statistics is not None:
-            self._plan, self._run, self._report = plan, run, None
+            self._plan, self._run, self._gain = plan, run, None
             return Prepared(approved)
         if plan.tier_of(self._hospital.site) == "receiving":
             return self._prepare_to_receive(run, plan, approved)
@@ -163,10 +214,10 @@ class Worker:
         found = study.manifest.digest.hex()
         if found != approved:
             raise NetworkDiffers("it would hand out something else than was approved here")
-        self._study, self._run, self._report = study, run, None
+        self._study, self._run, self._gain = study, run, None
         controls = 2 if plan.ingredients.has_controls else 1
         numbers = controls * study.manifest.parameters if plan.prior is None else plan.prior.tensor.number_count
-        self._trainer_socket.largest_payload = max(4 * numbers, LARGEST_PLAN_BYTES)
+        self._trainer_socket.largest_payload = max(4 * numbers + 8 * plan.own_numbers, LARGEST_PLAN_BYTES)
         self._plan, self._saves = plan, Saves(self._state / "saves" / run, plan, study.own)
         self._next = 0 if self._saves.began is None else None
         held = [number for state in self._saves.held for number in (state.round, state.resample)]
@@ -175,12 +226,10 @@ class Worker:
 
     def _prepare_to_receive(self, run: str, plan: Plan, approved: str) -> Prepared:
         """Check the table without outcomes before the run, although it is used only after the last round."""
-        from site_agent.trainer.prior.receiving import require_receivable
-
         assert plan.prior is not None
-        require_receivable(self._hospital, plan)
+        self._around.require_receivable(self._hospital, plan)
         self._trainer_socket.largest_payload = max(4 * plan.prior.tensor.number_count, LARGEST_PLAN_BYTES)
-        self._plan, self._run, self._report = plan, run, None
+        self._plan, self._run, self._gain = plan, run, None
         self._log.info("model_awaited", run=run)
         return Prepared(approved)
 
@@ -189,8 +238,8 @@ class Worker:
 
     def _begin(self, plan: Plan) -> tuple[Study | PriorStudy, Preprocessing]:
         if plan.prior is not None:
-            return begin_prior(self._hospital, plan)
-        study, preprocessing = begin_study(self._hospital, plan, self._state)
+            return self._around.begin_prior(self._hospital, plan)
+        study, preprocessing = self._around.begin_study(self._hospital, plan, self._state)
         if self._rehearsal:
             study.watch = lambda *_: None  # nothing of it is kept
         return study, preprocessing
@@ -222,19 +271,18 @@ class Worker:
         weighting, fewest = plan.weighting, self._hospital.policy.smallest_training_rows
         if isinstance(weighting, RowWeights):
             fewest = max(fewest, weighting.fewest_rows)
-        # An exact count of an earlier study may stand for more rows of today.
-        is_exact = isinstance(weighting, RowWeights) and weighting.exact
-        counted = min(len(study.own.training), study.rows) if is_exact else len(study.own.training)
-        if plan.tier_of(self._hospital.site) == "training" and counted < fewest:
+        is_too_small = len(study.own.training) < fewest
+        if isinstance(weighting, RowWeights) and weighting.exact:
+            # The count of an earlier study may be smaller than the rows of today. The gate refuses it too.
+            is_too_small |= study.rows < weighting.counted(fewest)
+        if plan.tier_of(self._hospital.site) == "training" and is_too_small:
             raise TooFewRows(fewest)
 
     def _count(self, plan: Plan, question: Train) -> Trained:
         """The one round of a plan with statistics."""
-        from site_agent.trainer.own_statistics import own_numbers
-
         if (question.round, question.stage, question.layers) != (0, Stage.STATISTICS, "") or question.payload:
             raise MalformedMessage("another round than the one of statistics")
-        return Trained(0, 0, _packed(own_numbers(self._hospital, plan, self._state / "models")))
+        return Trained(0, 0, _packed(self._around.own_numbers(self._hospital, plan, self._state / "models")))
 
     def _train(self, question: Train) -> Trained:
         self._require_approved()
@@ -242,7 +290,7 @@ class Worker:
             raise MalformedMessage("a round for a site that only receives")
         if self._plan is not None and self._plan.statistics is not None:
             return self._count(self._plan, question)
-        asked, received = _asked(question), _numbers(question.payload)
+        asked, received = self._parted(question)
         exchange = self._ready().exchange(asked)  # a round that the plan does not allow ends here
         assert self._answered is not None
         self._answered.admit(question)
@@ -250,7 +298,7 @@ class Worker:
         if asked.stage is Stage.REPORT:
             study.close(asked, received)
             self._took(study, question)  # the report's fine-tuning belongs to no later round
-            gain = self._concluded(asked, received).gain.by_name
+            gain = self._concluded(asked, received).by_name
             return Trained(question.round, 0, _packed([gain[scalar.name] for scalar in exchange.scalars]))
         answer = study.train(asked, received)
         self._compare_columns(study)
@@ -258,6 +306,17 @@ class Worker:
         updates = answer.updates.view(np.uint8).data
         payload = b"".join((updates, _packed(answer.scalars))) if answer.scalars else updates
         return Trained(question.round, study.rows if asked.stage is Stage.TRAINING else 0, payload)
+
+    def _parted(self, question: Train | Conclude) -> tuple[Asked, npt.NDArray[np.float32]]:
+        """What a question asks for, and the values that came down for it."""
+        asked, payload, own = _asked(question), memoryview(question.payload), 0
+        if self._plan is not None and asked.stage in (Stage.TRAINING, Stage.REPORT):
+            own = 8 * self._plan.own_numbers
+        if len(payload) < own:
+            raise MalformedMessage("no sums of private layers")
+        end = len(payload) - own
+        sums = np.frombuffer(bytes(payload[end:]), "<i8").tolist()
+        return replace(asked, own_sums=tuple(sums)), _numbers(payload[:end])
 
     def _compare_columns(self, study: Study | PriorStudy) -> None:
         """Log each column that differs from the other sites' as a wrong unit or swapped codes would, once a run."""
@@ -276,16 +335,14 @@ class Worker:
     def _conclude(self, question: Conclude) -> Agreed:
         if self._plan is not None and self._plan.statistics is not None:
             return Agreed()
-        asked = _asked(question)
+        asked, received = self._parted(question)
         if self._plan is not None and self._is_receiver():
-            from site_agent.trainer.prior.receiving import receive
-
-            receive(self._hospital, self._plan, self._run, question.round, _numbers(question.payload))
+            self._around.receive(self._hospital, self._plan, self._run, question.round, received)
             return Agreed()
         study = self._study_at_end(question.round)
         if asked.round != study.plan.rounds and not study.plan.may_end_early:
             raise MalformedMessage("a result before the last round")
-        self._concluded(asked, _numbers(question.payload))
+        self._concluded(asked, received)
         if question.alternative >= 0:
             keep_choice(self._state, study.plan, question.alternative)
         self._study = None
@@ -295,7 +352,7 @@ class Worker:
         """A round is made; its state is on disk before its answer leaves, where the plan has it so."""
         assert self._saves is not None
         self._next = question.round + 1
-        if question.saves and self._report is None:
+        if question.saves and self._gain is None:
             self._saves.write(Saved(self._next, question.resample), study.saved())
         self._saves.forget_before(question.oldest)
 
@@ -336,92 +393,22 @@ class Worker:
             self._study, self._preprocessing = self._begin(self._plan)
         else:
             self._ready().restore(found)
-        self._report, self._next = None, number
+        self._gain, self._next = None, number
         return self._ready()
 
-    def _concluded(self, asked: Asked, received: npt.NDArray[np.float32]) -> Report:
-        """The site's report, made once."""
-        from site_agent.trainer.prior.prior_report import make_prior_report
-        from site_agent.trainer.prior.prior_study import PriorStudy
-        from site_agent.trainer.run_report import make_report
-
+    def _concluded(self, asked: Asked, received: npt.NDArray[np.float32]) -> GainSums:
+        """Return the site's numbers for the sums of the report over all sites. The report is made once."""
         study = self._ready()
         study.close(asked, received)
-        if self._report is None:
-            hospital, fitted, run = self._hospital, self._fitted(), self._run
-            if isinstance(study, PriorStudy):
-                self._report = make_prior_report(hospital, study, fitted, run)
-            else:
-                self._report = make_report(hospital, study, fitted, run)
-        return self._report
-
-    def _fitted(self) -> Preprocessing:
-        assert self._preprocessing is not None
-        return self._preprocessing
+        if self._gain is None:
+            assert self._preprocessing is not None
+            self._gain = self._around.make_report(self._hospital, study, self._preprocessing, self._run)
+        return self._gain
 
     def _ready(self) -> Study | PriorStudy:
         if self._study is None:
             raise MalformedMessage("a round before a study was prepared")
         return self._study
-
-
-def begin_study(hospital: Hospital, plan: Plan, state: Path) -> tuple[Study, Preprocessing]:
-    """Load the libraries, the table and the network for a study. `state` has the site's secret."""
-    prepare_arithmetic(hospital.training.threads)
-
-    from site_agent.trainer.data.dataset import prepare_rows
-    from site_agent.trainer.live_curves import LiveCurves
-    from site_agent.trainer.prior.concept_inputs import concept_inputs
-    from site_agent.trainer.site_network import Seeds
-    from site_agent.trainer.study import Study
-
-    table, rows = _admitted_rows(hospital, plan)
-    dataset, preprocessing = prepare_rows(table, rows)
-    inputs = concept_inputs(plan, hospital.site, table, rows, dataset) if plan.reads_concepts else None
-    own_module = hospital.training.own_module
-    if hospital.training.draws == "published":
-        seeds = Seeds.published(plan.seed, hospital.site)
-    else:
-        seeds = Seeds.secret(site_secret(state / "models"), plan, hospital.site)
-    study = Study(
-        plan,
-        dataset,
-        seeds=seeds,
-        resample_budget=hospital.policy.lost_site_budget,
-        own_module=Path(own_module) if own_module else None,
-        inputs=inputs,
-        starts=starting_values(Path(hospital.starting_files), plan),
-    )
-    if isinstance(plan.weighting, RowWeights) and plan.weighting.exact and study.rows:
-        own, cell = len(study.own.training), hospital.policy.smallest_cell
-        study.count_rows_as(released_count(state / "models", own, cell))
-    study.watch = LiveCurves(hospital.state_path, plan.run_name, dataset, preprocessing, time.monotonic).take
-    return study, preprocessing
-
-
-def begin_prior(hospital: Hospital, plan: Plan) -> tuple[PriorStudy, Preprocessing]:
-    """Like `begin_study`, for a plan with federated-prior."""
-    prepare_arithmetic(hospital.training.threads)
-
-    from site_agent.trainer.data.dataset import prepare_rows
-    from site_agent.trainer.prior.prior_study import PriorStudy
-
-    table, rows = _admitted_rows(hospital, plan)
-    dataset, preprocessing = prepare_rows(table, rows)
-    fewest = hospital.policy.smallest_cell
-    return PriorStudy(plan, dataset, table, rows, site=hospital.site, fewest=fewest), preprocessing
-
-
-def _admitted_rows(hospital: Hospital, plan: Plan) -> tuple[Table, SplitRows]:
-    """The table with its split. Under privacy, removing a patient moves no other patient to another part."""
-    from site_agent.trainer.data.splits import steady_split
-    from site_agent.trainer.examination.admitted_rows import admitted
-
-    examination = admitted(hospital)
-    assert examination.split_rows is not None  # otherwise there was an error
-    if plan.privacy is None:
-        return examination.table, examination.split_rows
-    return examination.table, steady_split(examination.table, hospital.data.split)
 
 
 def _asked(question: Train | Conclude) -> Asked:
@@ -450,38 +437,6 @@ def _numbers(payload: bytes | memoryview) -> npt.NDArray[np.float32]:
     if len(payload) % 4:
         raise MalformedMessage("shared values that are not whole numbers of 32 bits")
     return np.frombuffer(payload, "<f4")
-
-
-def _check_in_child(hospital: Hospital) -> Agreed | Failed:
-    """Read the table in a child of this process, so that an idle trainer holds no library's memory."""
-    child = os.fork()
-    if child == 0:
-        status = 0
-        try:
-            if hospital.policy.tier == "receiving":
-                from site_agent.trainer.prior.receiving import read_without_outcomes
-
-                read_without_outcomes(hospital)
-            else:
-                from site_agent.trainer.examination.admitted_rows import admit
-
-                admit(hospital)
-        except OperatorError as error:
-            status = _tell(error).exit_status
-        except Exception as error:
-            status = _tell_defect(error).exit_status
-        finally:
-            os._exit(status)
-    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    if status < 0:  # ended by a signal, so it could not report the reason
-        _tell(
-            UnavailableError(
-                what=f"Signal {-status} ended the process that reads the table.",
-                consequence="Nothing was trained and nothing left this site.",
-                remedy="Check whether the computer has enough memory, then start again.",
-            )
-        )
-    return Agreed() if status == 0 else Failed(SiteReason.DATA_UNFIT, status if status > 0 else 1)
 
 
 def _tell(error: OperatorError) -> Failed:

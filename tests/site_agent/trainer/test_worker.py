@@ -13,6 +13,7 @@ import yaml
 from protos.plan.manifest import manifest_of
 from protos.plan.plan import Plan
 from protos.wire.messages import SiteReason, Stage
+from site_agent.desk import around_rounds
 from site_agent.hospital import read_hospital
 from site_agent.trainer import worker as worker_module
 from site_agent.trainer.training.bridge import Vector
@@ -69,7 +70,7 @@ def test_a_whole_study_over_the_trainer_socket(tmp_path: Path) -> None:
 def _refused(config: Path, *questions: Message) -> Failed:
     """The answer to the last question, which is also the exit status; asked in this process."""
     trainer_socket = ScriptedSocket(*questions)
-    status = Worker(read_hospital(config), trainer_socket).serve()  # type: ignore[arg-type]
+    status = Worker(read_hospital(config), trainer_socket, around_rounds).serve()  # type: ignore[arg-type]
     *_, answer = trainer_socket.answers
     assert len(trainer_socket.answers) == len(questions)
     assert isinstance(answer, Failed)
@@ -273,9 +274,9 @@ def test_a_defect_is_told_without_its_words(
     def defective(*_: object) -> None:
         raise KeyError(f"{CANARY} 63 years old")
 
-    monkeypatch.setattr(worker_module, "begin_study", defective)
+    monkeypatch.setattr(around_rounds, "begin_study", defective)
     trainer_socket = ScriptedSocket(Prepare("law-1", plan.canonical))
-    status = Worker(read_hospital(config), trainer_socket).serve()  # type: ignore[arg-type]
+    status = Worker(read_hospital(config), trainer_socket, around_rounds).serve()  # type: ignore[arg-type]
 
     said = capfd.readouterr()
     assert status == 70
@@ -292,10 +293,10 @@ def test_a_network_that_was_not_approved_is_refused(
     config = make_site(tmp_path)
     approve_plan(config, plan)
     _, study, preprocessing = prepare(config, other)
-    monkeypatch.setattr(worker_module, "begin_study", lambda *_: (study, preprocessing))
+    monkeypatch.setattr(around_rounds, "begin_study", lambda *_: (study, preprocessing))
 
     trainer_socket = ScriptedSocket(Prepare("law-1", plan.canonical))
-    status = Worker(read_hospital(config), trainer_socket).serve()  # type: ignore[arg-type]
+    status = Worker(read_hospital(config), trainer_socket, around_rounds).serve()  # type: ignore[arg-type]
 
     assert trainer_socket.answers == [Failed(SiteReason.NETWORK_DIFFERS, 78)]
     assert status == 78
@@ -311,8 +312,8 @@ def test_an_agent_that_dies_while_it_is_answered_is_no_failure(tmp_path: Path) -
 
     config = make_site(tmp_path)
 
-    assert Worker(read_hospital(config), Gone(Check())).serve() == 0  # type: ignore[arg-type]
-    assert Worker(read_hospital(config), Gone(Agreed())).serve() == 1  # type: ignore[arg-type]
+    assert Worker(read_hospital(config), Gone(Check()), around_rounds).serve() == 0  # type: ignore[arg-type]
+    assert Worker(read_hospital(config), Gone(Agreed()), around_rounds).serve() == 1  # type: ignore[arg-type]
 
 
 def test_a_killed_trainer_is_noticed(tmp_path: Path) -> None:

@@ -8,17 +8,21 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import yaml
 
+from benchmarks.prior.prior_gain import CONCEPTS, uci_tables
+from benchmarks.private_networks import network_plan_of
 from coordinator.rounds.phases import Gathering
 from coordinator.rounds.run import new_run, terms_of
 from protos.plan.exchange import stage_at
 from protos.plan.manifest import manifest_of
 from protos.plan.plan import Plan
 from protos.wire.messages import Stage
+from site_agent.desk import around_rounds
 from site_agent.gate.door import Builder, payload_bytes
 from site_agent.hospital import read_hospital
 from site_agent.trainer.worker import Worker
-from site_agent.trainer_socket import Agreed, Conclude, Message, Prepare, Prepared, Trained
+from site_agent.trainer_socket import Agreed, Conclude, Failed, Message, Prepare, Prepared, Trained
 from tests.site_agent.trainer.asked import NOTHING, ScriptedSocket, as_bytes, conclude, question, train
 from tests.site_agent.trainer.sites import approve_plan, make_plan, make_site, make_study
 
@@ -69,7 +73,7 @@ def test_a_run_with_every_stage_over_the_trainer_socket(tmp_path: Path, method: 
     approve_plan(config, plan)
     trainer_socket = _Coordinated(plan)
 
-    status = Worker(read_hospital(config), trainer_socket).serve()  # type: ignore[arg-type]
+    status = Worker(read_hospital(config), trainer_socket, around_rounds).serve()  # type: ignore[arg-type]
 
     stages = [stage for stage, _ in trainer_socket.asked]
     probe = [Stage.PROBE] if method == "player-fl" else []
@@ -95,7 +99,7 @@ def test_method_local_hands_out_nothing(tmp_path: Path) -> None:
         *(train(number, NOTHING) for number in rounds),
         conclude(len(rounds), NOTHING),
     )
-    status = Worker(read_hospital(config), trainer_socket).serve()  # type: ignore[arg-type]
+    status = Worker(read_hospital(config), trainer_socket, around_rounds).serve()  # type: ignore[arg-type]
 
     prepared, *trained, concluded = trainer_socket.answers
     assert status == 0
@@ -105,3 +109,36 @@ def test_method_local_hands_out_nothing(tmp_path: Path) -> None:
     ]
     assert concluded == Agreed()
     assert (tmp_path / "state/models/law-1/model.safetensors").exists()
+
+
+def test_private_layers_over_the_trainer_socket_follow_from_the_sums_that_the_gate_returns(tmp_path: Path) -> None:
+    """A trainer that joins at the second round answers it as one that made the first. Without all sums it refuses."""
+    config, uci = make_site(tmp_path), CONCEPTS.parent
+    content = yaml.safe_load(config.read_text()) | {"site": "va"}
+    content["data"] |= {"table": str(uci / "va.data"), "contract": str(uci / "va.yaml")}
+    config.write_text(yaml.safe_dump(content))
+    changes = {"method": {"name": "fedper"}, "outputs": None}
+    whole = json.loads(network_plan_of(uci_tables(uci), 1.0, rounds=3, hidden=(4,)).canonical)
+    plan = Plan.model_validate_json(json.dumps(whole | changes))
+    manifest, own = manifest_of(plan), plan.own_numbers
+    down, shared = manifest.initial_parameters(plan.seed).tobytes(), 8 * len(manifest.scalars)
+
+    def answers(name: str, *payloads: tuple[int, bytes]) -> list[Message]:
+        asked = ScriptedSocket(
+            Prepare("run-1", plan.canonical), *(train(number, memoryview(bytearray(sent))) for number, sent in payloads)
+        )
+        worker = Worker(read_hospital(config), asked, around_rounds, rehearsal=tmp_path / name)  # type: ignore[arg-type]
+        worker.serve()
+        return asked.answers
+
+    kept = [np.full(own, size << 34, "<i8").tobytes() for size in (0, 1, 2)]
+    _, first, second = answers("one", (0, down + kept[0]), (1, down + kept[1]))
+    _, late = answers("two", (1, down + kept[1]))
+    _, other = answers("three", (1, down + kept[2]))
+    _, short = answers("four", (1, kept[1][8:]))
+
+    assert own == 4 + 1
+    assert len(first.payload) == shared + 8 * own
+    assert bytes(second.payload)[:shared] == bytes(late.payload)[:shared] != bytes(other.payload)[:shared]
+    assert bytes(second.payload)[shared:] != bytes(late.payload)[shared:]  # noise of their own
+    assert isinstance(short, Failed)

@@ -1,0 +1,116 @@
+"""From the start of all programs to the first round's end, and an idle site's memory: `python -m benchmarks.start`.
+
+The quickstart prepares three hospitals and starts the coordinator and the three sites at once: seven programs of ours
+and three trainers with PyTorch. Seconds are those of the clock, so they say little on a busy machine. Processor seconds
+are those of each kind of process until the first round has ended. After the run one site is started alone, without a
+coordinator; its memory is taken once the trainer has put its libraries away.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import click
+
+from benchmarks.recipe_cost import times_of
+from benchmarks.rehearsal.observation import children_of, processor_seconds
+
+ROOT: Final = Path(__file__).parents[1]
+SITES: Final = 3
+LIMIT_SECONDS: Final = 300.0
+IDLE_AFTER_SECONDS: Final = 30.0
+_LOOK_SECONDS: Final = 0.01
+_KINDS: Final = {"coordinator start": "coordinator", "site_agent.agent": "agent", "site_agent.trainer": "trainer"}
+
+
+@click.command()
+@click.option("--masked/--unmasked", default=True, show_default=True, help="Secure aggregation.")
+def main(masked: bool) -> None:
+    """Measure the start of a federation with three sites, and the memory of an idle site."""
+    with tempfile.TemporaryDirectory(prefix="start-") as temporary:
+        folder = Path(temporary) / "run"
+        seconds, computed = until_first_round(folder, "--masked" if masked else "--unmasked")
+        idle = idle_mib(folder / "hospital-1" / "hospital.yaml")
+    facts = {"sites": str(SITES), "masked": str(masked).lower(), "start_s": f"{seconds:.2f}"}
+    facts |= {f"{kind}_computed_s": f"{of_kind:.2f}" for kind, of_kind in sorted(computed.items())}
+    facts |= {f"{kind}_idle_mib": f"{of_kind:.1f}" for kind, of_kind in sorted(idle.items())}
+    facts |= {"computed_s": f"{sum(computed.values()):.2f}", "idle_mib": f"{sum(idle.values()):.1f}"}
+    click.echo(" ".join(f"{key}={value}" for key, value in facts.items()))
+
+
+def until_first_round(folder: Path, *words: str) -> tuple[float, dict[str, float]]:
+    """Run the quickstart. Return the seconds until the first round has ended, and processor seconds by kind."""
+    command = [sys.executable, ROOT / "deploy" / "quickstart", "--data", "breast-cancer", "--sites", str(SITES)]
+    options = ["--method", "global-layers", "--rounds", "2", "--output", str(folder), *words]
+    log, began, computed = folder / "coordinator.log", 0.0, dict[int, tuple[str, float]]()
+    with subprocess.Popen([*command, *options], stdout=subprocess.DEVNULL) as run:
+        deadline = time.monotonic() + LIMIT_SECONDS
+        while run.poll() is None and time.monotonic() < deadline:
+            if not began and log.exists():
+                began = time.time()
+            if began and "round_closed" not in times_of(log):
+                for process in _below(run.pid):  # one that is just ending has no words any more
+                    kind = _kind(process) or computed.get(process, ("gate", 0.0))[0]
+                    computed[process] = kind, processor_seconds(process)
+            time.sleep(_LOOK_SECONDS)
+        if run.poll() != 0:
+            run.terminate()
+            raise click.ClickException(f"The quickstart failed or took more than {LIMIT_SECONDS:g} s.")
+    kinds = {kind for kind, _ in computed.values()}
+    totals = {kind: sum(seconds for of, seconds in computed.values() if of == kind) for kind in kinds}
+    return times_of(log)["round_closed"][0].timestamp() - began, totals
+
+
+def idle_mib(config: Path) -> dict[str, float]:
+    """Return the memory of a site's processes in MiB by kind, while no coordinator answers.
+
+    What they share among each other counts in equal parts. What they share with other programs counts as theirs, so
+    that the figures are the proportional ones (PSS) of a computer on which nothing else runs.
+    """
+    command = [Path(sys.executable).parent / "site-agent", "join", "--config", config]
+    with subprocess.Popen(command, stderr=subprocess.DEVNULL) as gate:
+        time.sleep(IDLE_AFTER_SECONDS)
+        held = {_kind(process): _kib_by_file(process) for process in (gate.pid, *children_of(gate.pid))}
+        gate.terminate()
+    users = Counter(file for files in held.values() for file in files if file.startswith("/"))
+    return {kind: sum(kib / users.get(file, 1) for file, kib in files.items()) / 1024 for kind, files in held.items()}
+
+
+def _kib_by_file(process: int) -> dict[str, int]:
+    """The resident KiB of a process by mapped file. What it wrote to, and what is no file, is of the process alone."""
+    found: dict[str, int] = {}
+    file = ""
+    for line in Path(f"/proc/{process}/smaps").read_text().splitlines():
+        words = line.split()
+        if not words[0].endswith(":"):
+            file = words[5] if len(words) > 5 else ""
+        elif words[0] in ("Private_Clean:", "Shared_Clean:", "Shared_Dirty:", "Private_Dirty:"):
+            place = "written" if words[0] == "Private_Dirty:" else file
+            found[place] = found.get(place, 0) + int(words[1])
+    return found
+
+
+def _below(process: int) -> Iterator[int]:
+    """All that a process has started, directly or not."""
+    for child in children_of(process):
+        yield child
+        yield from _below(child)
+
+
+def _kind(process: int) -> str:
+    try:
+        words = Path(f"/proc/{process}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+    except (FileNotFoundError, ProcessLookupError):
+        words = ""
+    return next((kind for mark, kind in _KINDS.items() if mark in words), "gate" if words else "")
+
+
+if __name__ == "__main__":
+    main()

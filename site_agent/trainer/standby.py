@@ -1,0 +1,80 @@
+"""The trainer while no study is prepared: a process that has loaded no library and waits for the next request.
+
+A trainer that read the table has loaded the libraries for it, and they need more memory than the rest of an idle site.
+It waits some seconds for a plan. After that it replaces itself by this program, which is small. The rules:
+
+* the process, its socket and its lost network stay the same; the next request finds everything as before;
+* the configuration is the one that the trainer read when it started, whatever the file contains meanwhile;
+* a trainer that has prepared a study never comes here.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import socket
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Final
+
+from site_agent.trainer.pulse import PULSE
+
+PATIENCE_SECONDS: Final = 10.0  # from the table's check at the start to the plan, where the coordinator is there
+_PULSE_SECONDS: Final = 1.0
+
+
+def stand_by(connection: socket.socket, configuration: Callable[[], bytes]) -> None:
+    """Return once the gate sent something. Replace this process by the small program if that takes long.
+
+    Args:
+        connection: the trainer's end of its socket, with nothing read of the next request.
+        configuration: returns hospital.yaml as it was read, as JSON.
+    """
+    if select.select([connection], [], [], PATIENCE_SECONDS)[0]:
+        return
+    try:
+        text = configuration()
+    except ValueError:  # a path that is no UTF-8: this process waits as it is
+        return
+    kept = os.memfd_create("hospital", 0)
+    with open(kept, "wb", closefd=False) as file:  # memory without a path
+        file.write(text)
+    os.lseek(kept, 0, os.SEEK_SET)
+    os.set_inheritable(connection.fileno(), True)
+    words = [sys.executable, "-P", "-m", __name__, str(connection.fileno()), str(kept)]
+    os.execv(sys.executable, words)  # noqa: S606  # this program, without a shell
+
+
+def _await_request(connection: socket.socket) -> bool:
+    """Whether the gate sent something, and did not just end."""
+    while not select.select([connection], [], [], _PULSE_SECONDS)[0]:
+        PULSE.beat()
+    with suppress(ConnectionError):
+        return bool(connection.recv(1, socket.MSG_PEEK))
+    return False
+
+
+def main() -> None:
+    """Wait for a request, then load the trainer and answer."""
+    connection, kept = socket.socket(fileno=int(sys.argv[1])), int(sys.argv[2])
+    try:
+        if not _await_request(connection):
+            sys.exit(0)
+        from site_agent.trainer.__main__ import continue_after_standby
+
+        with open(kept, "rb") as file:  # memory without a path
+            configuration = file.read()
+    except KeyboardInterrupt:
+        sys.exit(130)
+    except (ImportError, OSError):
+        sys.exit(
+            "site-trainer: The programs of this site changed while the trainer waited, or cannot be read.\n"
+            "  Nothing was trained, and nothing left this site.\n"
+            "  Restart the site's services. If this happens again, install the package again."
+        )
+    continue_after_standby(connection, configuration)
+
+
+if __name__ == "__main__":
+    main()
