@@ -23,7 +23,7 @@ AUTHORITY_VARIABLE: Final = "GLOBAL_LAYERS_AUTHORITY"
 
 
 class CoordinatorConfiguration(Document):
-    """What one coordinator needs to know. Paths are relative to the file.
+    """The settings of one coordinator. Paths are relative to the file.
 
     Attributes:
         listen: where sites reach the federation, host:port.

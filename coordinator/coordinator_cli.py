@@ -16,8 +16,6 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import click
-from rich.console import Console
-from rich.table import Column, Table
 
 from coordinator.commands.coordinator_audit import audit
 from coordinator.commands.coordinator_backup import backup, backup_key, restore
@@ -27,7 +25,6 @@ from coordinator.configuration import read_configuration, read_plans
 from coordinator.network.control_socket import tell
 from coordinator.operations.coordinator_events import EVENTS
 from coordinator.operations.made_up_training import made_up_training
-from coordinator.operations.status_lines import print_status, print_wide
 from coordinator.storage.history import known_runs
 from host.command_line import explain_command, finish
 from host.diagnosis import AILMENTS
@@ -63,11 +60,19 @@ def start(path: Path) -> None:
     configuration = read_configuration(path)
     plans = read_plans(configuration)
 
-    from coordinator.operations.run_progress import drawn_on
     from coordinator.serve import serve  # gRPC is loaded only where it is needed
 
+    displays = []
+    if sys.stderr.isatty():  # a service draws nothing, and keeps no memory for it
+        from rich.console import Console
+
+        from coordinator.operations.status_lines import shown
+        from host.progress_line import drawn_on
+
+        draw = drawn_on(Console(stderr=True))
+        displays = [lambda status: draw(lambda: shown(status()))]
     set_up_heap()
-    sys.exit(0 if asyncio.run(serve(configuration, plans, path, drawn_on(Console(stderr=True)))) else 1)
+    sys.exit(0 if asyncio.run(serve(configuration, plans, path, *displays)) else 1)
 
 
 @cli.command()
@@ -106,7 +111,7 @@ def check(path: Path) -> None:
 
 
 def _registered(authority: Path, plan: Plan) -> str:
-    """How many sites of a plan are in the register. A site that is there with another key is an error."""
+    """Count the sites of a plan that are in the register. A site with another key there is an error."""
     if not authority.exists():
         return "There is no register here, so fingerprints were not compared."
     with Register(Authority.load(authority).register_path) as register:
@@ -122,14 +127,12 @@ def _registered(authority: Path, plan: Plan) -> str:
                 "`pki list --plan` prints the list from the register.",
             )
     removed = [site.name for site in plan.sites if site.name in sites and sites[site.name].state is SiteState.REVOKED]
-    if removed:
-        return f"{', '.join(removed)} cannot take part, because of `pki revoke`."
     missing = [site.name for site in plan.sites if known.get(site.name) is None]
     if len(missing) == len(plan.sites):
-        return "No site requested enrolment yet, so fingerprints were not compared."
-    if missing:
-        return f"{', '.join(missing)} did not request enrolment yet. All others have the register's fingerprints."
-    return "All fingerprints are those of the register."
+        return "No site of this plan has requested enrolment yet, so fingerprints were not compared."
+    told = [f"Cannot take part because of `pki revoke`: {', '.join(removed)}."] if removed else []
+    told += [f"No request for enrolment yet: {', '.join(missing)}."] if missing else []
+    return " ".join([*told, f"All {'other ' if told else ''}fingerprints are those of the register."])
 
 
 @cli.command()
@@ -148,6 +151,10 @@ def status(path: Path, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps(answer, indent=2))
     else:
+        from rich.console import Console
+
+        from coordinator.operations.status_lines import print_status
+
         print_status(answer, Console())
 
 
@@ -163,6 +170,12 @@ def runs(path: Path, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps([asdict(run) for run in found], indent=2))
         return
+
+    from rich.console import Console
+    from rich.table import Column, Table
+
+    from coordinator.operations.status_lines import print_wide
+
     # Other commands need the whole name, so that it is cut at no width.
     widest = max((len(run.name) for run in found), default=0)
     table = Table(

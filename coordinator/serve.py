@@ -14,9 +14,9 @@ import math
 import os
 import signal
 import time
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -26,20 +26,20 @@ from typing import Any, Final
 import sdnotify
 import structlog
 
-from audit.audit_log import Limits
+from audit.own_log import AuditLog
 from coordinator.configuration import CoordinatorConfiguration, read_configuration, read_plans
-from coordinator.network.control_socket import control_path, control_server, short_path, unix_server
+from coordinator.network.control_socket import control_path, control_server, unix_server
 from coordinator.network.coordinator_upkeep import SiteUpkeep
 from coordinator.network.enrolment_calls import Membership
 from coordinator.network.health import health_server
 from coordinator.network.service import FederationService, enrolment_server, federation_server
-from coordinator.operations.coordinator_log import CoordinatorLog
+from coordinator.operations.coordinator_log import log_path, record_decisions
 from coordinator.operations.coordinator_metrics import CoordinatorCollector, pages_of
 from coordinator.rounds.engine import Engine
 from coordinator.rounds.taken_out import told_of_removal
 from coordinator.storage.counted_authorities import FILE
 from host.address_checks import taken_addresses
-from host.local_server import serving_pages
+from host.local_server import serving_pages, short_path
 from host.restoring import refuse_unfinished
 from host.starting_files import starting_values
 from host.state_format import settle_format
@@ -57,7 +57,7 @@ _STOPPING_SECONDS: Final = 3.0
 
 @dataclass(frozen=True)
 class _Parts:
-    """What a running coordinator is made of."""
+    """The parts of a running coordinator."""
 
     authority: Authority
     membership: Membership
@@ -86,7 +86,9 @@ def _put_together(
     authority = Authority.load(Path(configuration.authority))
     register = stack.enter_context(Register(authority.register_path))
     aside = stack.enter_context(ThreadPoolExecutor(1, "snapshot"))
-    log = stack.enter_context(opened_log(state, authority, configuration.audit.limits))
+    key, limits = authority.identity_key(), configuration.audit.limits
+    log = AuditLog(log_path(state), site=None, now=lambda: datetime.now(UTC), identity_key=key, limits=limits)
+    stack.enter_context(closing(log))
     log.write("coordinator_started", plans=[plan.digest.hex() for plan in plans])
     membership = Membership(authority, register, lambda: datetime.now(UTC), log.write, state / FILE)
     identity_of, clock = membership.identity_of, time.monotonic
@@ -96,11 +98,11 @@ def _put_together(
         identity_of=identity_of,
         clock=clock,
         aside=aside,
-        audit=log.journal,
+        audit=partial(record_decisions, log),
         revoked=membership.revoked,
         starts=partial(starting_values, Path(configuration.starting_files)),
     )
-    upkeep = _upkeep(log, membership)
+    upkeep = _upkeep(log, state / "witness", membership)
     service = FederationService(engine, identify=membership.identify, is_accepted=membership.is_accepted, upkeep=upkeep)
     shown, fetch = membership.credentials(), membership.credentials
     most = max((len(plan.sites) for plan in plans), default=1)
@@ -199,19 +201,10 @@ async def _first_of(
     return bool(done)
 
 
-@contextmanager
-def opened_log(state: Path, authority: Authority, limits: Limits) -> Iterator[CoordinatorLog]:
-    """Open the coordinator's audit log for writing."""
-    log = CoordinatorLog(state, identity_key=authority.identity_key(), now=lambda: datetime.now(UTC), limits=limits)
-    try:
-        yield log
-    finally:
-        log.close()
-
-
-def _upkeep(log: CoordinatorLog, membership: Membership) -> SiteUpkeep:
+def _upkeep(log: AuditLog, witness: Path, membership: Membership) -> SiteUpkeep:
     return SiteUpkeep(
         log,
+        witness,
         identity_key_of=membership.identity_key_of,
         renew=membership.renew,
         confirm=membership.confirm,
@@ -242,7 +235,7 @@ async def _notice(collector: CoordinatorCollector) -> None:
 
 
 async def _watch(parts: _Parts, notifier: sdnotify.SystemdNotifier) -> None:
-    """Notice revocations within a second, show logs to their witnesses, and tell that the loop works."""
+    """Notice revocations within a second, show logs to their witnesses, and report that the loop works."""
     looked_at = -math.inf
     while True:
         if time.monotonic() - looked_at > _CERTIFICATE_SECONDS:

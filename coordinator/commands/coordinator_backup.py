@@ -119,7 +119,8 @@ def restore(file: Path, path: Path, key_file: Path | None, unauthenticated: bool
 
 def _mark(state: Path, made: str) -> None:
     """Write into the audit log, and into the journal of every run under way, that the state was restored."""
-    from coordinator.operations.coordinator_log import record_restored
+    from audit.own_log import AuditLog
+    from coordinator.operations.coordinator_log import log_path
     from coordinator.storage.history import History
     from coordinator.storage.journal import Journal
 
@@ -131,7 +132,10 @@ def _mark(state: Path, made: str) -> None:
             journal.add("restored", made=made)
             journal.sync()
         journal.close()
-    record_restored(state, made, _now)
+    if log_path(state).exists():  # a state without a log was never started
+        log = AuditLog(log_path(state), site=None, now=_now)
+        log.write("state_restored", made=made)
+        log.close()
 
 
 @contextmanager

@@ -120,12 +120,13 @@ def _record(configuration: CoordinatorConfiguration, facts: dict[str, object]) -
     """Write into the coordinator's audit log, which a coordinator that runs may have open too."""
     from datetime import UTC, datetime
 
-    from coordinator.operations.coordinator_log import CoordinatorLog
+    from audit.own_log import AuditLog
+    from coordinator.operations.coordinator_log import log_path
     from pki.authority import Authority
 
     key = Authority.load(Path(configuration.authority)).identity_key()
-    limits, state = configuration.audit.limits, Path(configuration.state)
-    log = CoordinatorLog(state, identity_key=key, now=lambda: datetime.now(UTC), limits=limits)
+    limits, place = configuration.audit.limits, log_path(Path(configuration.state))
+    log = AuditLog(place, site=None, now=lambda: datetime.now(UTC), identity_key=key, limits=limits)
     try:
         log.write("parameters_released", **facts)
     finally:

@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Final, Literal, TypeAlias
 
 from coordinator.rounds.engine import Engine
+from host.local_server import short_path
 from protos.errors import ConfigurationError, UnavailableError, UsageError
 
 Word: TypeAlias = Literal["pause", "resume", "stop"]
@@ -86,7 +85,7 @@ async def tell(state: Path, word: Word) -> str:
 
     Raises:
         UnavailableError: none is running.
-        UsageError: there is no run, or it is as wanted already.
+        UsageError: there is no run, or it is already in this state.
     """
     try:
         with short_path(control_path(state)) as place:
@@ -106,22 +105,8 @@ async def tell(state: Path, word: Word) -> str:
         ) from cause
     if not answer["changed"]:
         raise UsageError(
-            what=f"There is nothing to {word}: {answer['run'] or 'no run'} is as wanted already, or over.",
+            what=f"There is nothing to {word}: {answer['run'] or 'no run'} is already in this state, or has ended.",
             consequence="Nothing was changed.",
             remedy="Check its state with `coordinator status`.",
         )
     return str(answer["run"])
-
-
-@contextmanager
-def short_path(path: Path) -> Iterator[Path]:
-    """Yield a short path to the same place. It is valid inside the block. A socket bound there remains.
-
-    Raises:
-        OSError: there is no such folder, or this user may not enter it.
-    """
-    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        yield Path(f"/proc/self/fd/{folder}") / path.name
-    finally:
-        os.close(folder)

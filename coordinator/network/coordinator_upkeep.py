@@ -1,17 +1,19 @@
-"""Tasks beside the rounds: two audit logs witness each other, and certificates are renewed.
+"""Tasks outside the rounds: two audit logs witness each other, and certificates are renewed.
 
-Nothing here touches a run. A site of an earlier version says that it knows nothing of this and is left alone.
+Nothing here touches a run. A site of an earlier version reports that it does not support this and is left alone.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final, Protocol
+from pathlib import Path
+from typing import Protocol
 
 import structlog
 
-from audit.cosigning import LogSession
-from coordinator.operations.coordinator_log import CoordinatorLog
+from audit.cosigning import LogParty, LogSession
+from audit.own_log import AuditLog
+from coordinator.network.pace import Refusals
 from protos.wire.log_checkpoints import CheckpointRefused, owner_of_site
 from protos.wire.messages import Hello, MalformedMessage
 from protos.wire.upkeep_messages import (
@@ -22,9 +24,6 @@ from protos.wire.upkeep_messages import (
     RenewalAsked,
     Upkeep,
 )
-
-_MOST_REFUSALS: Final = 20  # recorded between two ticks of the watch's minute; more would let a peer fill the log
-_TICKS: Final = 120
 
 
 class UpkeepPeer(Protocol):
@@ -39,21 +38,22 @@ class SiteUpkeep:
 
     def __init__(
         self,
-        log: CoordinatorLog,
+        log: AuditLog,
+        witness: Path,
         *,
         identity_key_of: Callable[[str], bytes | None],
         renew: Callable[[RenewalAsked], RenewalAnswered],
         confirm: Callable[[str, str], None],
         roots: Callable[[], RenewalAnswered | None] = lambda: None,
     ) -> None:
-        """All are the register's and the authority's.
+        """`witness` is the folder of remembered checkpoints. The others are the register's and the authority's.
 
         A site's identity key; its next certificate; that one has worked; the roots, while they change.
         """
-        self._roots = roots
+        self._roots, self._party = roots, LogParty(log, witness)
         self._audit, self._identity_key_of, self._renew, self._confirm = log, identity_key_of, renew, confirm
         self._sessions: dict[UpkeepPeer, LogSession] = {}
-        self._refusals, self._ticks = 0, 0
+        self._refusals = Refusals(log.write)
         self._log = structlog.get_logger()
 
     def accepted(self, site: str, certificate_sha256: str) -> None:
@@ -63,9 +63,7 @@ class SiteUpkeep:
 
     def refused(self, reason: str, site: str = "") -> None:
         """Record that a peer was refused. Of many refusals, only some are recorded one by one."""
-        self._refusals += 1
-        if self._refusals <= _MOST_REFUSALS:
-            self._audit.write("peer_refused", site=site, reason=reason)
+        self._refusals.note("peer_refused", site=site, reason=reason)
 
     def revoked(self, site: str) -> None:
         """Record that the stream of a revoked site is about to end."""
@@ -79,7 +77,7 @@ class SiteUpkeep:
         """
         key = self._identity_key_of(site)
         if hello.upkeep and key is not None:
-            session = LogSession(self._audit.party, owner_of_site(site), key)
+            session = LogSession(self._party, owner_of_site(site), key)
             self._sessions[peer] = session
             peer.send(session.standing())
             roots = self._roots()
@@ -87,7 +85,7 @@ class SiteUpkeep:
                 peer.send(roots)
 
     def received(self, peer: UpkeepPeer, site: str, message: Upkeep) -> None:
-        """Handle a message beside the rounds.
+        """Handle a message that belongs to no round.
 
         Raises:
             MalformedMessage: it does not belong here.
@@ -114,9 +112,7 @@ class SiteUpkeep:
 
     def tick(self) -> None:
         """Send checkpoints of logs that have grown to their witnesses. Called twice a second."""
-        self._ticks = (self._ticks + 1) % _TICKS
-        if self._ticks == 0:
-            self._refusals = 0
+        self._refusals.tick()
         for peer, session in list(self._sessions.items()):
             for message in session.due():
                 peer.send(message)

@@ -10,11 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
-from typing import Final, assert_never
+from typing import assert_never
 
 import structlog
 
 from coordinator.network.outgoing import Caller
+from coordinator.network.pace import Refusals
 from coordinator.network.service import Credentials
 from coordinator.storage.counted_authorities import CountingAuthorities
 from pki import enrolment_decisions, store
@@ -28,9 +29,8 @@ from pki.own_enrolment import handle_own_certificate
 from pki.own_register import OwnAuthorities
 from pki.register import Register, SiteState
 from protos.errors import OperatorError, RefusedError
-from protos.wire.codec import decode_enrolment_request, encode_enrolment_reply
+from protos.wire.codec import decode_enrolment_request, decode_renewal, encode_enrolment_reply, encode_renewed
 from protos.wire.messages import MalformedMessage
-from protos.wire.upkeep_codec import decode_renewal, encode_renewed
 from protos.wire.upkeep_messages import EnrolmentReply, RenewalAnswered, RenewalAsked
 
 
@@ -126,12 +126,9 @@ class Membership:
 
     def renew(self, asked: RenewalAsked) -> RenewalAnswered:
         """Answer a member's signed request for its next certificate, or its signed report of one."""
-        request = enrolment_decisions.RenewalRequest(
-            site=asked.site, signing_request=asked.signing_request, signature=asked.signature, chain_pem=asked.chain
-        )
         handle = handle_own_certificate if asked.chain else enrolment_decisions.handle_renewal
         try:
-            issued = handle(self._authority, self._register, request, self._now())
+            issued = handle(self._authority, self._register, asked, self._now())
         except RefusedError as refusal:
             if isinstance(refusal, ForeignNameError):
                 self._note_foreign(refusal)
@@ -205,17 +202,7 @@ class Membership:
         """Answer a request for a certificate. Any input receives a reply."""
         try:
             request = decode_enrolment_request(raw)
-            answer = enrolment_decisions.handle_request(
-                self._authority,
-                self._register,
-                enrolment_decisions.EnrolmentRequest(
-                    token=request.token,
-                    signing_request=request.signing_request,
-                    identity_public_key=request.identity_key,
-                    signature=request.signature,
-                ),
-                self._now(),
-            )
+            answer = enrolment_decisions.handle_request(self._authority, self._register, request, self._now())
         except (RefusedError, MalformedMessage) as refusal:
             reason = refusal.what if isinstance(refusal, RefusedError) else f"A request was refused: {refusal}."
             self._log.warning("enrolment_refused", reason=reason)
@@ -248,31 +235,3 @@ class Membership:
 def _nowhere(event: str, **facts: object) -> None:
     """Where no log is kept, as in a check of a configuration."""
     del event, facts
-
-
-MOST_REFUSALS: Final = 20  # recorded one by one between two ends of the watch's minute
-TICKS: Final = 120  # of half a second each
-
-
-class Refusals:
-    """What was refused in this minute."""
-
-    def __init__(self, record: Callable[..., None]) -> None:
-        """`record` writes an event with its facts into the audit log."""
-        self._record = record
-        self._refusals = self._ticks = 0
-
-    def note(self, event: str, **facts: object) -> None:
-        """Record a refusal, or only count it if there were already many."""
-        self._refusals += 1
-        if self._refusals <= MOST_REFUSALS:
-            self._record(event, **facts)
-
-    def tick(self) -> None:
-        """Record at the end of a minute how many further refusals there were. Called twice a second."""
-        self._ticks = (self._ticks + 1) % TICKS
-        if self._ticks:
-            return
-        others, self._refusals = self._refusals - MOST_REFUSALS, 0
-        if others > 0:
-            self._record("refusals_counted", count=others)

@@ -31,14 +31,14 @@ _LEAST_BYTES: Final = 1024  # what a message is counted with at least: small one
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Who opened a stream, as the certificate proves it."""
+    """The peer that opened a stream, as its certificate proves it."""
 
     site: str
     certificate_sha256: str
 
 
 class Writing(Protocol):
-    """Where messages go; waits while the peer does not read."""
+    """A writer of messages to the peer. It waits while the peer does not read."""
 
     def write(self, message: bytes) -> Awaitable[None]:
         """Send one message."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections import OrderedDict
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
@@ -17,7 +18,7 @@ from protos.wire.messages import Done, Join, Refusal, SiteMessage
 from protos.wire.upkeep_messages import Upkeep
 
 # A round of one batch brings a handful, so a hundred such rounds in a second are far below; chunks at this rate
-# are a gigabyte in a second.
+# are two gigabytes in a second.
 BURST: Final = 4000.0
 EACH_SECOND: Final = 2000.0
 # A message that is recorded in an audit log or a journal is synced before the next one is read. An honest site joins
@@ -33,7 +34,7 @@ LONGEST_WAIT_SECONDS: Final = 5.0
 
 
 class Pace:
-    """What is left to one stream, or to one site."""
+    """The remaining allowance of one stream, or of one site."""
 
     def __init__(self, burst: float = BURST, each_second: float = EACH_SECOND) -> None:
         self._burst, self._each_second = burst, each_second
@@ -48,7 +49,7 @@ class Pace:
 
 
 class RecordedPace:
-    """What is left to one site, on all its streams together, of messages that are written down."""
+    """The remaining recorded messages of one site, on all its streams together."""
 
     def __init__(self) -> None:
         self._recorded = Pace(RECORDED_BURST, RECORDED_EACH_SECOND)
@@ -82,7 +83,7 @@ WITHOUT_LIMIT: Final = Allowance(burst=math.inf, each_second=0.0)
 
 
 class RateLimit:
-    """What is left to each address, and to all together."""
+    """The remaining requests of each address, and of all addresses together."""
 
     def __init__(self, for_one: Allowance = FOR_ONE, for_all: Allowance = FOR_ALL) -> None:
         self._for_one, self._for_all = for_one, for_all
@@ -105,3 +106,31 @@ class RateLimit:
 def _filled(left: tuple[float, float], allowance: Allowance, now_seconds: float) -> float:
     amount, since = left
     return min(allowance.burst, amount + allowance.each_second * max(0.0, now_seconds - since))
+
+
+MOST_REFUSALS: Final = 20  # recorded one by one between two ends of the watch's minute
+TICKS: Final = 120  # of half a second each
+
+
+class Refusals:
+    """The refusals of this minute. More records would let a peer fill the log."""
+
+    def __init__(self, record: Callable[..., None]) -> None:
+        """`record` writes an event with its facts into the audit log."""
+        self._record = record
+        self._refusals = self._ticks = 0
+
+    def note(self, event: str, **facts: object) -> None:
+        """Record a refusal, or only count it if there were already many."""
+        self._refusals += 1
+        if self._refusals <= MOST_REFUSALS:
+            self._record(event, **facts)
+
+    def tick(self) -> None:
+        """Record at the end of a minute how many further refusals there were. Called twice a second."""
+        self._ticks = (self._ticks + 1) % TICKS
+        if self._ticks:
+            return
+        others, self._refusals = self._refusals - MOST_REFUSALS, 0
+        if others > 0:
+            self._record("refusals_counted", count=others)

@@ -81,7 +81,7 @@ _OPTIONS: Final = [
 
 
 class Next(Enum):
-    """What a site sends next, so far as anyone can know."""
+    """The expected next message of a site."""
 
     ANY = auto()
     CHUNK = auto()
@@ -90,7 +90,7 @@ class Next(Enum):
 
 @dataclass(frozen=True)
 class Credentials:
-    """What the coordinator shows and trusts, as PEM."""
+    """The certificate that the coordinator presents and the roots that it trusts, as PEM."""
 
     key: bytes = field(repr=False)
     chain: bytes

@@ -1,1 +1,1 @@
-"""What operators see and do: status, pages, metrics, doctor and log."""
+"""The operator's tools: status, pages, metrics, doctor and log."""

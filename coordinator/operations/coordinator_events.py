@@ -162,7 +162,8 @@ EVENTS: Final = (
     Entry(
         "W161",
         "site_does_not_read",
-        "A site did not read its messages. The site's stream was closed. A site without a defect reconnects by itself.",
+        "A site did not read its messages. The site's stream was closed. "
+        "If the site has no defect, it reconnects by itself.",
         "If it happens again, check the connection to that site, and ask which program it runs.",
     ),
     Entry(
@@ -195,8 +196,8 @@ EVENTS: Final = (
         "coordinator_state_older",
         "A site has newer rounds than this coordinator and was disconnected. "
         "The state directory here is an older copy.",
-        "Restore the newest state. Use `coordinator restore` if the newest state is a backup. No site masks for an "
-        "older state.",
+        "Restore the newest state. Use `coordinator restore` if the newest state is a backup. Sites send "
+        "nothing to a coordinator with an older state.",
     ),
     Entry(
         "E181",
@@ -232,7 +233,7 @@ EVENTS: Final = (
     Entry(
         "E188",
         "authority_ends_soon",
-        "The coordinator's certificate is due, but the issuing certificate above it ends no later.",
+        "The coordinator's certificate must be renewed, but the certificate that issues it ends no later.",
         "Fetch the root key and run `pki renew` with `--authority`.",
     ),
     Entry(

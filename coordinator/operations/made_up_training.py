@@ -1,24 +1,26 @@
-"""What the noise of a private plan takes from a model: trainings on made-up patients, with the noise and without it.
+"""The effect of a private plan's noise on a model: training on made-up patients, with the noise and without it.
 
 Made-up columns are independent and normal, and the outcome follows a linear score of all columns whose AUROC is about
 0.79. So the figures say how much the noise, the clip and the rounds of a plan cost. They are no forecast for patients.
 The rules:
 
 * the noise is as large beside the sum of all declared patients as in the plan, however few patients are made up;
+* private layers are those of each site, so AUROC is then the mean over the sites' networks;
 * steps are those of the plan's server rule, and the network is the plan's.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
+from math import sqrt
 from typing import Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from protos.numbers.round_sums import Sums
-from protos.plan.architecture import network_tensors
 from protos.plan.exchange import Exchanges
 from protos.plan.initial_values import initial_values
 from protos.plan.manifest import manifest_of
@@ -54,7 +56,7 @@ def made_up_training(plan: Plan) -> MadeUp | None:
         return None
     rows = min(training.patients, _MOST_ROWS)
     steps = training.sums
-    if steps > _MOST_ROUNDS or rows * len(training.names) * steps > _MOST_WORK:
+    if steps > _MOST_ROUNDS or rows * len(training.is_own) * steps > _MOST_WORK:
         return None
     generator = np.random.default_rng(0)
     direction = generator.standard_normal(len(plan.shared_columns))
@@ -75,47 +77,85 @@ def _area(
     noise: np.random.Generator | None,
 ) -> float:
     """AUROC after all rounds."""
-    manifest, rule, count = manifest_of(plan), plan.ingredients.server_rule, len(training.tensors)
+    manifest, rule = manifest_of(plan), plan.ingredients.server_rule
     parameters, state = manifest.initial_parameters(plan.seed), begin_rule(rule, manifest.parameters)
     exchange = Exchanges(plan, manifest).of(0, Stage.TRAINING, b"")
-    whole = network_tensors(plan.architecture, columns=len(plan.shared_columns), outputs=1)
-    fixed = [initial_values(tensor, plan.seed).astype(np.float64) for tensor in whole[count:]]
+    shared = {tensor.name for tensor in training.tensors}
+    first = [initial_values(tensor, plan.seed).astype(np.float64) for tensor in training.network]
+    places = [place for place, tensor in enumerate(training.network) if tensor.name in shared]
+    moving = range(len(first)) if training.has_own_steps else places
     scale = training.patients * (training.promise.sampling or 1.0) / len(known[0])
-    # Under local noise each site makes its own steps, so its patients are a part of their own.
-    sites = training.sites if training.is_local else 1
-    parts = [tuple(values[site::sites] for values in known) for site in range(sites)]
+    # Where each site makes steps of its own, its patients are a part of their own.
+    sites = training.sites if training.is_local or training.has_own_steps else 1
+    parts = [(known[0][site::sites], known[1][site::sites]) for site in range(sites)]
+    kept = np.zeros((sites, len(training.is_own)))  # what private layers have moved by
+    alone = sqrt(training.own_variance if training.has_own_steps else 0) / PRIVATE_SCALE
+    deviations = np.where(training.is_own, alone, training.deviation / (1 if training.is_local else sqrt(sites)))
     for _ in range(training.rounds):
-        arrays = [*(values.astype(np.float64) for values in manifest.views(parameters).values()), *fixed]
         sums = np.zeros(len(training.names))
-        for features, outcomes in parts:
-            moved = followed = np.zeros(len(sums))
-            for made in range(training.steps * training.inner):
-                here = _moved(arrays, count, training.local_change(moved * PRIVATE_SCALE))
-                moved = moved + training.pull * (followed - moved)
-                moved += scale * _clipped_sum(here, count // 2, training.promise.clip, features, outcomes)
-                moved += 0.0 if noise is None else noise.normal(0.0, training.deviation, len(sums))
-                if (made + 1) % training.inner == 0:
-                    followed = followed + training.follow * (moved - followed)
-            sums += followed if training.follow else moved
+        arrays = _with_shared(first, places, manifest.views(parameters).values())
+        for site, part in enumerate(parts):
+            draw = None if noise is None else partial(noise.normal, 0.0, deviations)
+            moved = _steps(training, arrays, moving, kept[site], partial(_scaled_sum, scale, part, training), draw)
+            sums += moved[~training.is_own]
+            kept[site] = np.where(training.is_own, moved, 0.0)
         numbers = np.rint(sums * PRIVATE_SCALE).astype(np.int64).tolist()
         scalars = dict(zip(training.names, numbers, strict=True))
         updates = np.empty(0, np.int32)
         apply_rule(plan, manifest, Sums(exchange=exchange, contributors=plan.quorum, updates=updates, scalars=scalars),
                    parameters, state)  # fmt: skip
-    arrays = [*(values.astype(np.float64) for values in manifest.views(parameters).values()), *fixed]
-    return _ranked(_read(arrays, tested[0])[-1][:, 0], tested[1])
+    arrays = _with_shared(first, places, manifest.views(parameters).values())
+    networks = [_moved(arrays, moving, training.local_change(own * PRIVATE_SCALE)) for own in kept]
+    return float(np.mean([_ranked(_read(network, tested[0])[-1][:, 0], tested[1]) for network in networks]))
 
 
-def _moved(arrays: Sequence[Float64], count: int, change: Float64) -> list[Float64]:
-    """The first `count` arrays with a change added, and the others."""
-    shared = arrays[:count]
-    parts = np.split(change, np.cumsum([array.size for array in shared])[:-1])
-    moved = [array + part.reshape(array.shape) for array, part in zip(shared, parts, strict=True)]
-    return [*moved, *arrays[count:]]
+def _steps(
+    training: PrivateTraining,
+    arrays: Sequence[Float64],
+    places: Sequence[int],
+    moved: Float64,
+    sum_at: Callable[[int, Sequence[Float64]], Float64],
+    draw: Callable[[], Float64 | float] | None,
+) -> Float64:
+    """How far a round's steps lead from what private layers have moved by; `draw` returns the noise of a step."""
+    followed = moved
+    for made in range(training.steps * training.inner):
+        here = _moved(arrays, places, training.local_change(moved * PRIVATE_SCALE))
+        moved = moved + training.pull * ~training.is_own * (followed - moved) + sum_at(len(places) // 2, here)
+        moved += 0.0 if draw is None else draw()
+        if (made + 1) % training.inner == 0:
+            followed = followed + training.follow * (moved - followed)
+    return followed if training.follow else moved
+
+
+def _scaled_sum(
+    scale: float, part: tuple[Float64, Float64], training: PrivateTraining, layers: int, arrays: Sequence[Float64]
+) -> Float64:
+    return scale * _clipped_sum(arrays, layers, training.promise.clip, *part)
+
+
+def _with_shared(
+    arrays: Sequence[Float64], places: Sequence[int], values: Iterable[npt.NDArray[np.float32]]
+) -> list[Float64]:
+    """The arrays, with these values at these places."""
+    found = list(arrays)
+    for place, array in zip(places, values, strict=True):
+        found[place] = array.astype(np.float64)
+    return found
+
+
+def _moved(arrays: Sequence[Float64], places: Sequence[int], change: Float64) -> list[Float64]:
+    """The arrays, with a change added to those at these places."""
+    found = list(arrays)
+    for place, part in zip(
+        places, np.split(change, np.cumsum([arrays[place].size for place in places])[:-1]), strict=True
+    ):
+        found[place] = arrays[place] + part.reshape(arrays[place].shape)
+    return found
 
 
 def _read(arrays: Sequence[Float64], features: Float64) -> list[Float64]:
-    """What each layer reads, and at the end the logits."""
+    """Return the inputs of each layer, and at the end the logits."""
     read = [features]
     for place in range(0, len(arrays), 2):
         outputs = read[-1] @ arrays[place].T + arrays[place + 1]

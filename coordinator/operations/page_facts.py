@@ -61,7 +61,7 @@ class PageFacts:
         now: when this was put together.
         is_running: whether a coordinator answered.
         run: its run as `coordinator status --json` has it; None if there is none.
-        pace: how fast its newest rounds were, as the status has it; None where nothing is known.
+        pace: how fast its newest rounds were, as the status has it; None if nothing is known.
         waits_for: the sites without which it does not go on at this moment.
         unaware: the sites that have yet to hear that all studies are over.
         sites: every site of the register, or of the run.
@@ -149,7 +149,7 @@ def site_rows(
     """Return every site in the register or in the run.
 
     Args:
-        status: what the running coordinator told; empty where none runs.
+        status: what the running coordinator told; empty if none runs.
         states: the register's word for each site.
         ends: when each site's certificate ends.
         view: of the run's journal.

@@ -19,21 +19,19 @@ from coordinator.configuration import CoordinatorConfiguration
 from coordinator.operations.page_facts import JournalView, PageFacts, checkpoints_in, site_rows
 from coordinator.serve import read_status
 from coordinator.storage.history import KnownRun, known_runs
-from host.http_answers import Page, answer, is_asked_here, text
-from host.local_page import curve, document
+from host.local_page import curve, live_answer
 from pki.authority import Authority
 from pki.register import Register
 from pki.register_tables import certificate_ends
 from protos.errors import UnavailableError
 
-_HTML: Final = "text/html; charset=utf-8"
 _TEMPLATES: Final = Path(__file__).parent / "templates"
 # All runs are read whole to be counted, which a long journal makes slow; nobody looks at them every second.
 _RUNS_SECONDS: Final = 30.0
 
 
 class StatusPage:
-    """What the page shows, read again for every request."""
+    """The content of the page, read again for every request."""
 
     def __init__(
         self,
@@ -95,19 +93,7 @@ class StatusPage:
 
     async def respond(self, request: bytes) -> bytes:
         """Return the whole response to a request."""
-        if not is_asked_here(request):
-            return answer(b"", {})  # a name that is not this computer's: see is_asked_here
-        path = request.split(b" ", 2)[1:2]
-        main = await self.main() if path in ([b"/"], [b"/main"]) else ""
-        title = f"Federation {self._authority.federation}"
-        return answer(
-            request,
-            {
-                "/": lambda: Page(200, _HTML, document(title, main)),
-                "/main": lambda: Page(200, _HTML, main.encode()),
-                "/health": lambda: text(200, "The page is served."),
-            },
-        )
+        return await live_answer(request, f"Federation {self._authority.federation}", self.main)
 
     def _view(self, state: Path, name: str) -> JournalView:
         view = self._views.setdefault(name, JournalView(state / "runs" / name / "journal.jsonl"))

@@ -1,1 +1,1 @@
-"""What the coordinator keeps on disk: journal, snapshots, records."""
+"""The coordinator's files: journal, snapshots, records."""

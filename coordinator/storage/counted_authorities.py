@@ -1,4 +1,4 @@
-"""Which hospitals' own authorities are accepted, as the audit log records it. Each change is recorded once.
+"""The hospitals' own authorities that are accepted. The audit log records each change once.
 
 What was said last is kept on disk, so that a change that was made while no coordinator ran is said by the next one.
 """
@@ -10,8 +10,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final
 
-from host.durable import replace_file
-from protos.errors import UnavailableError
+from host.durable import on_disk, replace_file
 
 FILE: Final = "own-authorities.json"
 
@@ -42,18 +41,15 @@ class CountingAuthorities:
     def _write(self) -> None:
         if self._path is None:
             return
-        try:
+        with on_disk(
+            what="The list of accepted hospital authorities cannot be written",
+            consequence="The register and its record are unchanged. The coordinator stopped.",
+        ):
             replace_file(self._path, json.dumps(self._said, indent=2, sort_keys=True).encode())
-        except OSError as cause:
-            raise UnavailableError(
-                what=f"The list of accepted hospital authorities cannot be written: {cause.strerror}.",
-                consequence="The register and its record are unchanged. The coordinator stopped.",
-                remedy="Free space on the disk of the state directory, and start again.",
-            ) from cause
 
 
 def _read(path: Path) -> dict[str, str]:
-    """What an earlier process wrote; where that is lost, damaged or not readable, what counts is said once more."""
+    """Read the list of an earlier process. If it is lost, damaged or unreadable, the list is recorded again."""
     try:
         return {str(sha256): str(site) for sha256, site in json.loads(path.read_bytes()).items()}
     except (OSError, ValueError, AttributeError):

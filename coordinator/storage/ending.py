@@ -1,4 +1,4 @@
-"""Which sites still need the message that all studies are over. It is on disk, so a late agent receives it too.
+"""The sites that still need the message that all studies are over. The list is on disk, for late agents.
 
 A site is informed when the end was sent on its open stream. Nobody waits for a site that left its study, is revoked, or
 that was never a member and so cannot call.
@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from coordinator.rounds.performing import Peer
-from host.durable import replace_file
-from protos.errors import UnavailableError
+from host.durable import on_disk, replace_file
 from protos.plan.plan import Plan
 from protos.wire.messages import CoordinatorReason
 
@@ -22,7 +21,7 @@ FILE: Final = "heard-of-the-end.json"
 
 
 class Ending:
-    """The sites of the studies that a coordinator has to do with, and which of them know that these are over.
+    """The sites of the studies that a coordinator has to do with, and which of them are informed that these are over.
 
     Attributes:
         all_heard: set while all studies are over and nobody has yet to hear of it.
@@ -86,19 +85,16 @@ class Ending:
             self.all_heard.set()
 
     def _write(self) -> None:
-        try:
-            content = {run: sorted(heard) for run, heard in sorted(self._heard.items())}
+        content = {run: sorted(heard) for run, heard in sorted(self._heard.items())}
+        with on_disk(
+            what="The program cannot record which sites were informed of the end",
+            consequence="All studies are over and recorded. The coordinator stopped.",
+        ):
             replace_file(self._path, json.dumps(content, indent=2).encode())
-        except OSError as cause:
-            raise UnavailableError(
-                what=f"The program cannot record which sites were informed of the end: {cause.strerror}.",
-                consequence="All studies are over and recorded. The coordinator stopped.",
-                remedy="Free space on the disk of the state directory, and start again.",
-            ) from cause
 
 
 def _read(path: Path) -> dict[str, set[str]]:
-    """What an earlier process wrote; where that is lost, damaged or not readable, sites are only told once more."""
+    """Read the list of an earlier process. If it is lost, damaged or unreadable, sites are informed again."""
     try:
         return {str(run): {str(site) for site in heard} for run, heard in json.loads(path.read_bytes()).items()}
     except (OSError, ValueError, AttributeError, TypeError):

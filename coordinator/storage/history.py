@@ -138,7 +138,7 @@ class History:
         return frozenset[str]().union(*needed, self.bound_at(number))
 
     def bound_at(self, number: int) -> frozenset[str]:
-        """Return the contributors of a round as offered, or else those of the round before."""
+        """Return the contributors of a round from its offer, or from the previous round if it has no offer."""
         past = self.past.get(number) or self.past.get(number - 1)
         return frozenset() if past is None else past.bound
 

@@ -40,7 +40,7 @@ class JournalDamaged(OperatorError):
         super().__init__(
             what=f"The journal {path} is damaged or was changed: {finding}.",
             consequence="The run was not resumed and no site was contacted for it. Nothing was changed.",
-            remedy="Restore the run's whole folder from a backup, or take the plan out of coordinator.yaml.",
+            remedy="Restore the run's whole folder from a backup, or remove the plan from coordinator.yaml.",
         )
 
 

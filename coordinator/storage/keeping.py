@@ -5,7 +5,7 @@ site that it was for have their state. The rules:
 
 * nothing that was noted takes effect before `sync` has returned;
 * a snapshot is taken when a round has closed for which every contributor has saved its own state, so all hold it;
-* a large one is written beside the rounds, from a copy; until it is on disk the run goes back to the one before,
+* a large one is written while rounds continue, from a copy; until it is on disk the run goes back to the one before,
   and no site receives the message to delete what that needs;
 * a round that comes again is for the same sites with the same draw, from the same bytes, under a later attempt.
 """
@@ -42,7 +42,7 @@ LARGE_BYTES: Final = 4 << 20  # a smaller snapshot is on disk sooner than anothe
 
 
 class Kept:
-    """What of a run outlives this process."""
+    """The files of a run that remain after this process ends."""
 
     def __init__(
         self,
@@ -230,7 +230,7 @@ class Kept:
             self._writing = snapshot.round, self._aside.submit(write_snapshot, self._folder, snapshot.copied())
 
     def _settle(self, *, waits: bool) -> None:
-        """Take notice of a snapshot that was written beside the rounds.
+        """Record that a snapshot was written while rounds continued.
 
         Raises:
             UnavailableError: the disk did not take it.

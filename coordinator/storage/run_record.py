@@ -20,14 +20,14 @@ from safetensors.numpy import save_file
 
 from coordinator.rounds.phases import Over
 from coordinator.rounds.run import Run
-from host.durable import MODELS_RESERVE_BYTES, require_room
+from host.durable import MODELS_RESERVE_BYTES, replace_file, require_room
 from protos.errors import UnavailableError
 
 
 def has_complete_record(directory: Path) -> bool:
     """Return whether the record of a run is complete. A complete record is never written again.
 
-    Where the record is damaged, the journal knows it.
+    Where the record is damaged, the journal has it.
     """
     try:
         return json.loads((directory / "record.json").read_bytes())["is_complete"] is True
@@ -55,7 +55,7 @@ def write_record(directory: Path, run: Run, over: Over, happened: Mapping[str, o
 
 
 def _write_record(directory: Path, run: Run, over: Over, happened: Mapping[str, object]) -> None:
-    _replace(directory / "plan.json", run.plan.canonical)
+    replace_file(directory / "plan.json", run.plan.canonical)
     partial = directory / "parameters.safetensors.partial"
     save_file(run.views(), partial, metadata={"run": run.name, "plan_digest": run.plan.digest.hex()})
     # Synced before the record, which says that these parameters are there.
@@ -73,7 +73,7 @@ def _write_record(directory: Path, run: Run, over: Over, happened: Mapping[str, 
         "validation_curve": run.course.curve,
         "shared_parameters_sha256": sha256_of(run.result()[1]),
     }
-    _replace(directory / "record.json", json.dumps(facts, indent=2, sort_keys=True).encode())
+    replace_file(directory / "record.json", json.dumps(facts, indent=2, sort_keys=True).encode())
 
 
 def sha256_of(parameters: npt.NDArray[np.float32]) -> str:
@@ -83,12 +83,3 @@ def sha256_of(parameters: npt.NDArray[np.float32]) -> str:
         parameters: float32 of shape (numbers,), what sites were sent as the last aggregate.
     """
     return hashlib.sha256(parameters.view(np.uint8).data).hexdigest()
-
-
-def _replace(path: Path, content: bytes) -> None:
-    partial = path.with_name(path.name + ".partial")
-    with partial.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    partial.replace(path)

@@ -22,7 +22,7 @@ _BRIGHTNESS = 15  # the table's intensities are 0 to 16
 
 
 def digit_hospitals(count: int, folder: Path, seed: int) -> list[HospitalData]:
-    """The digits dealt to so many hospitals, from 2 to 20: a table, a contract and a folder of PNG files for each."""
+    """The images of digits divided among 2 to 20 hospitals: a table, a contract and a folder of PNG files for each."""
     from PIL import Image
     from sklearn.datasets import load_digits
 

@@ -92,7 +92,7 @@ def _wait_for_all(programs: dict[str, subprocess.Popen[bytes]]) -> None:
             program.wait(timeout=max(0.0, deadline - time.monotonic()))
         except subprocess.TimeoutExpired as cause:
             raise OperatorError(
-                what=f"The coordinator ended, and {name} did not within {_FAREWELL_SECONDS:g} seconds.",
+                what=f"{name} was still running {_FAREWELL_SECONDS:g} seconds after the coordinator ended.",
                 consequence="The rehearsal was ended. Nothing left this machine.",
                 remedy="Report this to the project, with the logs in the rehearsal's folder.",
             ) from cause

@@ -13,11 +13,11 @@ import pytest
 import yaml
 
 from audit.audit_log import AuditError
+from audit.own_log import AuditLog
 from coordinator.storage.history import History
 from coordinator.storage.journal import Journal, read_journal
 from deploy.quickstart.ports import free_port
 from pki.store import hold_directory
-from site_agent.gate.site_log import AuditLog
 from site_agent.state_folders import audit_log_path
 from tests.rehearsal.federation import Office
 from tests.rehearsal.programs import called, finished, running, says, wait_until

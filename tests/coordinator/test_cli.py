@@ -21,7 +21,7 @@ from tests.protos.privacy.private_plans import local_plan, private_network_plan
 from tests.protos.privacy.test_private_statistics import private_statistics_plan
 from tests.rehearsal.federation import Office
 from tests.rehearsal.programs import finished
-from tests.rehearsal.study import made_up_identities, plan_document, plan_with
+from tests.rehearsal.study import made_up_identities, made_up_identity, plan_document, plan_with
 
 COORDINATOR: dict[str, Any] = {
     "listen": "localhost:8443",
@@ -312,7 +312,7 @@ def test_the_installed_commands_keep_to_the_documented_exit_statuses(
 
 
 def test_check_compares_fingerprints_with_the_register(coordinator: Terminal, folder: Path) -> None:
-    """A site with another key is an error that names both; one that cannot take part is named."""
+    """A site with another key is an error that names both. Sites that cannot take part, or not yet, are named."""
     office = Office.found(folder)
     made_up = made_up_identities()
 
@@ -321,16 +321,19 @@ def test_check_compares_fingerprints_with_the_register(coordinator: Terminal, fo
         return coordinator("check", "--config", folder / "coordinator.yaml")
 
     assert checked() == 0
-    assert "No site requested enrolment yet, so fingerprints were not compared." in coordinator.out
+    assert "No site of this plan has requested enrolment yet, so fingerprints were not compared." in coordinator.out
     keys = {name: office.enrol(name).identity_fingerprint() for name in ("a", "b")}
+    others = "All other fingerprints are those of the register."
     assert checked(**keys) == 0
-    assert "c did not request enrolment yet." in coordinator.out
+    assert f"  No request for enrolment yet: c. {others}" in coordinator.out
     keys["c"] = office.enrol("c").identity_fingerprint()
     assert checked(**keys) == 0
-    assert "All fingerprints are those of the register." in coordinator.out
+    assert "  All fingerprints are those of the register." in coordinator.out
     office.revoke("c")
     assert checked(**keys) == 0
-    assert "c cannot take part, because of `pki revoke`." in coordinator.out
+    assert f"  Cannot take part because of `pki revoke`: c. {others}" in coordinator.out
+    assert checked(**keys, d=made_up_identity("d")) == 0
+    assert f"`pki revoke`: c. No request for enrolment yet: d. {others}" in coordinator.out
     assert checked(**(keys | {"b": made_up["b"]})) == 78
     assert f"lists b with the fingerprint {made_up['b']}. The register has {keys['b']}." in coordinator.err
     assert_three_sentences(coordinator.err)

@@ -22,7 +22,7 @@ from pki.invitation import Invitation
 from pki.names import SiteName
 from pki.register import Register, SiteState
 from protos.wire.codec import decode_enrolment_reply, encode_enrolment_request
-from protos.wire.upkeep_messages import EnrolmentReply, EnrolmentRequest, RenewalAsked
+from protos.wire.upkeep_messages import EnrolmentReply, RenewalAsked
 from site_agent.agent.connection import CallEnded, call_enrol
 from tests.pki.whole_site import SiteKeys
 from tests.rehearsal.federation import Office, utc_now
@@ -68,10 +68,7 @@ def invited(office: Office, register: Register, *, is_pre_approved: bool = True,
 
 def request(invitation: Invitation, keys: SiteKeys) -> bytes:
     """What a site with these keys sends."""
-    made = enrolment_request(invitation, keys.signing_request(), keys.identity_key())
-    return encode_enrolment_request(
-        EnrolmentRequest(made.token, made.signing_request, made.identity_public_key, made.signature)
-    )
+    return encode_enrolment_request(enrolment_request(invitation, keys.signing_request(), keys.identity_key()))
 
 
 def answered(membership: Membership, raw: bytes) -> EnrolmentReply:

@@ -11,7 +11,7 @@ import pytest
 from coordinator.operations.made_up_training import _clipped_sum, _ranked, made_up_training
 from protos.plan.plan import Plan
 from protos.privacy.accounting import PRIVATE_SCALE
-from site_agent.trainer.training.private_gradient import Layer, clipped_gradients
+from site_agent.trainer.training.private_gradient import Layer, PrivateRows, clipped_gradients
 from tests.protos.privacy.private_plans import local_plan, private_network_plan, private_plan
 
 
@@ -58,7 +58,8 @@ def test_its_gradient_is_that_of_the_deployed_trainer(shared: int) -> None:
     arrays = [generator.standard_normal(shape) for shape in ((5, 4), (5,), (1, 5), (1,))]
     layers = [Layer(arrays[0], arrays[1]), Layer(arrays[2], arrays[3])]
 
-    exact = np.array(clipped_gradients(layers, 0.7, features, outcomes, None, shared=shared)) / PRIVATE_SCALE
+    rows = PrivateRows.of(features, outcomes, None)
+    exact = np.array(clipped_gradients(layers, 0.7, rows, shared=shared)) / PRIVATE_SCALE
 
     np.testing.assert_allclose(_clipped_sum(arrays, shared, 0.7, features.astype(float), outcomes), exact, atol=5e-3)
 

@@ -17,9 +17,9 @@ from safetensors.numpy import load_file, save_file
 
 import coordinator.coordinator_cli
 import site_agent.site_cli
+from audit.own_log import AuditLog
 from protos.plan.manifest import manifest_of
 from protos.plan.plan import Plan
-from site_agent.gate.site_log import AuditLog
 from tests.pki.whole_site import SiteKeys
 from tests.rehearsal.federation import Office
 from tests.rehearsal.study import SITES, plan_with

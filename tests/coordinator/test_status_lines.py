@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from coordinator.operations.run_progress import drawn_on, shown
-from coordinator.operations.status_lines import print_status, span
+from coordinator.operations.status_lines import print_status, shown, span
 from coordinator.rounds.round_times import RoundTimes
 from coordinator.rounds.run_standing import pace_facts
+from host.progress_line import drawn_on
 from tests.coordinator.in_memory import IDENTITIES, BehavingSite, Stage
 from tests.rehearsal.made_up_time import play
 from tests.rehearsal.study import plan_with
@@ -124,7 +124,7 @@ def test_only_a_terminal_is_drawn_on(tmp_path: Path) -> None:
         console = Console(file=out, force_terminal=is_terminal, width=160)
 
         async def look(console: Console = console) -> None:
-            drawn_on(console)(lambda: answer)
+            drawn_on(console)(lambda: shown(answer))
             await asyncio.sleep(0)
 
         asyncio.run(look())

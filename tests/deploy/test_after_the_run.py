@@ -19,7 +19,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from site_agent.trainer.run_report import make_report
+from site_agent.desk.results.run_report import make_report
 from tests.deploy.test_documentation import ROOT, fenced
 from tests.site_agent.desk.test_data_commands import write_hospital, write_patients
 from tests.site_agent.trainer.sites import at_the_end, make_plan, prepare, run_rounds

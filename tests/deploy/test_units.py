@@ -30,6 +30,8 @@ LARGEST_EXPOSURE = {
     "site-doctor": 12,
     "site-directories@": 15,  # once, as root, for a moment, without network
 }
+GPU = DEPLOY / "examples/site-trainer-gpu.conf"
+GPU_EXPOSURE = 7  # 3 without it
 TEMPLATES = [unit for unit in UNITS if unit.stem in ("coordinator@", "site-agent@", "site-gate@", "site-trainer@")]
 SERVICES = [unit for unit in UNITS if "directories" not in unit.stem]
 # What differs between a service and its template for several federations.
@@ -120,9 +122,37 @@ def test_a_service_is_barely_exposed(unit: Path, root: Path) -> None:
 
 @pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.stem)
 def test_no_service_opens_a_device(unit: Path) -> None:
-    """Training uses the processor only, so no unit shows a graphics card or another real device to a program."""
+    """Without the drop-in for a graphics card no unit shows a real device to a program."""
     assert "PrivateDevices=yes" in unit.read_text().splitlines()
     assert "DeviceAllow" not in unit.read_text()
+
+
+def test_the_drop_in_opens_one_card_and_nothing_else() -> None:
+    """The control, the memory and the first card of one driver; no other device, no network, no writable path."""
+    lines = [line for line in GPU.read_text().splitlines() if line and not line.startswith(("#", "["))]
+
+    assert sorted(lines) == [
+        "After=nvidia-persistenced.service",
+        *(f"DeviceAllow=/dev/{name} rw" for name in ("nvidia-uvm", "nvidia0", "nvidiactl")),
+        "PrivateDevices=no",
+        "PrivateUsers=no",
+        "Wants=nvidia-persistenced.service",
+    ]
+
+
+@needs_systemd_analyze
+@pytest.mark.parametrize("name", ["site-trainer", "site-trainer@study"])
+def test_a_graphics_card_costs_little_hardening(name: str, root: Path) -> None:
+    """With the drop-in a trainer still verifies, and is hardly more exposed."""
+    drop_in = root / f"etc/systemd/system/{name}.service.d/gpu.conf"
+    drop_in.parent.mkdir()
+    shutil.copyfile(GPU, drop_in)
+
+    told = analyze("verify", "--man=no", f"--root={root}", f"{name}.service")
+    done = analyze("security", "--offline=true", f"--threshold={GPU_EXPOSURE}", f"--root={root}", f"{name}.service")
+
+    assert (told.stdout + told.stderr).strip() == ""
+    assert done.returncode == 0, done.stdout[-200:] + done.stderr
 
 
 @pytest.mark.parametrize("name", ["site-trainer", "site-trainer@"])

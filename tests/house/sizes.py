@@ -40,7 +40,7 @@ AUDIT_ORDER: Final = {
     ),
     "the masks": ("site_agent.gate.site_masking", "site_agent.gate.earlier_runs", "protos.masking"),
     "the audit log": (
-        "site_agent.gate.site_log", "audit.audit_log", "audit.log_files", "audit.cosigning", "audit.checkpoint_memory",
+        "audit.own_log", "audit.audit_log", "audit.log_files", "audit.cosigning", "audit.checkpoint_memory",
     ),
     "messages without numbers": tuple(
         f"site_agent.gate.{name}"
@@ -49,7 +49,11 @@ AUDIT_ORDER: Final = {
     "how it starts": ("site_agent.service.joining", "site_agent.gate.separation", "site_agent.gate.site_standing"),
 }  # fmt: skip
 AUDITED: Final = tuple(name for names in AUDIT_ORDER.values() for name in names)
-BESIDE_A_ROUND: Final = (*AUDITED, "site_agent.service", "site_agent.trainer")
+# Of the desk the trainer's process runs these two files during a run. All else comes before the first round, or after.
+BESIDE_A_ROUND: Final = (
+    *AUDITED, "site_agent.service", "site_agent.trainer", "site_agent.desk.around_rounds",
+    "site_agent.desk.results.live_curves",
+)  # fmt: skip
 SMALL_FILE: Final = 60
 SHORTEST_DUPLICATE: Final = 6  # lines; shorter functions are alike by chance
 

@@ -176,7 +176,8 @@ def test_nothing_near_the_patients_opens_a_connection() -> None:
 
     assert {name for opener in OPENERS for name in callers(opener, texts)} == set()
     sockets = {name for name, text in texts.items() if "import socket" in text}
-    assert sockets == {"site_agent.framed_messages", "site_agent.trainer_socket", "site_agent.trainer.__main__"}
+    of_trainer = {"site_agent.trainer.__main__", "site_agent.trainer.standby"}
+    assert sockets == {"site_agent.framed_messages", "site_agent.trainer_socket", *of_trainer}
     assert callers("secure_channel", BOUNDARY) == {"site_agent.agent.connection"}  # the search is able to find one
 
 

@@ -69,7 +69,7 @@ TABLE = (
     Room("protos", frozenset({"numpy", "google", "cryptography", "yaml", "pydantic", "blake3"}), ("protos",)),
     Room(
         "host",
-        frozenset({"click", "structlog", "cryptography", "yaml", "pydantic", "numpy", "safetensors"}),
+        frozenset({"click", "structlog", "cryptography", "yaml", "pydantic", "numpy", "safetensors", "rich"}),
         ("host", "protos"),
     ),
     Room("audit", frozenset({"click", "cryptography", "blake3", "pydantic"}), ("audit", "host", "protos")),
@@ -119,6 +119,12 @@ TABLE = (
         ("site_agent.service", "site_agent.gate", "site_agent.gate_socket", *BOTH, "pki", "audit", "host", "protos"),
     ),
     Room("site_agent.trainer", PATIENTS, ("site_agent.trainer", "site_agent.site_events", *BOTH, "host", "protos")),
+    # The program hands the worker what the desk does before the first round and after the last one.
+    Room(
+        "site_agent.trainer.__main__",
+        PATIENTS,
+        ("site_agent.trainer", "site_agent.desk.around_rounds", "site_agent.site_events", *BOTH, "host", "protos"),
+    ),
     Room(
         "site_agent.desk",
         PATIENTS | {"jinja2"},
@@ -166,9 +172,9 @@ TABLE = (
 # The only files that may import what stands beside them.
 ONE_PLACE = {
     "grpc": {"coordinator.network.service", "coordinator.network.health", "site_agent.agent.connection"},
-    "google": {"protos.wire.codec", "protos.wire.upkeep_codec", "protos.wire.generated.federation_pb2"},
-    "protos.wire.generated": {"protos.wire.codec", "protos.wire.upkeep_codec"},
-    "protos.wire.generated.federation_pb2": {"protos.wire.codec", "protos.wire.upkeep_codec"},
+    "google": {"protos.wire.codec", "protos.wire.generated.federation_pb2"},
+    "protos.wire.generated": {"protos.wire.codec"},
+    "protos.wire.generated.federation_pb2": {"protos.wire.codec"},
 }
 # Who may open a socket. Gate socket and trainer socket are pairs, or Unix sockets, between processes of one site. A
 # doctor looks who answers at an address with host.address_checks.
@@ -179,6 +185,7 @@ SOCKET_FILES = {
     "site_agent.gate.agent_link",
     "site_agent.service.neighbours",
     "site_agent.trainer.__main__",
+    "site_agent.trainer.standby",
     "site_agent.gate.dry_run",
     "host.address_checks",
 }
@@ -227,6 +234,7 @@ def test_the_table_finds_a_breach() -> None:
         ("site_agent.gate.loop", "import site_agent.service.joining"),
         ("site_agent.trainer.worker", "from site_agent.gate import gate"),
         ("site_agent.trainer.worker", "import grpc.aio"),
+        ("site_agent.trainer.worker", "from site_agent.desk import around_rounds"),
         ("site_agent.trainer.worker", "from pki import store"),
         ("site_agent.hospital", "import torch"),
     )
@@ -302,7 +310,8 @@ def test_no_process_reaches_both_network_and_patients() -> None:
     assert has_patients(entries["site_agent.trainer.study"])
     assert has_patients(entries["site_agent.site_cli:check"])
     assert has_patients(entries["site_agent.commands.model_commands:predict"])
-    assert has_patients(entries["site_agent.trainer.worker"])
+    assert has_patients(entries["site_agent.trainer.__main__"])
+    assert not any(is_in(name, "site_agent.desk") for name in entries["site_agent.trainer.worker"])
     assert not has_network(entries["site_agent.site_cli"])
     assert not has_patients(entries["site_agent.site_cli"])
     assert not any(has_patients(names) for name, names in entries.items() if is_in(name, "site_agent.console"))
@@ -350,7 +359,7 @@ WITHOUT_PATIENTS = [
 WITHOUT_NETWORK = [
     "site_agent.trainer.worker",
     "site_agent.trainer.study",
-    "site_agent.trainer.run_report",
+    "site_agent.desk.results.run_report",
     "site_agent.desk.prediction",
     "site_agent.trainer.__main__",
     "site_agent.service.joining",
@@ -374,8 +383,9 @@ def test_the_patients_side_starts_without_grpc() -> None:
 
 
 def test_the_services_start_without_rich() -> None:
-    """Gate and trainer do not load rich, which only draws on a terminal."""
-    loaded = imports(["site_agent.site_cli", "site_agent.service.joining", "site_agent.trainer.__main__"])
+    """Coordinator, gate and trainer do not load rich, which only draws on a terminal."""
+    site = ["site_agent.site_cli", "site_agent.service.joining", "site_agent.trainer.__main__"]
+    loaded = imports(["coordinator.coordinator_cli", "coordinator.serve", *site])
     done = run(f"import sys\n{loaded}\nassert 'rich' not in sys.modules", ())
 
     assert done.returncode == 0, done.stderr

@@ -12,6 +12,7 @@ from types import MappingProxyType
 
 import numpy as np
 
+from audit.own_log import AuditLog
 from audit.reading.log_page import as_html
 from coordinator.configuration import CoordinatorConfiguration
 from coordinator.operations.status_page import StatusPage
@@ -19,28 +20,27 @@ from host.command_line import extra
 from host.local_page import document
 from protos.plan.documents import parse_document
 from protos.plan.manifest import manifest_of
+from site_agent.desk.comparison.recommendation import MODEL_TITLES
 from site_agent.desk.examination.examination_page import examination_page
+from site_agent.desk.examination.examine import examine
 from site_agent.desk.findings.facts import site_facts
+from site_agent.desk.findings.live_page import LivePage, live_path
 from site_agent.desk.findings.report_page import report_page
 from site_agent.desk.fingerprint_sheet import sheet_sections
 from site_agent.desk.plan_in_words import in_words
 from site_agent.desk.plan_review import review_page, review_sections
-from site_agent.gate.site_log import AuditLog
 from site_agent.hospital import Split
 from site_agent.service.site_page import SitePage
 from site_agent.service.status_socket import STATUS_SOCKET
 from site_agent.state_folders import audit_log_path, gate_folder
-from site_agent.trainer.comparison.recommendation import MODEL_TITLES
 from site_agent.trainer.data.contract import Contract
 from site_agent.trainer.data.tables import Survey, Table
-from site_agent.trainer.examination.examine import examine
-from site_agent.trainer.live_page import LivePage, live_path
 from tests.audit.test_log_page import log_of_a_run
 from tests.coordinator.test_page import configured, running
 from tests.protos.examples import plan_of_method
 from tests.rehearsal.study import made_up_identities, plan_with
+from tests.site_agent.desk.examination.test_examination import CONTRACT
 from tests.site_agent.trainer.after_a_run import site_after_run
-from tests.site_agent.trainer.examination.test_examination import CONTRACT
 
 _LONG_RUN = "a-study-with-a-rather-long-name-v12-0123456789ab"
 _AT = "2026-03-01T12:00:00+00:00"

@@ -16,6 +16,8 @@ import pytest
 from tests.browser import Browser, Page, started_browser
 from tests.pages.every_page import every_page
 
+pytestmark = pytest.mark.slow
+
 WIDTHS: Final = (390, 1280)
 PAGES: Final = (
     "report", "report-of-classes", "report-of-a-number", "examination", "review", "fingerprints", "audit",
