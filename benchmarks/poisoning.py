@@ -113,7 +113,13 @@ def clean(federations: int, epochs: int, first_seed: int) -> None:
 @main.command()
 @click.option("--seeds", default=3, help="Federations of each kind.")
 @click.option("--epochs", default=10, help="Rounds of each.")
-@click.option("--method", "methods", multiple=True, default=("global-layers", "fedavg"), help="Several times for more.")
+@click.option(
+    "--method",
+    "methods",
+    multiple=True,
+    default=("global-layers", "fedavg"),
+    help="Repeat the option for more methods.",
+)
 @click.option("--first-seed", default=0, help="Another seed draws other federations.")
 def attacks(seeds: int, epochs: int, methods: tuple[str, ...], first_seed: int) -> None:
     """Compare honest sites' validation losses under each attack with those of a federation without the hostile site.

@@ -6,7 +6,7 @@ There is no socket, no mask and no second process. Every integer is the one that
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import count
 
@@ -42,6 +42,7 @@ class Collection:
         self.run: Run = new_run(plan, terms_of(plan), Gathering(deadline=0.0))
         self._builder = Builder(plan, trains=True, smallest_rows=1)
         self.noise: Noise = partial(with_noise, plan)  # a plan with privacy uses it
+        self._own_sums: dict[str, tuple[int, ...]] = {}  # of private layers, by site, as its gate keeps them
 
     def begin(self, round_number: int) -> None:
         """No site's part of this round is added yet."""
@@ -51,7 +52,7 @@ class Collection:
         """Encode a part as the site's gate does, and add it chunk by chunk."""
         offered = self.run.offered(round_number)
         payload = part.updates.tobytes() + np.array(part.scalars, "<i8").tobytes()
-        here, noise = offered.offer.parameters_digest, None if self.plan.privacy is None else self.noise
+        here, noise = offered.offer.parameters_digest, None if self.plan.privacy is None else partial(self._noisy, site)
         contribution = self._builder.build(
             here, offered.exchange, memoryview(payload), rows=part.rows, resample=0, noise=noise
         )
@@ -63,10 +64,21 @@ class Collection:
         offered = self.run.offered(round_number)
         self.begin(round_number)
         for name, study in studies.items():
-            answer = study.train(asked_by(offered.offer), np.array(offered.values))
+            answer = study.train(self.asked_of(name, offered.offer), np.array(offered.values))
             rows = study.rows if offered.offer.stage is Stage.TRAINING else 0
             self.add(name, round_number, Part(updates=answer.updates, scalars=answer.scalars, rows=rows))
         self.close(round_number)
+
+    def asked_of(self, site: str, message: Offer | Finish) -> Asked:
+        """What an offer or the last message asks of a site, with what its gate has kept for its private layers."""
+        return replace(asked_by(message), own_sums=self._own_sums.get(site, ()))
+
+    def _noisy(self, site: str, numbers: list[int]) -> list[int]:
+        noisy, own = self.noise(numbers), self.plan.own_numbers
+        if own:
+            before = self._own_sums.get(site, (0,) * own)
+            self._own_sums[site] = tuple(one + more for one, more in zip(before, noisy[-own:], strict=True))
+        return noisy
 
     def close(self, round_number: int) -> None:
         """Every part is added: the server's rule and the run's course."""
@@ -92,8 +104,8 @@ def run_rounds(plan: Plan, studies: Mapping[str, Study | PriorStudy]) -> Collect
             break
         collection.make(number, studies)
     finish, values = run.result()
-    for study in studies.values():
-        study.close(asked_by(finish), np.array(values))
+    for name, study in studies.items():
+        study.close(collection.asked_of(name, finish), np.array(values))
     return collection
 
 

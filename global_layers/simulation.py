@@ -16,16 +16,16 @@ from sklearn.metrics import roc_auc_score
 from global_layers.frames import FEWEST_SITES, tables_of
 from global_layers.one_process import run_rounds
 from protos.plan.plan import Plan
+from site_agent.desk.results.joined_model import JoinedModel
+from site_agent.desk.results.joining_models import fit_own_models
+from site_agent.desk.results.prior_report import joined_with
+from site_agent.desk.results.simple_models import best_simple_model, fit_simple_models
 from site_agent.hospital import Split
 from site_agent.trainer.data.dataset import Dataset, prepare_rows
 from site_agent.trainer.data.preprocessing import Preprocessing
 from site_agent.trainer.data.splits import SplitRows, split_rows
 from site_agent.trainer.data.tables import Table
-from site_agent.trainer.prior.joined_model import JoinedModel
-from site_agent.trainer.prior.joining_models import fit_own_models
-from site_agent.trainer.prior.prior_report import joined_with
 from site_agent.trainer.prior.prior_study import KnownByOthers, PriorStudy
-from site_agent.trainer.simple_models import best_simple_model, fit_simple_models
 from site_agent.trainer.site_network import Seeds
 from site_agent.trainer.study import Study
 

@@ -5,7 +5,7 @@ process, asks again and hands out only what the approved manifest names. The rul
 
 * there is no yes but a person's own, to exactly this plan and what follows from it;
 * a yes may end at a time; whoever withdraws ends all of them at once, whatever was said before;
-* where the policy wants several persons, the same name twice is one person.
+* where the policy requires several persons, the same name twice is one person.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Refusal(Document):
 
 
 class Approval(Document):
-    """What persons here have said to one plan and to what leaves under it."""
+    """The decisions of this hospital's people about one plan and the data that it sends."""
 
     plan_digest: str
     manifest_digest: str
@@ -195,7 +195,7 @@ def why_not(approval: Approval | None, *, approvers: int, now: datetime) -> str 
 
     Args:
         approval: what was found.
-        approvers: how many different persons this hospital's policy wants.
+        approvers: how many different persons this hospital's policy requires.
         now: an aware time.
     """
     if approval is None:

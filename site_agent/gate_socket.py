@@ -198,7 +198,7 @@ class Called:
 
 @dataclass(frozen=True, slots=True)
 class Unable:
-    """To the gate: an order could not be done. `status` says how a call ended, and is empty for what the agent itself
+    """To the gate: an order could not be done. `status` shows how a call ended, and is empty for what the agent itself
     has explained in its own log."""
 
     exit_status: int

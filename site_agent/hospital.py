@@ -53,7 +53,7 @@ class Hours(Document):
 
 
 class PrivacyLimits(Document):
-    """How much of its patients' privacy this hospital spends at most; see docs/privacy.md.
+    """The largest privacy budget that this hospital spends on its patients; see docs/privacy.md.
 
     Attributes:
         largest_epsilon_per_study: over all versions and runs of one study.
@@ -67,7 +67,7 @@ class PrivacyLimits(Document):
 
 
 class Policy(Document):
-    """What this hospital allows, whatever a coordinator announces. What loosens it is off unless said.
+    """The limits of this hospital for every plan. A setting that loosens them is off by default.
 
     The keys with a default add a limit where they are written; left out, a plan that a person approves decides.
 
@@ -126,7 +126,7 @@ class Policy(Document):
 
 
 class Split(Document):
-    """Which rows train, choose and test; the same answer every time.
+    """The rows for training, validation and test. The division is the same every time.
 
     Attributes:
         seed: of the shuffle.
@@ -145,7 +145,7 @@ class Split(Document):
 class Data(Document):
     """The hospital's table, its contract, and how its rows are dealt out.
 
-    `unaccepted_warnings` says whether a warning about the table that nobody has accepted stops training, or is
+    `unaccepted_warnings` sets whether a warning about the table that nobody has accepted stops training, or is
     only told. `prevalence` is the share of patients with the outcome, for a site that only receives and has no outcomes
     to count; None takes the other sites' share.
     """
@@ -158,13 +158,15 @@ class Data(Document):
 
 
 class Training(Document):
-    """How this site computes: the thread count is part of what makes results repeatable.
+    """The settings of this site's computation. Results repeat exactly only with the same thread count.
 
     `draws` is published in experiments with public data only: anybody with the plan can then compute this site's
-    private starts, batches and dropout.
+    private starts, batches and dropout. `device` is where networks are trained: on the processor, or on the first
+    graphics card that PyTorch finds. The last bits of the result differ between the two.
     """
 
     threads: int = Field(default=1, ge=1, le=256)
+    device: Literal["cpu", "cuda"] = "cpu"
     draws: Literal["secret", "published"] = "secret"
     siloed_baseline: bool = True
     placebo_baseline: bool = False
@@ -209,6 +211,11 @@ class Hospital(Document):
     def state_path(self) -> Path:
         """The state directory."""
         return Path(self.state)
+
+    @property
+    def scratch_path(self) -> Path:
+        """The folder of files without names, in which images are prepared."""
+        return self.state_path / "saves"
 
 
 def read_hospital(path: Path) -> Hospital:

@@ -68,9 +68,11 @@ def join(path: Path) -> None:
     if sys.stderr.isatty():  # a service draws nothing, and keeps no memory for it
         from rich.console import Console
 
-        from site_agent.agent_progress import drawn_on
+        from host.progress_line import drawn_on
+        from site_agent.service.status_socket import shown
 
-        displays = [drawn_on(Console(stderr=True))]
+        draw = drawn_on(Console(stderr=True))
+        displays = [lambda standing: draw(lambda: shown(standing))]
     try:
         asyncio.run(run_gate(hospital, path.resolve(), *displays))
     except TrainerFailed as failed:
@@ -111,7 +113,7 @@ def check(path: Path) -> None:
     """
     hospital = read_hospital(path)
     if hospital.policy.tier == "receiving":
-        from site_agent.trainer.prior.receiving import read_without_outcomes
+        from site_agent.desk.results.receiving import read_without_outcomes
 
         rows = read_without_outcomes(hospital).rows
         click.echo(
@@ -119,8 +121,8 @@ def check(path: Path) -> None:
         )
         return
 
+    from site_agent.desk.examination.admitted_rows import admitted
     from site_agent.trainer.data.dataset import prepare_rows
-    from site_agent.trainer.examination.admitted_rows import admitted
 
     examination = admitted(hospital)
     assert examination.split_rows is not None  # otherwise there was an error

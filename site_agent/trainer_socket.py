@@ -1,8 +1,8 @@
 """The trainer socket between a site's gate and its trainer, and every message on it.
 
 On one side the gate, which has the keys and never sees a patient. On the other side the trainer, which has the
-patients and neither network nor keys. What passes towards the gate is exactly what may leave the site, so there is
-no free text among it. Frames are those of framed_messages.py.
+patients and neither network nor keys. What passes towards the gate is exactly what may leave the site, and noisy
+sums of private layers, which the gate keeps. So there is no free text among it. Frames are those of framed_messages.py.
 """
 
 from __future__ import annotations
@@ -12,10 +12,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
+from host.heap import take_memory
 from protos.errors import OperatorError
 from protos.plan.plan import LARGEST_PLAN_BYTES
 from protos.wire.messages import SiteReason
-from site_agent.framed_messages import HEADER, FramedSocket, Framing, space, widen
+from site_agent.framed_messages import HEADER, FramedSocket, Framing, widen
 
 _IDLE_SECONDS: Final = 1.0
 
@@ -40,7 +41,8 @@ class Train:
     """To the trainer: make a round from the payload, exactly what came down for it as little-endian float32.
 
     First the values of the tensors that the round's exchange lets down, in the manifest's order, then
-    the control variates of the same tensors where the method has them.
+    the control variates of the same tensors where the method has them. Behind them are little-endian int64:
+    the total of the private layers' noisy sums, if these take steps under privacy.
 
     Attributes:
         resample: 0 for the ordinary draw; otherwise the same step again from its start, with batches drawn
@@ -104,8 +106,9 @@ class Trained:
     """To the agent: what the round's exchange lets up, and nothing else.
 
     The payload is the updates as little-endian float32 in the manifest's order, then the exchange's
-    scalars without "rows" as little-endian int64. `rows` is the number of training rows on the public
-    grid, 0 where the plan does not weigh by it.
+    scalars without "rows" as little-endian int64. Behind them are the noisy sums of private layers, which the
+    gate keeps. `rows` is the number of training rows on the public
+    grid, 0 if the plan does not weigh by it.
     """
 
     round: int
@@ -179,7 +182,7 @@ class TrainerEnd:
                     self._idle()
 
     def _exactly(self, count: int) -> memoryview | None:
-        buffer = space(count)
+        buffer = take_memory(count)
         filled = 0
         while filled < count:
             try:
@@ -234,5 +237,6 @@ def _gone() -> TrainerGone:
     return TrainerGone(
         what="The trainer of this site has ended.",
         consequence="Nothing of this round left this site.",
-        remedy="Read the trainer's last message. The gate starts it again, or waits for the service site-trainer.",
+        remedy="Read the trainer's last message. If it has none, `dmesg` shows whether the system stopped it because "
+        "memory ran out. The gate starts it again, or waits for the service site-trainer.",
     )

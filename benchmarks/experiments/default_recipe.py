@@ -16,10 +16,8 @@ Results are kept in a CSV file; what is there already is not computed again. `si
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import astuple, dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -31,13 +29,13 @@ from benchmarks.experiments.data.recipes import Default
 from benchmarks.experiments.data.sources import Sites, data_option
 from benchmarks.experiments.plans import experiment_plan
 from benchmarks.experiments.simple import RESULTS as SIMPLE_RESULTS
-from benchmarks.experiments.simple import Result as SimpleResult
-from benchmarks.experiments.simple import read_results as read_simple_results
+from benchmarks.experiments.simple import Result, read_results, write_results
 from benchmarks.experiments.stacks import federate_stack
 from benchmarks.experiments.statistics import mean_of
 from protos.plan.plan import Plan
+from site_agent.desk.comparison.evaluation import measure
 from site_agent.trainer.data.dataset import Dataset
-from site_agent.trainer.evaluation import measure, probabilities
+from site_agent.trainer.probabilities import probabilities
 from site_agent.trainer.site_network import Seeds
 from site_agent.trainer.soft_target_training import Predictions, SoftTargets, soft_targets_of
 
@@ -109,19 +107,6 @@ class DefaultRecipe:
 
 
 RECIPE: Final = DefaultRecipe()
-
-
-@dataclass(frozen=True, kw_only=True)
-class Result:
-    """One model at one site under one seed; the metrics are shares between 0 and 1, cut at probability 0.5."""
-
-    site: str
-    without_time: bool
-    model: str
-    seed: int
-    auroc: float
-    auprc: float
-    balanced_accuracy: float
 
 
 class Trained:
@@ -199,38 +184,7 @@ def _result(dataset: Dataset, outputs: Predictions, *, site: str, without_time: 
     )
 
 
-def read_results(path: Path = RESULTS) -> list[Result]:
-    """What was computed so far; nothing where there is no file yet."""
-    if not path.exists():
-        return []
-    with path.open(newline="") as file:
-        return [
-            Result(
-                site=row["site"],
-                without_time=row["without_time"] == "True",
-                model=row["model"],
-                seed=int(row["seed"]),
-                auroc=float(row["auroc"]),
-                auprc=float(row["auprc"]),
-                balanced_accuracy=float(row["balanced_accuracy"]),
-            )
-            for row in csv.DictReader(file)
-        ]
-
-
-def write_results(path: Path, results: Iterable[Result]) -> None:
-    """Replace the file as a whole, its lines sorted by site, model and seed."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(field.name for field in fields(Result))
-    in_order = sorted(results, key=lambda result: (result.site, result.without_time, result.model, result.seed))
-    writer.writerows(astuple(result) for result in in_order)
-    partial = path.with_name(f".{path.name}.partial")
-    partial.write_text(text.getvalue())
-    partial.replace(path)
-
-
-def pages(results: Iterable[Result], simple: Iterable[SimpleResult], metric: str = "auroc") -> Iterator[str]:
+def pages(results: Iterable[Result], simple: Iterable[Result], metric: str = "auroc") -> Iterator[str]:
     """Two Markdown tables in percent: means, and paired differences of the federated model with 95% intervals.
 
     Args:
@@ -307,7 +261,7 @@ def main(folder: Path, results: Path, seeds: int) -> None:
             known += results_of(folder, of, without_time=without_time)
             write_results(results, known)
     compared = [result for result in known if result.seed < seeds]
-    simple = [result for result in read_simple_results(SIMPLE_RESULTS) if result.seed < seeds]
+    simple = [result for result in read_results(SIMPLE_RESULTS) if result.seed < seeds]
     for metric in ("auroc", "auprc", "balanced_accuracy"):
         for line in pages(compared, simple, metric):
             click.echo(line)

@@ -22,8 +22,8 @@ from protos.numbers.fixed_point import FixedPoint
 from protos.plan.exchange import stage_at
 from protos.plan.plan import Plan
 from protos.wire.messages import Stage
+from site_agent.desk.results.network_baselines import train_alone
 from site_agent.trainer.data.dataset import Dataset, Examples
-from site_agent.trainer.network_baselines import train_alone
 from site_agent.trainer.site_network import Seeds
 from site_agent.trainer.study import Asked, Outcome, Study
 

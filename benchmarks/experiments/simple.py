@@ -37,8 +37,8 @@ from sklearn.linear_model import LogisticRegression
 from benchmarks.experiments.data.heart import FILES, SEEDS, heart_site
 from benchmarks.experiments.data.recipes import ColumnsOf, Default, Paper, Recipe, Statistician
 from benchmarks.experiments.data.sources import data_option
+from site_agent.desk.comparison.evaluation import Scores, measure
 from site_agent.trainer.data.dataset import Dataset
-from site_agent.trainer.evaluation import Scores, measure
 
 Model: TypeAlias = Literal[
     "logistic-regression",
@@ -66,7 +66,7 @@ class Result:
 
     site: str
     without_time: bool
-    model: Model
+    model: str
     seed: int
     auroc: float
     auprc: float
@@ -126,12 +126,12 @@ def result_of(folder: Path, site: str, model: Model, seed: int, *, without_time:
     )
 
 
-def read_results(path: Path = RESULTS) -> tuple[Result, ...]:
+def read_results(path: Path) -> list[Result]:
     """What was computed so far; nothing where there is no file yet."""
     if not path.exists():
-        return ()
+        return []
     with path.open(newline="") as file:
-        return tuple(_parsed(row) for row in csv.DictReader(file))
+        return [_parsed(row) for row in csv.DictReader(file)]
 
 
 def write_results(path: Path, results: Iterable[Result]) -> None:
@@ -175,7 +175,7 @@ def main(folder: Path, results: Path, seeds: int, models: tuple[Model, ...]) -> 
 
     Example: python -m benchmarks.experiments.simple --data ../data
     """
-    known = list(read_results(results))
+    known = read_results(results)
     todo = missing_results(folder, known, range(seeds), models)
     with click.progressbar(todo, length=seeds, label="seeds") as batches:
         for batch in batches:
@@ -187,7 +187,7 @@ def main(folder: Path, results: Path, seeds: int, models: tuple[Model, ...]) -> 
 
 def summary(results: Iterable[Result]) -> Iterator[str]:
     """Means over the seeds in percent: a table, then its areas under the curve in one line for scripts."""
-    of_table: dict[tuple[str, bool, Model], list[Result]] = {}
+    of_table: dict[tuple[str, bool, str], list[Result]] = {}
     for result in results:
         of_table.setdefault((result.site, result.without_time, result.model), []).append(result)
     closing = []
@@ -207,11 +207,10 @@ def summary(results: Iterable[Result]) -> Iterator[str]:
 
 
 def _parsed(row: dict[str, str]) -> Result:
-    model = next(model for model in MODELS if model == row["model"])
     return Result(
         site=row["site"],
         without_time=row["without_time"] == "True",
-        model=model,
+        model=row["model"],
         seed=int(row["seed"]),
         auroc=float(row["auroc"]),
         auprc=float(row["auprc"]),

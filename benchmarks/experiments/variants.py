@@ -15,8 +15,9 @@ from sklearn.metrics import balanced_accuracy_score
 from benchmarks.experiments.federations import federate
 from benchmarks.experiments.stacks import StackOutcome, can_stack, federate_stack
 from protos.plan.plan import Plan
+from site_agent.desk.comparison.evaluation import measure, predicted_classes
 from site_agent.trainer.data.dataset import Dataset
-from site_agent.trainer.evaluation import measure, predicted_classes, probabilities
+from site_agent.trainer.probabilities import probabilities
 from site_agent.trainer.study import Outcome
 
 Outputs: TypeAlias = npt.NDArray[np.float32]

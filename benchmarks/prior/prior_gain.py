@@ -24,14 +24,14 @@ from benchmarks.experiments.statistics import corrected_error
 from global_layers.one_process import run_rounds
 from protos.numbers.newton_sums import NewtonSums
 from protos.plan.plan import Plan
+from site_agent.desk.results.joined_model import JoinedModel
+from site_agent.desk.results.joining_models import fit_own_models
+from site_agent.desk.results.prior_report import joined_with
 from site_agent.trainer.data.contract import read_contract
 from site_agent.trainer.data.dataset import prepare_rows
 from site_agent.trainer.data.preprocessing import Preprocessing
 from site_agent.trainer.data.splits import SplitRows
 from site_agent.trainer.data.tables import Table, read_table
-from site_agent.trainer.prior.joined_model import JoinedModel
-from site_agent.trainer.prior.joining_models import fit_own_models
-from site_agent.trainer.prior.prior_report import joined_with
 from site_agent.trainer.prior.prior_study import KnownByOthers, PriorStudy
 from site_agent.trainer.prior.profiled_regression import Rows, own_sums
 
@@ -94,16 +94,17 @@ def measured(
     With `others_have_all` each site in turn has few training rows, and the others have all of theirs.
     """
     if not others_have_all:
-        return _of_one_run(tables, plan, dict.fromkeys(tables, rows), seed, tuple(tables))
+        return of_one_run(tables, plan, dict.fromkeys(tables, rows), seed, tuple(tables))
     found: dict[str, dict[str, float]] = {}
     for name in tables:
-        found |= _of_one_run(tables, plan, dict.fromkeys(tables, 0) | {name: rows}, seed, (name,))
+        found |= of_one_run(tables, plan, dict.fromkeys(tables, 0) | {name: rows}, seed, (name,))
     return found
 
 
-def _of_one_run(
+def of_one_run(
     tables: Mapping[str, Table], plan: Plan, rows: Mapping[str, int], seed: int, shown: Sequence[str]
 ) -> dict[str, dict[str, float]]:
+    """One run of all sites: the figures of the sites in `shown`, each with so many training rows, 0 for all."""
     studies: dict[str, tuple[PriorStudy, Preprocessing]] = {}
     for name, table in tables.items():
         split = split_of(table, rows[name], seed)
@@ -115,9 +116,10 @@ def _of_one_run(
         study, preprocessing = studies[name]
         known = study.known_by_others()
         join = joined_with(study, known, preprocessing, fit_own_models(study.own, seed))
-        refitted = _refitted(known, [other for site, (other, _) in studies.items() if site != name])
         scores = _scores(study, known, join.model) | {"alone": _said(study, known, join.alone)}
-        scores["others refitted"] = known.design(study.part("test"), len(study.own.test)) @ refitted
+        if known.guard is not None:  # the private form has no Newton rounds that could go on
+            refitted = _refitted(known, [other for site, (other, _) in studies.items() if site != name])
+            scores["others refitted"] = known.design(study.part("test"), len(study.own.test)) @ refitted
         labels = study.own.test.targets
         figures = {model: float(roc_auc_score(labels, values)) for model, values in scores.items()}
         best = "regression" if join.losses[0] <= join.losses[1] else "forest"

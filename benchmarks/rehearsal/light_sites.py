@@ -21,6 +21,7 @@ import click
 import numpy as np
 import structlog
 
+from audit.own_log import AuditLog
 from benchmarks.rehearsal.enrolled import credentials_of
 from benchmarks.rehearsal.plain_stream import PlainStream
 from pki.identity_key import read_identity_key
@@ -48,7 +49,6 @@ from protos.wire.messages import (
 )
 from site_agent.gate.agent_link import Stream as SiteStream
 from site_agent.gate.loop import SiteGate
-from site_agent.gate.site_log import AuditLog
 from site_agent.hospital import Hospital, read_hospital
 from site_agent.state_folders import audit_log_path, gate_folder
 from site_agent.trainer_socket import Agreed, Check, Conclude, GateEnd, Message, Prepare, Prepared, Train, Trained

@@ -1,7 +1,7 @@
 """The networks that a plan may name, and all their tensors. No tensor library is needed.
 
 Coordinator and sites read the same list of names, shapes and initial ranges here: the coordinator
-to hold and start the shared tensors, the site to build the network and to know what is private. The
+to hold and start the shared tensors, the site to build the network and to find what is private. The
 records and their lists are in `protos.plan.networks`, one file each; this is their one door. The rules:
 
 * names, order and shapes follow from the architecture alone; the parts input, common and unique also
@@ -30,6 +30,7 @@ from protos.plan.networks.convolutional_networks import (
     parallel_convolutional_tensors,
 )
 from protos.plan.networks.dense_networks import DenseNetwork, dense_body, dense_tensors
+from protos.plan.networks.efficient_networks import EfficientNetwork, efficient_body, efficient_tensors
 from protos.plan.networks.global_layers_networks import GlobalLayersNetwork, global_layers_body, global_layers_tensors
 from protos.plan.networks.network_tensors import (
     LARGEST_DIMENSION,
@@ -44,18 +45,26 @@ from protos.plan.networks.network_tensors import (
     Uniform,
     listed_tensors,
 )
-from protos.plan.networks.transformer_networks import FeatureTokensNetwork, feature_tokens_body, feature_tokens_tensors
+from protos.plan.networks.transformer_networks import (
+    FeatureTokensNetwork,
+    NoteSize,
+    feature_tokens_body,
+    feature_tokens_tensors,
+)
 from protos.plan.networks.u_networks import UNetNetwork, u_net_body, u_net_tensors
 
 __all__ = [
     "LARGEST_DIMENSION", "LARGEST_NUMBER_COUNT", "TENSOR_NAME", "Architecture", "ColumnsNetwork", "Constant",
-    "ConvolutionalNetwork", "DenseNetwork", "FeatureTokensNetwork", "FromFile", "GlobalLayersNetwork", "Initial",
-    "NamedTensor", "NamedTensors", "ParallelConvolutionalNetwork", "ParallelNetwork", "Part", "TensorSpec",
-    "UNetNetwork", "Uniform",
+    "ConvolutionalNetwork", "DenseNetwork", "EfficientNetwork", "FeatureTokensNetwork", "FromFile",
+    "GlobalLayersNetwork", "ImageNetwork", "Initial", "NamedTensor", "NamedTensors", "NoteSize",
+    "ParallelConvolutionalNetwork", "ParallelNetwork", "Part", "TensorSpec", "UNetNetwork", "Uniform",
     "body_tensors", "network_tensors",
 ]  # fmt: skip
 
 LARGEST_NUMBER_COUNT = 2**31
+
+# They read one image, and answer with logits of its classes.
+ImageNetwork = ConvolutionalNetwork | ParallelConvolutionalNetwork | EfficientNetwork
 
 Architecture = Annotated[
     GlobalLayersNetwork
@@ -63,8 +72,7 @@ Architecture = Annotated[
     | ParallelNetwork
     | ColumnsNetwork
     | FeatureTokensNetwork
-    | ConvolutionalNetwork
-    | ParallelConvolutionalNetwork
+    | ImageNetwork
     | UNetNetwork
     | NamedTensors,
     Field(discriminator="name"),
@@ -106,6 +114,8 @@ def network_tensors(
             return _checked(convolutional_tensors(architecture, outputs))
         case ParallelConvolutionalNetwork():
             return _checked(parallel_convolutional_tensors(architecture, outputs))
+        case EfficientNetwork():
+            return _checked(efficient_tensors(architecture, outputs))
         case UNetNetwork():
             return _checked(u_net_tensors(architecture))
         case NamedTensors():
@@ -131,6 +141,8 @@ def body_tensors(architecture: Architecture) -> tuple[TensorSpec, ...]:
             return _checked(feature_tokens_body(architecture))
         case ConvolutionalNetwork():
             return _checked(convolutional_body(architecture))
+        case EfficientNetwork():
+            return _checked(efficient_body(architecture))
         case UNetNetwork():
             return _checked(u_net_body(architecture))
         case NamedTensors():

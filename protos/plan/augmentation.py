@@ -1,7 +1,8 @@
-"""How a plan changes the images of training rows, so that a network sees each one a little differently every epoch.
+"""Random changes of the training images, so that each image differs a little in every epoch.
 
 A closed list: each step is a frozen record, and a site does what stands there, in this order. Nothing but training rows
-is changed. Which image is changed and how follows from a seed of the site, the epoch and the row.
+is changed. Which image is changed and how follows from a seed of the site, the epoch and the row. A mask is
+changed as its image is.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from typing import Annotated, Literal, TypeAlias
 
 from pydantic import Field, StrictInt
 
-from protos.plan.architecture import Architecture, ConvolutionalNetwork, ParallelConvolutionalNetwork, UNetNetwork
+from protos.plan.architecture import Architecture, ImageNetwork, UNetNetwork
 from protos.plan.documents import Document
 
 
@@ -54,9 +55,8 @@ def why_not_augmented(steps: tuple[Augmentation, ...], network: Architecture) ->
     """Return every reason why these steps are impossible with a network, one clause each."""
     if not steps:
         return
-    if not isinstance(network, ConvolutionalNetwork | ParallelConvolutionalNetwork):
-        has = "draws masks, which would not follow" if isinstance(network, UNetNetwork) else "does not read images"
-        yield f"augmentation changes images, and the network {network.name} {has}"
+    if not isinstance(network, ImageNetwork | UNetNetwork):
+        yield f"augmentation changes images, and the network {network.name} does not read images"
         return
     if len(set(steps)) != len(steps):
         yield "a step of the augmentation is listed twice"

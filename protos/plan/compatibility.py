@@ -51,7 +51,7 @@ Size: TypeAlias = Literal["columns", "outputs"]
 
 @dataclass(frozen=True, kw_only=True)
 class Conditions:
-    """What a method has to live with in a plan.
+    """The parts of a plan that limit a method.
 
     Attributes:
         architecture: the network.
@@ -242,7 +242,7 @@ def _of_nothing(method: Method, conditions: Conditions) -> Iterator[str]:
 
 
 def _width(network: ParallelNetwork | ParallelConvolutionalNetwork, layers: tuple[int, ...]) -> int:
-    """How many numbers an extractor ends with."""
+    """Return the number of outputs of an extractor."""
     return layers[-1] if isinstance(network, ParallelNetwork) else flat_width(network.image, layers)
 
 

@@ -26,7 +26,7 @@ from protos.plan.architecture import TensorSpec
 from protos.plan.canonical import digest
 from protos.plan.ingredients import KeptLayersMean, LayerIntervals, SensitivePrefix
 from protos.plan.initial_values import initial_values
-from protos.plan.manifest import Manifest, Occasion, Scalar, slices_of
+from protos.plan.manifest import ROWS, Manifest, Occasion, Scalar, slices_of
 from protos.plan.plan import Plan
 from protos.wire.messages import MalformedMessage, Stage
 
@@ -35,7 +35,7 @@ Float32 = npt.NDArray[np.float32]
 
 @dataclass(frozen=True)
 class Exchange:
-    """What travels between one site and the coordinator in one round.
+    """The content of one round between a site and the coordinator.
 
     Attributes:
         stage: what the round is for.
@@ -44,6 +44,8 @@ class Exchange:
         has_controls: control variates of the same tensors come down behind them.
         up: the tensors whose updates go up, in the manifest's order.
         scalars: the integers that go up behind them.
+        own_numbers: sums of private layers with noise. The trainer hands them to the gate behind the scalars, the gate
+            returns their total with later rounds, and they never travel.
     """
 
     stage: Stage
@@ -52,21 +54,42 @@ class Exchange:
     has_controls: bool
     up: tuple[TensorSpec, ...]
     scalars: tuple[Scalar, ...]
+    own_numbers: int = 0
 
     @cached_property
     def down_parameters(self) -> int:
-        """How many numbers sites receive, without control variates."""
+        """The number of values that sites receive, without control variates."""
         return sum(tensor.number_count for tensor in self.down)
 
     @cached_property
     def down_numbers(self) -> int:
-        """How many numbers sites receive, with control variates."""
+        """The number of values that sites receive, with control variates."""
         return self.down_parameters * (2 if self.has_controls else 1)
 
     @cached_property
     def layout(self) -> Layout:
         """The layout in chunks of the vector that sites send."""
         return Layout(sum(tensor.number_count for tensor in self.up), len(self.scalars))
+
+    @cached_property
+    def scalar_names(self) -> tuple[str, ...]:
+        """The names of the scalars."""
+        return tuple(scalar.name for scalar in self.scalars)
+
+    @cached_property
+    def scalar_limits(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """The smallest and the largest value of each scalar at one site."""
+        return tuple(scalar.lowest for scalar in self.scalars), tuple(scalar.bound for scalar in self.scalars)
+
+    @cached_property
+    def rows_place(self) -> int | None:
+        """The place of the row count among the scalars, if it travels."""
+        return self.scalar_names.index(ROWS) if ROWS in self.scalar_names else None
+
+    @cached_property
+    def counted_scalars(self) -> int:
+        """The number of scalars that the trainer computes: all but the row count."""
+        return len(self.scalars) - (self.rows_place is not None)
 
     def tensor_at(self, index: int) -> str:
         """Return the name of the tensor that contains number `index` of the vector that sites send."""
@@ -306,4 +329,5 @@ class Exchanges:
             has_controls=is_training and self._plan.ingredients.has_controls,
             up=tuple(tensor for tensor in offered if tensor.layer in kept) if sends_changes else (),
             scalars=tuple(scalar for scalar in manifest.scalars if scalar.occasion in occasions),
+            own_numbers=self._plan.own_numbers if is_training else 0,
         )

@@ -28,7 +28,7 @@ class GainSums:
     Attributes:
         measured: sites with a metric; 0 or 1 at one site.
         metric: of the federated model, in units of 1 / GAIN_SCALE.
-        metric_squared: its square, in the same units; None where the plan lets no squares travel.
+        metric_squared: its square, in the same units; None if the plan lets no squares travel.
         gained: sites whose federated model has the larger metric.
     """
 
@@ -56,7 +56,7 @@ class GainOverSites:
 
     Attributes:
         sites: how many have a metric.
-        mean: of the federated model's metric; None where no site has one.
+        mean: of the federated model's metric; None if no site has one.
         fairness: its variance over the sites, divided by their number; smaller is fairer. None for fewer
             than FEWEST_FOR_VARIANCE sites.
         incentive: the share of these sites whose federated model beat all that they compared it with; a
@@ -73,7 +73,7 @@ def gain_sums(federated: float | None, baselines: Sequence[float | None]) -> Gai
     """Return one site's part of the sums.
 
     Args:
-        federated: the federated model's metric on the site's own test rows, from 0 to 1; None where it is
+        federated: the federated model's metric on the site's own test rows, from 0 to 1; None if it is
             undefined, or where the task has no such metric.
         baselines: the same metric of what it has to beat, on the same rows: the network trained alone,
             and FedAvg where it was run. A win is a larger metric than each; one that is None cannot be

@@ -1,6 +1,6 @@
 """The ingredients of methods.
 
-A method says which parameters are federated, how a site trains in one round, what it adds to its loss,
+A method sets which parameters are federated, how a site trains in one round, what it adds to its loss,
 how it takes in shared values, and by which rule the coordinator turns the aggregate into the next
 federated parameters. Each ingredient is a frozen record; a choice among them is a union that one `match`
 takes apart. A method without an ingredient has the one of FedAvg, so that methods that
@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TypeAlias, assert_never
 
-from protos.plan.architecture import Part
+from protos.plan.architecture import Part, TensorSpec
+from protos.plan.canonical import digest
 
 
 @dataclass(frozen=True)
@@ -284,3 +285,46 @@ class Method:
     def has_controls(self) -> bool:
         """Whether sites receive control variates with the parameters."""
         return isinstance(self.procedure, ControlVariates)
+
+
+def federated_tensors(federated: Federated, network: tuple[TensorSpec, ...], seed: int) -> tuple[TensorSpec, ...]:
+    """Return the tensors of a network that this choice shares, in the network's order.
+
+    Args:
+        federated: a method's choice. Of a sensitive prefix, all layers that may be chosen are returned.
+        network: every tensor.
+        seed: the plan's, which draws the length of a random prefix.
+    """
+    match federated:
+        case Nothing():
+            return ()
+        case Parts(parts=parts):
+            missing = [part for part in parts if part not in {tensor.part for tensor in network}]
+            # A network of two layers has no body between input and head; FedPer shares its input all the same.
+            return () if missing and missing != [Part.BODY] else tuple(t for t in network if t.part in parts)
+        case Everything():
+            return network
+        case Layers(names=names):
+            return tuple(tensor for tensor in network if tensor.layer in names)
+        case AllButNormalisation():
+            return tuple(tensor for tensor in network if not tensor.is_normalisation)
+        case SensitivePrefix():
+            return _prefix(network, len(layers_of(network)) - 1)
+        case Prefix(layers=int(layers)):
+            return _prefix(network, layers)
+        case Prefix():
+            number = len(layers_of(network)) - 1
+            drawn = int.from_bytes(digest("random prefix", seed)[:8], "little") % max(1, number)
+            return _prefix(network, min(number, 1 + drawn))
+        case other:
+            assert_never(other)
+
+
+def layers_of(tensors: tuple[TensorSpec, ...]) -> tuple[str, ...]:
+    """Return the names of the tensors' layers, in their order."""
+    return tuple(dict.fromkeys(tensor.layer for tensor in tensors))
+
+
+def _prefix(tensors: tuple[TensorSpec, ...], layers: int) -> tuple[TensorSpec, ...]:
+    chosen = layers_of(tensors)[:layers]
+    return tuple(tensor for tensor in tensors if tensor.layer in chosen)

@@ -20,20 +20,11 @@ import numpy.typing as npt
 from protos.errors import ConfigurationError
 from protos.numbers.newton_sums import NEWTON_SCALE
 from protos.numbers.refusals import PRIME, numbers_for
-from protos.plan.architecture import FromFile, NamedTensors, Part, TensorSpec, network_tensors
+from protos.plan.architecture import FromFile, NamedTensors, TensorSpec, network_tensors
 from protos.plan.canonical import digest
 from protos.plan.compatibility import missing_parts
 from protos.plan.federated_statistics import LARGEST_COUNT, MOMENT_SCALE, numbers_of
-from protos.plan.ingredients import (
-    AllButNormalisation,
-    Everything,
-    LayerIntervals,
-    Layers,
-    Nothing,
-    Parts,
-    Prefix,
-    SensitivePrefix,
-)
+from protos.plan.ingredients import LayerIntervals, Nothing, SensitivePrefix, federated_tensors, layers_of
 from protos.plan.initial_values import initial_values
 from protos.plan.methods import described
 from protos.plan.plan import Plan
@@ -58,7 +49,7 @@ _FEWEST_WITH_SQUARES: Final = 3
 
 
 class Occasion(StrEnum):
-    """When a scalar travels."""
+    """The occasion on which a scalar is sent."""
 
     TRAINING = "every training round"
     MEASURED = "training rounds that begin with an epoch, and the validation round"
@@ -100,7 +91,7 @@ class Scalar:
 
 @dataclass(frozen=True)
 class Manifest:
-    """What may travel from one site in a run.
+    """The data that one site may send in a run.
 
     Attributes:
         tensors: the federated parameters whose updates travel, in the vector's order.
@@ -112,7 +103,7 @@ class Manifest:
 
     @cached_property
     def parameters(self) -> int:
-        """How many numbers the vector of all updates has."""
+        """The length of the vector of all updates."""
         return sum(tensor.number_count for tensor in self.tensors)
 
     @cached_property
@@ -189,7 +180,8 @@ def manifest_of(plan: Plan, starts: Starts | None = None) -> Manifest:
         raise ConfigurationError(
             what=f"The network {plan.architecture.name} has no layer that {method} could federate{lacks}.",
             consequence="Nothing was trained and nothing was sent.",
-            remedy="Choose another method, or a network that has its parts. Docs/researcher.md lists both.",
+            remedy="Choose another method, or a network with the parts that the method shares. "
+            "Docs/researcher.md lists both.",
         )
     return Manifest(tensors=started(plan, tensors, starts), scalars=tuple(_scalars(plan, tensors)))
 
@@ -232,38 +224,7 @@ def _federated_tensors(plan: Plan) -> tuple[TensorSpec, ...]:
         outputs=plan.outputs or 1,
         common=len(plan.shared_columns) or None,
     )
-    match plan.ingredients.federated:
-        case Nothing():
-            return ()
-        case Parts(parts=parts):
-            missing = [part for part in parts if part not in {tensor.part for tensor in network}]
-            # A network of two layers has no body between input and head; FedPer shares its input all the same.
-            return () if missing and missing != [Part.BODY] else tuple(t for t in network if t.part in parts)
-        case Everything():
-            return network
-        case Layers(names=names):
-            return tuple(tensor for tensor in network if tensor.layer in names)
-        case AllButNormalisation():
-            return tuple(tensor for tensor in network if not tensor.is_normalisation)
-        case SensitivePrefix():
-            return _prefix(network, len(_layers(network)) - 1)
-        case Prefix(layers=int(layers)):
-            return _prefix(network, layers)
-        case Prefix():
-            number = len(_layers(network)) - 1
-            drawn = int.from_bytes(digest("random prefix", plan.seed)[:8], "little") % max(1, number)
-            return _prefix(network, min(number, 1 + drawn))
-        case other:
-            assert_never(other)
-
-
-def _layers(tensors: tuple[TensorSpec, ...]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(tensor.layer for tensor in tensors))
-
-
-def _prefix(tensors: tuple[TensorSpec, ...], layers: int) -> tuple[TensorSpec, ...]:
-    chosen = _layers(tensors)[:layers]
-    return tuple(tensor for tensor in tensors if tensor.layer in chosen)
+    return federated_tensors(plan.ingredients.federated, network, plan.seed)
 
 
 def _scalars(plan: Plan, tensors: tuple[TensorSpec, ...]) -> Iterator[Scalar]:
@@ -281,12 +242,12 @@ def _scalars(plan: Plan, tensors: tuple[TensorSpec, ...]) -> Iterator[Scalar]:
         case other:
             assert_never(other)
     if isinstance(method.server_rule, LayerIntervals):
-        for layer in _layers(tensors):
+        for layer in layers_of(tensors):
             bound = int(LARGEST_DISTANCE) * DISTANCE_SCALE
             yield Scalar(f"distance {layer}", bound, Occasion.SYNCHRONISED, DISTANCE_SCALE)
     if isinstance(method.federated, SensitivePrefix):
         # The last layer is never federated, but the rise into it is measured too.
-        for number in range(len(_layers(tensors)) + 1):
+        for number in range(len(layers_of(tensors)) + 1):
             bound = int(LARGEST_SENSITIVITY) * SENSITIVITY_SCALE
             yield Scalar(f"sensitivity {number + 1}", bound, Occasion.PROBE, SENSITIVITY_SCALE)
     if plan.measures_validation:
@@ -357,7 +318,7 @@ def describe_difference(expected: Manifest, found: Mapping[str, tuple[int, ...]]
     """Describe where a network's shared tensors differ from the manifest. Empty if there is no difference.
 
     Args:
-        expected: what the plan says.
+        expected: what the plan declares.
         found: the shape of each tensor by name.
     """
     wanted = {tensor.name: tensor.shape for tensor in expected.tensors}

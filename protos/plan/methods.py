@@ -112,7 +112,7 @@ class Composition(Document):
         )
 
     def _clashes(self) -> Iterator[str]:
-        """What two of the methods decide differently, a clause each."""
+        """Yield the differences between two of the methods, a clause each."""
         alone = [choice.name for choice in self.of if isinstance(choice, LocalOnly | FederatedPrior)]
         if alone:
             yield f"{alone[0]} shares nothing of a network, so nothing can be composed with it"

@@ -5,7 +5,7 @@ has none. Three keys have the same meaning wherever they stand: `first_decay` an
 much of the mean gradient and of the mean squared gradient is kept at each step (beta 1 and beta 2);
 `offset` keeps a quotient finite (epsilon). The rules:
 
-* no setting that is accepted divides by 0 where a gradient is 0, as in a column that a site lacks;
+* no setting that is accepted divides by 0 if a gradient is 0, as in a column that a site lacks;
 * what steps through the optimiser's own past (momentum, decay) is distinguished from plain descent here alone.
 
 Two things that torch has are left out. A centred RMSprop takes the root of a difference that vanishes for

@@ -5,7 +5,7 @@ from the plan alone. So their sum is over the sites that record the column. The 
 
 * a plan names the sites that record a column or have patients with an outcome, unless all sites do;
 * under masking these are at least two more than the assumed colluders, or the plan is refused;
-* each site's trainer compares its own table with what the plan says about it, and refuses a difference.
+* each site's trainer compares its own table with what the plan declares about it, and refuses a difference.
 """
 
 from __future__ import annotations

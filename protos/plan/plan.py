@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from functools import cached_property
 from typing import Annotated, Final, Literal, Self, TypeAlias
 
 from pydantic import Field, StringConstraints, model_validator
@@ -60,7 +61,7 @@ Fingerprint: TypeAlias = Annotated[str, StringConstraints(pattern=r"^[a-z2-7]{4}
 class ListedSite(Document):
     """A site that may contribute: its name, the fingerprint of its identity key, and what it does.
 
-    `answers` says how its outcome answers the plan's question.
+    `answers` states how its outcome answers the plan's question.
     A site of the tier `evaluation` measures what it receives; its update is nothing but zeros. A site of the tier
     `receiving` sends no number at all and receives the result; it is no contributor, so it hides nobody's numbers.
     """
@@ -91,7 +92,7 @@ class StartingFile(Document):
 
 
 class Encoding(Document):
-    """How updates become integers: the clipping range C, and how much clipping stops a round."""
+    """The encoding of updates as integers: the clipping range C, and the share of clipping that stops a round."""
 
     clipping_range: float = Field(default=8.0, gt=0, le=1024)
     largest_clipped_share: float = Field(default=0.001, ge=0, le=1)
@@ -195,7 +196,7 @@ class Plan(Document):
             )
 
     def _of_privacy(self) -> Iterator[str]:
-        """Which plans cannot keep what `privacy` promises."""
+        """Yield the reasons why a plan cannot keep the promise of `privacy`."""
         if self.privacy is None:
             return
         reasons = [*why_not_private(self.method, self.privacy.noise)]
@@ -272,6 +273,8 @@ class Plan(Document):
             yield "start: own needs a method that differs from fedavg only in the shared parameters"
         if self.start == "own" and self.starting_file is not None:
             yield "with start: own every site has first values of its own, so leave out starting_file"
+        if self.starting_file is not None and (self.prior is not None or self.statistics is not None):
+            yield "starting_file has first values of a network, and this plan trains none, so leave it out"
         if self.start == "own" and self.has_probe:
             yield "with start: own the sites start differently, so no method can measure layers"
 
@@ -336,7 +339,7 @@ class Plan(Document):
                 instead = ", or the concepts that they record" if key == "columns" else ""
                 sizes = f"federates layers whose sizes follow from {key}"
                 yield f"{described(self.method)} {sizes}; list the {key}{instead}"
-            if is_given and key not in agreed:
+            if is_given and key not in agreed and not (key == "columns" and self.reads_concepts):
                 yield f"{key} stay private with {described(self.method)}; leave them out of the plan"
 
     def _of_sites(self) -> Iterator[str]:
@@ -419,16 +422,16 @@ class Plan(Document):
             return None
         return prior_of(self.method, self.concepts, self.privacy, self.site_names, self.assumed_colluders)
 
-    @property
+    @cached_property
     def private_training(self) -> PrivateTraining | None:
-        """What private training makes of this plan; None for every other plan."""
+        """The private training of this plan; None for every other plan."""
         promise = self.privacy
         if promise is None or promise.patients is None or not isinstance(self.architecture, DenseNetwork):
             return None
         honest, sites, schedule = self.quorum - self.assumed_colluders, len(self.site_names), self.schedule
         columns, rate, method = len(self.shared_columns), self.optimiser.learning_rate, self.ingredients
         return private_training_of(
-            self.architecture, columns, promise, promise.patients, schedule, sites, honest, rate, method
+            self.architecture, columns, promise, promise.patients, schedule, sites, honest, rate, method, self.seed
         )
 
     @property
@@ -440,14 +443,19 @@ class Plan(Document):
 
     @property
     def private_sums(self) -> int:
-        """How many noisy sums of the same patients the run has; 0 without `privacy`."""
+        """The number of noisy sums over the same patients in the run; 0 without `privacy`."""
         training = self.private_training
         return 0 if self.privacy is None else 1 if training is None else training.sums
 
     @property
     def private_releases(self) -> int:
-        """How many contributions of a site one payment is for; 0 without `privacy`."""
+        """The number of a site's contributions that one recorded cost covers; 0 without `privacy`."""
         return 0 if self.privacy is None else 1 if self.private_training is None else self.schedule.rounds
+
+    @property
+    def own_numbers(self) -> int:
+        """The number of values in private layers that are trained with noise. They never leave the site."""
+        return 0 if self.private_training is None else self.private_training.own_numbers
 
     @property
     def noise_variance(self) -> int:
@@ -509,10 +517,12 @@ class Plan(Document):
 
     @property
     def reads_concepts(self) -> bool:
-        """Whether all sites share the columns of the concepts, because the plan lists no columns."""
+        """Whether all sites read the columns of the concepts: they share them, or privacy forbids fitted columns."""
         if self.columns or not self.concepts or self.prior is not None:
             return False
-        return "columns" in agreed_sizes(self.ingredients, self.architecture)
+        return (self.privacy is not None and self.statistics is None) or "columns" in agreed_sizes(
+            self.ingredients, self.architecture
+        )
 
     @property
     def shared_columns(self) -> tuple[str, ...]:

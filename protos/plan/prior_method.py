@@ -1,7 +1,7 @@
 """The method federated-prior: one score from other hospitals' data, and how much each hospital trusts it.
 
 The sites fit one regression on common concepts together, from sums alone. Each site then takes its own part out of
-these sums, so that the score is what the others know, and joins it with its own models. The rounds are one of
+these sums, so that the score is the result of the others, and joins it with its own models. The rounds are one of
 statistics, some of Newton's method, and one guard: whether the others' score helps at all, over all sites.
 """
 

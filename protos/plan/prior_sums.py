@@ -48,7 +48,7 @@ class Prior:
     Attributes:
         method: as in the plan.
         concepts: those that the method uses, in the plan's order.
-        private: the one round of the private form; None where the plan has no key `privacy`.
+        private: the one round of the private form; None if the plan has no key `privacy`.
     """
 
     method: FederatedPrior
@@ -176,7 +176,7 @@ def prior_of(
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Standard:
-    """How every site standardises the common columns; from the announced statistics.
+    """The standardisation of the common columns at every site, from the announced statistics.
 
     Attributes:
         means, deviations: float64 of shape (columns,), of values moved from the concept's range to 0..1.
@@ -219,7 +219,7 @@ class AnnouncedSums:
 
     @cached_property
     def standard(self) -> Standard:
-        """The standardisation of columns; in the private form as the plan declares it.
+        """The standardisation of columns. In the private form the plan declares it.
 
         Raises:
             OutOfBound: no honest sites can have sent these statistics.
@@ -297,7 +297,7 @@ class AnnouncedSums:
 
     @property
     def guard(self) -> float:
-        """How much the others' score lowers the log loss, summed over all sites. For numbers: half squared errors."""
+        """The drop in log loss by the others' score, summed over all sites. For numbers: in half squared errors."""
         return self._words[-1] / GUARD_SCALE
 
 

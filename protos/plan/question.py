@@ -13,7 +13,7 @@ Answers: TypeAlias = Literal["same", "related", "other"]  # how a site's outcome
 
 
 class Question(Document):
-    """What is predicted, in whom, when, and for what; who is responsible.
+    """The question of a study: outcome, patients, time, purpose and responsible person.
 
     Attributes:
         outcome: what is predicted.

@@ -1,4 +1,4 @@
-"""How much a site trains, when contributions are summed, and when a run waits, saves and ends early.
+"""The schedule of a run: training at a site, rounds, waiting, saving and early end.
 
 Whatever a schedule says, every site makes the same number of steps in a round, so that equal weights are
 fair and control variates have one divisor.
@@ -37,12 +37,12 @@ class EpochSchedule(Document):
 
     @property
     def steps_per_round(self) -> int:
-        """How many batches a site trains on in one round."""
+        """The number of batches that a site trains on in one round."""
         return 1 if self.aggregate == "every-batch" else self.batches_per_epoch * self.epochs_per_round
 
     @property
     def rounds(self) -> int:
-        """How many rounds the whole run has."""
+        """The number of rounds in the whole run."""
         return self.epochs * self.batches_per_epoch // self.steps_per_round
 
     @property
@@ -100,7 +100,7 @@ def too_few_rows(schedule: EpochSchedule | StepSchedule, rows: int) -> str | Non
 
 
 class Deadlines(Document):
-    """How long the coordinator waits, in seconds of a clock that never jumps."""
+    """The longest waits of the coordinator, in seconds of a clock that never jumps."""
 
     join_seconds: float = Field(default=86_400.0, gt=0)
     contribute_seconds: float = Field(default=3600.0, gt=0)
@@ -109,7 +109,7 @@ class Deadlines(Document):
 
 
 class Snapshots(Document):
-    """How often coordinator and sites save the state from which a run continues after a crash.
+    """The intervals at which coordinator and sites save the state for a restart after a crash.
 
     The limit that is reached first decides. They also save after the first round, after each change of the
     contributors, and after the last training round. `every_seconds` is of a clock that never jumps.
@@ -120,7 +120,7 @@ class Snapshots(Document):
 
 
 class EarlyStopping(Document):
-    """When training ends before its last round.
+    """The rule that ends training before its last round.
 
     After `patience` measured rounds without improvement of the validation loss over all sites (global),
     or when no site's own loss has improved for so long (local). Either way only sums are seen.

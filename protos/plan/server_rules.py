@@ -7,9 +7,11 @@ in a round stay as they are, and so does what is remembered of them.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import TypeAlias, assert_never
+from typing import Final, TypeAlias, assert_never
 
 import numpy as np
 import numpy.typing as npt
@@ -31,6 +33,9 @@ from protos.plan.manifest import Manifest, largest_weight
 from protos.plan.plan import Plan
 from protos.plan.weighting import RowWeights
 
+_FEWEST_FOR_THREADS: Final = 64  # blocks; for fewer, threads cost more than they save
+_MOST_THREADS: Final = 4
+
 Float32: TypeAlias = npt.NDArray[np.float32]
 Float64: TypeAlias = npt.NDArray[np.float64]
 RuleState: TypeAlias = dict[str, Float64]
@@ -43,6 +48,13 @@ class _Stretch:
     place: slice  # in the parameters
     part: slice  # in the sum
     weight: float
+
+    def blocks(self) -> Iterator[_Stretch]:
+        """Yield pieces of it that fit a core's cache."""
+        for start in range(0, self.part.stop - self.part.start, BLOCK):
+            part = slice(self.part.start + start, min(self.part.start + start + BLOCK, self.part.stop))
+            first = self.place.start + start
+            yield _Stretch(slice(first, first + part.stop - part.start), part, self.weight)
 
 
 @dataclass(frozen=True)
@@ -70,7 +82,7 @@ def apply_rule(plan: Plan, manifest: Manifest, sums: Sums, parameters: Float32, 
     """Update the parameters and the rule's memory in place.
 
     Args:
-        plan: its method says which rule.
+        plan: its method sets the rule.
         manifest: the plan's.
         sums: of one training round.
         parameters: float32 of shape (manifest.parameters,), what this round was trained from.
@@ -85,17 +97,23 @@ def apply_rule(plan: Plan, manifest: Manifest, sums: Sums, parameters: Float32, 
         np.add(parameters, moved, out=parameters, casting="same_kind")
         return
     fixed_point = FixedPoint(plan.encoding.clipping_range, len(plan.sites))
-    for stretch in _stretches(plan, manifest, sums):
-        size = stretch.part.stop - stretch.part.start
-        for start in range(0, size, BLOCK):
-            end = min(start + BLOCK, size)
-            part = slice(stretch.part.start + start, stretch.part.start + end)
-            place = slice(stretch.place.start + start, stretch.place.start + end)
+
+    def move(blocks: list[_Stretch]) -> None:
+        for block in blocks:
             # In float64 the sum is exact, so that adding 1 for n rounds gives n.
-            mean = fixed_point.decode(sums.updates[part], stretch.weight)
-            block = parameters[place]
-            step = _step(rule, mean, {name: array[place] for name, array in state.items()}, pace)
-            block[...] = np.add(block, step, out=step)
+            mean = fixed_point.decode(sums.updates[block.part], block.weight)
+            moving = parameters[block.place]
+            step = _step(rule, mean, {name: array[block.place] for name, array in state.items()}, pace)
+            moving[...] = np.add(moving, step, out=step)
+
+    blocks = [block for stretch in _stretches(plan, manifest, sums) for block in stretch.blocks()]
+    if len(blocks) < _FEWEST_FOR_THREADS:
+        move(blocks)
+    else:  # no block reads what another writes, so the bits do not depend on who is first
+        cores = min(os.cpu_count() or 1, _MOST_THREADS)
+        with ThreadPoolExecutor(cores) as threads:
+            for done in [threads.submit(move, blocks[core::cores]) for core in range(cores)]:
+                done.result()
 
 
 def largest_step(plan: Plan) -> float:

@@ -16,13 +16,13 @@ from protos.plan.documents import Document
 
 
 class BaselineUse(Document):
-    """What the site's own baseline does for its network; at 0 a key does nothing.
+    """The use of a site's own baseline for its network. A key with the value 0 has no effect.
 
     Attributes:
         target_share: how much of a training row's target is what the baseline says of the row without having
             seen its patient; the rest is the label.
         path_start: with which weight the baseline's logit enters the network's linear path at the start. The
-            logit is then one more private column (one for each class where there are several).
+            logit is then one more private column (one for each class if there are several).
         result_share: how much of the site's result is the baseline's, on the scale of logits.
     """
 

@@ -104,7 +104,7 @@ class Sweep(Document):
 
 
 def chosen_of(losses: Sequence[float]) -> int:
-    """Return which alternative has the lowest validation loss; of equal ones the first."""
+    """Return the alternative with the lowest validation loss, or the first of several equal ones."""
     return min(range(len(losses)), key=losses.__getitem__)
 
 

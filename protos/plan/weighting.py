@@ -1,4 +1,4 @@
-"""How much each site counts in the mean of a round.
+"""The weight of each site in the mean of a round.
 
 Weights have no default, because they decide whose patients matter more. A site's rows travel only inside a sum. They
 are rounded, so that two sums over different sets of sites, or at different times, do not reveal a site's exact count.
@@ -38,7 +38,7 @@ class RowWeights(Document):
     exact: StrictBool = False
 
     def counted(self, rows: int) -> int:
-        """Return the number as which a site with these rows counts. `exact_rows` decides before what may leave."""
+        """Return the weight of a site with these rows. `exact_rows` decides before what may leave."""
         return min(rows, self.largest_rows) if self.exact else round_rows(rows, self.largest_rows)
 
     @model_validator(mode="after")

@@ -51,7 +51,7 @@ _OPTIONS: Final = [
 
 @dataclass(frozen=True)
 class Credentials:
-    """What this site shows and trusts, as PEM."""
+    """The certificate that this site presents and the roots that it trusts, as PEM."""
 
     key: bytes = field(repr=False)
     chain: bytes

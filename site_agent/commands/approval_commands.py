@@ -44,7 +44,7 @@ from site_agent.hospital import Hospital, read_hospital
 from site_agent.state_folders import audit_log_path, gate_folder
 
 if TYPE_CHECKING:
-    from site_agent.gate.site_log import AuditLog
+    from audit.own_log import AuditLog
 
 
 from site_agent.desk.fingerprint_sheet import SIGNATURES, own_line, sheet_sections
@@ -90,7 +90,7 @@ def review(path: Path, plan_path: Path | None, page: Path | None, dry_run: bool)
 @config_option
 @plan_option
 @_by_option
-@click.option("--yes", is_flag=True, help="Approve without the question y or n. Scripts need this option.")
+@click.option("--yes", is_flag=True, help="Approve without asking for y or n. Scripts need this option.")
 @click.option(
     "--until",
     help="Last day of this approval, or the time of its end. The time is in UTC if it has no time zone.",
@@ -98,7 +98,7 @@ def review(path: Path, plan_path: Path | None, page: Path | None, dry_run: bool)
 def approve(path: Path, plan_path: Path | None, by: str, until: str | None, yes: bool) -> None:
     """Record that a person approves a plan. No training starts without an approval.
 
-    At a terminal this command first shows the plan in short and asks y or n. Without a terminal the command
+    At a terminal this command first shows a summary of the plan and asks for y or n. Without a terminal the command
     requires --yes.
 
     Example: site-agent approve --config hospital.yaml --plan plan.yaml --by "A. Jones" --until 2027-06-30
@@ -247,7 +247,7 @@ def read_plan(hospital: Hospital, path: Path | None) -> Plan:
 
 
 def _here(hospital: Hospital, plan: Plan, refused: tuple[str, ...]) -> list[Section]:
-    """What this hospital itself has to say: earlier plans, policy, approvals."""
+    """Return this hospital's own sections: earlier plans, policy, approvals."""
     earlier, approval = last_approved(hospital.state_path, plan), find_approval(hospital.state_path, plan)
     sentences = [f"The policy refuses this plan: {reason}." for reason in refused] or ["The policy allows this plan."]
     if own_fingerprint(hospital) is None:
@@ -261,7 +261,7 @@ def _here(hospital: Hospital, plan: Plan, refused: tuple[str, ...]) -> list[Sect
 
 
 def _said(hospital: Hospital, plan: Plan, approval: Approval | None, *, is_refused: bool) -> Iterator[str]:
-    """What people here decided about the plan, and whether it permits training."""
+    """Yield people's decisions about the plan here, and whether they permit training."""
     if (refusal := find_refusal(hospital.state_path, plan)) is not None:
         yield f"Refused by {refusal.by} at {refusal.at}. The reason: {refusal.because}"
     for given in approval.signatures if approval else ():
@@ -303,14 +303,14 @@ def _refusals(hospital: Hospital, plan: Plan) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class _Table:
-    """What is known of this site's table under a plan, and whether it is too small."""
+    """The facts about this site's table under a plan, and whether it is too small."""
 
     section: Section
     is_lacking: bool
 
 
 def _of_receiver(hospital: Hospital, plan: Plan) -> Iterator[Section]:
-    """What the rest of the page, which follows from the plan alone, means for a site that only receives."""
+    """Explain the rest of the page for a site that only receives."""
     if plan.tier_of(hospital.site) != "receiving":
         return
     yield Section(
@@ -388,7 +388,7 @@ def _of_bytes(plan: Plan) -> str:
 
 def audit_log_of(hospital: Hospital) -> AuditLog:
     """Open this site's audit log for a person's command."""
-    from site_agent.gate.site_log import AuditLog
+    from audit.own_log import AuditLog
 
     return AuditLog(audit_log_path(hospital.state_path), site=hospital.site, now=lambda: datetime.now(UTC))
 

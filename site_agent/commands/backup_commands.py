@@ -132,7 +132,7 @@ def restore(file: Path, path: Path, key_file: Path | None, unauthenticated: bool
 
 def _mark(state: Path, site: str, made: str) -> None:
     """Write into the audit log that the state was restored."""
-    from site_agent.gate.site_log import AuditLog
+    from audit.own_log import AuditLog
 
     # A backup of an earlier version has the log beside the other folders; it is moved when the state is settled.
     place = audit_log_path(state) if gate_folder(state).is_dir() else state / "audit.log"

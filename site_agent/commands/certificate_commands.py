@@ -27,7 +27,7 @@ import asyncio
 @click.option(
     "--output", type=click.Path(path_type=Path), required=True, help="Output file for the certificate request."
 )
-@click.option("--new-key", "--anew", "has_new_key", is_flag=True, help="Use a new key and drop the earlier request.")
+@click.option("--new-key", "has_new_key", is_flag=True, help="Use a new key and delete the earlier request.")
 def request_certificate(path: Path, output: Path, has_new_key: bool) -> None:
     """Write a certificate request for the hospital's own authority. The private key stays here.
 

@@ -61,7 +61,7 @@ def describe(table: Path, output: Path | None, sheet: str | None, query: Path | 
 @click.option(
     "--html",
     type=click.Path(path_type=Path),
-    help="Output file for the page. Without this option, write a file in `state`.",
+    help="Output file for the page. Without this option, the page is in the state folder.",
 )
 @click.option("--json", "json_path", type=click.Path(path_type=Path), help="Output file for the findings, as JSON.")
 def check(path: Path, html: Path | None, json_path: Path | None) -> None:
@@ -74,10 +74,10 @@ def check(path: Path, html: Path | None, json_path: Path | None) -> None:
     hospital = read_hospital(path)
     give_up_network()  # before anything starts a thread
 
+    from site_agent.desk.examination.admitted_rows import examined, is_accepted, stop_as_listed
     from site_agent.desk.examination.examination_page import examination_page, finding_lines, verdict
+    from site_agent.desk.examination.finding import find_acceptance
     from site_agent.desk.result_files import check_places, write_result
-    from site_agent.trainer.examination.acceptance import find_acceptance
-    from site_agent.trainer.examination.admitted_rows import examined, is_accepted, stop_as_listed
 
     check_places((("--html", html), ("--json", json_path)), hospital, [path])
     examination = examined(hospital)
@@ -120,11 +120,10 @@ def accept(path: Path, by: str, digest: str) -> None:
     if not by.strip() or not by.isprintable():
         raise _refused("--by is empty.", "Give the name of the person who accepts.")
 
-    from site_agent.gate.site_log import AuditLog
-    from site_agent.trainer.examination.acceptance import Acceptance, moment
-    from site_agent.trainer.examination.acceptance import accept as record
-    from site_agent.trainer.examination.admitted_rows import check_errors, examined
-    from site_agent.trainer.examination.finding import counted
+    from audit.own_log import AuditLog
+    from site_agent.desk.examination.admitted_rows import check_errors, examined
+    from site_agent.desk.examination.finding import Acceptance, counted, moment
+    from site_agent.desk.examination.finding import accept as record
 
     examination = examined(hospital)
     check_errors(examination)

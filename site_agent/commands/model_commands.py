@@ -28,7 +28,9 @@ _MOST_RUNS: Final = 5  # in one sentence
 @config_option
 @click.option("--input", "table", required=True, type=click.Path(path_type=Path), help="Table with the new rows.")
 @click.option("--output", required=True, type=click.Path(path_type=Path), help="Output file for the predictions.")
-@click.option("--run", "run_name", help="Name of the run whose model is used. An adopted model must be of this run.")
+@click.option(
+    "--run", "run_name", help="Name of the run whose model is used. If a model was adopted, it must be from this run."
+)
 def predict(path: Path, table: Path, output: Path, run_name: str | None) -> None:
     """Apply the model in use to new rows. Nothing leaves this computer.
 
@@ -73,7 +75,9 @@ def predict(path: Path, table: Path, output: Path, run_name: str | None) -> None
     help="Kind of correction: `platt` or `isotonic`. `none` removes a saved correction.",
 )
 @click.option("--table", type=click.Path(path_type=Path), help="Table of later patients with known outcomes.")
-@click.option("--run", "run_name", help="Name of the run whose model is used. An adopted model must be of this run.")
+@click.option(
+    "--run", "run_name", help="Name of the run whose model is used. If a model was adopted, it must be from this run."
+)
 def recalibrate(path: Path, kind: str, table: Path | None, run_name: str | None) -> None:
     """Fit the model's probabilities to this site's patients. The model itself does not change.
 
@@ -106,8 +110,8 @@ def adopt(path: Path, model: str | None, by: str | None, run_name: str | None, a
     """
     hospital = read_hospital(path)
 
+    from site_agent.desk.results.saved_model import latest_run
     from site_agent.desk.use.adoption import find_adoption
-    from site_agent.trainer.saved_model import latest_run
 
     before = find_adoption(hospital.state_path)
     run = latest_run(hospital.state_path) if run_name is None else run_name
@@ -124,9 +128,9 @@ def adopt(path: Path, model: str | None, by: str | None, run_name: str | None, a
 
 def _adopted(hospital: Hospital, run: str, model: str, by: str, before: Adoption | None) -> Iterator[str]:
     """Record the decision, first in the audit log."""
+    from site_agent.desk.comparison.recommendation import MODEL_TITLES
+    from site_agent.desk.results.saved_model import load_model
     from site_agent.desk.use.adoption import Adoption, keep_adoption
-    from site_agent.trainer.comparison.recommendation import MODEL_TITLES
-    from site_agent.trainer.saved_model import load_model
 
     state, name = hospital.state_path, model.strip().lower().replace("-", "_")
     names = _names_of(state, run)
@@ -154,8 +158,8 @@ def _names_of(state: Path, run: str) -> tuple[str, ...]:
     Raises:
         UsageError: there is no such run here.
     """
+    from site_agent.desk.results.saved_model import saved_names
     from site_agent.state_folders import saved_runs
-    from site_agent.trainer.saved_model import saved_names
 
     if names := saved_names(state, run):
         return names
@@ -182,10 +186,10 @@ class _Listed(TypedDict):
 
 
 def _listed(hospital: Hospital, run: str, adoption: Adoption | None) -> _Listed:
-    """What can be adopted, what is recommended, and what is in use."""
+    """Return the models that can be adopted, the recommended one, and the one in use."""
+    from site_agent.desk.comparison.recommendation import MODEL_TITLES
     from site_agent.desk.findings.facts import saved_facts
     from site_agent.desk.use.model_in_use import NOBODY_ADOPTED, newer_models
-    from site_agent.trainer.comparison.recommendation import MODEL_TITLES
 
     state, notices = hospital.state_path, []
     names = _names_of(state, run)
@@ -219,7 +223,9 @@ def _refused(what: str, remedy: str) -> UsageError:
 @config_option
 @click.option("--output", required=True, type=click.Path(path_type=Path), help="New folder for the output.")
 @click.option("--onnx", "has_onnx", is_flag=True, help="Also write model.onnx. This option needs the extra `onnx`.")
-@click.option("--run", "run_name", help="Name of the run whose model is used. An adopted model must be of this run.")
+@click.option(
+    "--run", "run_name", help="Name of the run whose model is used. If a model was adopted, it must be from this run."
+)
 def export(path: Path, output: Path, has_onnx: bool, run_name: str | None) -> None:
     """Write the model in use with a loader that needs only PyTorch.
 
@@ -247,7 +253,9 @@ def export(path: Path, output: Path, has_onnx: bool, run_name: str | None) -> No
 
 @click.command()
 @config_option
-@click.option("--run", "run_name", help="Name of the run whose model is used. An adopted model must be of this run.")
+@click.option(
+    "--run", "run_name", help="Name of the run whose model is used. If a model was adopted, it must be from this run."
+)
 @click.option("--markdown", type=click.Path(path_type=Path), help="Output file for the card as text.")
 @click.option("--json", "json_path", type=click.Path(path_type=Path), help="Output file for the card as JSON.")
 def card(path: Path, run_name: str | None, markdown: Path | None, json_path: Path | None) -> None:

@@ -46,7 +46,7 @@ def curves(path: Path, listen: str) -> None:
     hospital = read_hospital(path)
     check_local(listen, "Nothing was started, and nothing left this site.")
 
-    from site_agent.trainer.live_page import LivePage
+    from site_agent.desk.findings.live_page import LivePage
 
     asyncio.run(_serve(listen, LivePage(hospital.site, hospital.state_path).respond, "study"))
 
@@ -73,7 +73,8 @@ async def _serve(listen: str, respond: Callable[[bytes], Awaitable[bytes]], runn
     "thresholds",
     multiple=True,
     type=click.FloatRange(0.0, 1.0, min_open=True, max_open=True),
-    help="Predicted probability from which you would treat a patient, such as 0.2. Repeat the option for more.",
+    help="Predicted probability from which you would treat a patient, such as 0.2. "
+    "Repeat the option for more thresholds.",
 )
 @click.option("--html", type=click.Path(path_type=Path), help="Output file for the page. The page needs no other file.")
 @click.option(
@@ -102,7 +103,7 @@ def report(
     from site_agent.desk.findings.report_page import report_lines, report_page
     from site_agent.desk.findings.thresholds import USUAL_THRESHOLDS
     from site_agent.desk.result_files import check_places, write_result
-    from site_agent.trainer.saved_model import latest_run
+    from site_agent.desk.results.saved_model import latest_run
 
     check_places((("--html", html), ("--json", json_path)), hospital, [path])
     saved = saved_facts(hospital.state_path, latest_run(hospital.state_path) if run_name is None else run_name)

@@ -117,8 +117,8 @@ def maintenance(path: Path, begins: str | None, ends: str | None, cancel: bool) 
 
     Example: site-agent maintenance --config hospital.yaml --from 2026-05-01T22:00 --until 2026-05-02T06:00
     """
+    from audit.own_log import AuditLog
     from site_agent.gate.announced_absence import keep_window, window_from
-    from site_agent.gate.site_log import AuditLog
     from site_agent.hospital import read_hospital
 
     hospital, now = read_hospital(path), datetime.now(UTC)
@@ -207,8 +207,8 @@ def privacy(path: Path, as_json: bool) -> None:
 
 
 def _facts(hospital: Hospital) -> dict[str, Any]:  # Any: JSON
+    from audit.own_log import AuditLog
     from site_agent.gate.privacy_ledger import PrivacyLedger, standing
-    from site_agent.gate.site_log import AuditLog
 
     now, limits = datetime.now(UTC), hospital.policy.privacy
     log = AuditLog(audit_log_path(hospital.state_path), site=hospital.site, now=lambda: now)

@@ -1,4 +1,4 @@
-"""What people can ask for on the console: each act is one command of `site-agent`, run as the person would type it.
+"""The acts on the console: each is one command of `site-agent`, run as the person would type it.
 
 Nothing is decided here and nothing is read: the command checks, acts and writes the audit log. It is a process of
 its own, so that the one that a browser talks to never has a patient's row, and so that a command may give up the
@@ -105,7 +105,7 @@ ACTS: Final[Mapping[str, Act]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Done:
-    """How a command ended.
+    """The end of a command.
 
     Attributes:
         status: its exit status.
@@ -123,7 +123,7 @@ class Done:
 
 
 async def run_command(words: list[str], folder: Path, patience_seconds: float) -> Done:
-    """Run a command of `site-agent` to its end; a browser that goes away does not end it.
+    """Run a command of `site-agent` to its end, even if the browser closes the connection.
 
     Args:
         words: the command with its options.
@@ -170,5 +170,5 @@ def _text_of(place: Path) -> str | None:
 
 
 def _without(folder: Path, output: bytes) -> str:
-    """What was printed, without lines about the folder: it is removed, so its name is of no use to a reader."""
+    """Return the output without lines about the temporary folder, because the folder is removed."""
     return "\n".join(line for line in output.decode(errors="replace").splitlines() if str(folder) not in line)

@@ -39,7 +39,7 @@ class Role(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Shown:
-    """What one act came to.
+    """The result of one act.
 
     Attributes:
         page: makes its own page, as things are when a person looks; None if the document is all of it.
@@ -96,7 +96,7 @@ class Session:
         return any(not act.done() for act in self.acts.values())
 
     def keep(self, shown: Shown) -> int:
-        """Remember a result for this session's pages; its number. Only the latest ones are kept."""
+        """Store a result for this session's pages and return its number. Only the latest results are kept."""
         self._count += 1
         self._shown[self._count] = shown
         self._shown.pop(self._count - _MOST_SHOWN, None)
@@ -156,7 +156,7 @@ class Links:
         self._sessions.remove(session)
 
     def end_idle(self, now_seconds: float) -> list[Session]:
-        """End every session that nobody uses any more, and return them."""
+        """End every session that is no longer used, and return these sessions."""
         idle = [session for session in self._sessions if self._is_idle(session, now_seconds)]
         for session in idle:
             self.end(session)

@@ -23,7 +23,7 @@ _REPEATED: Final = (
 _VERDICTS: Final = {
     0: "This hospital's policy allows the plan.",
     77: "This hospital's policy refuses the plan, so you cannot approve it. The review shows the reasons.",
-    78: "This hospital's table has too few rows for the plan. The review gives the numbers.",
+    78: "This hospital's table has too few rows for the plan. The review shows how many rows it needs.",
 }
 
 
@@ -48,7 +48,7 @@ class KnownPlan:
 
 @dataclass(frozen=True, kw_only=True)
 class Shelf:
-    """What lies at this site, for the first page.
+    """The state of this site, for the first page.
 
     Attributes:
         site: the hospital's name.
@@ -63,7 +63,7 @@ class Shelf:
 
 @dataclass(frozen=True, kw_only=True)
 class Desk:
-    """What every page of one session has.
+    """The parts that every page of one session has.
 
     Attributes:
         session: whose page it is.
@@ -151,7 +151,7 @@ class Desk:
         return page(f"Models of the run {listed['run']}", [self._back()], sections, has_forms=True)
 
     def result(self, done: Done) -> str:
-        """What a command printed, and whether it did what was asked."""
+        """Return a page with a command's output, and whether the command succeeded."""
         parts = [*self._lines(done.text), *self._lines(done.problems)]
         if done.status:
             parts.append(paragraph(f"The program ended with exit status {done.status}.", "soft"))

@@ -1,4 +1,4 @@
-"""What a browser may ask of the console, and how it is answered: pure, from bytes to values and back.
+"""Requests of a browser to the console, and the responses: pure, from bytes to values and back.
 
 Everything is refused that a page of this console does not send. A head is judged before a byte of the body is read.
 The rules:

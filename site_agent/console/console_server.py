@@ -44,7 +44,7 @@ _DECISION_SECONDS: Final = 10.0  # that a decision may still take when the conso
 
 @dataclass(frozen=True, kw_only=True)
 class Setting:
-    """What a console is started with.
+    """The settings of a console.
 
     Attributes:
         config: hospital.yaml, as an absolute path.
@@ -74,7 +74,7 @@ class Console:
         self._acts: dict[asyncio.Task[str], Act] = {}
 
     def body_bytes(self, head: bytes) -> int:
-        """How much of a body is read: nothing before the head has shown a session."""
+        """Return the largest accepted body: 0 bytes before the head has shown a session."""
         try:
             found = read_head(head, self._setting.host)
         except RefusedRequest:
@@ -109,7 +109,7 @@ class Console:
             return self._message(session, 500, words)
 
     async def until_over(self) -> str:
-        """Wait until nobody can use the console any more; the reason, for the terminal."""
+        """Wait until nobody can use the console any more. Return the reason for the terminal."""
         while True:
             now = self._setting.clock()
             for session in self._links.end_idle(now):
@@ -235,7 +235,7 @@ class Console:
         raise RefusedRequest(404, "This site no longer has this plan. Nothing was done.")
 
     def _shelf(self, session: Session) -> Shelf:
-        """What the first page of a session lists; a role sees what is its own."""
+        """Return the content of a session's first page. A role sees only its own part."""
         hospital = read_hospital(self._setting.config)
         state = hospital.state_path
         plans = list(self._plans(hospital)) if Role.OFFICER in session.roles else []
@@ -290,7 +290,7 @@ def _names(session: Session) -> str:
 
 
 def _decisions(approval: Approval | None, refusal: Refusal | None) -> Iterator[str]:
-    """Who decided what, the last decision last; a refusal before the last approval is no news."""
+    """List who decided what, the latest decision last, without refusals before the last approval."""
     if approval is not None:
         yield f"Approved by {approval.names}."
         if approval.withdrawn is not None:

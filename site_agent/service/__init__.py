@@ -1,1 +1,1 @@
-"""The gate as a service: starts and stops the three processes, enrols, and shows how this site stands."""
+"""The gate as a service: starts and stops the three processes, enrols, and shows the state of this site."""

@@ -1,4 +1,4 @@
-"""Requests a site's first certificate, or a new one after expiry, by calls on the enrolment port.
+"""Requests a site's first certificate, or a new one after expiry, through the enrolment port.
 
 The gate reads the invitation, signs with the identity key and verifies what comes back. The agent makes the TLS key and
 carries the calls.
@@ -14,19 +14,19 @@ from typing import Final
 import structlog
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from audit.own_log import AuditLog
 from pki import enrolment_decisions
+from pki.certificates import requested_key
 from pki.identity_key import has_identity_key, identity_fingerprint, make_identity_key, read_identity_key
 from pki.invitation import Invitation
 from pki.names import site_name
 from pki.shown_certificates import checked_leaf, sha256_of_chain
 from protos.errors import ConfigurationError, ProtocolError, RefusedError, UnavailableError
-from protos.wire.codec import decode_enrolment_reply, encode_enrolment_request
+from protos.wire.codec import decode_enrolment_reply, decode_renewed, encode_enrolment_request, encode_renewal
 from protos.wire.messages import MalformedMessage
-from protos.wire.upkeep_codec import decode_renewed, encode_renewal
-from protos.wire.upkeep_messages import EnrolmentReply, EnrolmentRequest
+from protos.wire.upkeep_messages import EnrolmentReply
 from site_agent.gate.certificate_renewal import install_renewed, own_certificate_of, renewal_of, write_request
 from site_agent.gate.site_certificates import SiteCertificates
-from site_agent.gate.site_log import AuditLog
 from site_agent.hospital import Hospital
 
 ENROLMENT_POLL_SECONDS: Final = 2.0
@@ -71,13 +71,13 @@ async def _enrol(
     invitation = _invitation(hospital)
     certificates.check(invitation.federation, invitation.root_pem)
     signing_request = await certificates.make("first")
-    made = enrolment_decisions.enrolment_request(invitation, signing_request, identity_key)
-    request = EnrolmentRequest(made.token, made.signing_request, made.identity_public_key, made.signature)
+    request = enrolment_decisions.enrolment_request(invitation, signing_request, identity_key)
     federation, identity = invitation.federation, identity_fingerprint(identity_key)
     audit.write("enrolment_requested", federation=federation, identity=identity)
     reply = await _answered(invitation, certificates, encode_enrolment_request(request), identity)
     site = site_name(invitation.site)
-    checked_leaf(reply.chain, invitation.root_pem, signing_request, site=site, federation=federation, now=now())
+    key = requested_key(signing_request)
+    checked_leaf(reply.chain, invitation.root_pem, key, site=site, federation=federation, now=now())
     addresses = (str(invitation.coordinator), str(invitation.enrolment))
     sha256 = sha256_of_chain(reply.chain)
     audit.write("enrolled", federation=federation, identity=identity, certificate_sha256=sha256)
@@ -152,8 +152,8 @@ async def renew(
         asked = own_certificate_of(shown, site, identity_key)
     else:
         asked = await renewal_of(certificates, site, identity_key)
-    write_request(audit, shown, asked.message)
-    raw = await certificates.call("renew", address, b"", encode_renewal(asked.message))
+    write_request(audit, shown, asked)
+    raw = await certificates.call("renew", address, b"", encode_renewal(asked))
     try:
         answer = decode_renewed(raw)
     except MalformedMessage as malformed:

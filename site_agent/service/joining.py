@@ -20,6 +20,7 @@ from typing import Final
 import structlog
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from audit.own_log import AuditLog
 from host.clock_words import clocks_apart
 from host.heap import set_up_heap
 from host.local_server import serving_pages
@@ -34,7 +35,6 @@ from site_agent.gate.loop import SiteGate
 from site_agent.gate.mishaps import TrainerFailed
 from site_agent.gate.separation import tell_guard, tell_separation
 from site_agent.gate.site_certificates import SiteCertificates
-from site_agent.gate.site_log import AuditLog
 from site_agent.gate.site_standing import Standing
 from site_agent.gate.site_upkeep import SiteUpkeep
 from site_agent.hospital import Hospital, read_hospital
@@ -127,6 +127,7 @@ async def _take_part(
 ) -> None:
     hospital, folder = reloading.hospital, gate_folder(reloading.hospital.state_path)
     trainer = await neighbours.trainer()
+    neighbours.start_agent()
     await check_table(trainer)
     standing.phase, standing.trainer = "enrolling", "idle"
     key = site_identity_key(folder)
@@ -166,7 +167,7 @@ def hold_state(state: Path, site: str) -> int:
 
 
 class _Greeting:
-    """What begins with a stream: where it leads, and what follows when the coordinator has taken it."""
+    """The start of a stream: its address, and the actions after the coordinator has accepted it."""
 
     def __init__(
         self, reloading: Reloading, certificates: SiteCertificates, standing: Standing, upkeep: SiteUpkeep
@@ -240,7 +241,7 @@ def _no_certificate() -> ConfigurationError:
 
 
 async def _put_back(certificates: SiteCertificates, audit: AuditLog, refused: RefusedError) -> OperatorError:
-    """Where the coordinator refuses a renewed certificate that has never worked, the one before it counts again."""
+    """Restore the previous certificate if the coordinator refuses a renewed one that was never accepted."""
     if refused.code != "E021" or not (await certificates.look()).previous:
         return refused
     audit.write("certificate_put_back", certificate_sha256=certificates.shown.previous_sha256())

@@ -33,8 +33,15 @@ class Neighbours:
         """`path` is the file of the configuration, which a trainer that is started here reads itself."""
         self._hospital, self._path = hospital, path
         self._agent: _Child | None = None
+        self._next_agent: _Child | None = None  # started, and not requested yet
         self._trainer: _Child | None = None
         self._listener: socket.socket | None = None
+
+    def start_agent(self) -> None:
+        """Start the agent, if it is no service. It loads its libraries while the trainer reads the table."""
+        if self._hospital.gate_socket is None:
+            words = ["site_agent.agent", "--folder", str(agent_folder(self._hospital.state_path))]
+            self._next_agent = _Child(words)
 
     async def agent(self) -> socket.socket:
         """Return the socket of an agent.
@@ -46,7 +53,10 @@ class Neighbours:
             return await self._connected_agent(Path(self._hospital.gate_socket))
         if self._agent is not None:
             _refuse_ended(self._agent.end())
-        self._agent = _Child(["site_agent.agent", "--folder", str(agent_folder(self._hospital.state_path))])
+        if self._next_agent is None:
+            self.start_agent()
+        self._agent, self._next_agent = self._next_agent, None
+        assert self._agent is not None
         return self._agent.ours
 
     async def trainer(self) -> GateEnd:
@@ -60,7 +70,7 @@ class Neighbours:
 
     def end(self) -> None:
         """End the processes that were started here, with a time limit."""
-        for child in (self._agent, self._trainer):
+        for child in (self._agent, self._next_agent, self._trainer):
             if child is not None:
                 child.end()
         if self._listener is not None:

@@ -1,4 +1,4 @@
-"""What this site has sent, counted from the audit log without changing it.
+"""The amount of data that this site sent, counted from the audit log without changing it.
 
 The log is read forward from where the last reading ended, so asking often costs nothing. It is not
 verified here: `site-agent audit verify` does that.
@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO, Final
+from typing import Final
 
 from audit.log_files import all_files
 
@@ -21,7 +23,7 @@ COSIGNED: Final = "checkpoint_cosigned"
 
 @dataclass(frozen=True)
 class Left:
-    """What the audit log says.
+    """The figures from the audit log.
 
     Attributes:
         contributions: uploads that were handed over whole; a repeated upload counts again.
@@ -49,37 +51,42 @@ class Left:
         )
 
 
-class LeftCount:
-    """Counts one log as it grows, over all its files; what was counted of a file that rotation put aside stays."""
+class GrowingLog:
+    """Reads the lines of a log once, over all its files, also of a file that rotation put aside. Verifies nothing."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._begin()
+        self._sizes: dict[int, int] = {}  # by inode, which a file keeps when it is put aside
+
+    def read(self, take: Callable[[bytes], None], begin: Callable[[], None]) -> None:
+        """Pass each new line to `take`. Call `begin` first if another file has taken the place of a file."""
+        for path in all_files(self._path):
+            with suppress(FileNotFoundError), path.open("rb") as file:  # put aside since: found at the next reading
+                found = os.fstat(file.fileno())
+                if found.st_size < self._sizes.get(found.st_ino, 0):
+                    self._sizes.clear()
+                    begin()
+                file.seek(self._sizes.get(found.st_ino, 0))
+                for line in file:
+                    if not line.endswith(b"\n"):
+                        break
+                    self._sizes[found.st_ino] = self._sizes.get(found.st_ino, 0) + len(line)
+                    take(line)
+
+
+class LeftCount:
+    """Counts one log as it grows."""
+
+    def __init__(self, path: Path) -> None:
+        self._log, self._left = GrowingLog(path), Left()
 
     def now(self) -> Left:
         """Return the current totals of the log; zero if there is no log yet."""
-        for path in all_files(self._path):
-            try:
-                with path.open("rb") as file:
-                    self._read(file)
-            except FileNotFoundError:
-                continue  # put aside or deleted since it was listed: looked for again at the next reading
+        self._log.read(self._take, self._begin)
         return self._left
 
     def _begin(self) -> None:
-        self._sizes: dict[int, int] = {}  # by inode, which a file keeps when it is put aside
         self._left = Left()
-
-    def _read(self, file: BinaryIO) -> None:
-        told = os.fstat(file.fileno())
-        if told.st_size < self._sizes.get(told.st_ino, 0):  # another file has taken its place
-            self._begin()
-        file.seek(self._sizes.get(told.st_ino, 0))
-        for line in file:
-            if not line.endswith(b"\n"):
-                break
-            self._sizes[told.st_ino] = self._sizes.get(told.st_ino, 0) + len(line)
-            self._take(line)
 
     def _take(self, line: bytes) -> None:
         try:

@@ -15,13 +15,11 @@ from typing import Any, Final
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from audit.log_files import all_files
-from host.http_answers import Page, answer, is_asked_here
-from host.local_page import document
+from host.local_page import live_answer
+from site_agent.service.released_volume import GrowingLog
 from site_agent.service.status_socket import read_status
 from site_agent.state_folders import audit_log_path
 
-_HTML: Final = "text/html; charset=utf-8"
 _MOST_RECORDS: Final = 15
 _HANDED_OVER: Final = "contribution_handed_over"
 # What a data protection officer asks about first; the whole log is shown by `site-agent audit show`.
@@ -43,7 +41,7 @@ _TOLD: Final = frozenset(
 
 @dataclass
 class RunLeft:
-    """What has left in one run; uploads that were repeated count each time."""
+    """The data that were sent in one run. Repeated uploads count each time."""
 
     name: str
     first: str
@@ -56,30 +54,14 @@ class LogView:
     """What a log says has left, read forward from where the last look ended; it shows and does not verify."""
 
     def __init__(self, path: Path) -> None:
-        self._path = path
+        self._log = GrowingLog(path)
         self._begin()
 
     def look(self) -> None:
         """Read what was written since the last call."""
-        for file in all_files(self._path):
-            told = file.stat()
-            if told.st_ino in self._done:
-                continue
-            with file.open("rb") as lines:
-                if told.st_size < self._size.get(told.st_ino, 0):
-                    self._begin()  # another file has taken its place
-                lines.seek(self._size.get(told.st_ino, 0))
-                for line in lines:
-                    if not line.endswith(b"\n"):
-                        break
-                    self._size[told.st_ino] = self._size.get(told.st_ino, 0) + len(line)
-                    self._take(line)
-            if file != self._path:
-                self._done.add(told.st_ino)
+        self._log.read(self._take, self._begin)
 
     def _begin(self) -> None:
-        self._size: dict[int, int] = {}
-        self._done: set[int] = set()
         self.runs: dict[str, RunLeft] = {}
         self.releases: deque[Mapping[str, Any]] = deque(maxlen=_MOST_RECORDS)
         self.acts: deque[Mapping[str, Any]] = deque(maxlen=_MOST_RECORDS)
@@ -97,11 +79,11 @@ class LogView:
                 run.handed_bytes += int(facts["bytes"])
                 self.releases.appendleft(facts)
         except (ValueError, KeyError, TypeError, AttributeError):
-            self.damaged += 1  # the verification says which line
+            self.damaged += 1  # the verification shows which line
 
 
 class SitePage:
-    """What the page shows, read again for every request."""
+    """The content of the page, read again for every request."""
 
     def __init__(self, site: str, state: Path) -> None:
         """`state` is the site's state directory."""
@@ -125,13 +107,4 @@ class SitePage:
 
     async def respond(self, request: bytes) -> bytes:
         """Return the whole response to a request."""
-        if not is_asked_here(request):
-            return answer(b"", {})  # a name that is not this computer's: see is_asked_here
-        main = await self.main() if request.split(b" ", 2)[1:2] in ([b"/"], [b"/main"]) else ""
-        return answer(
-            request,
-            {
-                "/": lambda: Page(200, _HTML, document(f"Site {self._site}", main)),
-                "/main": lambda: Page(200, _HTML, main.encode()),
-            },
-        )
+        return await live_answer(request, f"Site {self._site}", self.main)

@@ -16,12 +16,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
+from audit.own_log import AuditLog
 from host.durable import opened_folder, replace_file, sync_folder
 from host.state_format import FILE, STATE_FORMAT
 from pki import store
 from protos.errors import ConfigurationError
 from site_agent.gate.mishaps import unfinished_run
-from site_agent.gate.site_log import AuditLog
 from site_agent.state_folders import agent_folder, approvals_folder, gate_folder
 
 _PROGRAM: Final = "site agent"
@@ -81,8 +81,8 @@ def _refuse_run(state: Path, site: str, gives_up_by: str | None) -> None:
             raise ConfigurationError(
                 what=f"The run {run} is active and was started by an earlier version of this program.",
                 consequence="Nothing was moved or sent. The run is unchanged.",
-                remedy="Finish the run with that version, or give it up: `site-agent move-state --give-up-run --by "
-                "NAME`. "
+                remedy="Finish the run with that version, or end it permanently: "
+                "`site-agent move-state --give-up-run --by NAME`. "
                 "The researcher then starts the study again as a new version of the plan.",
             )
         because = f"{gives_up_by} gave it up before an upgrade"
@@ -123,7 +123,7 @@ def _move(source: Path, target: Path) -> None:
 
 
 def _give(target: Path) -> None:
-    """Where root moves, what has moved belongs to the owner of its new folder, as the services need it."""
+    """Give moved files to the owner of their new folder if root moves them, as the services need it."""
     if os.geteuid() != 0:
         return
     with opened_folder(target.parent) as folder:

@@ -1,13 +1,12 @@
 """The agent's status: on a Unix socket for its own user, and for the service manager.
 
-It tells and never listens: whatever is sent to the socket is not read.
+It writes and never reads: whatever is sent to the socket is not read.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
-import os
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from datetime import datetime
@@ -16,6 +15,7 @@ from typing import Any, Final
 
 import sdnotify
 
+from host.local_server import short_path
 from protos.errors import ConfigurationError, OperatorError
 from site_agent.gate.site_certificates import SiteCertificates
 from site_agent.gate.site_standing import Standing
@@ -58,10 +58,17 @@ class Told:
         }
 
     def _certificate_days(self) -> float | None:
-        """Days until the site's certificate ends; None where it has none yet."""
+        """Days until the site's certificate ends; None if it has none yet."""
         with suppress(OperatorError, ValueError, IndexError):
             return round((self._certificates.shown.expiry() - self._now()).total_seconds() / 86400, 2)
         return None
+
+
+def shown(standing: Standing) -> tuple[str, int, int]:
+    """Return the text, the started rounds and all rounds, as the bar at a terminal shows them."""
+    begun = 0 if standing.round is None else standing.round + 1
+    rounds = standing.rounds or max(begun, 1)
+    return f"{standing.run or 'no run'}: {standing.phase}", min(begun, rounds), rounds
 
 
 @asynccontextmanager
@@ -71,24 +78,17 @@ async def telling(folder: Path, told: Told, standing: Standing) -> AsyncIterator
     Raises:
         ConfigurationError: the socket cannot be made.
     """
-
-    directory = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    # A path of more than a hundred characters is no address of a socket; by its folder's descriptor it is short.
-    place = Path(f"/proc/self/fd/{directory}") / STATUS_SOCKET
+    server = await _listen(folder, told)
+    pulse = asyncio.create_task(_pulse(standing))
     try:
-        server = await _listen(place, told, folder)
-        pulse = asyncio.create_task(_pulse(standing))
-        try:
-            async with server:
-                yield
-        finally:
-            pulse.cancel()
-            place.unlink(missing_ok=True)
+        async with server:
+            yield
     finally:
-        os.close(directory)
+        pulse.cancel()
+        (folder / STATUS_SOCKET).unlink(missing_ok=True)
 
 
-async def _listen(place: Path, told: Told, folder: Path) -> asyncio.Server:
+async def _listen(folder: Path, told: Told) -> asyncio.Server:
     async def answer(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with suppress(ConnectionError):
             writer.write(json.dumps(told.facts()).encode())
@@ -96,8 +96,9 @@ async def _listen(place: Path, told: Told, folder: Path) -> asyncio.Server:
         writer.close()
 
     try:
-        place.unlink(missing_ok=True)
-        return await asyncio.start_unix_server(answer, place)
+        (folder / STATUS_SOCKET).unlink(missing_ok=True)
+        with short_path(folder / STATUS_SOCKET) as place:
+            return await asyncio.start_unix_server(answer, place)
     except OSError as cause:
         raise ConfigurationError(
             what=f"The status socket in {folder} cannot be created: {cause.strerror}.",
@@ -118,18 +119,13 @@ async def _pulse(standing: Standing) -> None:
 
 
 async def read_status(state: Path) -> bytes | None:
-    """Return the status of the running site with this state directory, as JSON; None if none runs."""
+    """Return the status of the running site with this state directory, as JSON, or None if none runs."""
     try:
-        directory = os.open(gate_folder(state), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    except OSError:
-        return None
-    try:
-        reader, writer = await asyncio.open_unix_connection(f"/proc/self/fd/{directory}/{STATUS_SOCKET}")
+        with short_path(gate_folder(state) / STATUS_SOCKET) as place:
+            reader, writer = await asyncio.open_unix_connection(place)
         async with asyncio.timeout(PATIENCE_SECONDS):
             answer = await reader.read()
         writer.close()
     except OSError:  # one that does not answer in time is as good as none, and its watchdog will report it
         return None
-    finally:
-        os.close(directory)
     return answer or None

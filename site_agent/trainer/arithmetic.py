@@ -3,31 +3,97 @@
 Call `prepare_arithmetic` before torch is loaded for the first time; the math library reads its
 setting once, and a prediction has to be made as the training's test was. The promise holds for one
 kind of CPU (docs/design/protocol.md, "The same bits"): asking more of the math library costs a third of the training
-time, and torch's own kernels would differ between kinds all the same.
+time, and torch's own kernels would differ between kinds all the same. On a graphics card all products are in float32
+(no TF32) and by deterministic algorithms. Its last bits are others than a processor's.
 """
 
 from __future__ import annotations
 
 import os
+import sys
+from collections.abc import Callable
+from importlib import import_module
+from types import ModuleType
+from typing import Any, Final, Literal
+
+from protos.errors import ConfigurationError
+
+_COMPILER: Final = "torch._dynamo"
 
 
-def prepare_arithmetic(threads: int) -> None:
+class _Uncompiled(ModuleType):
+    """What torch's optimisers need of its compiler. Anything else loads the compiler itself.
+
+    They load it at their first use, only to except themselves from a compilation that never happens here. That takes
+    a second, and memory for 800 modules.
+    """
+
+    @staticmethod
+    def disable(function: Callable[..., Any], *_: object, **__: object) -> Callable[..., Any]:
+        """Return the function, which nobody compiles."""
+        return function
+
+    @staticmethod
+    def graph_break() -> None:
+        """Divide nothing, because nothing is compiled."""
+
+    def __getattr__(self, name: str) -> object:
+        if name.startswith("__") and name != "__path__":  # who looks at all modules does not use this one
+            raise AttributeError(name)
+        if sys.modules.get(_COMPILER) is self:
+            del sys.modules[_COMPILER]
+        return getattr(import_module(_COMPILER), name)
+
+
+def prepare_arithmetic(threads: int, device: Literal["cpu", "cuda"] = "cpu") -> None:
     """Load torch with matrix products that do not depend on addresses in memory.
 
     Args:
         threads: how many compute one operation; part of what makes results repeatable.
+        device: where networks will be trained.
+
+    Raises:
+        ConfigurationError: the device is `cuda`, and PyTorch cannot use a graphics card.
     """
     os.environ.setdefault("MKL_CBWR", "AUTO")
+    if device == "cuda":
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # deterministic products need it before torch
 
     import numpy as np  # noqa: F401  # what is limited below has to be loaded
     import torch
     import torch.utils.deterministic
     from threadpoolctl import threadpool_limits
 
+    sys.modules.setdefault(_COMPILER, _Uncompiled(_COMPILER))
     torch.set_num_threads(threads)
     # numpy's and scikit-learn's products, whose last bits follow the number of threads too; numpy is loaded
     # by now, so an environment variable would come too late.
     threadpool_limits(threads, user_api="blas")
-    torch.use_deterministic_algorithms(True)
+    # As `use_deterministic_algorithms(True)`, which would also load torch's compiler: a second, and 800 modules.
+    torch.set_deterministic_debug_mode("error")
     # Determinism would otherwise fill every new tensor before it is written; nothing here reads one unwritten.
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]  # missing in the stubs
+    if device == "cuda":
+        _require_card()
+        torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
+
+
+def _require_card() -> None:
+    import torch
+
+    if torch.cuda.is_available():
+        return
+    if torch.version.cuda is None and torch.version.hip is None:
+        found = "the installed PyTorch is a build for processors only"
+        remedy = "Install a PyTorch build for your graphics card, or set device: cpu under training in hospital.yaml."
+    else:
+        found = "PyTorch finds no graphics card here"
+        remedy = (
+            "Check the driver with nvidia-smi. Open the card to the service with the drop-in site-trainer-gpu.conf. Or "
+            "set device: cpu under training in hospital.yaml."
+        )
+    raise ConfigurationError(
+        what=f"hospital.yaml sets device: cuda under training, but {found}.",
+        consequence="Nothing was trained and nothing left this site.",
+        remedy=remedy,
+    )

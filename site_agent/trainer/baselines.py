@@ -28,8 +28,18 @@ from protos.errors import DataError
 from site_agent.trainer.checkpoints import Json
 from site_agent.trainer.data.contract import Task
 from site_agent.trainer.data.dataset import Dataset, Examples
-from site_agent.trainer.evaluation import log_loss_of_rows, probabilities
-from site_agent.trainer.forest import Forest, forest_of, on_bounded_scale
+from site_agent.trainer.forest import (
+    FOREST_ARRAYS,
+    Arrays,
+    Forest,
+    Lines,
+    forest_from,
+    forest_of,
+    has_types,
+    lines_of,
+    on_bounded_scale,
+)
+from site_agent.trainer.probabilities import log_loss_of_rows, probabilities
 
 FOLDS: Final = 5
 # Each tree draws no more rows than this, so that time is bounded.
@@ -41,7 +51,7 @@ _PENALTY: Final = 10.0  # logistic regression takes the inverse, C = 0.1
 
 Numbers: TypeAlias = npt.NDArray[np.float64]
 _Features: TypeAlias = npt.NDArray[np.float32]
-_Arrays: TypeAlias = Mapping[str, npt.NDArray[np.generic]]
+_TYPES: Final = {"coefficients": "<f8", "intercepts": "<f8", "share": "<f8", **FOREST_ARRAYS}
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
@@ -50,22 +60,18 @@ class Baseline:
 
     Attributes:
         task: what is predicted.
-        coefficients: float64 of shape (outputs, columns).
-        intercepts: float64 of shape (outputs,); minus infinity for a class without training rows.
+        lines: of the linear model; the start of a class without training rows is minus infinity.
         forest: with one answer for each output: the share of the positive class, of each class, or the number.
         forest_share: from 0 to 1.
     """
 
     task: Task
-    coefficients: Numbers
-    intercepts: Numbers
+    lines: Lines
     forest: Forest
     forest_share: float
 
     def __post_init__(self) -> None:
-        if self.coefficients.ndim != 2 or self.intercepts.shape != self.coefficients.shape[:1]:
-            raise ValueError("arrays of no linear model")
-        if self.forest.values.shape[1] != len(self.intercepts) or not 0.0 <= self.forest_share <= 1.0:
+        if self.forest.values.shape[1] != len(self.lines.starts) or not 0.0 <= self.forest_share <= 1.0:
             raise ValueError("a forest that answers something else, or a share that is none")
 
     def predictions(self, features: _Features) -> Numbers:
@@ -83,15 +89,8 @@ class Baseline:
 
     def arrays(self) -> dict[str, npt.NDArray[np.generic]]:
         """Return everything that `baseline_of` needs, except for the task."""
-        own = {"coefficients": self.coefficients, "intercepts": self.intercepts, "share": np.array([self.forest_share])}
-        trees = self.forest
-        return own | {
-            "roots": trees.roots,
-            "columns": trees.columns,
-            "thresholds": trees.thresholds,
-            "children": trees.children,
-            "values": trees.values,
-        }
+        lines, share = self.lines, np.array([self.forest_share])
+        return {"coefficients": lines.slopes, "intercepts": lines.starts, "share": share, **self.forest.arrays()}
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
@@ -109,26 +108,18 @@ class FittedBaseline:
     evidence: Mapping[str, Json]
 
 
-def baseline_of(task: Task, arrays: _Arrays) -> Baseline:
+def baseline_of(task: Task, arrays: Arrays) -> Baseline:
     """Return the baseline from its `arrays`. Another process may have written them.
 
     Raises:
         ValueError: they are those of no baseline.
     """
-    types = {"roots": "<i4", "columns": "<i4", "children": "<i4"}
-    wanted = ("coefficients", "intercepts", "share", "roots", "columns", "thresholds", "children", "values")
-    if set(arrays) != set(wanted) or any(arrays[name].dtype.str != types.get(name, "<f8") for name in wanted):
+    if not has_types(arrays, _TYPES):
         raise ValueError("other arrays than a baseline's")
-    trees = {name: np.asarray(arrays[name], dtype=np.int32) for name in types}
-    numbers = {name: np.asarray(arrays[name], dtype=np.float64) for name in wanted if name not in types}
-    forest = Forest(**trees, thresholds=numbers["thresholds"], values=numbers["values"])
-    return Baseline(
-        task=task,
-        coefficients=numbers["coefficients"],
-        intercepts=numbers["intercepts"],
-        forest=forest,
-        forest_share=float(numbers["share"].item()),
-    )
+    names = ("coefficients", "intercepts", "share")
+    slopes, starts, share = (np.asarray(arrays[name], dtype=np.float64) for name in names)
+    lines = Lines(slopes=slopes, starts=starts)
+    return Baseline(task=task, lines=lines, forest=forest_from(arrays), forest_share=float(share.item()))
 
 
 def fit_baseline(dataset: Dataset, seed: int) -> FittedBaseline:
@@ -195,16 +186,11 @@ def _fit(dataset: Dataset, rows: Examples, trees: int, seed: int, share: float =
         labels = rows.targets.astype(np.int64)
         line = LogisticRegression(C=1.0 / _PENALTY, max_iter=1_000).fit(features, labels)
         grown = RandomForestClassifier(**sizes, **draws).fit(rows.features, labels)
-        # One line for each class that is there: at which output it is asked for; for two classes at the second's.
         places = np.eye(len(dataset.classes))[line.classes_][:, -dataset.outputs :]
-    slopes, starts = np.atleast_2d(line.coef_), np.atleast_1d(line.intercept_)
-    if len(slopes) < len(places):  # of two classes that are there scikit-learn gives the second one's logit
-        slopes, starts = (np.concatenate([np.zeros_like(each), each]) for each in (slopes, starts))
     forest = forest_of(grown.estimators_)
     return Baseline(
         task=dataset.task,
-        coefficients=places.T @ slopes,
-        intercepts=np.where(places.any(axis=0), places.T @ starts, -np.inf),
+        lines=lines_of(line, dataset.outputs),
         forest=replace(forest, values=forest.values @ places),
         forest_share=share,
     )
@@ -212,11 +198,7 @@ def _fit(dataset: Dataset, rows: Examples, trees: int, seed: int, share: float =
 
 def _linear_answers(baseline: Baseline, features: _Features) -> Numbers:
     """Probabilities of the positive class or of each, or the number: (rows, outputs)."""
-    wide = features.astype(np.float64)
-    # Row by row and not as a matrix product, whose last bits depend on how many rows there are.
-    both = zip(baseline.coefficients, baseline.intercepts, strict=True)
-    lines = [(wide * slope).sum(axis=1) + start for slope, start in both]
-    return probabilities(baseline.task, np.stack(lines, axis=1)).reshape(len(wide), -1)
+    return probabilities(baseline.task, baseline.lines.of(features)).reshape(len(features), -1)
 
 
 def _joined(task: Task, linear: Numbers, grown: Numbers, share: float) -> Numbers:
@@ -247,5 +229,5 @@ def _too_few(what: str) -> DataError:
     return DataError(
         what=f"This site's own baseline cannot be fitted. {what}. The baseline needs more rows for {FOLDS} folds.",
         consequence="Nothing was trained and nothing left this site.",
-        remedy="Add rows, or agree on a plan without the key expert.",
+        remedy="Add rows to the table, or agree on a plan without the key `expert`.",
     )

@@ -34,7 +34,7 @@ Tensors: TypeAlias = Mapping[str, npt.NDArray[np.generic]]
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Checkpoint:
-    """What was saved: arrays by name, facts about the run, and the digest over both in hexadecimal."""
+    """A saved checkpoint: arrays by name, facts about the run, and the digest of both in hexadecimal."""
 
     tensors: Tensors
     facts: Mapping[str, Json]

@@ -27,7 +27,7 @@ Rule: TypeAlias = Literal["latest", "local", "global"]
 
 @dataclass(frozen=True)
 class Measured:
-    """A round's received model and its validation loss here; NaN where it was not finite."""
+    """A round's received model and its validation loss here; NaN if it was not finite."""
 
     round: int
     loss: float

@@ -1,4 +1,4 @@
-"""Which count of training rows may leave in a sum of exact counts. Studies are repeated, and patients come and go.
+"""The count of training rows that a site may add to an exact sum, although studies repeat and patients change.
 
 Two sums of the same sites at two times differ by how many rows these sites gained or lost. If the others are known or
 unchanged, a difference of 1 reveals that one certain patient is among the rows. So this site keeps every count that it

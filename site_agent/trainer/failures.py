@@ -33,7 +33,7 @@ class ModuleDiffers(ConfigurationError):  # names what was found
 
 
 class StateLost(ConfigurationError):  # names what was found
-    """What this site has to go on from is neither in memory nor on disk."""
+    """The state from which this site would continue is neither in memory nor on disk."""
 
     code = "E017"
 

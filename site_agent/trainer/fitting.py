@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 
 from protos.errors import ConfigurationError, OperatorError
-from protos.plan.architecture import ConvolutionalNetwork, ParallelConvolutionalNetwork, UNetNetwork
+from protos.plan.architecture import FeatureTokensNetwork, ImageNetwork, NamedTensors, UNetNetwork
 from protos.plan.plan import Plan
 from site_agent.trainer.data.dataset import Dataset, check_columns, input_columns
 from site_agent.trainer.training.batches import check_batches
@@ -27,6 +27,7 @@ def check_fit(plan: Plan, dataset: Dataset, site: str) -> None:
     checks: tuple[Callable[[], None], ...] = (
         lambda: _check_outputs(plan, dataset),
         lambda: _check_images(plan, dataset),
+        lambda: _check_note(plan, dataset),
         lambda: _check_masks(plan, dataset),
         lambda: check_columns(dataset.columns, (*input_columns(plan, dataset.columns)[0], *plan.unused_columns)),
         lambda: _check_recorded(plan, dataset, site),
@@ -81,14 +82,28 @@ def _check_recorded(plan: Plan, dataset: Dataset, site: str) -> None:
 def _check_images(plan: Plan, dataset: Dataset) -> None:
     """A network of images reads them as its plan says, and nothing else."""
     network = plan.architecture
-    readers = ConvolutionalNetwork | ParallelConvolutionalNetwork | UNetNetwork
-    if not isinstance(network, readers) or network.image == dataset.image:
+    if not isinstance(network, ImageNetwork | UNetNetwork) or network.image == dataset.image:
         return
     own = "a table without images" if dataset.image is None else f"images of {dataset.image}"
     raise ConfigurationError(
         what=f"The plan's network {network.name} reads images of {network.image}. This site has {own}.",
         consequence="Nothing was trained and nothing left this site.",
         remedy="Declare images of the plan's size in the contract, or ask the researcher for a plan that fits.",
+    )
+
+
+def _check_note(plan: Plan, dataset: Dataset) -> None:
+    """A network of words reads a note as its plan says, and no other network reads one in word order."""
+    network = plan.architecture
+    wanted = network.note if isinstance(network, FeatureTokensNetwork) else None
+    if isinstance(network, NamedTensors) or wanted == dataset.note:
+        return
+    reads = "no note in word order" if wanted is None else f"a note of {wanted}"
+    own = "none in word order" if dataset.note is None else f"a note of {dataset.note}"
+    raise ConfigurationError(
+        what=f"The plan's network {network.name} reads {reads}. This site has {own}.",
+        consequence="Nothing was trained and nothing left this site.",
+        remedy="Declare `buckets` and `longest` of the note as in the plan, or ask the researcher for another plan.",
     )
 
 
@@ -105,9 +120,9 @@ def _check_masks(plan: Plan, dataset: Dataset) -> None:
         )
     if is_mask and plan.expert is not None:
         raise ConfigurationError(
-            what="The plan has the key expert, and this site's outcome is a mask. No baseline draws masks.",
+            what="The plan has the key `expert`, and this site's outcome is a mask. No baseline can predict masks.",
             consequence="Nothing was trained and nothing left this site.",
-            remedy="Ask the researcher for a plan without the key expert.",
+            remedy="Ask the researcher for a plan without the key `expert`.",
         )
 
 

@@ -1,27 +1,70 @@
-"""A random forest as plain arrays. scikit-learn trains it; prediction does not need scikit-learn.
+"""Linear models and random forests as plain arrays. scikit-learn fits them; prediction does not need scikit-learn.
 
-What is kept are numbers alone, so that a saved forest is read without unpickling anything, and gives the
+What is kept are numbers alone, so that a saved model is read without unpickling anything, and gives the
 same answer whatever version of scikit-learn is installed then. The rules:
 
-* an answer equals scikit-learn's to 1e-12: trees compare float32 values with float64 thresholds, and the
+* an answer of a forest equals scikit-learn's to 1e-12: trees compare float32 values with float64 thresholds, and the
   answer is the mean over trees of the leaf's shares (or number);
 * nodes of all trees stand in one list, and a node stands before its children, so that every way ends.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, Protocol, assert_never
+from typing import TYPE_CHECKING, Final, Protocol, TypeAlias, assert_never
 
 import numpy as np
 import numpy.typing as npt
 
 from site_agent.trainer.data.contract import Task
 
+if TYPE_CHECKING:
+    from sklearn.linear_model import LogisticRegression, Ridge
+
+Arrays: TypeAlias = Mapping[str, npt.NDArray[np.generic]]
+# The arrays of a forest by name, with their types in a file.
+FOREST_ARRAYS: Final = {"roots": "<i4", "columns": "<i4", "children": "<i4", "thresholds": "<f8", "values": "<f8"}
 # So many pairs of row and tree are under way at once: about 100 MB.
 _BLOCK_PAIRS: Final = 1 << 22
 _DISTANCE: Final = 0.005  # from 0 and 1, where a logit would be infinite
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class Lines:
+    """Linear functions of columns, one for each output: slopes (outputs, columns), starts (outputs,), float64."""
+
+    slopes: npt.NDArray[np.float64]
+    starts: npt.NDArray[np.float64]
+
+    def __post_init__(self) -> None:
+        if self.slopes.ndim != 2 or self.starts.shape != self.slopes.shape[:1]:
+            raise ValueError("arrays of no linear model")
+
+    def of(self, columns: npt.NDArray[np.generic]) -> npt.NDArray[np.float64]:
+        """Return their values, float64 of shape (rows, outputs)."""
+        wide = columns.astype(np.float64)
+        # Row by row and not as a matrix product, whose last bits depend on how many rows there are.
+        both = zip(self.slopes, self.starts, strict=True)
+        return np.stack([(wide * slope).sum(axis=1) + start for slope, start in both], axis=1)
+
+
+def lines_of(fitted: LogisticRegression | Ridge, outputs: int, gap: float = np.inf) -> Lines:
+    """Return a linear model of scikit-learn.
+
+    Args:
+        fitted: with the indices of classes as labels.
+        outputs: one, or one per class if there are several.
+        gap: by how much the start of a class that no row has is below the lowest one.
+    """
+    slopes, starts = np.atleast_2d(fitted.coef_), np.atleast_1d(fitted.intercept_)
+    if outputs == 1:
+        return Lines(slopes=slopes, starts=starts)
+    if len(slopes) < len(fitted.classes_):  # of two classes that are there scikit-learn gives the second one's logit
+        slopes, starts = (np.concatenate([np.zeros_like(each), each]) for each in (slopes, starts))
+    all_slopes, all_starts = np.zeros((outputs, slopes.shape[1])), np.full(outputs, starts.min() - gap)
+    all_slopes[fitted.classes_], all_starts[fitted.classes_] = slopes, starts
+    return Lines(slopes=all_slopes, starts=all_starts)
 
 
 class _Nodes(Protocol):
@@ -69,6 +112,10 @@ class Forest:
         if not is_placed.all() or self.roots.min() < 0 or self.roots.max() >= nodes or self.columns.min() < 0:
             raise ValueError("a node whose children do not follow it")
 
+    def arrays(self) -> dict[str, npt.NDArray[np.generic]]:
+        """Return everything that `forest_from` needs."""
+        return {name: np.asarray(getattr(self, name)) for name in FOREST_ARRAYS}
+
     def answers(self, features: npt.NDArray[np.float32]) -> npt.NDArray[np.float64]:
         """Return the mean over trees, float64 (rows, answers), for features (rows, columns)."""
         block = max(1, _BLOCK_PAIRS // len(self.roots))
@@ -88,6 +135,22 @@ class Forest:
         for leaves in at.T:  # one tree after the other, as scikit-learn adds; so a row's sum knows no other row
             total += self.values[leaves]
         return total / len(self.roots)
+
+
+def forest_from(arrays: Arrays) -> Forest:
+    """Return the forest from its `arrays`, among others.
+
+    Raises:
+        ValueError: they are those of no forest.
+    """
+    whole = {name: np.asarray(arrays[name], dtype=np.int32) for name in ("roots", "columns", "children")}
+    thresholds, values = (np.asarray(arrays[name], dtype=np.float64) for name in ("thresholds", "values"))
+    return Forest(**whole, thresholds=thresholds, values=values)
+
+
+def has_types(arrays: Arrays, types: Mapping[str, str]) -> bool:
+    """Return whether these are exactly the named arrays, each of its type."""
+    return {name: array.dtype.str for name, array in arrays.items()} == types
 
 
 def forest_of(trees: Sequence[GrownTree]) -> Forest:

@@ -4,7 +4,7 @@ The received model is compared with the one that the sites accepted last, on thi
 rows, and as many training rows, or 200 if these are more. The site's answer is one of two: it accepts or it refuses.
 Neither a loss nor a row leaves the site. The rules:
 
-* training rows are tested too. A site with few validation rows cannot tell harm from noise. And where honest training
+* training rows are tested too. A site with few validation rows cannot distinguish harm from noise. If honest training
   overfits, the losses of training rows fall, so it is not refused. docs/design/acceptance.md has the figures;
 * a site refuses for a rise of its loss that is beyond noise and large (protos/plan/held_out_rule.py), for a move
   that no server rule makes of clipped updates, and for outputs that are not finite;
@@ -39,7 +39,7 @@ class Received:
         round: that round.
         is_decided: whether the sites' answers to them travel in that round.
         values: float32 of shape (shared numbers,).
-        losses: float32 of shape (tested rows,); empty where the round was not measured.
+        losses: float32 of shape (tested rows,); empty if the round was not measured.
     """
 
     round: int
@@ -62,7 +62,7 @@ class Received:
 
 
 class HeldOutCheck:
-    """What this site holds to compare with, and to return to."""
+    """The parameters that this site keeps for comparison and for a return."""
 
     def __init__(self, plan: Plan, rule: HeldOutLoss) -> None:
         self._plan, self._rule = plan, rule
@@ -91,7 +91,7 @@ class HeldOutCheck:
             returned_to: the round whose parameters these are, where the run was rolled back; otherwise None.
 
         Returns:
-            the own state to which this site returns; empty where it goes on.
+            the own state to which this site returns; empty if it goes on.
 
         Raises:
             MalformedMessage: the run returns to other parameters than the accepted ones.
@@ -132,7 +132,7 @@ class HeldOutCheck:
         Args:
             round_number: that brought them.
             values: float32 of shape (shared numbers,).
-            losses: of the tested rows, with these parameters; empty where the round is not measured.
+            losses: of the tested rows, with these parameters; empty if the round is not measured.
             scale: the mean loss of a network whose outputs are all 0, on the same rows.
         """
         is_start = round_number == self._plan.has_probe

@@ -21,32 +21,30 @@ import numpy as np
 from protos.plan.federated_statistics import LARGEST_COUNT, MOMENT_SCALE, CodedColumn, NumericColumn, Statistics
 from protos.plan.plan import Plan
 from protos.plan.private_statistics import PrivateStatistics
-from site_agent.hospital import Hospital
 from site_agent.trainer.data.contract_columns import CategoricalFeature, NumericFeature
 from site_agent.trainer.data.tables import Numbers, Table
-from site_agent.trainer.examination.admitted_rows import admitted
 from site_agent.trainer.prior.private_terms import Float64, Integers, summed_terms
 from site_agent.trainer.released_columns import remember
 
 
-def own_numbers(hospital: Hospital, plan: Plan, folder: Path) -> tuple[int, ...]:
+def numbers_of_table(plan: Plan, table: Table, smallest_cell: int, folder: Path) -> tuple[int, ...]:
     """Return what this site sends in the round of statistics, under privacy before noise.
 
     Without privacy this is recorded on disk first.
 
     Args:
-        hospital: its table, contract and policy.
         plan: with statistics.
+        table: checked against the site's contract, without errors, its warnings accepted.
+        smallest_cell: of the hospital's policy.
         folder: where the trainer remembers.
 
     Raises:
-        OperatorError: the table may not be used, has answered for another run, or the disk does not take the memory.
+        OperatorError: the table has answered for another run, or the disk does not take the memory.
     """
     assert plan.statistics is not None
-    table = admitted(hospital).table
     if plan.private_statistics is not None:
         return private_numbers(plan.private_statistics, table)
-    smallest_cell = max(plan.statistics.smallest_cell, hospital.policy.smallest_cell)
+    smallest_cell = max(plan.statistics.smallest_cell, smallest_cell)
     remember(folder, plan, table, smallest_cell)
     return count(plan.statistics, table, smallest_cell)
 

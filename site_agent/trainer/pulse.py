@@ -22,7 +22,7 @@ class Pulse:
     """One process's pulse."""
 
     def __init__(self, notify: Callable[[str], None], clock: Callable[[], float], watchdog_seconds: float) -> None:
-        """`notify` reaches the service manager; `clock` gives monotonic seconds; 0 where there is no watchdog."""
+        """`notify` reaches the service manager; `clock` gives monotonic seconds; 0 if there is no watchdog."""
         self._notify, self._clock, self._watchdog = notify, clock, watchdog_seconds
         self._next = 0.0
 

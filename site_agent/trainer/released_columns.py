@@ -36,7 +36,7 @@ Released: TypeAlias = dict[str, dict[str, Rows]]  # column -> run -> digest of a
 
 
 class ReleasedBefore(RefusedError):
-    """These rows have answered for another run; the difference of two sums would tell of a few patients."""
+    """These rows have answered for another run; the difference of two sums would reveal a few patients."""
 
     def __init__(self, columns: list[str], smallest_cell: int) -> None:
         super().__init__(

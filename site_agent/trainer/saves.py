@@ -54,7 +54,7 @@ class Saves:
         """
         self._folder, self._plan, self._rows = folder, plan.digest.hex(), _rows_digest(dataset)
         for other in folder.parent.glob("*"):
-            if other != folder:
+            if other != folder and other.is_dir():
                 shutil.rmtree(other)
         self.began: int | None = self._read_began()
         self._held = {number: resample for number in self._numbers() if (resample := self._check(number)) is not None}
@@ -82,7 +82,7 @@ class Saves:
         Raises:
             UnavailableError: the disk does not take it; what was there is unchanged.
         """
-        arrays = {name: tensor.numpy() for name, tensor in study.tensors.items()}
+        arrays = {name: tensor.cpu().numpy() for name, tensor in study.tensors.items()}
         facts: dict[str, Json] = {"version": FORMAT, "plan": self._plan, "rows": self._rows, "redraw": state.resample}
         save(self._folder, _name(state.round), arrays, facts | {"study": study.facts})
         self._held[state.round] = state.resample
@@ -90,7 +90,7 @@ class Saves:
             self._remove(number)
 
     def read(self, number: int) -> SavedStudy | None:
-        """Return the state before a round; None if this site begins there.
+        """Return the state before a round, or None if this site begins there.
 
         Raises:
             ConfigurationError: it is damaged.
@@ -125,7 +125,7 @@ class Saves:
         return [int(path.stem.removeprefix("before-")) for path in self._folder.glob("before-*.safetensors")]
 
     def _check(self, number: int) -> int | None:
-        """Which draw of the round before led to a saved state; None where it cannot be gone on from."""
+        """Return the resample number that led to a saved state, or None if training cannot continue from it."""
         try:
             facts = load(self._folder, _name(number)).facts
             resample = facts["redraw"]

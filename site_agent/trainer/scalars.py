@@ -1,7 +1,7 @@
 """A site's counts and measurements for sums over all sites, as the integers of the manifest.
 
 Every number is weighed by rows as the plan counts them, so that a sum divided by the sum of weights is the mean
-that the method wants. Validation rows are always on the public grid. What is too large for its bound counts as the
+that the method requires. Validation rows are always on the public grid. What is too large for its bound counts as the
 bound; nothing here is ever negative.
 """
 
@@ -59,7 +59,7 @@ class Measures:
         return tuple(_integer(value, LARGEST_SENSITIVITY, SENSITIVITY_SCALE) for value in found)
 
     def refusals(self, secret: int | None) -> dict[str, int]:
-        """Return the numbers by which this site refuses, with a secret of its own, or accepts (None)."""
+        """Return the numbers that encode this site's refusal, from its own secret, or its acceptance (None)."""
         count = refusal_numbers(self._plan)
         numbers = (0,) * count if secret is None else refusal(secret, count)
         return {f"refusal {power}": number for power, number in enumerate(numbers, start=1)}

@@ -23,11 +23,12 @@ from site_agent.trainer.failures import NetworkDiffers
 from site_agent.trainer.models.network_catalogue import build_network
 from site_agent.trainer.models.own_module import build_own_module, check_batch, keep_terms
 from site_agent.trainer.training.bridge import FlatNetwork
+from site_agent.trainer.training.local import check_memory
 
 
 @dataclass(frozen=True)
 class Seeds:
-    """What a site draws from: the plan's seed for what all sites share, and an origin of its own for all else.
+    """A site's sources of random numbers: the plan's seed for shared values, and the site's own for all others.
 
     Attributes:
         plan: the plan's seed, which is public.
@@ -79,10 +80,11 @@ class SiteNetworks:
         plan: the plan.
         columns: how many encoded columns the network reads.
         outputs: how many outputs it has.
-        common: how many of the columns are common to all sites; None where that is not distinguished.
+        common: how many of the columns are common to all sites; None if that is not distinguished.
         own_module: the file of the hospital's own network, where the plan lists tensors only.
         module_seed: of the values with which that file's network starts.
         starts: the values of the plan's starting file.
+        device: where the network is trained, `cpu` or `cuda`.
     """
 
     plan: Plan
@@ -92,6 +94,7 @@ class SiteNetworks:
     own_module: Path | None = None
     module_seed: int
     starts: Starts | None = None
+    device: str = "cpu"
 
     @cached_property
     def tensors(self) -> tuple[TensorSpec, ...]:
@@ -103,7 +106,7 @@ class SiteNetworks:
         """Build the network. Its values are NaN until `start`, except for a hospital's own network.
 
         Raises:
-            ConfigurationError: the plan wants the hospital's own module, and there is none or it does not fit.
+            ConfigurationError: the plan requires the hospital's own module, and there is none or it does not fit.
             NetworkDiffers: the network is not what the contract lists.
         """
         if isinstance(self.plan.architecture, NamedTensors):
@@ -123,11 +126,12 @@ class SiteNetworks:
         return network
 
     def check_batch(self, flat: FlatNetwork, rows: int) -> None:
-        """Refuse a hospital's own network that cannot train on batches of this size.
+        """Refuse a network that cannot train on batches of this size.
 
         Raises:
-            ConfigurationError: see `own_module.check_batch`.
+            ConfigurationError: see `local.check_memory` and `own_module.check_batch`.
         """
+        check_memory(flat, rows)
         if self.own_module is not None and isinstance(self.plan.architecture, NamedTensors):
             check_batch(self.own_module, flat.network, self.columns, rows, [tensor.name for tensor in self.tensors])
 
@@ -143,7 +147,7 @@ class SiteNetworks:
         difference = describe_difference(Manifest(wanted, ()), mine)
         if difference:
             raise NetworkDiffers(difference)
-        return FlatNetwork(network, [tensor.name for tensor in wanted], copies)
+        return FlatNetwork(network, [tensor.name for tensor in wanted], copies, self.device)
 
     def start(self, flat: FlatNetwork, public: Iterable[TensorSpec], seeds: Seeds, copy: int | None = None) -> None:
         """Set the first values. The plan's seed decides the shared tensors and those that the method starts equal.

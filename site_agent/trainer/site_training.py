@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from protos.plan.architecture import ConvolutionalNetwork, ParallelConvolutionalNetwork, TensorSpec
+from protos.plan.architecture import ImageNetwork, TensorSpec, UNetNetwork
 from protos.plan.ingredients import Method
 from protos.plan.plan import Plan
 from protos.plan.schedules import StepSchedule
@@ -37,7 +37,7 @@ _FEWEST_TRAINING_ROWS_TESTED: Final = 200  # where a site has them, so that a sm
 class SiteRows:
     """A site's encoded rows; for a stack each array has a first axis of its length.
 
-    `predictions` are its baseline's on validation and on test rows, None where the plan has no baseline.
+    `predictions` are its baseline's on validation and on test rows, None if the plan has no baseline.
     """
 
     task: Task
@@ -163,10 +163,11 @@ def begin_training(
 
 def _augmenting(plan: Plan, seeds: Sequence[Seeds]) -> Augmenting | None:
     network = plan.architecture
-    if not plan.augmentation or not isinstance(network, ConvolutionalNetwork | ParallelConvolutionalNetwork):
+    if not plan.augmentation or not isinstance(network, ImageNetwork | UNetNetwork):
         return None
     each = [own.own("augmentation") for own in seeds]
-    return Augmenting(image=network.image, steps=plan.augmentation, seeds=each)
+    has_masks = isinstance(network, UNetNetwork)
+    return Augmenting(image=network.image, steps=plan.augmentation, seeds=each, has_masks=has_masks)
 
 
 def rows_of(dataset: Dataset, soft_targets: SoftTargets | None = None) -> SiteRows:

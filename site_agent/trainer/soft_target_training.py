@@ -5,13 +5,13 @@ The rules:
 * of a training row the network hears what the baseline says without having seen the row's patient, of any
   other row what it says after all training rows; so a training row is never better known than a new one;
 * labels of validation and test rows stay as they are, and checkpoints are chosen by the network alone;
-* the network trained alone, the placebo and a prediction hear the same baseline in the same way.
+* the network trained alone, the placebo and a prediction use the same baseline in the same way.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final, TypeAlias, assert_never
+from typing import TYPE_CHECKING, Final, TypeAlias, assert_never
 
 import numpy as np
 import numpy.typing as npt
@@ -21,12 +21,14 @@ from torch.nn import functional
 
 from protos.plan.plan import Plan
 from protos.plan.soft_targets import BaselineUse
-from site_agent.trainer.baselines import FittedBaseline, fit_baseline
 from site_agent.trainer.data.contract import Task
 from site_agent.trainer.data.dataset import Dataset
 from site_agent.trainer.site_network import Seeds
 from site_agent.trainer.training.batches import Rows
 from site_agent.trainer.training.bridge import FlatNetwork
+
+if TYPE_CHECKING:
+    from site_agent.trainer.baselines import FittedBaseline
 
 Predictions: TypeAlias = npt.NDArray[np.float32]
 _PATH: Final = "unique.path.weight"
@@ -54,7 +56,7 @@ def soft_targets_of(plan: Plan, dataset: Dataset, seeds: Seeds) -> SoftTargets |
     """Fit the site's baseline if the plan requires one.
 
     Args:
-        plan: its key expert.
+        plan: its key `expert`.
         dataset: the site's own columns.
         seeds: of the plan and the site.
 
@@ -63,6 +65,9 @@ def soft_targets_of(plan: Plan, dataset: Dataset, seeds: Seeds) -> SoftTargets |
     """
     if plan.expert is None:
         return None
+
+    from site_agent.trainer.baselines import fit_baseline  # loads scikit-learn
+
     fitted = fit_baseline(dataset, seeds.own("expert"))
     validation, test = (fitted.baseline.predictions(part.features) for part in (dataset.validation, dataset.test))
     return SoftTargets(

@@ -19,6 +19,7 @@ import math
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -48,17 +49,19 @@ from site_agent.trainer.site_network import Seeds, SiteNetworks
 from site_agent.trainer.site_training import SiteTraining, begin_training, rows_of
 from site_agent.trainer.soft_target_training import SoftTargets, added_columns, soft_targets_of
 from site_agent.trainer.training.bridge import Vector
-from site_agent.trainer.training.private_steps import PrivateRows, private_sums
+from site_agent.trainer.training.private_gradient import PrivateRows
+from site_agent.trainer.training.private_steps import private_sums
 from site_agent.trainer.training.sensitivity import sensitivities
 from site_agent.trainer.training.state import State, part_of, prefixed
 
 
 @dataclass(frozen=True, kw_only=True)
 class Asked:
-    """What an offer requires from a site. See messages.Offer.
+    """The work that an offer requires from a site. See messages.Offer.
 
     `resample` is 0 for the ordinary draw of batches and dropout, otherwise the number that, with the round,
     keys another one; equal numbers give equal bits. docs/design/protocol.md, "The ledger", rule 3.
+    `own_sums` are the noisy sums of private layers over all earlier rounds, empty for zeros; see PrivateTraining.
     """
 
     round: int
@@ -67,11 +70,15 @@ class Asked:
     layers: bytes = b""
     best_round: int | None = None
     returned_to: int | None = None
+    own_sums: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
 class Answer:
-    """What leaves the trainer in a round: updates, float32 in the exchange's order, and the scalars but "rows"."""
+    """The trainer's output in a round: updates, float32 in the exchange's order, and the scalars but "rows".
+
+    Behind the scalars are the noisy sums of private layers, if these take steps under privacy.
+    """
 
     updates: Vector = field(repr=False)
     scalars: tuple[int, ...]
@@ -108,6 +115,7 @@ class Study:
         soft_targets: SoftTargets | None = None,
         inputs: ConceptInputs | None = None,
         starts: Starts | None = None,
+        device: str = "cpu",
     ) -> None:
         """Build and start the network.
 
@@ -116,10 +124,11 @@ class Study:
             dataset: this site's own columns.
             seeds: what this site draws from, with its name.
             resample_budget: how many rounds the policy allows to be resampled.
-            own_module: the file of the hospital's own network, where the plan wants one.
+            own_module: the file of the hospital's own network, where the plan requires one.
             soft_targets: of the site's baseline if it was fitted before; otherwise it is fitted if the plan has one.
             inputs: what the network reads where it reads concepts; otherwise it reads the site's own columns.
             starts: the values of the plan's starting file.
+            device: where the network is trained, `cpu` or `cuda`.
 
         Raises:
             OperatorError: the plan does not fit this site's table, network or number of rows.
@@ -129,24 +138,23 @@ class Study:
         self.manifest = manifest_of(plan, starts)
         self._exchanges = Exchanges(plan, self.manifest)
         self.dataset, common = _read(plan, dataset, inputs)
-        read = len(self.dataset.columns) + added_columns(plan, dataset.outputs)
         self.networks = SiteNetworks(
             plan=plan,
-            columns=read,
+            columns=len(self.dataset.columns) + added_columns(plan, dataset.outputs),
             outputs=dataset.outputs,
             common=common,
             own_module=own_module,
             module_seed=seeds.own_module,
             starts=starts,
+            device=device,
         )
         self.soft_targets = soft_targets or soft_targets_of(plan, dataset, self.seeds)
         self._measures = Measures(plan, len(self.dataset.training), len(self.dataset.validation))
         self._training = self._begin_training(self.manifest.tensors)
-        self._layers = b""
-        self.choice = Choice(plan.checkpoint)
+        self.choice, self._layers, self._rounds_taken, self._is_closed = Choice(plan.checkpoint), b"", 0, False
+        self._own_start = self._training.flat.private.data.clone() if plan.own_numbers else None
         self._check = None if plan.acceptance is None else HeldOutCheck(plan, plan.acceptance)
         self._due_before: tuple[int, bytes] | None = None
-        self._rounds_taken, self._is_closed = 0, False
         self._resample_budget, self._trains = resample_budget, plan.tier_of(seeds.site) == "training"
         self._resampled: set[tuple[int, int]] = set()
         self._start_of_round: tuple[tuple[bytes, bytes], State] | None = None
@@ -160,7 +168,7 @@ class Study:
 
     @property
     def rows(self) -> int:
-        """The training rows as the plan counts them if it weighs by rows and this site trains, otherwise 0."""
+        """The number of training rows for the weight if the plan weighs by rows and this site trains, otherwise 0."""
         return self._measures.rows if self._trains else 0
 
     @property
@@ -221,6 +229,7 @@ class Study:
         if not self._is_closed or is_refused:
             self._follow_layers(asked)
             self._hear(asked, values)
+            self._follow_own_sums(asked)
             self.choice.follow(asked.best_round)  # the model measured before waits until the next one comes
             self._take_in(asked, values)
             # Where this site was away for the validation round, the report's brings the same model.
@@ -315,11 +324,14 @@ class Study:
 
     def _private_sums(self, training: PrivateTraining) -> tuple[int, ...]:
         """The sum of this site's clipped gradients at the shared values; nothing else of a private round leaves."""
-        values, rows = self._training.flat.values(), self.dataset.training
+        values = self._training.flat.values()
         arrays = [values[tensor.name].astype(np.float64) for tensor in self.networks.tensors]
-        outcomes = np.asarray(rows.targets, np.float64)
-        mine = PrivateRows(rows.features, outcomes, self.own.training_patients, os.urandom)
-        return private_sums(training, arrays, mine)
+        return private_sums(training, arrays, self._private_rows, os.urandom)
+
+    @cached_property
+    def _private_rows(self) -> PrivateRows:
+        rows = self.dataset.training
+        return PrivateRows.of(rows.features, np.asarray(rows.targets, np.float64), self.own.training_patients)
 
     def _scalars(self, exchange: Exchange, own: dict[str, int]) -> tuple[int, ...]:
         measured = self._measures.validation(self.choice) if self.choice.curve else {}
@@ -346,6 +358,7 @@ class Study:
         self._follow_layers(asked)
         self._hear(asked, values)
         self._take_in(asked, values)
+        self._follow_own_sums(asked)
         self.choice.follow(asked.best_round)
         self._measure(asked.round, values)
         self._rounds_taken = asked.round + 1
@@ -360,7 +373,7 @@ class Study:
         self._training.local.restore(self._start_of_round[1])
 
     def _follow_layers(self, asked: Asked) -> None:
-        """Where the sites have chosen a prefix of layers, train with that much federated, from the start."""
+        """If the sites have chosen the first layers, train from the start with only these federated."""
         if not isinstance(self.plan.ingredients.federated, SensitivePrefix) or asked.layers == self._layers:
             return
         if self._rounds_taken:
@@ -394,6 +407,19 @@ class Study:
         for tensor, part in self._placed():
             if tensor.name in due:
                 flat.take_in(values[part], rate, part)
+
+    def _follow_own_sums(self, asked: Asked) -> None:
+        """Set private layers under privacy: first values and one step along each noisy sum that the gate kept.
+
+        Nothing else moves them, so a trainer that lost its memory has the same layers, and no sum has noise twice.
+        """
+        training = self.plan.private_training
+        if training is None or self._own_start is None:
+            return
+        if len(asked.own_sums) not in (0, training.own_numbers):
+            raise MalformedMessage("sums of private layers that the network does not have")
+        moved = training.local_change(np.array(asked.own_sums or 0, np.float64)).astype(np.float32)
+        self._training.flat.private.data.copy_(self._own_start.cpu() + torch.from_numpy(np.asarray(moved)))
 
     def _placed(self) -> list[tuple[TensorSpec, slice]]:
         names = {name for name, _ in self._training.flat.tensors}

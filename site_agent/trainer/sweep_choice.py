@@ -1,4 +1,4 @@
-"""Which alternative of a sweep was chosen, as the coordinator announced it with the last result.
+"""The chosen alternative of a sweep, as the coordinator announced it with the last result.
 
 It stands once for all alternatives, in the trainer's folder, because earlier runs have their reports already. It
 changes nothing: a person adopts a model.

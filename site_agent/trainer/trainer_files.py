@@ -67,8 +67,9 @@ def array_digest(subject: str, arrays: Iterable[tuple[str, npt.NDArray[np.generi
     return digest.hexdigest()
 
 
-def _pieces(name: str, array: npt.NDArray[np.generic]) -> tuple[bytes, bytes, bytes, bytes]:
-    return name.encode(), array.dtype.str.encode(), repr(array.shape).encode(), array.tobytes()
+def _pieces(name: str, array: npt.NDArray[np.generic]) -> tuple[bytes, bytes, bytes, memoryview]:
+    content = np.ascontiguousarray(array).reshape(-1).view(np.uint8).data  # in place: it may be larger than memory
+    return name.encode(), array.dtype.str.encode(), repr(array.shape).encode(), content
 
 
 SECRET_BYTES: Final = 32

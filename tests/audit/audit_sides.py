@@ -7,11 +7,12 @@ from pathlib import Path
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from audit.audit_log import Consequences, Limits, LogFile
+from audit.audit_log import Limits
 from audit.cosigning import LogParty, LogSession
+from audit.own_log import AuditLog
 from audit.reading.log_commands import Desk
 from audit.reading.log_verification import KnownKeys
-from protos.wire.log_checkpoints import COORDINATOR, sign_checkpoint
+from protos.wire.log_checkpoints import COORDINATOR
 from protos.wire.upkeep_messages import LogMessage
 
 SITE = "site/berlin"
@@ -26,25 +27,13 @@ class Side:
 
     def __init__(self, folder: Path, owner: str, limits: Limits | None = None) -> None:
         self.path, self.owner = folder / "audit.log", owner
-        self.log = LogFile(
-            self.path,
-            now=lambda: NOW,
-            consequences=Consequences("Nothing leaves.", "Nothing left."),
-            sign=lambda generation, position: sign_checkpoint(owner, generation, position, TIME, KEYS[owner]),
-            limits=limits,
-        )
-        self.party = LogParty(
-            owner=owner,
-            log=self.log,
-            folder=folder / "witness",
-            key=KEYS[owner],
-            now=lambda: TIME,
-            write=lambda event, facts: self.write(event, **facts),
-        )
+        site = None if owner == COORDINATOR else owner.removeprefix("site/")
+        self.own = AuditLog(self.path, site=site, now=lambda: NOW, identity_key=KEYS[owner], limits=limits)
+        self.log, self.party = self.own.file, LogParty(self.own, folder / "witness")
 
     def write(self, event: str, **facts: object) -> None:
         """Append a record."""
-        self.log.write([{"event": event, "time": TIME} | facts])
+        self.own.write(event, **facts)
 
     def work(self, count: int = 5) -> None:
         """Do something that is recorded."""

@@ -30,7 +30,8 @@ from protos.wire.log_checkpoints import (
     cosign,
     sign_checkpoint,
 )
-from protos.wire.upkeep_messages import LogGrowth
+from protos.wire.messages import MalformedMessage
+from protos.wire.upkeep_messages import LogGrowth, LogStanding
 from tests.audit.audit_sides import KEYS, NOW, PUBLIC, SITE, TIME, Side, desk, meet
 
 
@@ -113,6 +114,19 @@ def test_only_a_log_far_ahead_is_shown_again_immediately(
 
     assert len(owning.heard(cosigned)) == follows
     assert len(owning.due()) == 1 - follows
+
+
+def test_a_witness_asks_once_on_a_stream_where_the_log_continues(sides: tuple[Side, Side]) -> None:
+    """Each such question may require the whole log, so the second one ends the stream."""
+    owner, witness = sides
+    owning = LogSession(owner.party, witness.owner, PUBLIC[witness.owner])
+    forgetful = LogStanding(PUBLIC[witness.owner], None)
+    (shown,) = owning.heard(forgetful)
+
+    assert isinstance(shown, LogGrowth)
+    assert shown.start == 0
+    with pytest.raises(MalformedMessage, match="twice"):
+        owning.heard(forgetful)
 
 
 def test_the_witness_reads_nothing_of_the_log(sides: tuple[Side, Side]) -> None:

@@ -21,7 +21,7 @@ from tests.for_each import for_each
 @pytest.fixture
 def rotated(tmp_path: Path) -> Iterator[Side]:
     """A log over several files."""
-    side = Side(tmp_path / "site", SITE, Limits(largest_bytes=2000))
+    side = Side(tmp_path / "site", SITE, Limits(largest_bytes=2600))
     side.work(30)
     yield side
     side.log.close()

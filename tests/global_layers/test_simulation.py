@@ -45,6 +45,7 @@ def _frames(seed: int, sites: int = 4) -> dict[str, pd.DataFrame]:
     return found
 
 
+@pytest.mark.slow
 def test_codes_gaps_and_missing_columns_are_read() -> None:
     """Texts are codes, gaps are missing values, a constant column is left out, and a site may lack a column."""
     table = simulate(_frames(0, sites=3), outcome="died", networks=(), seed=3)

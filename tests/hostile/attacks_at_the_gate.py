@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+from audit.own_log import AuditError, AuditLog
 from protos.errors import OperatorError
 from protos.numbers.fixed_point import FixedPoint
 from protos.plan.exchange import Exchanges, Occasion
@@ -27,7 +28,6 @@ from site_agent.approvals import withdraw
 from site_agent.gate.consent import Consent
 from site_agent.gate.door import Builder
 from site_agent.gate.permission import Allowance
-from site_agent.gate.site_log import AuditError, AuditLog
 from tests.hostile.attack import Attack, in_copy, scratch
 from tests.rehearsal.gates import NOON, gate_for, policy_with
 from tests.rehearsal.study import SITES, made_up_identities, plan_with

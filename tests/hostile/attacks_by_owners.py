@@ -25,6 +25,7 @@ from protos.wire.codec import encode_coordinator_message
 from protos.wire.messages import Announcement, Join, Refusal, SiteReason
 from site_agent import gate_socket
 from site_agent.approvals import approve
+from site_agent.desk import around_rounds
 from site_agent.gate import agent_link
 from site_agent.gate.consent import Consent
 from site_agent.gate.loop import SiteGate
@@ -140,7 +141,7 @@ def _worker(folder: Path, *, is_approved: bool) -> tuple[Worker, Any]:
     plan, config = make_plan(), make_site(folder, simple_models=False)
     if is_approved:
         approve_plan(config, plan)
-    return Worker(read_hospital(config), cast(TrainerEnd, _NoSocket())), plan
+    return Worker(read_hospital(config), cast(TrainerEnd, _NoSocket()), around_rounds), plan
 
 
 def training_without_an_approval(weakened: bool) -> bool:

@@ -21,13 +21,13 @@ from protos.plan.concepts import Concept, NumberConcept
 from protos.plan.exchange import Exchange
 from protos.plan.manifest import manifest_of, slices_of
 from protos.wire.messages import Announcement, Join, Stage
+from site_agent.desk.around_rounds import begin_prior
 from site_agent.hospital import read_hospital
 from site_agent.trainer.data.contract import Feature
 from site_agent.trainer.prior import concept_mapping
 from site_agent.trainer.prior.concept_mapping import Mapped
 from site_agent.trainer.prior.prior_study import PriorStudy
 from site_agent.trainer.study import Answer, Asked, Study
-from site_agent.trainer.worker import begin_prior
 from tests.hostile.attack import Attack, played, scratch
 from tests.hostile.imprinting import COLUMNS, PLAN
 from tests.hostile.masking_coordinator import agree, enter

@@ -53,7 +53,7 @@ def exact_count_of_a_lost_site(weakened: bool) -> bool:
                 masked_plan("abcd", on_lost_site="continue", weighting=weighting)
             return False
         plan = masked_plan("abcd", on_lost_site="continue", weighting=weighting)
-        sites = sites_of(plan, folder, {"exact_rows": "allow", "lost_site_budget": 1})
+        sites = sites_of(plan, folder, {"exact_rows": "allow", "smallest_cell": CELL, "lost_site_budget": 1})
         await enter(sites)
         await agree(sites)
         whole = sum_of_rows(plan, await collect(sites, 0, 0, "abcd"))

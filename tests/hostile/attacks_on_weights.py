@@ -27,7 +27,7 @@ WEIGHTS = {"name": "rows", "largest_rows": 1024, "fewest_rows": 64}
 def without_bounds_on_sums() -> Iterator[None]:
     """The coordinator asks only for one row in all, and for no bound on the sum of the updates."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Run, "_least", lambda self, scalar: int(scalar.name == "rows"))
+        patch.setattr(Run, "_fewest_rows", 1)
         patch.setattr(Run, "_is_in_range", lambda self, sums: True)
         yield
 

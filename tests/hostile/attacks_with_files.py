@@ -21,17 +21,16 @@ import pytest
 from pydantic import BaseModel
 
 import host.backup_archive
+import host.local_page
 import pki.strict_json
 import protos.plan.documents
-import site_agent.service.site_page
-import site_agent.trainer.live_page
 from host.backup_archive import Catalogue, Entry, read_catalogue, write_backup
 from host.restoring import restore
 from pki.strict_json import decode
 from protos.errors import OperatorError
 from protos.plan.documents import parse_document
+from site_agent.desk.findings.live_page import LivePage
 from site_agent.service.site_page import SitePage
-from site_agent.trainer.live_page import LivePage
 from tests.hostile.attack import Attack, in_copy, scratch
 
 Weakened = Callable[[], AbstractContextManager[Any]]
@@ -341,14 +340,14 @@ ATTACKS = tuple(
             "a web page elsewhere, whose name now points here, reads the page of the site",
             rebound_site_page,
             "the check of the host's name",
-            lambda: patched(site_agent.service.site_page, is_asked_here=lambda request: True),
+            lambda: patched(host.local_page, is_asked_here=lambda request: True),
         ),
         (
             "dns-rebinding-live-page",
             "a web page elsewhere, whose name now points here, reads the site's own curves",
             rebound_live_page,
             "the check of the host's name",
-            lambda: patched(site_agent.trainer.live_page, is_asked_here=lambda request: True),
+            lambda: patched(host.local_page, is_asked_here=lambda request: True),
         ),
     )
 )

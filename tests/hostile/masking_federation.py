@@ -20,6 +20,7 @@ import numpy as np
 import numpy.typing as npt
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from audit.own_log import AuditLog
 from protos.errors import UnavailableError
 from protos.fingerprints import fingerprint
 from protos.numbers.fixed_point import FixedPoint
@@ -32,7 +33,6 @@ from protos.wire.messages import MOST_SAVED, Chunk, CoordinatorMessage, SiteMess
 from site_agent.agent.connection import Connection
 from site_agent.approvals import approve
 from site_agent.gate.loop import SiteGate
-from site_agent.gate.site_log import AuditLog
 from site_agent.hospital import Data, Hospital, Policy, Split
 from site_agent.trainer_socket import Agreed, Conclude, GateEnd, Prepare, Prepared, Train, Trained
 from site_agent.trainer_socket import Message as TrainerMessage

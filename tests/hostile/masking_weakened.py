@@ -22,7 +22,7 @@ import protos.masking.mask_stream
 import site_agent.gate.site_masking
 import site_agent.gate.site_rounds
 from protos.fingerprints import fingerprint
-from protos.masking.ledger import Compute, Ledger, Masked, Open, Remembered
+from protos.masking.ledger import Ledger, Masked, Open, Remembered
 from protos.masking.masking_refusals import MaskingRefused, Reason
 from protos.plan.announced_plan import plan_from_wire
 from protos.plan.canonical import pack
@@ -117,7 +117,7 @@ def without_a_memory() -> Iterator[None]:
         return self._exchanges.of(offer.round, offer.stage, offer.layers)  # type: ignore[no-any-return]  # our own
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Ledger, "permit", lambda self, ask, compared, budget=0: Compute())
+        patch.setattr(Ledger, "permit", lambda self, ask, compared, budget=0: None)
         patch.setattr(Ledger, "freeze", freeze)
         patch.setattr(Itinerary, "accept", accept)
         patch.setattr(Rounds, "_accept_bind", _accept_any_set)

@@ -16,6 +16,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, cast
 
+from audit.own_log import AuditLog
 from protos.plan.plan import Plan
 from protos.wire.codec import decode_site_message, encode_coordinator_message
 from protos.wire.messages import Announcement, CoordinatorMessage, Offer, SiteMessage
@@ -25,7 +26,6 @@ from site_agent.framed_messages import HEADER, packed
 from site_agent.gate.agent_link import AgentLink
 from site_agent.gate.loop import SiteGate
 from site_agent.gate.site_certificates import SiteCertificates
-from site_agent.gate.site_log import AuditLog
 from site_agent.gate.site_upkeep import SiteUpkeep
 from site_agent.gate_socket import FRAMING, WINDOW, largest_payload
 from site_agent.trainer_socket import GateEnd

@@ -171,7 +171,7 @@ def test_a_withdrawal_that_the_trainer_sees_first_is_one_too(
     tmp_path: Path, office: Office, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The coordinator receives the same reason, whichever process of the site reads the withdrawal first."""
-    monkeypatch.setattr("site_agent.gate.waiting.CONSENT_POLL_SECONDS", 600.0)
+    monkeypatch.setattr("site_agent.gate.loop.CONSENT_POLL_SECONDS", 600.0)
     plan = plan_with(office.identities)
     hospital = hospital_for(tmp_path)
 

@@ -24,6 +24,7 @@ from protos.plan.exchange import Exchanges
 from protos.plan.manifest import manifest_of
 from protos.plan.plan import Plan
 from protos.wire.messages import SiteReason, Stage
+from site_agent.desk import around_rounds
 from site_agent.framed_messages import HEADER
 from site_agent.hospital import read_hospital
 from site_agent.trainer.__main__ import _listen
@@ -133,7 +134,7 @@ def main() -> None:
     os.umask(0o077)
     hospital = read_hospital(CONFIGURATION)
     connection = _listen(hospital, lambda: None)
-    sys.exit(Worker(hospital, Tampering(connection, sys.argv[1])).serve())
+    sys.exit(Worker(hospital, Tampering(connection, sys.argv[1]), around_rounds).serve())
 
 
 if __name__ == "__main__":

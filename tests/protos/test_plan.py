@@ -206,6 +206,10 @@ def test_any_two_masked_quorums_share_an_honest_site(sites: int) -> None:
         ({"weighting": EXACT, "on_lost_site": "continue"}, "exact rows need the same sites in all rounds"),
         ({"weighting": EXACT, "quorum": 3, "sites": listed(4)}, "exact rows need the same sites in all rounds"),
         ({"weighting": EXACT, "secure_aggregation": "off"}, "exact rows need masking among three sites"),
+        (
+            {"weighting": EXACT, "sites": listed(2), "quorum": 2, "two_sites": "each-sees-the-other"},
+            "exact rows need masking among three sites",
+        ),
         ({"encoding": {"clipping_range": 3.0}}, "power of two"),
         ({"encoding": {"clipping_range": 2048.0}}, "less than or equal to 1024"),
         ({"optimiser": {"name": "sgd", "learning_rate": 0}}, "greater than 0"),

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 
 os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # refused handshakes are what is tested here
@@ -17,10 +17,11 @@ os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # refused handshakes are what i
 import grpc
 import grpc.aio
 
+from audit.own_log import AuditLog
 from coordinator.network.coordinator_upkeep import SiteUpkeep
 from coordinator.network.enrolment_calls import Membership
 from coordinator.network.service import FederationService, federation_server
-from coordinator.operations.coordinator_log import CoordinatorLog
+from coordinator.operations.coordinator_log import log_path, record_decisions
 from coordinator.rounds.engine import Engine
 from deploy.quickstart.ports import free_port
 from pki.authority import Authority, FederationRecord
@@ -107,7 +108,7 @@ class Running:
     address: str
     engine: Engine
     service: FederationService
-    log: CoordinatorLog
+    log: AuditLog
     upkeep: SiteUpkeep
 
 
@@ -115,18 +116,20 @@ class Running:
 async def serving(office: Office, plan: Plan, state: Path) -> AsyncIterator[Running]:
     """A coordinator's engine and service, as `coordinator start` puts them together."""
     with Register(office.authority.register_path) as register:
-        log = CoordinatorLog(state, identity_key=office.authority.identity_key(), now=utc_now)
+        key = office.authority.identity_key()
+        log = AuditLog(log_path(state), site=None, identity_key=key, now=utc_now)
         membership = Membership(office.authority, register, utc_now, log.write)
         engine = Engine(
             plans=[plan],
             state=state,
             identity_of=membership.identity_of,
             clock=time.monotonic,
-            audit=log.journal,
+            audit=partial(record_decisions, log),
             revoked=membership.revoked,
         )
         upkeep = SiteUpkeep(
             log,
+            state / "witness",
             identity_key_of=membership.identity_key_of,
             renew=membership.renew,
             confirm=membership.confirm,

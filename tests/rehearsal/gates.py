@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from audit.own_log import AuditLog
 from protos.plan.manifest import manifest_of
 from protos.plan.methods import METHOD_NAMES
 from protos.plan.plan import Plan
@@ -15,7 +16,6 @@ from site_agent.approvals import approve
 from site_agent.gate.consent import Consent
 from site_agent.gate.door import Gate
 from site_agent.gate.permission import Allowance
-from site_agent.gate.site_log import AuditLog
 from site_agent.gate.site_masking import SiteMasking
 from site_agent.hospital import Policy
 

@@ -17,6 +17,7 @@ import grpc
 import grpc.aio
 import numpy as np
 
+from audit.own_log import AuditLog
 from deploy.quickstart.ports import free_port
 from protos.errors import OperatorError
 from protos.plan.announced_plan import plan_from_wire
@@ -27,7 +28,6 @@ from protos.wire.codec import decode_site_message, encode_coordinator_message
 from protos.wire.messages import PARTICIPATE, Announcement, Chunk, CoordinatorMessage, Join, Ready, SiteMessage, Stage
 from site_agent.approvals import approve
 from site_agent.gate.loop import SiteGate
-from site_agent.gate.site_log import AuditLog
 from site_agent.hospital import Hospital
 from site_agent.state_folders import audit_log_path
 from site_agent.trainer_socket import (

@@ -95,10 +95,10 @@ async def request_of_renewal(keys: SiteKeys, site: str) -> RenewalAsked:
     """The same in a loop that runs already."""
     certificates = certificates_in_process(keys)
     await certificates.look()
-    return (await renewal_of(certificates, site, read_identity_key(keys.directory))).message
+    return await renewal_of(certificates, site, read_identity_key(keys.directory))
 
 
 def shown_own_certificate(keys: SiteKeys, site: str) -> RenewalAsked | None:
     """The certificate of the hospital's own authority that waits, as the gate shows it."""
     shown = asyncio.run(certificates_in_process(keys).look())
-    return own_certificate_of(shown, site, read_identity_key(keys.directory)).message if shown.staged_chain else None
+    return own_certificate_of(shown, site, read_identity_key(keys.directory)) if shown.staged_chain else None

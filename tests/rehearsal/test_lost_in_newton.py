@@ -20,8 +20,8 @@ from protos.plan.plan import Plan
 from quickstart import federation
 from quickstart.federation import Rehearsal, prepare
 from quickstart.hospitals import uci_hospitals
+from site_agent.desk.around_rounds import begin_prior
 from site_agent.hospital import read_hospital
-from site_agent.trainer.worker import begin_prior
 from tests.rehearsal.programs import children, running, says, wait_until
 
 LOST = "va"

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from audit.own_log import AuditLog
 from pki import rotation
 from pki.enrolment_decisions import invite_site
 from pki.identity_key import make_identity_key
@@ -16,7 +17,6 @@ from pki.register import Register
 from protos.errors import ConfigurationError
 from site_agent.framed_messages import packed
 from site_agent.gate.site_certificates import SiteCertificates
-from site_agent.gate.site_log import AuditLog
 from site_agent.gate_socket import Answer, Order, Shown
 from site_agent.service.enrolling import enrol_where_needed
 from site_agent.service.joining import renew_now

@@ -156,6 +156,7 @@ def test_the_quickstart_ends_with_the_figures_of_every_site_and_method(figures: 
         assert difference["difference"] == pytest.approx(gain)
 
 
+@pytest.mark.slow
 def test_masking_and_the_order_of_starting_do_not_change_a_bit(tmp_path: Path, expected: str) -> None:
     """A run in the clear whose sites start in another order, each late, ends with the masked quickstart's bits."""
     federation = federation_in(tmp_path / "f")
@@ -181,7 +182,8 @@ def test_another_seed_is_another_result(tmp_path: Path, expected: str) -> None:
     assert run_all(federation, federation.names) != expected
 
 
-@pytest.mark.parametrize("is_masked", [pytest.param(False, marks=pytest.mark.slow), True], ids=["clear", "masked"])
+@pytest.mark.slow
+@pytest.mark.parametrize("is_masked", [False, True], ids=["clear", "masked"])
 def test_a_line_that_breaks_and_an_agent_that_is_killed_cost_no_bit(
     tmp_path: Path, expected: str, is_masked: bool
 ) -> None:

@@ -9,16 +9,16 @@ from pathlib import Path
 import pytest
 
 from audit.audit_log import AuditError
+from audit.own_log import AuditLog
 from coordinator.network.enrolment_calls import Membership
 from pki import rotation
 from pki.certificate_chain import certificates_in
 from pki.certificates import certificate_sha256
-from pki.enrolment_decisions import RenewalRequest, handle_renewal
+from pki.enrolment_decisions import handle_renewal
 from pki.register import Register
 from protos.errors import RefusedError, UnavailableError
 from protos.wire.messages import PROTOCOL_VERSION, Announcement, Hello
 from protos.wire.upkeep_messages import RenewalAnswered, RenewalAsked
-from site_agent.gate.site_log import AuditLog
 from site_agent.gate.site_upkeep import SiteUpkeep
 from site_agent.service.joining import _put_back
 from tests.pki.whole_site import SiteKeys
@@ -39,7 +39,7 @@ def office(tmp_path: Path) -> Office:
 
 
 def upkeep_of(keys: SiteKeys, folder: Path) -> tuple[SiteUpkeep, AuditLog]:
-    """Site a beside the rounds, and its log."""
+    """Site a outside the rounds, and its log."""
     audit = AuditLog(folder / "audit.log", site="a", now=utc_now, identity_key=keys.identity_key())
     key, certificates = keys.identity_key(), certificates_in_process(keys)
     witness = folder / "witness"
@@ -80,8 +80,7 @@ def test_a_site_trusts_another_root_once_that_is_on_record(
     (asked,) = asyncio.run(upkeep._renewal())
     assert isinstance(asked, RenewalAsked)
     with Register(office.authority.register_path) as register:
-        request = RenewalRequest(site="a", signing_request=asked.signing_request, signature=asked.signature)
-        chain = handle_renewal(office.authority, register, request, utc_now()).chain_pem
+        chain = handle_renewal(office.authority, register, asked, utc_now()).chain_pem
 
     with monkeypatch.context() as full:
         full.setattr(audit, "write", no_room)
@@ -109,8 +108,7 @@ def test_a_certificate_is_put_in_force_once_that_is_on_record(
     (asked,) = asyncio.run(upkeep._renewal())
     assert isinstance(asked, RenewalAsked)
     with Register(office.authority.register_path) as register:
-        request = RenewalRequest(site="a", signing_request=asked.signing_request, signature=asked.signature)
-        chain = handle_renewal(office.authority, register, request, utc_now()).chain_pem
+        chain = handle_renewal(office.authority, register, asked, utc_now()).chain_pem
 
     with monkeypatch.context() as full:
         full.setattr(audit, "write", no_room)

@@ -15,6 +15,7 @@ import grpc
 import pytest
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
+from audit.own_log import AuditLog
 from audit.reading.log_commands import Desk
 from audit.reading.log_verification import KnownKeys
 from coordinator.network.enrolment_calls import Membership
@@ -22,17 +23,16 @@ from coordinator.network.service import enrolment_server
 from deploy.quickstart.ports import free_port
 from pki import rotation
 from pki.certificate_chain import certificates_in
-from pki.enrolment_decisions import RenewalRequest, handle_renewal
+from pki.enrolment_decisions import handle_renewal
 from pki.names import Address, SiteName
 from pki.register import Register
 from protos.errors import ConfigurationError, RefusedError, UnavailableError
+from protos.wire.codec import decode_renewed, encode_renewal
 from protos.wire.log_checkpoints import COORDINATOR
 from protos.wire.messages import PROTOCOL_VERSION, Announcement, CoordinatorMessage, CoordinatorReason, Farewell, Hello
-from protos.wire.upkeep_codec import decode_renewed, encode_renewal
-from protos.wire.upkeep_messages import UPKEEP_VERSION, LogCosignature, LogGrowth, LogStanding, Upkeep
+from protos.wire.upkeep_messages import UPKEEP_VERSION, LogCosignature, LogGrowth, LogStanding, RenewalAsked, Upkeep
 from site_agent.gate.certificate_renewal import install_renewed, renewal_of
 from site_agent.gate.site_certificates import SiteCertificates
-from site_agent.gate.site_log import AuditLog
 from site_agent.gate.site_upkeep import SiteUpkeep
 from tests.pki.whole_site import SiteKeys
 from tests.rehearsal.federation import Office, as_channel, calling, serving, utc_now
@@ -44,7 +44,7 @@ DER = (Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
 
 @dataclass
 class Site:
-    """A site's agent without a trainer: its keys, its log, and what goes on beside the rounds."""
+    """A site's agent without a trainer: its keys, its log, and its work outside the rounds."""
 
     keys: SiteKeys
     audit: AuditLog
@@ -67,7 +67,7 @@ class Site:
         return cls(keys, audit, upkeep)
 
     async def talk(self, office: Office, address: str, name: str, until: int) -> list[CoordinatorMessage | Upkeep]:
-        """Open a stream and answer until so many messages beside the rounds have come, or it ends."""
+        """Open a stream and answer until so many messages outside the rounds have come, or it ends."""
         heard: list[CoordinatorMessage | Upkeep] = []
         async with Connection(address, office.credentials(name)) as connection:
             await connection.send(Hello(PROTOCOL_VERSION, "test", UPKEEP_VERSION))
@@ -292,10 +292,9 @@ def test_the_authority_changes_while_the_federation_works(tmp_path: Path) -> Non
     site.audit.close()
 
 
-async def request_of(keys: SiteKeys, site: str) -> RenewalRequest:
+async def request_of(keys: SiteKeys, site: str) -> RenewalAsked:
     """A site's request for its next certificate."""
-    asked = (await renewal_of(await looked(keys, site), site, keys.identity_key())).message
-    return RenewalRequest(site=asked.site, signing_request=asked.signing_request, signature=asked.signature)
+    return await renewal_of(await looked(keys, site), site, keys.identity_key())
 
 
 def test_a_root_that_nobody_vouches_for_is_not_trusted(tmp_path: Path) -> None:
@@ -345,7 +344,7 @@ def test_an_expired_certificate_renews_on_the_enrolment_port_and_a_revoked_one_d
         certificates = await looked(keys, name)
         asked = await renewal_of(certificates, name, keys.identity_key())
         port, root = Address.parse(address), office.authority.root_pem()
-        answer = decode_renewed(await certificates.call("renew", port, root, encode_renewal(asked.message)))
+        answer = decode_renewed(await certificates.call("renew", port, root, encode_renewal(asked)))
         if not answer.refusal:
             await install_renewed(certificates, asked, answer, name, utc_now(), audit)
         return answer.refusal

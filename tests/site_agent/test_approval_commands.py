@@ -150,7 +150,7 @@ def test_review_tells_a_table_too_small_for_the_plan(site: Site, rows: int | Non
 
     assert site("review") == status
     batches = f"the plan asks for 3 batches an epoch, and this site has {rows} training rows"
-    policy = f"this site has {rows} training rows, and its policy wants 5"
+    policy = f"this site has {rows} training rows, and its policy requires 5"
     assert ("enough rows for this plan" in site.out) == (rows == 9)
     assert ("did not check whether the table has enough rows" in site.out) == (rows is None)
     assert (batches in site.out, policy in site.out) == (rows == 2, rows in (2, 4))

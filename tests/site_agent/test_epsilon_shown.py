@@ -9,6 +9,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from audit.own_log import AuditLog
 from audit.reading import log_report
 from coordinator.operations.status_lines import status_lines
 from global_layers.one_process import Collection
@@ -17,7 +18,6 @@ from site_agent.commands.state_commands import _table
 from site_agent.desk.plan_in_words import in_words
 from site_agent.desk.plan_review import as_lines, review_sections
 from site_agent.gate.privacy_ledger import PrivacyLedger
-from site_agent.gate.site_log import AuditLog
 from site_agent.service.released_volume import LeftCount
 from tests.protos.privacy.private_plans import local_plan, private_network_plan
 

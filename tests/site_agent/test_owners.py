@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from audit.own_log import AuditLog
 from audit.reading.log_commands import Desk
 from audit.reading.log_report import Choice
 from audit.reading.log_verification import KnownKeys
@@ -21,8 +22,7 @@ from host.support_bundle import write_bundle
 from pki.store import hold_directory, make_private_directory, read_secret, write_public, write_secret
 from protos.errors import ConfigurationError, OperatorError
 from site_agent.approvals import withdraw
-from site_agent.gate.site_log import AuditLog
-from site_agent.trainer.examination.acceptance import Acceptance, accept, find_acceptance, moment
+from site_agent.desk.examination.finding import Acceptance, accept, find_acceptance, moment
 from site_agent.trainer.trainer_files import write_whole
 from tests.rehearsal.study import made_up_identities, plan_with
 

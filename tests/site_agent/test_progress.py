@@ -9,9 +9,10 @@ from datetime import UTC, datetime, timedelta
 import numpy as np
 from rich.console import Console
 
+from host.progress_line import drawn_on
 from protos.wire.messages import Bind, Finish, Offer, Stage
-from site_agent.agent_progress import drawn_on, shown
 from site_agent.gate.site_standing import Standing
+from site_agent.service.status_socket import shown
 from tests.for_each import for_each
 
 
@@ -35,7 +36,7 @@ def drawn(*, is_terminal: bool) -> str:
     console = Console(file=out, force_terminal=is_terminal, width=100)
 
     async def look() -> None:
-        drawn_on(console)(in_round(3))
+        drawn_on(console)(lambda: shown(in_round(3)))
         await asyncio.sleep(0)
 
     asyncio.run(look())

@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from site_agent.trainer.data.dataset import Dataset, Examples
+from site_agent.trainer.data.encodings import shares_of_bins
 
 BINS: Final = 10
 
@@ -56,30 +57,9 @@ def piecewise_linear(dataset: Dataset, columns: Collection[str], bins: int = BIN
     )
 
 
-def encode_values(values: npt.NDArray[np.float64], ends: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    """Equation 1 for one column.
-
-    Args:
-        values: shape (rows,).
-        ends: shape (bins + 1,), rising, not necessarily strictly.
-
-    Returns:
-        shape (rows, bins): 1 in the bins below a value, 0 in those above, the reached share in its own.
-        The first open bin falls below 0 and the last rises above 1 for values beyond the training rows'.
-    """
-    low, width = ends[:-1], np.diff(ends)
-    is_open = width > 0
-    share = (values[:, None] - low) / np.where(is_open, width, 1.0)
-    open_bins = np.flatnonzero(is_open)
-    floor, ceiling = np.zeros(len(width)), np.ones(len(width))
-    if len(open_bins):
-        floor[open_bins[0]], ceiling[open_bins[-1]] = -np.inf, np.inf
-    return np.where(is_open, np.clip(share, floor, ceiling), 0.0)
-
-
 def _encoded(part: Examples, ends: dict[int, npt.NDArray[np.float64]]) -> Examples:
     pieces = [
-        encode_values(column.astype(np.float64), ends[place]) if place in ends else column[:, None]
+        shares_of_bins(column.astype(np.float64), ends[place]) if place in ends else column[:, None]
         for place, column in enumerate(part.features.T)
     ]
     return replace(part, features=np.ascontiguousarray(np.concatenate(pieces, axis=1), dtype=np.float32))

@@ -72,7 +72,7 @@ class OwnColumn:
 
 @dataclass(frozen=True, kw_only=True)
 class OthersColumns:
-    """What the sums less this site's own say of each column; arrays of shape (columns,).
+    """The figures of the other sites for each column: the sums minus this site's part; arrays of shape (columns,).
 
     Attributes:
         counts: present values.
@@ -94,7 +94,7 @@ class OthersColumns:
         deviations: Float64,
         are_enough: npt.NDArray[np.bool_],
     ) -> OthersColumns:
-        """Convert from values in 0..1, as the sums have them."""
+        """Build from figures of values in 0..1, the scale of the sums."""
         lows, widths = np.zeros(len(columns)), np.ones(len(columns))
         for place, column in enumerate(columns):
             if isinstance(column.concept, NumberConcept):

@@ -26,7 +26,7 @@ class ConceptEncoding(Document):
 
     Attributes:
         names: of the common columns.
-        mapped: the site's own column for each, None where it has none.
+        mapped: the site's own column for each, None if it has none.
         means, deviations: over all sites or as the plan declares, of values moved to 0..1.
         used: whether enough sites record the column, and it varies.
     """

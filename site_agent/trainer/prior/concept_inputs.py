@@ -83,7 +83,7 @@ def read_columns(plan: Plan, contract: Contract) -> tuple[str, ...]:
 
 
 def shared_count(plan: Plan) -> int | None:
-    """Return how many of these columns all sites share; None if the network has no columns of a site's own."""
+    """Return how many of these columns all sites share, or None if the network has no columns of a site's own."""
     has_own = isinstance(plan.architecture, ParallelNetwork | ColumnsNetwork)
     return len(plan.shared_columns) if has_own else None
 

@@ -62,7 +62,7 @@ class MappedCode(Document):
         return np.where(np.isin(own, self.known), np.isin(own, self.ones).astype(np.float64), np.nan)
 
 
-Mapped: TypeAlias = MappedNumber | MappedCode | None  # None where the site does not record the concept
+Mapped: TypeAlias = MappedNumber | MappedCode | None  # None if the site does not record the concept
 
 
 def mapped_columns(concepts: Sequence[Concept], contract: Contract, site: str | None) -> tuple[Mapped, ...]:
@@ -139,7 +139,7 @@ def without_rare(
     """Return the columns that may take part at this site.
 
     Args:
-        mapped: as the contract says.
+        mapped: as the contract declares.
         features: of the training rows, float64 of shape (rows,) by the site's own names.
         fewest: values beside the commonest one, and rows of a code.
     """
@@ -157,7 +157,7 @@ def without_rare(
 
 
 def _common(columns: Mapping[int, MappedCode], own: Float64, fewest: int) -> tuple[int, ...]:
-    """Which columns of one concept may take part.
+    """Return the columns of one concept that may take part.
 
     Rows of the first code, rows of each code with a column that takes part, and all other rows are then `fewest` or
     more. So no linear combination of the columns tells fewer rows apart.
@@ -193,7 +193,7 @@ def values_of(mapped: Sequence[Mapped], features: Mapping[str, Float64], rows: i
 
 
 def _beside_commonest(values: Float64) -> int:
-    """How many present values differ from the commonest one."""
+    """Count the values that differ from the most frequent one."""
     present = values[~np.isnan(values)]
     if not len(present):
         return 0

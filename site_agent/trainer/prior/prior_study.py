@@ -66,7 +66,7 @@ _SUMS: Final = "announced"
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class KnownByOthers:
-    """What the other sites know, as this site has it after the last round.
+    """The other sites' result, as this site has it after the last round.
 
     Attributes:
         standard: how columns are standardised.

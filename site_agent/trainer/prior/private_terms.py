@@ -34,7 +34,7 @@ def clipped_terms(
     Args:
         private: the plan's.
         site: whose rows these are.
-        design: standardised columns, float64 of shape (rows, columns), 0 where a value is missing.
+        design: standardised columns, float64 of shape (rows, columns), 0 if a value is missing.
         outcomes: 0 or 1, float64 of shape (rows,).
         patients: int64 of shape (rows,), equal for rows of one patient; None where each row counts as a patient.
     """
@@ -66,7 +66,7 @@ def summed_terms(
         terms, mine = terms_of(order[first:last]), starts[(starts >= first) & (starts < last)] - first
         if len(mine) < len(terms):
             terms = np.add.reduceat(terms, mine, axis=0)
-        total += _rounded_sum(terms, unit)
+        total += rounded_sum(terms, unit)
     return tuple(int(number) for number in total)
 
 
@@ -92,8 +92,8 @@ def _terms_of(private: PrivateSums, site: str, design: Float64, outcomes: Float6
     return np.asarray(np.concatenate([hessian, gradient], axis=1) / private.units)
 
 
-def _rounded_sum(terms: Float64, unit: float) -> Integers:
-    """The sum of all terms, each first made integers of norm at most PRIVATE_SCALE; int64 of shape (numbers,).
+def rounded_sum(terms: Float64, unit: float) -> Integers:
+    """Return the sum of all terms, each first made integers of norm at most PRIVATE_SCALE; int64 of shape (numbers,).
 
     Args:
         terms: float64 of shape (patients, numbers); changed in place.

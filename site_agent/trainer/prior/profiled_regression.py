@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from protos.numbers.newton_sums import NewtonSums
+from site_agent.trainer.probabilities import probabilities
 
 Float64: TypeAlias = npt.NDArray[np.float64]
 
@@ -36,7 +37,7 @@ class Rows:
     """One site's standardised training rows.
 
     Attributes:
-        design: float64 of shape (rows, columns); 0 where a value is missing.
+        design: float64 of shape (rows, columns); 0 if a value is missing.
         targets: float64 of shape (rows, outputs): 0 and 1, or standardised numbers.
         is_number: whether the targets are numbers, and the regression a linear one.
     """
@@ -109,7 +110,7 @@ def profiled_intercept(line: Float64, targets: Float64, *, is_number: bool) -> f
     low, high = centre - float(line.max()), centre - float(line.min())
     guess = (low + high) / 2
     for _ in range(_STEPS):
-        fitted = logistic(guess + line)
+        fitted = probabilities("binary", guess + line)
         error, slope = float((fitted - targets).sum()), float((fitted * (1.0 - fitted)).sum())
         low, high = (low, guess) if error > 0 else (guess, high)
         step = guess - error / slope if slope > 0 else low - 1.0
@@ -120,16 +121,10 @@ def profiled_intercept(line: Float64, targets: Float64, *, is_number: bool) -> f
     return guess
 
 
-def logistic(logits: Float64) -> Float64:
-    """Return probabilities of logits, stable for any size."""
-    small = np.exp(-np.abs(logits))  # the exponent is never positive, so nothing overflows
-    return np.asarray(np.where(logits >= 0, 1.0, small) / (1.0 + small))
-
-
 def _fitted(line: Float64, targets: Float64, *, is_number: bool) -> tuple[Float64, Float64]:
-    """What the regression says of each row, and each row's weight in H; both of shape (rows,)."""
+    """Return the prediction for each row, and each row's weight in H; both of shape (rows,)."""
     values = profiled_intercept(line, targets, is_number=is_number) + line
     if is_number:
         return values, np.ones_like(values)
-    fitted = logistic(values)
+    fitted = probabilities("binary", values)
     return fitted, fitted * (1.0 - fitted)

@@ -18,14 +18,11 @@ from benchmarks.experiments.default_recipe import (
     RECIPE,
     SIMPLE,
     DefaultRecipe,
-    Result,
     Trained,
     pages,
-    read_results,
-    write_results,
 )
 from benchmarks.experiments.federations import federate
-from benchmarks.experiments.simple import Result as SimpleResult
+from benchmarks.experiments.simple import Result, read_results, write_results
 from site_agent.trainer import baselines
 
 EXAMPLE = Path(__file__).parents[3] / "deploy/examples/plan.yaml"
@@ -118,7 +115,7 @@ def test_tables_subtract_seed_by_seed() -> None:
         if site == "faisalabad" or not without or model == "federated"
     ]
     simple = [
-        SimpleResult(
+        Result(
             site=site,
             without_time=without,
             model=model,
@@ -131,7 +128,7 @@ def test_tables_subtract_seed_by_seed() -> None:
         for seed in range(5)
         for site, without in (*((site, False) for site in ("cleveland", "south-africa")), ("faisalabad", True))
     ] + [
-        SimpleResult(
+        Result(
             site="faisalabad", without_time=False, model=model, seed=seed, auroc=0.5, auprc=0.5, balanced_accuracy=0.5
         )
         for model in (*SIMPLE, *ENCODED)

@@ -82,7 +82,7 @@ def test_results_survive_their_file(tmp_path: Path) -> None:
     assert [(result.site, result.seed) for result in found] == [
         *(("cleveland", 0), ("cleveland", 1), ("faisalabad", 0), ("faisalabad", 1))
     ]
-    assert read_results(tmp_path / "nothing.csv") == ()
+    assert read_results(tmp_path / "nothing.csv") == []
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,8 @@ from typing import Any
 
 import yaml
 
+from site_agent.desk.results.run_report import make_report
 from site_agent.hospital import Hospital
-from site_agent.trainer.run_report import make_report
 from tests.mask_images import U_NET, mask_contract, put_table
 from tests.site_agent.trainer.sites import Table, at_the_end, make_plan, make_site, prepare, run_rounds
 

@@ -50,10 +50,10 @@ class Asked:
 
 
 @contextmanager
-def trainer(config: Path) -> Iterator[Asked]:
+def trainer(config: Path, program: tuple[str, ...] = ("-m", "site_agent.trainer")) -> Iterator[Asked]:
     """Start the trainer as the agent does."""
     ours, theirs = socket.socketpair()
-    words = [sys.executable, "-m", "site_agent.trainer", "--config", str(config), "--socket", str(theirs.fileno())]
+    words = [sys.executable, *program, "--config", str(config), "--socket", str(theirs.fileno())]
     with theirs:
         process = subprocess.Popen(words, pass_fds=[theirs.fileno()], stderr=subprocess.PIPE, text=True, cwd=REPOSITORY)
     asked = Asked(process, ours)

@@ -19,12 +19,12 @@ from protos.plan.methods import METHOD_NAMES
 from protos.plan.plan import Plan
 from protos.wire.messages import Stage
 from site_agent.approvals import approve
+from site_agent.desk.around_rounds import begin_study
+from site_agent.desk.comparison.evaluation import evaluate, scores_of, targets_of
 from site_agent.hospital import Hospital, read_hospital
 from site_agent.trainer.data.preprocessing import Preprocessing
-from site_agent.trainer.evaluation import evaluate, scores_of, targets_of
 from site_agent.trainer.study import Asked, Outcome, Study
 from site_agent.trainer.training.bridge import Vector
-from site_agent.trainer.worker import begin_study
 
 LOOSE_POLICY: Final = {
     "methods": list(METHOD_NAMES),
@@ -62,6 +62,22 @@ def dealt(table: Table) -> tuple[list[str], list[list[str]], dict[str, object]]:
     names = [str(name).replace(" ", "_").replace("/", "_") for name in bunch.feature_names]
     rows = [[*map(repr, map(float, row)), f"{label:g}"] for row, label in zip(bunch.data, bunch.target, strict=True)]
     return names, rows, target
+
+
+def put_hospital(folder: Path, site: str, columns: list[dict[str, Any]]) -> Path:
+    """Write hospital.yaml and a contract with these columns beside a table.csv with a header."""
+    contract = {"format": {"header": True}, "columns": columns}
+    (folder / "contract.yaml").write_text(yaml.safe_dump(contract))
+    data = {
+        "table": "table.csv",
+        "contract": "contract.yaml",
+        "split": {"seed": 0, "stratified": True},
+        "unaccepted_warnings": "tell",
+    }
+    training = {"simple_models": False, "siloed_baseline": False, "draws": "published"}
+    hospital = {"site": site, "state": "state", "policy": LOOSE_POLICY, "data": data, "training": training}
+    (folder / "hospital.yaml").write_text(yaml.safe_dump(hospital))
+    return folder / "hospital.yaml"
 
 
 def make_site(

@@ -11,8 +11,15 @@ import pytest
 
 from protos.errors import ConfigurationError
 from protos.plan.weighting import RowWeights
+from protos.wire.messages import SiteReason
+from site_agent.desk import around_rounds
+from site_agent.hospital import read_hospital
 from site_agent.trainer.exact_rows import released_count
-from tests.site_agent.trainer.sites import make_plan, make_site, make_study
+from site_agent.trainer.scalars import Measures
+from site_agent.trainer.worker import Worker
+from site_agent.trainer_socket import Failed, Prepare, Prepared
+from tests.site_agent.trainer.asked import ScriptedSocket
+from tests.site_agent.trainer.sites import approve_plan, make_plan, make_site, make_study
 
 
 @pytest.mark.parametrize("seed", range(40))
@@ -49,11 +56,71 @@ def test_a_damaged_memory_stops_the_study(tmp_path: Path, content: bytes) -> Non
 
 
 def test_rows_count_as_they_are_or_on_the_grid() -> None:
-    """172 rows count as 192 on the grid and as 172 with exact; the cap holds for both."""
+    """172 rows count as 192 on the grid and as 172 with exact; the cap holds for both. Validation rows stay rounded."""
     rounded, exact = (RowWeights(name="rows", largest_rows=256, exact=exact) for exact in (False, True))
 
     assert [rounded.counted(rows) for rows in (1, 172, 250, 300)] == [1, 192, 256, 256]
     assert [exact.counted(rows) for rows in (1, 172, 250, 300)] == [1, 172, 250, 256]
+    weighting = exact.model_dump(mode="json")
+    measures = Measures(make_plan(weighting=weighting, secure_aggregation="required", quorum=3), 172, 171)
+    assert measures.rows == 172
+    assert measures.validation_of(0.5, improving=True)["validation weight"] == 192
+
+
+@pytest.mark.parametrize(
+    ("weighting", "smallest", "takes_part"),
+    [
+        ({"name": "equal"}, 10, True),
+        ({"name": "equal"}, 1000, False),
+        ({"name": "rows", "largest_rows": 64}, 100, True),
+        ({"name": "rows", "largest_rows": 64}, 1000, False),
+        ({"name": "rows", "largest_rows": 64, "exact": True}, 100, True),
+        ({"name": "rows", "largest_rows": 64, "exact": True}, 1000, False),
+        ({"name": "rows", "largest_rows": 1024, "fewest_rows": 96, "exact": True}, 1, True),
+        ({"name": "rows", "largest_rows": 1024, "fewest_rows": 192, "exact": True}, 1, False),
+        ({"name": "rows", "largest_rows": 1024, "fewest_rows": 192}, 1, False),
+    ],
+)
+def test_a_site_with_too_few_rows_does_not_train(
+    tmp_path: Path, weighting: dict[str, object], smallest: int, takes_part: bool
+) -> None:
+    """About 115 training rows: the limits of policy and plan are for rows of the table, whatever the cap of weights."""
+    config = make_site(tmp_path)
+    config.write_text(config.read_text().replace("policy:", f"policy:\n  smallest_training_rows: {smallest}"))
+    plan = make_plan(weighting=weighting, secure_aggregation="required", quorum=3)
+    approve_plan(config, plan)
+    socket = ScriptedSocket(Prepare("law-1", plan.canonical))
+
+    status = Worker(read_hospital(config), socket, around_rounds).serve()  # type: ignore[arg-type]
+
+    (answer,) = socket.answers
+    if takes_part:
+        assert (status, type(answer)) == (0, Prepared)
+    else:
+        assert answer == Failed(SiteReason.POLICY_FORBIDS, 77)
+
+
+def test_a_small_count_of_an_earlier_study_stops_a_site_that_grew(tmp_path: Path) -> None:
+    """The table now has as many rows as the plan requires, but the count that may leave is smaller."""
+    config = make_site(tmp_path)
+    weighting = {"name": "rows", "largest_rows": 1024, "fewest_rows": 96, "exact": True}
+    plan = make_plan(weighting=weighting, secure_aggregation="required", quorum=3)
+    approve_plan(config, plan)
+    rows = len(make_study(config, make_plan()).own.training)
+    config.write_text(config.read_text().replace("policy:", f"policy:\n  smallest_cell: {rows - 94}"))
+
+    memory = tmp_path / "state" / "models" / "exact-rows.json"
+    memory.parent.mkdir(parents=True)
+
+    answers = []
+    for used in (rows, 95):
+        memory.write_text(json.dumps([used]))
+        socket = ScriptedSocket(Prepare("law-1", plan.canonical))
+        Worker(read_hospital(config), socket, around_rounds).serve()  # type: ignore[arg-type]
+        answers += socket.answers
+
+    assert rows >= 96
+    assert [type(answer) for answer in answers] == [Prepared, Failed]
 
 
 def test_a_study_weighs_by_the_count_that_its_site_used_before(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import load, save
 
 from protos.plan.plan import Plan
-from site_agent.trainer.network_baselines import train_alone
+from site_agent.desk.results.network_baselines import train_alone
 from site_agent.trainer.study import Asked, Study
 from tests.laws.catalogue import rows_at
 from tests.site_agent.trainer.methods.tiny import Federation, tiny_plan

@@ -13,14 +13,15 @@ import torch
 
 from protos.errors import ConfigurationError
 from protos.plan.methods import NETWORK_METHODS
+from site_agent.desk.comparison.evaluation import scores_of
 from site_agent.desk.prediction import predict_table
+from site_agent.desk.results.network_baselines import train_alone, train_placebo
+from site_agent.desk.results.run_report import make_report
 from site_agent.trainer import baselines
 from site_agent.trainer.checkpoints import load, save
 from site_agent.trainer.data.splits import split_rows
 from site_agent.trainer.data.tables import read_table
-from site_agent.trainer.evaluation import probabilities, scores_of
-from site_agent.trainer.network_baselines import train_alone, train_placebo
-from site_agent.trainer.run_report import make_report
+from site_agent.trainer.probabilities import probabilities
 from site_agent.trainer.site_training import rows_of
 from site_agent.trainer.soft_target_training import joined
 from site_agent.trainer.study import Asked
@@ -208,7 +209,7 @@ def test_the_baselines_hear_the_same_baseline(tmp_path: Path, table: Table) -> N
     assert alone is not None
     assert fingerprint(outcome) == fingerprint(alone)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("site_agent.trainer.soft_target_training.fit_baseline", lambda *_: pytest.fail("fitted again"))
+        patch.setattr("site_agent.trainer.baselines.fit_baseline", lambda *_: pytest.fail("fitted again"))
         assert train_placebo(federated) is not None
 
 
@@ -254,7 +255,7 @@ def test_a_study_with_its_soft_targets_does_not_fit_again(tmp_path: Path) -> Non
     plan = plan_with_baseline()
     _, study, _ = prepare(make_site(tmp_path), plan)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("site_agent.trainer.soft_target_training.fit_baseline", lambda *_: pytest.fail("fitted again"))
+        patch.setattr("site_agent.trainer.baselines.fit_baseline", lambda *_: pytest.fail("fitted again"))
         again = type(study)(plan, study.own, seeds=study.seeds, soft_targets=study.soft_targets)
 
     outcomes = [conclude(each, run_rounds(plan, [each])) for each in (study, again)]

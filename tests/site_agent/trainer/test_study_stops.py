@@ -13,11 +13,11 @@ from torch import nn
 
 from protos.plan.plan import Plan
 from protos.wire.messages import MalformedMessage
+from site_agent.desk.results.network_baselines import train_alone
 from site_agent.trainer import site_network as networks_module
 from site_agent.trainer import study as study_module
 from site_agent.trainer.failures import NetworkDiffers, TrainingDiverged
 from site_agent.trainer.models.network_catalogue import build_network
-from site_agent.trainer.network_baselines import train_alone
 from site_agent.trainer.study import Study
 from tests.site_agent.trainer.sites import (
     conclude,

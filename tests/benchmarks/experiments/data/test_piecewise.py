@@ -9,7 +9,8 @@ import numpy.typing as npt
 import pytest
 
 from benchmarks.experiments.data.dealt import breast_cancer
-from benchmarks.experiments.data.piecewise import encode_values, piecewise_linear
+from benchmarks.experiments.data.piecewise import piecewise_linear
+from site_agent.trainer.data.encodings import shares_of_bins
 from tests.for_each import for_each
 
 
@@ -34,14 +35,14 @@ def test_the_encoder_is_equation_1(seed: int) -> None:
     ends = np.sort(generator.normal(size=generator.integers(2, 12)))
     values = np.concatenate([generator.normal(size=50) * 2, ends])
 
-    encoded = encode_values(values, ends)
+    encoded = shares_of_bins(values, ends)
 
     np.testing.assert_allclose(encoded, [equation_1(value, ends) for value in values], atol=1e-12)
 
 
 def test_a_known_value_has_known_columns() -> None:
     """Two and a half in bins of one from 0 to 4: two are full, one is half full, one is empty."""
-    encoded = encode_values(np.array([2.5, -1.0, 5.0]), np.arange(5.0))
+    encoded = shares_of_bins(np.array([2.5, -1.0, 5.0]), np.arange(5.0))
 
     np.testing.assert_array_equal(encoded, [[1, 1, 0.5, 0], [-1, 0, 0, 0], [1, 1, 1, 2]])
 
@@ -51,15 +52,15 @@ def test_collapsed_bins_are_zero_and_the_others_are_the_papers() -> None:
     ends = np.array([0.0, 0.0, 0.0, 1.0, 1.0, 3.0, 3.0])
     values = np.linspace(-1, 4, 21)
 
-    encoded = encode_values(values, ends)
+    encoded = shares_of_bins(values, ends)
 
     assert not encoded[:, [0, 1, 3, 5]].any()
-    np.testing.assert_allclose(encoded[:, [2, 4]], encode_values(values, np.array([0.0, 1.0, 3.0])))
+    np.testing.assert_allclose(encoded[:, [2, 4]], shares_of_bins(values, np.array([0.0, 1.0, 3.0])))
 
 
 def test_a_constant_column_says_nothing() -> None:
     """All bins have collapsed, also for a value that training did not see."""
-    assert not encode_values(np.array([1.0, 2.0]), np.ones(11)).any()
+    assert not shares_of_bins(np.array([1.0, 2.0]), np.ones(11)).any()
 
 
 @for_each("seed", range(5))
@@ -70,8 +71,8 @@ def test_scaling_first_changes_nothing(seed: int) -> None:
     scaled = (raw - 3.0) / 7.0
     quantiles = np.linspace(0, 1, 11)
 
-    from_raw = encode_values(raw, np.quantile(raw, quantiles))
-    from_scaled = encode_values(scaled, np.quantile(scaled, quantiles))
+    from_raw = shares_of_bins(raw, np.quantile(raw, quantiles))
+    from_scaled = shares_of_bins(scaled, np.quantile(scaled, quantiles))
 
     np.testing.assert_allclose(from_raw, from_scaled, atol=1e-9)
 

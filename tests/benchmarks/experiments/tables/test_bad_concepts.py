@@ -16,8 +16,8 @@ from global_layers.frames import tables_of
 from global_layers.one_process import run_rounds
 from protos.plan.contributors import kinds_of
 from protos.plan.plan import Plan
-from site_agent.trainer.prior.joining_models import FittedJoin, fit_own_models
-from site_agent.trainer.prior.prior_report import joined_with
+from site_agent.desk.results.joining_models import FittedJoin, fit_own_models
+from site_agent.desk.results.prior_report import joined_with
 from site_agent.trainer.prior.prior_study import KnownByOthers
 from tests.site_agent.trainer.prior.prior_federation import concepts_of, prior_plan
 

@@ -44,6 +44,7 @@ def test_a_table_of_the_heart_files_is_made(table: str, variant: str, seeds: str
     run(table, variant, seeds, tmp_path)
 
 
+@pytest.mark.slow
 @needs_covertype
 @pytest.mark.parametrize(("table", "variant", "seeds"), COVERTYPE)
 def test_a_table_of_covertype_is_made(

@@ -15,20 +15,20 @@ from benchmarks.prior.prior_gain import CONCEPTS, plan_of_tables, split_of, uci_
 from global_layers.one_process import run_rounds
 from protos.plan.contributors import kinds_of
 from protos.plan.plan import Plan
+from site_agent.desk.around_rounds import begin_study
+from site_agent.desk.comparison.evaluation import scores_of
 from site_agent.desk.export.export_folder import LARGEST_DIFFERENCE, export_model
 from site_agent.desk.findings.facts import site_facts
 from site_agent.desk.findings.report_page import report_page
 from site_agent.desk.prediction import predict_table
+from site_agent.desk.results.run_report import make_report
+from site_agent.desk.results.saved_model import load_model
 from site_agent.hospital import read_hospital
 from site_agent.trainer.data.dataset import Dataset, prepare_rows
 from site_agent.trainer.data.terms_column import TermsFeature
-from site_agent.trainer.evaluation import scores_of
 from site_agent.trainer.prior.concept_inputs import concept_inputs, read_columns, read_places
-from site_agent.trainer.run_report import make_report
-from site_agent.trainer.saved_model import load_model
 from site_agent.trainer.site_network import Seeds
 from site_agent.trainer.study import Asked, Study
-from site_agent.trainer.worker import begin_study
 from tests.for_each import for_each
 from tests.site_agent.trainer.prior.prior_federation import SITES, concepts_of, make_hospital, prior_plan
 

@@ -19,13 +19,13 @@ from protos.plan.plan import Plan
 from protos.plan.prior_sums import AnnouncedSums
 from protos.wire.messages import MalformedMessage, Stage
 from site_agent.desk.applied import AppliedModel
+from site_agent.desk.around_rounds import begin_prior
+from site_agent.desk.comparison.scored_rows import scored_rows
+from site_agent.desk.results.prior_report import make_prior_report
+from site_agent.desk.results.saved_model import load_model
 from site_agent.hospital import read_hospital
-from site_agent.trainer.comparison.scored_rows import scored_rows
-from site_agent.trainer.prior.prior_report import make_prior_report
-from site_agent.trainer.prior.profiled_regression import logistic
-from site_agent.trainer.saved_model import load_model
+from site_agent.trainer.probabilities import probabilities
 from site_agent.trainer.study import Asked
-from site_agent.trainer.worker import begin_prior
 from tests.site_agent.trainer.prior.prior_federation import (
     SITES,
     Member,
@@ -49,7 +49,7 @@ def _pooled(members: Mapping[str, Member], standard: Any) -> tuple[np.ndarray[An
     penalty = np.diag([RIDGE] * columns + [0.0] * len(designs))
     values = np.zeros(design.shape[1])
     for _ in range(60):
-        fitted = logistic(design @ values)
+        fitted = probabilities("binary", design @ values)
         hessian = design.T @ (design * (fitted * (1 - fitted))[:, None]) + penalty
         values = values - np.linalg.solve(hessian, design.T @ (fitted - targets) + penalty @ values)
     return values[:columns], np.sqrt(np.diag(np.linalg.inv(hessian)))[:columns]

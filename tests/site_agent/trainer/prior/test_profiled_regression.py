@@ -12,11 +12,11 @@ from protos.numbers.newton_sums import NewtonSums, has_converged
 from site_agent.trainer.prior.profiled_regression import (
     Concentrated,
     Rows,
-    logistic,
     own_sums,
     profiled_intercept,
     require_spread,
 )
+from site_agent.trainer.probabilities import probabilities
 from tests.for_each import for_each
 
 RIDGE = 10.0
@@ -63,7 +63,7 @@ def _pooled(sites: list[Rows]) -> tuple[Float64, Float64]:
     penalty = np.diag([RIDGE] * columns + [0.0] * len(sites))
     values = np.zeros(columns + len(sites))
     for _ in range(60):
-        fitted = logistic(design @ values)
+        fitted = probabilities("binary", design @ values)
         hessian = design.T @ (design * (fitted * (1 - fitted))[:, None]) + penalty
         values = values - np.linalg.solve(hessian, design.T @ (fitted - targets) + penalty @ values)
     return values[:columns], np.sqrt(np.diag(np.linalg.inv(hessian)))[:columns]
