@@ -1,11 +1,12 @@
 """An audit log on disk: each act is written and synced before it happens.
 
-Append-only JSON lines, chained by hash (protos/wire/log_chain.py), mode 0600. Never a value, a secret or a path that
-may name a patient. Several processes may write in turn; each checks what the others wrote. The rules:
+Append-only JSON lines, chained by hash (protos/wire/log_chain.py), mode 0600. A record never has a value, a secret or a
+path that may name a patient. Several processes may write to it, one at a time. Each checks the others' lines before it
+writes. The rules:
 
-* records are written and synced all together or not at all; a full disk is an error, and the caller stops;
-* a torn tail, which a crash leaves, is set aside and kept, not lost;
-* a full file is put aside, and the next one begins with the signed checkpoint that it carries on.
+* all records of a call are written and synced, or none is. A full disk is an error, and the caller stops;
+* a crash may leave an incomplete last line. It is moved to a file of its own, not lost;
+* a full file is renamed, and the next file begins with the signed checkpoint of the full one.
 """
 
 from __future__ import annotations

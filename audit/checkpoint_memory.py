@@ -1,7 +1,7 @@
 """Stored checkpoints: those that this program cosigned for others, and its own that others cosigned.
 
-A folder of small JSON files, each replaced whole and synced. A witness that lost them would cosign a rollback;
-so they stand beside the log, and what they say is in the log too.
+A folder of small JSON files, each replaced whole and synced. A witness without its checkpoints would cosign a rollback.
+So it stores them beside its log, and also records them in the log.
 """
 
 from __future__ import annotations

@@ -1,14 +1,14 @@
-"""Two audit logs on one stream: each side owns one log and witnesses the other.
+"""Two audit logs on one stream: each side owns one log and is the witness of the other's.
 
-The same on both sides. A side first sends what it keeps of the other's log; the other shows the leaves since then
-with a signed checkpoint; the witness links them, remembers, records and cosigns; and the cosignature becomes
-the owner's next record. One checkpoint is under way at a time. The rules:
+Both sides run this code. A side first sends its stored checkpoint of the other's log. The other side, the owner, sends
+the leaves since then and a signed checkpoint. The witness checks that they follow, stores and records the checkpoint,
+and cosigns it. The owner records the cosignature. Only one checkpoint is exchanged at a time. The rules:
 
-* what a witness signs is on its disk, remembered and recorded, before the signature leaves;
-* a witness that has forgotten is shown again what it asks for; an owner whose log does not stand where it once
-  signed it to be stops;
-* a member with a new identity key, after its host died with the old one, begins a new log; what was kept of the old
-  one is put aside, on record.
+* a witness stores and records a checkpoint on its disk before it sends the signature;
+* a witness that lost its checkpoint receives the leaves that it requests. An owner stops if its log differs from a
+  checkpoint that it signed;
+* if a member's computer was lost with its identity key, the member begins a new log with a new key. The witness stores
+  the checkpoint of the old log under another name, and records that.
 """
 
 from __future__ import annotations

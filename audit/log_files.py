@@ -1,7 +1,7 @@
 """The files of an audit log: the current file and the rotated files.
 
-`audit.log` is the present file; a full one is renamed to `audit.log.` and the number of its first record
-in ten digits, so that names sort as records do. Read only; nothing here writes or locks.
+`audit.log` is the current file. A full file is renamed to `audit.log.` and the number of its first record in ten
+digits. So the names have the same order as the records. This file only reads. It never writes or locks.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A program's own audit log: each act is written and synced before it happens.
 
-The file is that of audit_log.py. What every record of the program says is added here: the time, the software and, at a
-site, the site's name. If the disk is full, nothing leaves.
+Its file is written by audit_log.py. This file adds the facts that every record has: the time, the software and, at a
+site, the site's name. If the disk is full, nothing is sent.
 """
 
 from __future__ import annotations

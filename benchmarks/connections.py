@@ -1,10 +1,10 @@
-"""What a connected site costs in memory, and how much of it is gRPC's own: `python -m benchmarks.connections`.
+"""Memory of a connected site, and the part of it that gRPC uses: `python -m benchmarks.connections`.
 
-Two servers on the same machine with the same certificates, each with so many connections over mutual TLS and one
-bidirectional stream on each: the deployed coordinator, whose plan lists one site more, so that no round begins; and a
-bare `grpc.aio` server that does nothing else. The bare one is then sent eight chunks of 512 KiB on each stream, one
-stream after another, and looked at again: gRPC keeps what a connection has read with. Resident memory, in KiB for each
-connection. It ends with one line of `key=value` pairs.
+Measures two servers on one machine with the same certificates and the same number of connections. Each connection uses
+mutual TLS and has one bidirectional stream. The first server is the deployed coordinator. Its plan has one site more
+than connect, so no round begins. The second is a bare `grpc.aio` server. Then the bare server receives eight chunks of
+512 KiB on each stream, one stream after another, and is measured again, because gRPC keeps the memory into which a
+connection has read. The unit is KiB of resident memory for each connection. The last line has `key=value` pairs.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""What fixed sets cost a federation whose sites are away now and then: rounds of waiting, or units of a budget.
+"""The cost of fixed sets to a federation with unreliable sites: rounds of waiting, or units of a budget.
 
     python benchmarks/flaky_sites.py
 
-A site is away for ten rounds on average, and for the given share of the time. Three ways to go on are compared: wait
-for all; go on with whoever is there, if it is a quorum; go on with fixed groups of three that are there whole. Prices
-are those of protos/masking/answered_sets.py.
+A site is away for ten rounds on average, and for the given share of the time. Three rules are compared: wait for all;
+continue with the connected sites if they are a quorum; continue with fixed groups of three if all three are connected.
+Prices are those of protos/masking/answered_sets.py.
 """
 
 from __future__ import annotations

@@ -1,16 +1,15 @@
-"""What reading and preprocessing a large table costs, beside plain pandas: `python benchmarks/loading.py`.
+"""Time and memory to read and preprocess a large table, compared with plain pandas: `python benchmarks/loading.py`.
 
-A table is made up: four fifths of its columns are numbers with a twentieth of the cells empty, the others codes.
-Three processes then do the same with it, one after the other, each in a fresh interpreter:
+The table is made up: four fifths of its columns are numbers, of which a twentieth of the cells is empty. The others are
+codes. Three processes then do the same work on it, one after the other, each in a new interpreter:
 
 * `ours`: read and check every cell against a contract, split, fit on training rows, encode to float32;
-* `pandas`: read_csv, train_test_split, fill with training medians, standardise, one-hot, to float32; nothing is
-  checked;
-* `checked`: the same with pandas, and of each column what our contract asks: its type, its range or codes, the rows
-  that are wrong, limits and shares of the training rows for later, each as one operation on the whole column.
+* `pandas`: read_csv, train_test_split, fill with training medians, standardise, one-hot, to float32, without any check;
+* `checked`: the same with pandas, and for each column the checks of our contract: its type, its range or codes, the
+  wrong rows, limits and shares of the training rows for later. Each check is one operation on the whole column.
 
-Measured are the wall clock, the process's own processor seconds, which other programs disturb less, and its largest
-resident memory above that of its imports; `ratio` is ours by the other, of processor seconds and of memory.
+It measures the wall clock, the process's own processor seconds, which other programs disturb less, and its largest
+resident memory above that of its imports. `ratio` is ours divided by the other, for processor seconds and for memory.
 """
 
 from __future__ import annotations

@@ -1,23 +1,22 @@
-"""How close masking comes to what this machine can do at best: `python benchmarks/masking.py`.
+"""Compares masking with the fastest speed that this machine allows: `python benchmarks/masking.py`.
 
-The rates that bound it are measured between the cases that they judge, on one thread:
+The rates of the machine are measured on one thread, in turn with the cases that they are compared with:
 
 * `aes`: AES-256-CTR by `update_into` between two buffers of 256 KiB, the cipher's own speed: larger
   ones leave the cache and are slower;
 * `add`: uint32 addition in place of 128 KiB blocks that stay in a core's cache;
 * `copy`: copying 64 MiB, more than the caches hold; uint32 addition out of the cache is shown beside it.
 
-Source: docs/design/protocol.md, "Key sessions". Per peer every parameter needs 4 bytes of keystream and one addition
-in cache; once it has to come from memory and go back, which costs no less than a copy:
+Source: docs/design/protocol.md, "Key sessions". For each peer every parameter needs 4 bytes of keystream and one
+addition in cache. Each parameter is also read from memory and written back once, which costs at least a copy:
 
     floor = 4 * parameters * (peers * (1 / aes + 1 / add) + 1 / copy) seconds
 
-Measured is everything that a round costs a site: deriving the round's keys, building the ciphers
-and masking the whole vector, each chunk into new memory. Rates and masking are measured in turns, in
-seconds of this thread's own processor time, so that other programs of a shared machine disturb the
-ratio little; each figure is the median over the turns. The ratio is floor / measured, so 1 is the best
-possible; a little above it is noise. The speed-up of two threads is in seconds of the wall clock, the
-shortest of each: it needs two idle cores.
+It measures the whole cost of a round at a site: deriving the round's keys, building the ciphers and masking the whole
+vector, each chunk into new memory. Rates and masking are measured in turns, in processor seconds of this thread. So
+other programs on the machine disturb the ratio little. Each figure is the median over the turns. The ratio is floor /
+measured, so 1 is the best possible. A value slightly above 1 is noise. The speed-up of two threads is in seconds of the
+wall clock, the shortest of each: it needs two idle cores.
 """
 
 from __future__ import annotations

@@ -1,14 +1,14 @@
-"""The papers' tables, by the code of the deployment, all sites in one process and many seeds at once.
+"""The papers' tables, computed by the deployment's code, with all sites in one process and many seeds at once.
 
     python -m benchmarks.papers rehearsal
     python -m benchmarks.papers heart --data FOLDER
     python -m benchmarks.papers fed-heart --data FOLDER --seeds 0-19
 
-Networks, procedures, gate, sums and server rules are those of coordinator and site; sockets and masks are left
-out, because they change no bit. A chunk of seeds of one variant is computed on a core of this machine or of a
-cluster (experiments/engines.py). Results are lines of a CSV file. What is there already is not computed again, so a
-run that was stopped goes on where it was, and slices that several machines computed are merged. The Markdown table
-with the published figures and the plot are written from all lines that are there.
+Networks, procedures, gate, sums and server rules are those of coordinator and site. Sockets and masks are absent,
+because they change no bit. A chunk of seeds of one variant is computed on a core of this machine or of a cluster
+(experiments/engines.py). Results are lines of a CSV file. Lines that the file already has are not computed again. So an
+interrupted run continues, and the slices of several machines are merged. The Markdown table with the published figures
+and the plot include all lines of the file.
 """
 
 from __future__ import annotations

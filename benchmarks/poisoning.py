@@ -1,10 +1,10 @@
-"""What one hostile site of five can do where sites may refuse, and how often honest federations are rolled back.
+"""The harm that one hostile site of five can do if sites may refuse, and how often honest federations are rolled back.
 
     python -m benchmarks.poisoning attacks --seeds 3
     python -m benchmarks.poisoning clean --federations 100
 
-Everything is in one process, by the code of the programs (experiments/hostile_site.py). Tables, methods and seeds are
-drawn; no file is needed. Both commands print a line for each case and end with one line of `key=value` pairs.
+Everything runs in one process, with the code of the programs (experiments/hostile_site.py). Tables, methods and seeds
+are random. No file is needed. Both commands print a line for each case and end with one line of `key=value` pairs.
 """
 
 from __future__ import annotations

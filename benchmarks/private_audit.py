@@ -1,8 +1,10 @@
-"""An audit of a whole private training in one run: made-up patients who are in the table or not, and who is guessed.
+"""An audit of a whole private training in one run.
 
-Half of many canaries, drawn at random, take part. Everything that leaves the sites is read: the noisy sum of every
-round. The attacker also has every canary's gradient, and guesses for the canaries of which it is surest. The number of
-right guesses gives a lower bound of epsilon. Sums, noise and steps are those of the deployed code.
+It adds made-up patients to the table at random, and guesses which were added.
+
+Half of many canaries, drawn at random, take part. The attacker reads everything that the sites send: the noisy sum of
+every round. The attacker also has every canary's gradient, and guesses only for the canaries with the clearest signs.
+The number of right guesses gives a lower bound of epsilon. Sums, noise and steps are those of the deployed code.
 
 Local noise is also audited by many single rounds, because one run detects only large mistakes. Each canary has a column
 of its own, so one round of a site's trainer has as many trials as canaries. Error rates of a test at one threshold give

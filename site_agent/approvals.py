@@ -1,11 +1,11 @@
 """Stores the approvals of this hospital's persons: one small file for each plan's digest.
 
-Nothing trains without it. The agent asks before it joins and before each chunk leaves; the trainer, in its own
-process, asks again and hands out only what the approved manifest names. The rules:
+Nothing is trained without an approval. The agent checks the approval before it joins and before it sends each chunk.
+The trainer checks it again in its own process, and returns only tensors of the approved manifest. The rules:
 
-* there is no yes but a person's own, to exactly this plan and what follows from it;
-* a yes may end at a time; whoever withdraws ends all of them at once, whatever was said before;
-* where the policy requires several persons, the same name twice is one person.
+* only a person can approve. An approval is for exactly this plan and what follows from it;
+* an approval may end at a time. A withdrawal ends all approvals of the plan at once;
+* if the policy requires several persons, the same name twice is one person.
 """
 
 from __future__ import annotations

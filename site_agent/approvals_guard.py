@@ -1,12 +1,12 @@
 """Checks by the file permissions that the programs which use approvals cannot write them.
 
-An approval counts because a person gave it. A service that could write the folder could approve for itself, so gate
-and trainer look before they act. The rules, where the programs run as services:
+An approval is valid because a person gave it. A service with write access to the folder could approve a plan itself. So
+gate and trainer check the permissions before they act. The rules, if the programs run as services:
 
-* the folder, its files and the state directory above belong to root, or to a user who is none of the services;
+* the folder, its files and the state directory above belong to root, or to a user that runs none of the services;
 * neither their group nor others may write them.
 
-At a terminal one user runs everything and this cannot hold; the program warns once.
+At a terminal one user runs everything and cannot satisfy these rules, so the program warns once.
 """
 
 from __future__ import annotations

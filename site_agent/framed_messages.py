@@ -4,7 +4,7 @@ Both of a site's sockets use it, each with a magic word and a closed list of fro
 
 * a size is checked before memory is reserved, and each kind of message has a largest size of its own;
 * the facts of a message are exactly the fields of its record, each of exactly its type;
-* nothing is ever unpickled, and nothing that is wrong is repaired.
+* nothing is ever unpickled, and no faulty message is repaired.
 """
 
 from __future__ import annotations

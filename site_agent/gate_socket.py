@@ -1,13 +1,13 @@
 """The gate socket between a site's agent and its gate, and every message on it.
 
-On one side the agent, which has the network and the TLS key. On the other side the gate, which has all other keys and
-decides. The gate orders and the agent does; the gate takes every byte from the agent as it would take it from
-a hostile coordinator. Frames are those of framed_messages.py. The rules:
+One side is the agent, which has the network and the TLS key. The other side is the gate, which has all other keys and
+decides. The gate sends orders and the agent carries them out. The gate trusts bytes from the agent no more than bytes
+from a hostile coordinator. Frames are those of framed_messages.py. The rules:
 
-* messages of the coordinator and of the site pass as the bytes of the wire, which only the gate reads and writes;
-* a stream has a number, so that nothing of an earlier stream is taken for the present one;
+* messages between coordinator and site pass as bytes, which only the gate reads and writes;
+* a stream has a number, so no message of an earlier stream is taken for one of the current stream;
 * at most WINDOW messages are under way in each direction of a stream;
-* the agent sends no free text: why a stream ended or an order failed is a word of a closed list.
+* the agent sends no free text. It reports the reason of an ended stream or a failed order by a word of a closed list.
 """
 
 from __future__ import annotations

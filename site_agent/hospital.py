@@ -1,7 +1,7 @@
 """hospital.yaml as a frozen record. A site's gate and trainer read it; its agent does not.
 
-What protects has no default and what loosens is off unless it is written. Unknown keys are refused,
-every mistake at once; paths come out absolute.
+Protections have no default, and exceptions from them are off unless the file has them. Unknown keys are refused, and
+all mistakes are reported at once. Paths are made absolute.
 """
 
 from __future__ import annotations

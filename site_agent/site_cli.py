@@ -1,8 +1,7 @@
 """The command `site-agent`: join, identity, check, review, approve, predict, audit.
 
-Only `join` and `renew` open a connection, and `doctor` tries some; what the other commands read and write
-stays on this computer. No traceback reaches an operator: every failure is three sentences and a documented
-exit status.
+Only `join` and `renew` open a connection, and `doctor` tests some. All other commands read and write only on this
+computer. No traceback reaches an operator: every failure is three sentences and a documented exit status.
 """
 
 from __future__ import annotations

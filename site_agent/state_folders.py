@@ -1,8 +1,7 @@
 """The folders in which each process of a site keeps its own files, in the state directory.
 
-`agent` has the TLS key, certificates and addresses. `gate` has the identity key, the audit log, announced plans and
-everything that masking and limits remember. `approvals` is written by a person's command alone. The other folders
-are the trainer's.
+`agent` has the TLS key, certificates and addresses. `gate` has the identity key, the audit log, announced plans and the
+memory of masking and limits. Only a person's command writes to `approvals`. The other folders are the trainer's.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""Reading a log: verify, show and export it. Writing a log needs nothing of this folder."""
+"""Reading a log: verify, show and export it. The programs can write a log without this folder."""

@@ -1,6 +1,6 @@
 """The commands `audit verify`, `audit show` and `audit export` of both programs.
 
-Reads a log and writes a report; never the log itself.
+Reads a log and writes a report. Never changes the log.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Files of public keys and stored checkpoints, for verifying a log without trusting either side.
 
-Both are JSON, hold no secret, and are small. Whoever verifies has to get them from somebody else than the
-owner of the log: the keys by comparing fingerprints, the checkpoints from the witness.
+Both are small JSON files without secrets. A verifier must not receive them from the owner of the log. It receives the
+keys from persons who compare fingerprints, and the checkpoints from the witness.
 """
 
 from __future__ import annotations

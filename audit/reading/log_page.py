@@ -1,7 +1,7 @@
-"""An audit log as one HTML page, in three parts: people's acts, each run, and the rest.
+"""An audit log as one HTML page, in three parts: actions of people, each run, and all other records.
 
-Pure. Each record is on the page once, with its number and its facts, so the page is as complete as the log. Of a run,
-all records of one round are one line: what was offered, released, handed over, bound and summed.
+Pure. Each record is on the page once, with its number and its facts, so the page is as complete as the log. All records
+of one round are one line: offer, release, handover, bound sites and sum.
 """
 
 from __future__ import annotations

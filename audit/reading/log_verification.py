@@ -1,8 +1,8 @@
 """Verifies a whole audit log: its chain, its signed checkpoints, and their witnesses.
 
-A chain alone shows a changed, lost or exchanged line. A cut tail or a log rewritten from its beginning shows only
-against checkpoints that somebody else holds: the cosignatures in the log itself, which nobody can make
-without the witness's key, and checkpoints that the witness kept. Reads files and nothing else.
+The chain alone detects a changed, lost or exchanged line. Checkpoints of another side detect a cut end or a log that
+was rewritten from its beginning. These are the cosignatures in the log, which nobody can make without the witness's
+key, and the checkpoints that the witness stored. Only reads files.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""A chunk of seeds of one variant: the unit of work that a process, another core or another machine computes.
+"""A chunk of seeds of one variant. One process computes it, on this machine or another.
 
-It stands in a module of its own, so that a worker on another machine imports it by name. The libraries are those of
-the process that computed the chunk, not of the one that asked for it.
+It has a module of its own, so that a worker on another machine can import it by name. The versions of libraries are
+those of the process that computed the chunk.
 """
 
 from __future__ import annotations

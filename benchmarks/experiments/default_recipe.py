@@ -1,17 +1,18 @@
-"""The default recipe of Global Layers, and how it stands beside what a statistician would use.
+"""The default recipe of Global Layers, compared with the models that a statistician would use.
 
     python -m benchmarks.experiments.default_recipe --data FOLDER
 
-`RECIPE` was chosen with training and validation rows alone and frozen before any test figure was computed;
-results/2026-11-21-default-recipe.md tells what was tried. The command computes, for the heart experiment's
-seeds 0 to 100, with and without Faisalabad's leaking column `time`:
+`RECIPE` was chosen only by training and validation rows, and fixed before any test figure was computed.
+results/2026-11-21-default-recipe.md lists the candidates. The command computes, for the heart experiment's seeds 0 to
+100, with and without Faisalabad's leaking column `time`:
 
-* `federated`: the three sites by the recipe;
-* `alone`: each site by the recipe and method local, with the same baseline;
-* `placebo`: each site among two copies of itself, as the deployment's placebo has it;
-* `expert`: the site's own baseline (a linear model and a forest, joined) alone.
+* `federated`: the three sites with the recipe;
+* `alone`: each site with the recipe and method local, with the same baseline;
+* `placebo`: each site with two copies of itself, as in the deployment's placebo;
+* `expert`: only the site's own baseline (a linear model and a forest, joined).
 
-Results are kept in a CSV file; what is there already is not computed again. `simple.py` has the others.
+Results are stored in a CSV file. Results that it already has are not computed again. `simple.py` computes the other
+simple models.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Where chunks are computed: on the cores of this machine, or on the machines of a Ray or Dask cluster.
+"""Engines that compute chunks: the cores of this machine, or the machines of a Ray or Dask cluster.
 
-Chunks do not depend on one another, so an engine only hands them out and yields each result when it arrives, in any
-order. Each chunk takes one core and one thread. Then its rows are those of a single process to the bit, on the same
-kind of CPU with the same libraries. Ray and Dask pickle what they send: use a cluster for public tables only.
+Chunks do not depend on one another. So an engine distributes them and yields each result when it arrives, in any order.
+Each chunk takes one core and one thread. So its rows equal those of a single process to the bit, on the same kind of
+CPU with the same libraries. Ray and Dask pickle the data that they send. Use a cluster only for public tables.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""A federation in one process of which one site is hostile: it sends what it likes, whatever a gate would refuse.
+"""A federation in one process with one hostile site. That site sends any values, also values that a gate would refuse.
 
-The other sites' studies, the coordinator's run and every sum are the programs' own. The hostile site knows the plan and
-what came down. It trains like the others where that helps it, and accepts whatever it receives.
+The other sites' studies, the coordinator's run and every sum are the programs' own. The hostile site reads the plan and
+everything that the coordinator sends to a site. It trains like the others if that helps the attack, and accepts all
+parameters that it receives.
 """
 
 from __future__ import annotations

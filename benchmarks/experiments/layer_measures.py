@@ -1,10 +1,11 @@
-"""What PLayer-FL measures of each layer after some local epochs: where layers stop being alike between sites.
+"""PLayer-FL's measures of each layer after some local epochs: they find the layer from which sites differ.
 
-Source: Elhussein and Gürsoy 2025, equations 2 and A.1 to A.3. All sites start equal and train alone. The loss is the
-mean over all training rows of a site, in float64. The networks are small, so the Hessian's trace is exact.
+Source: Elhussein and Gürsoy 2025, equations 2 and A.1 to A.3. All sites start with equal parameters and train alone.
+The loss is the mean over all training rows of a site, in float64. The networks are small, so the Hessian's trace is
+exact.
 
 The similarity is linear CKA as Kornblith et al. 2019 define it: its denominator is the product of the norms. The paper
-prints their squares, with which equal representations would not have a similarity of 1.
+prints the squares of these norms. With them, equal representations would not have a similarity of 1.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Plans of experiments: what a researcher would write, with made-up identities and masking off.
 
-Masks cancel in every sum, so they change no bit of a result; here they would only cost time.
+Masks cancel in every sum, so they change no bit of a result. In an experiment they would only cost time.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Plots of the tables, as SVG: dots with their 95% intervals, published values as hollow marks.
 
-The same rows give the same bytes: no date is written and the ids inside the file follow from a fixed salt.
+The same rows give the same bytes: the file has no date, and its ids follow from a fixed salt.
 """
 
 from __future__ import annotations

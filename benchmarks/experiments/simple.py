@@ -1,21 +1,20 @@
-"""What a hospital's statistician would use anyway, on the heart experiment's splits.
+"""The models that a hospital's statistician would use, on the heart experiment's splits.
 
     python -m benchmarks.experiments.simple --data FOLDER
 
-Logistic regression, a random forest and gradient boosting, trained on a site's training rows alone and
-tested on its test rows; the rows that choose are not used. Every federated result has to be read beside
-these. They are kept in a CSV file, one line for each site, model and seed; what is there already is not
-computed again, so a run that was stopped goes on where it was. Its lines are the same on one machine
-however often it was stopped; scikit-learn's forest and boosting promise no more.
+Logistic regression, a random forest and gradient boosting, trained on a site's training rows alone and tested on its
+test rows. Validation rows are not used. Compare every federated result with these. A CSV file has one line for each
+site, model and seed. Lines that it already has are not computed again, so an interrupted run continues. On one machine
+its lines do not depend on interruptions. scikit-learn's forest and boosting promise no more.
 
 The encodings are those that reproduce the expected figures (91.64, 77.60, 87.03):
 
 * `logistic-regression`: `Statistician`, C = 0.1;
-* `random-forest`, 500 trees with leaves of at least 3 rows, and `gradient-boosting`, scikit-learn's
-  histogram boosting as it comes: one column a feature, a missing value is -1 (`Paper`).
+* `random-forest`, 500 trees with leaves of at least 3 rows, and `gradient-boosting`, scikit-learn's histogram boosting
+  with default settings. Each feature has one column, and a missing value is -1 (`Paper`).
 
-Two more say what a better encoding does for a linear model: `logistic-regression-one-hot` (`Default`) and
-`logistic-regression-piecewise` (the same with every number piecewise linear).
+Two more models show the effect of a better encoding on a linear model: `logistic-regression-one-hot` (`Default`) and
+`logistic-regression-piecewise` (the same, and every number is piecewise linear).
 """
 
 from __future__ import annotations

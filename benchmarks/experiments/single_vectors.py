@@ -1,8 +1,8 @@
 """Methods that need each site's own vector: pFedLA, the coordinate-wise median, the trimmed mean.
 
-They exist here and nowhere else. The deployed coordinator has no code that holds one site's vector: what
-arrives is added into a running sum and is masked besides, and neither a median nor a layer's mixture follows
-from a sum. So sites train as they do in a deployment, and only what stands in for the coordinator differs.
+No other file has them. The deployed coordinator has no code that stores one site's vector: it adds arriving vectors to
+a running sum, and they are masked. Neither a median nor a mixture of layers can be computed from a sum. So sites train
+as in a deployment, and only the replacement of the coordinator differs.
 
 Sources: Yin et al. 2018, "Byzantine-Robust Distributed Learning", definitions 1 and 2; Ma et al. 2022,
 "Layer-wised Model Aggregation for Personalized Federated Learning" (pFedLA).

@@ -1,8 +1,8 @@
-"""Many seeds of one federation at once: each site trains a stack of copies, one for each seed.
+"""Many seeds of one federation at once: each site trains a stack of copies with one copy for each seed.
 
-The networks, procedures, penalties and optimisers are the deployment's own, with one more axis; each copy
-has its own plan (its seed), its own run and its own sums. What differs between copies in shape cannot be
-stacked: methods that choose layers are run one by one (federations.py).
+The networks, procedures, penalties and optimisers are the deployment's own, with one more axis. Each copy has its own
+plan (its seed), run and sums. Copies with different shapes cannot be stacked, so methods that choose layers are run one
+by one (federations.py).
 """
 
 from __future__ import annotations

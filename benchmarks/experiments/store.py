@@ -1,7 +1,7 @@
-"""Results as they come: a CSV file of one line for each variant, seed and site, and one of what it cost.
+"""Stores results when they arrive, in two CSV files: results by variant, seed and site, and the cost of each chunk.
 
-A chunk's lines are added when it is complete, by replacing the file as a whole: a run that is stopped goes
-on where it was, and no line is ever half of something.
+When a chunk is complete, its lines are added and the whole file is replaced. So an interrupted run continues, and no
+line is ever incomplete.
 """
 
 from __future__ import annotations

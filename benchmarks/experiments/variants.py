@@ -1,4 +1,4 @@
-"""One row of a table of results, and what makes such rows: a variant of an experiment over some seeds."""
+"""One row of a table of results, and the variants that produce rows: an experiment over some seeds."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What federated-prior brings, measured by the deployed code on public tables with natural sites."""
+"""The gain from federated-prior, measured with the deployed code on public tables with natural sites."""

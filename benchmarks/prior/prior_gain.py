@@ -1,8 +1,8 @@
-"""What the other hospitals' score brings at each site, over many splits, through the deployed code.
+"""The gain from the other hospitals' score at each site, over many splits, with the deployed code.
 
 Every integer is built by the gate and added by the coordinator's run; the sites' models are those that a deployment
-saves. Of each split a third of every site's rows tests, stratified by outcome; training rows are drawn from the rest.
-Intervals are over splits, corrected for their overlap (Nadeau and Bengio 2003). Run:
+saves. In each split a third of every site's rows is the test set, stratified by outcome. Training rows are drawn from
+the others. Intervals are over splits, corrected for their overlap (Nadeau and Bengio 2003). Run:
 
     python -m benchmarks.prior.prior_gain --rows 30 50 0 --splits 20 --json figures.json
 """

@@ -1,7 +1,7 @@
-"""How often `site-agent data describe --concepts` proposes the right column, on the four UCI heart clinics.
+"""How often `site-agent data describe --concepts` proposes the right column for the four UCI heart clinics.
 
-Each clinic's file gets a header in one of four styles. What is right follows from the clinic's contract. A concept
-without a column in the contract (cholesterol in Switzerland) is right if nothing is proposed. Run:
+Each clinic's file gets a header in one of four styles. The clinic's contract gives the right answer. If the contract
+has no column for a concept (cholesterol in Switzerland), the right answer is no proposal. Run:
 
     python -m benchmarks.prior.proposed_concepts
 """

@@ -1,7 +1,7 @@
-"""How often a site finds its own swapped unit or code, and how often it raises a false alarm: four UCI heart clinics.
+"""How often a site detects its own swapped unit or code, and how often it raises a false alarm: four UCI clinics.
 
-In each run one column of one clinic is changed as a mistake in its contract would change it. All else is the deployed
-code: announced sums, this site's own sums, and nothing else. Run:
+Each run changes one column of one clinic, as a mistake in its contract would change it. All other code and data are the
+deployed ones: announced sums and this site's own sums. Run:
 
     python -m benchmarks.prior.swapped_columns --splits 5
 """

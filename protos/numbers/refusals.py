@@ -6,13 +6,14 @@ r, r^2, r^3 ... modulo a prime. The sums over the sites are the moments of the s
 refusals is the rank of their Hankel matrix, whose entry (i, j) is the sum of the powers i + j + 1.
 
 * Without a hostile site the rank is exactly the number of refusals, up to the size of the matrix.
-* A hostile site adds a matrix of its own choice, which can raise the rank. To lower it below the number of honest
-  refusals, the determinant of that many rows would have to be 0. It is a polynomial in the secrets whose part of
-  highest degree is the determinant without the hostile site's numbers, so it is not the zero polynomial. Its degree
-  is at most size^2, so it is 0 for at most size^2 / PRIME of the secrets (Schwartz 1980, lemma 1): below 1e-12.
+* A hostile site adds a matrix of its own choice, which can raise the rank. A hostile site could lower the rank below
+  the number of honest refusals only if the determinant of that many rows were 0. The determinant is a polynomial in the
+  secrets. Its part of highest degree is the determinant without the hostile site's numbers, so it is not the zero
+  polynomial. Its degree is at most size^2, so it is 0 for at most size^2 / PRIME of the secrets (Schwartz 1980, lemma
+  1): below 1e-12.
 
-So a site can bring about a rollback, as it can stop a run in many other ways. It cannot prevent one. The sums
-tell the coordinator how many sites refuse, not which.
+So a site can cause a rollback, as it can stop a run in many other ways. It cannot prevent one. The sums tell the
+coordinator how many sites refuse, not which.
 """
 
 from __future__ import annotations

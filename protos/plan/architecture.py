@@ -1,16 +1,14 @@
-"""The networks that a plan may name, and all their tensors. No tensor library is needed.
+"""The networks that a plan may name, and all their tensors. This file needs no tensor library.
 
-Coordinator and sites read the same list of names, shapes and initial ranges here: the coordinator
-to hold and start the shared tensors, the site to build the network and to find what is private. The
-records and their lists are in `protos.plan.networks`, one file each; this is their one door. The rules:
+Coordinator and sites read here the same list of names, shapes and initial ranges. The coordinator uses it to store and
+initialise the shared tensors, the site to build the network and to find its private tensors. The records and their
+lists are in `protos.plan.networks`, one file each. Other packages import them only from here. The rules:
 
-* names, order and shapes follow from the architecture alone; the parts input, common and unique also
-  need numbers of columns, head and unique (and CHFL's common column) the number of outputs, the
-  part body neither;
-* everything that trains is in the list: a network built from an architecture has these parameters
-  and no buffers;
-* layers stand in the order in which the network computes, and a layer lies in one part;
-* sizes are checked before anybody reserves memory for them.
+* names, order and shapes follow from the architecture. The parts input, common and unique also need numbers of columns.
+  Head and unique (and CHFL's common column) need the number of outputs. The part body needs neither;
+* the list has everything that is trained: a network built from an architecture has these parameters and no buffers;
+* layers have the order in which the network computes, and a layer belongs to one part;
+* sizes are checked before any program reserves memory for them.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Random changes of the training images, so that each image differs a little in every epoch.
 
-A closed list: each step is a frozen record, and a site does what stands there, in this order. Nothing but training rows
-is changed. Which image is changed and how follows from a seed of the site, the epoch and the row. A mask is
-changed as its image is.
+The list is closed. Each step is a frozen record, and a site carries out the steps in this order. Only training rows are
+changed. A seed of the site, the epoch and the row decide which image is changed, and how. A mask is changed in the same
+way as its image.
 """
 
 from __future__ import annotations

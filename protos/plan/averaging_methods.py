@@ -1,8 +1,8 @@
 """Methods that train one model for all sites: FedAvg and methods that improve on it.
 
-The fields of a definition are the method's hyperparameters as they stand in a plan, so a misspelt
-one is refused where it is written. † marks methods whose formula is given as remembered from the
-original paper rather than from the papers that this project reproduces.
+The fields of a definition are the method's hyperparameters with their names in a plan, so a misspelt one is refused. †
+marks methods whose formula comes from memory of the original paper, and not from the papers that this project
+reproduces.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Unambiguous bytes that both programs hash, sign and derive keys from.
 
-Every digest of the protocol is taken over fields that carry their length and over a label that
-names their purpose, so that no two statements can share an encoding.
+A digest of the protocol covers fields with their lengths, and a label that names its purpose. So no two statements can
+have the same encoding.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Decides which ingredients cannot be combined, and why. Pure functions.
 
-A refusal is one clause that says the reason. What is not refused here is allowed, so methods compose
-wherever the mathematics does.
+Each refusal is one clause with the reason. Other combinations are allowed, so methods compose if the mathematics allows
+it.
 """
 
 from __future__ import annotations

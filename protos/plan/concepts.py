@@ -5,8 +5,8 @@ bring the column's unit to the concept's. The rules:
 
 * a concept is a number within a range, or one of several codes;
 * a unit that is not the concept's needs a conversion that the plan declares;
-* `recorded_by` names the sites that have the concept, so that fewest sites are counted for each concept;
-* `synonyms` are other names of the concept, by which `site-agent data describe` finds a column. Nothing else uses them.
+* `recorded_by` names the sites that record the concept, so the fewest sites are checked for each concept;
+* `synonyms` are other names of the concept. `site-agent data describe` finds a column by them. Nothing else uses them.
 """
 
 from __future__ import annotations

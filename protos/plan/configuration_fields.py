@@ -1,7 +1,7 @@
 """Types of text that the configurations of both programs contain.
 
-Whoever reads one of these has an address with a port that exists, or a path without control
-characters; whether anything is there is another question.
+A value of these types is an address with a possible port, or a path without control characters. The types do not check
+that it exists.
 """
 
 from __future__ import annotations

@@ -1,11 +1,12 @@
 """Computes from the plan which sites contribute to which numbers of the sum.
 
-The smallest set is counted for every number, not for the vector. The rules:
+The smallest set is checked for every number, not for the vector. The rules:
 
 * a site that only evaluates contributes zeros to the updates, and its own figures to the other numbers;
-* a common column is recorded by the sites that the plan names for its concept, and two columns by those of both;
+* the sites that the plan names for a concept record its common column. The product of two columns has the sites that
+  record both;
 * the numbers of a column or an output that not every site records have the contributors that the plan names;
-* a plan that sends no number has no kinds, so that its rounds answer nothing.
+* a plan that sends no numbers has no kinds, so its rounds answer nothing.
 """
 
 from __future__ import annotations

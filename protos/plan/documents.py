@@ -1,9 +1,9 @@
 """Reads YAML files that people write. Returns a checked frozen record, or raises an error that lists all mistakes.
 
-Each mistake is reported with file, line and column and, for an unknown key or name, the nearest known one.
-Anchors, tags, duplicate keys, deep nesting and files above a megabyte are refused: a configuration
-needs none of them, and each has been used to surprise a reader. A number is what a reader takes it
-for: 010, 1_000, 0x1F and 1:30 are words here, not the 8, 1000, 31 and 90 of YAML 1.1.
+Each mistake is reported with file, line and column and, for an unknown key or name, the nearest known one. Anchors,
+tags, duplicate keys, deep nesting and files above a megabyte are refused. No configuration needs them, and each can
+mislead a reader. Numbers have the meaning that a reader expects: 010, 1_000, 0x1F and 1:30 are words here, not the 8,
+1000, 31 and 90 of YAML 1.1.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
 """The exchange of one round: which tensors and scalars of the manifest sites send, and which they receive.
 
-Both programs compute it from the plan and the offer, so that neither can be talked into another one.
-The rules:
+Both programs compute it from the plan and the offer, so neither can persuade the other to use a different one. The
+rules:
 
-* what goes up is always a part of the manifest that was approved;
-* a layer that is not offered neither comes down nor goes up, except under FedLAMA, where a layer that is
-  not due keeps its local progress and only its last shared value comes down;
-* under FedLP the plan's digest and the round draw the layers that go up, the same ones at every site;
+* sites send only parts of the approved manifest;
+* a layer that is not offered is neither received nor sent. FedLAMA is the exception: a layer that is not due keeps its
+  local progress, and the site only receives its last shared value;
+* under FedLP the plan's digest and the round draw the layers that all sites send;
 * an offer that the method does not allow is a MalformedMessage.
 """
 

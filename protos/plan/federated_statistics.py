@@ -1,12 +1,12 @@
 """Counts and moments of declared columns, for a plan that trains nothing.
 
-Each site counts its own rows and adds up scaled values; only these integers travel, masked, and only once for
-each version of its data. The rules:
+Each site counts its own rows and adds up scaled values. It sends only these integers, masked, and only once for each
+version of its data. The rules:
 
-* a cell is a column's rows with a value, or the rows of one code; a site whose own cell is too small sends zeros
-  for all that is about it;
-* values are clipped to the declared range and moved to 0..1, so that every number has a bound;
-* what a plan does not declare is neither counted nor named.
+* a cell is a column's rows with a value, or the rows of one code. If a site's own cell is too small, the site sends
+  zeros for all its numbers;
+* values are clipped to the declared range and scaled to 0..1, so every number has a bound;
+* columns that a plan does not declare are neither counted nor named.
 """
 
 from __future__ import annotations

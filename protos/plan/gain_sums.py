@@ -1,12 +1,12 @@
 """The sites' gains as sums over all sites: mean, fairness and incentive. No site's own figure is included.
 
-A site turns its figures into three or four integers, which travel masked; the coordinator sees their sums. The
-metric lies between 0 and 1 (AUROC), so there is none for a regression. The rules:
+A site encodes its figures as three or four integers and sends them masked. The coordinator sees only sums. The metric
+is between 0 and 1 (AUROC), so a regression has no gain sums. The rules:
 
-* a site whose metric is undefined, or that has none, sends zeros, and is counted in none of the figures, so
-  of the sums of sites where one alone has a metric that one's can be read;
-* squares travel only where the quorum less the colluders is three or more, and a variance is computed for
-  four sites or more: with two sums and two unknown values each could be worked out.
+* a site without a defined metric sends zeros and is not counted. So if only one site has a metric, the sums show that
+  metric;
+* squares are sent only if the quorum less the colluders is three or more, and a variance is computed only for four
+  sites or more. With two sums, two unknown values could be computed.
 """
 
 from __future__ import annotations

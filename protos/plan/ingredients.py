@@ -1,10 +1,9 @@
 """The ingredients of methods.
 
-A method sets which parameters are federated, how a site trains in one round, what it adds to its loss,
-how it takes in shared values, and by which rule the coordinator turns the aggregate into the next
-federated parameters. Each ingredient is a frozen record; a choice among them is a union that one `match`
-takes apart. A method without an ingredient has the one of FedAvg, so that methods that
-speak of different ingredients can be composed.
+A method sets the federated parameters, the training at a site in one round, the additions to its loss, the way it loads
+shared values, and the coordinator's rule for the next federated parameters. Each ingredient is a frozen record. A
+choice among them is a union, which one `match` handles. A method uses FedAvg's ingredient unless it names its own. So
+methods that change different ingredients can be composed.
 """
 
 from __future__ import annotations

@@ -1,11 +1,13 @@
-"""First values of tensors from a seed (the plan's or a site's secret) and the tensor's name. Same on every machine.
+"""First values of tensors from a seed (the plan's or a site's secret) and the tensor's name.
 
-Coordinator and sites compute the shared ones separately and must arrive at the same bits, which the random
-generators of numerical libraries do not promise between kinds of CPU. The rules:
+They are the same on every machine.
+
+Coordinator and sites compute the shared ones separately and must get the same bits. The random generators of numerical
+libraries do not promise that between kinds of CPU. The rules:
 
 * only integer arithmetic, one AES-256 keystream and one rounding to float32 are used;
-* a tensor's values depend on the seed or secret and its own name, shape and range, on no other tensor;
-* what follows from the plan's seed is public; what stays at a site follows from its secret, under another label.
+* a tensor's values depend on the seed or secret and on its own name, shape and range, but on no other tensor;
+* values from the plan's seed are public. Values that stay at a site come from its secret, with another label.
 """
 
 from __future__ import annotations

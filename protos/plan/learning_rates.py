@@ -1,8 +1,8 @@
 """Learning rate schedules: a factor of the optimiser's learning rate for each step.
 
-A factor depends on the number of the step alone, so that a site that enters late or begins again from
-a checkpoint makes its steps with the rates that everybody else has. Every schedule may begin with a
-linear warm-up of whole epochs; what it does to the rate is counted from the warm-up's end.
+A factor depends only on the number of the step. So a site that joins late or restarts from a checkpoint uses the same
+rates as all other sites. Every schedule may begin with a linear warm-up of whole epochs. The schedule itself starts at
+the end of the warm-up.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Loss functions that a plan can name for a site's network.
 
-Which function that is follows from the site's own target (its data contract), so the plan does not
-repeat it: binary cross-entropy, cross-entropy over several classes, squared error, or soft Dice with cross-entropy.
+The site's own target in its data contract decides the function, so the plan does not repeat it: binary cross-entropy,
+cross-entropy over several classes, squared error, or soft Dice with cross-entropy.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The manifest: a list of everything that a site may send in a run, computed from the plan alone.
 
-The gate refuses what it does not name, and a hospital approves its digest. Which of it travels in a
-single round is said by exchange.py. Updates travel in the manifest's order as one vector, scalars as
-64-bit integers behind them.
+The gate refuses everything that the manifest does not list, and a hospital approves its digest. exchange.py decides
+which parts are sent in a single round. Sites send updates in the manifest's order as one vector, followed by scalars as
+64-bit integers.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The catalogue of methods, and how a plan combines them.
 
-Each method is one small definition in averaging_methods.py or personal_methods.py. A composition takes
-from each of its methods what it says differently from FedAvg: `of: [{name: global-layers}, {name: fedprox}]`
-is the proximal term with Global Layers. Two methods that speak of the same ingredient are refused.
+Each method is one small definition in averaging_methods.py or personal_methods.py. A composition takes from each of its
+methods the ingredients that differ from FedAvg's: `of: [{name: global-layers}, {name: fedprox}]` is the proximal term
+with Global Layers. Two methods that set the same ingredient are refused.
 """
 
 from __future__ import annotations

@@ -1,16 +1,15 @@
 """The PyTorch optimisers that a plan can name for training at a site.
 
-Every setting is a key of the plan and has torch's default, except the learning rate, which decides and
-has none. Three keys have the same meaning wherever they stand: `first_decay` and `second_decay` are how
-much of the mean gradient and of the mean squared gradient is kept at each step (beta 1 and beta 2);
-`offset` keeps a quotient finite (epsilon). The rules:
+Every setting is a key of the plan with torch's default. Only the learning rate has no default. Three keys have the same
+meaning in all optimisers. `first_decay` and `second_decay` are the shares of the mean gradient and of the mean squared
+gradient that a step keeps (beta 1 and beta 2). `offset` keeps a quotient finite (epsilon). The rules:
 
-* no setting that is accepted divides by 0 if a gradient is 0, as in a column that a site lacks;
-* what steps through the optimiser's own past (momentum, decay) is distinguished from plain descent here alone.
+* no accepted setting divides by 0 if a gradient is 0, as in a column that a site lacks;
+* only this file distinguishes optimisers that use their past (momentum, decay) from plain descent.
 
-Two things that torch has are left out. A centred RMSprop takes the root of a difference that vanishes for
-a gradient that does not change, and by rounding may be negative (measured: not a number after 1,208 steps
-of a constant gradient). Adagrad's decay of the rate is what a learning-rate schedule is for.
+Two options of torch are missing here. A centred RMSprop takes the root of a difference that becomes 0 for a constant
+gradient, and by rounding may be negative (measured: not a number after 1,208 steps of a constant gradient). Adagrad's
+decay of the rate can be replaced by a learning-rate schedule.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 """Columns and outcomes that only some sites record, as the plan lists them.
 
-The numbers of a shared network that belong to a column are 0 in the update of a site that does not record it, or follow
-from the plan alone. So their sum is over the sites that record the column. The rules:
+If a site does not record a column, the column's numbers of a shared network are 0 in its update, or follow from the
+plan alone. So their sum is over the sites that record the column. The rules:
 
 * a plan names the sites that record a column or have patients with an outcome, unless all sites do;
-* under masking these are at least two more than the assumed colluders, or the plan is refused;
-* each site's trainer compares its own table with what the plan declares about it, and refuses a difference.
+* under masking, the plan is refused unless these sites are at least two more than the assumed colluders;
+* each site's trainer compares its own table with the plan's declarations, and refuses a difference.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Methods that give each site a model of its own: private layers, or a second model beside the shared one.
 
-The fields of a definition are the method's hyperparameters as they stand in a plan, so a misspelt
-one is refused where it is written. † as in averaging_methods.
+The fields of a definition are the method's hyperparameters with their names in a plan, so a misspelt one is refused. †
+means the same as in averaging_methods.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The plan: everything that sites agree to before training, as one frozen record.
 
-A plan is written in YAML, travels as canonical JSON and is identified by the SHA-256 of these
-bytes. Coordinator and sites refuse to train unless they hold the same digest. What decides about
-safety (sites, quorum, weighting) has no default, except that masking is required.
+A plan is written in YAML and sent as canonical JSON. The SHA-256 of these bytes identifies it. Coordinator and sites
+refuse to train unless they have the same digest. Keys that decide about safety (sites, quorum, weighting) have no
+default, except that masking is required.
 """
 
 from __future__ import annotations

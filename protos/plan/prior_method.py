@@ -1,8 +1,9 @@
-"""The method federated-prior: one score from other hospitals' data, and how much each hospital trusts it.
+"""The method federated-prior: one score from other hospitals' data, and each hospital's own weight for it.
 
-The sites fit one regression on common concepts together, from sums alone. Each site then takes its own part out of
-these sums, so that the score is the result of the others, and joins it with its own models. The rounds are one of
-statistics, some of Newton's method, and one guard: whether the others' score helps at all, over all sites.
+The sites fit one regression on common concepts together, from sums alone. Each site then subtracts its own part from
+these sums, so that the score is the result of the others. It joins the score with its own models. There is one round of
+statistics, some rounds of Newton's method, and one guard round. The guard tests whether the others' score helps at all,
+over all sites.
 """
 
 from __future__ import annotations

@@ -1,8 +1,10 @@
-"""The sums that sites send under federated-prior, and what follows from the announced sums. Pure functions.
+"""The sums that sites send under federated-prior, and the values that are computed from the announced sums.
 
-Everything announced so far comes down in every round, as one vector of fixed length: the sums of the statistics, then
-those of each Newton round, then the guard; what is still to come is 0. So a program that was restarted computes the
-same coefficients again, and no program has to believe another one's coefficients.
+Pure functions.
+
+In every round the coordinator sends all sums announced so far, as one vector of fixed length: the statistics, then each
+Newton round, then the guard. Sums of later rounds are 0. So a restarted program computes the same coefficients again,
+and no program has to trust another one's coefficients.
 """
 
 from __future__ import annotations

@@ -1,13 +1,14 @@
 """federated-prior in one private round: noisy sums of clipped terms, one term for each patient.
 
-Each site adds up, at coefficients 0, the gradient and the Hessian of a logistic regression on the common columns and
-one intercept for each site. A patient's term is scaled so that its norm is at most 1, whatever the patient's rows are.
-Noise of one standard deviation for all numbers then hides every patient. The rules:
+At coefficients 0 each site adds up the gradient and the Hessian of a logistic regression. The regression has the common
+columns and one intercept for each site. Every patient's term is scaled to a norm of at most 1. Noise of one standard
+deviation for all numbers then hides every patient. The rules:
 
 * columns are standardised by ranges, typical values and spreads that the plan declares, never by patients;
-* a row is shortened to the norm `clip`, a patient's sum of rows to the norm 1, then each term is rounded to integers;
-* each site adds its share of noise, so large that the fewest contributors less the assumed colluders make up all of it;
-* the fit uses the size of the noise: directions that drown in it are shrunk towards 0.
+* a row is shortened to the norm `clip`, and a patient's sum of rows to the norm 1. Then each term is rounded to
+  integers;
+* each site adds its share of noise. The shares of the fewest contributors less the assumed colluders make up all of it;
+* the fit uses the size of the noise: directions in which the noise is larger than the signal are shrunk towards 0.
 
 Sources: Böhning and Lindsay 1988 (logistic Hessian at most x x^T / 4, exact at 0); Kairouz, Liu, Steinke 2021 (sums of
 discrete Gaussian shares). Profiled intercepts are not used: one row would move the weights of all others.

@@ -1,11 +1,11 @@
 """Statistics of a plan in one private round: noisy sums of counts and moments, one clipped term for each patient.
 
-A complete row has 1 for each declared column, and for a number also its place u in the declared range and u^2. So its
-norm is known from the plan alone. The rules:
+A complete row has 1 for each declared column. For a number it also has the position u in the declared range, and u^2.
+So its norm is known from the plan alone. The rules:
 
 * a patient's term is the sum over the patient's rows. It is shortened to the norm of `clip` complete rows;
-* no small cell is left out, because leaving it out would depend on patients. The noise hides a small cell;
-* a mean is only computed if the noisy count is several times as large as its noise.
+* small cells are not removed, because a removal would depend on patients. The noise hides a small cell;
+* a mean is computed only if the noisy count is several times as large as its noise.
 """
 
 from __future__ import annotations

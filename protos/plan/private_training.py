@@ -1,17 +1,17 @@
 """A network in private training: each round sums one clipped gradient for each patient, with noise.
 
-The sites send no update of parameters. Each adds up one term for each patient, the gradient of the patient's rows
+The sites send no update of parameters. Each site adds up one term for each patient: the gradient of the patient's rows,
 shortened to the norm `clip`. The gate adds its share of the noise. The method's server rule receives the step along the
-noisy sum as the mean update, and every site receives the same parameters. The rules:
+noisy sum as the mean update. Every site receives the same parameters. The rules:
 
-* a round has one sum of all training rows, so that all rounds of a run together are one Gaussian with a closed form;
+* a round has one sum over all training rows. So all rounds of a run together are one Gaussian with a closed form;
 * or, with the key `sampling`, one sum of patients whom the site draws in secret (sampled_accounting.py);
-* under local noise a round has several steps. Each adds the noise of a single site before the next step reads the
-  values, and the sum of the noisy sums leaves. All steps together are paid for like so many rounds;
-* private layers of a site take the step along their own part of these gradients. They have the noise of this site
-  alone, and all of it, because no other site adds to them. The noisy sums of a step stay at the site;
-* the sum is divided by the number of patients that the plan declares, because a count would have to be paid for;
-* inputs are concepts, which are encoded by what the plan declares and never by a site's rows;
+* under local noise a round has several steps. Each step adds the noise of a single site before the next step reads the
+  values. The site sends the sum of the noisy sums. All steps together cost as much privacy as that many rounds;
+* private layers of a site use their own part of these gradients. They have the full noise of this site, because no
+  other site adds to them. The noisy sums of a step stay at the site;
+* the sum is divided by the number of patients that the plan declares, because a count would cost privacy;
+* inputs are concepts. Their encoding follows from the plan's declarations and never from a site's rows;
 * no other number is sent: no loss, weight, vote, gain or choice of a checkpoint over all sites.
 """
 

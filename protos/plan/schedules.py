@@ -1,7 +1,7 @@
 """The schedule of a run: training at a site, rounds, waiting, saving and early end.
 
-Whatever a schedule says, every site makes the same number of steps in a round, so that equal weights are
-fair and control variates have one divisor.
+Every schedule gives every site the same number of steps in a round. So equal weights are fair, and control variates
+have one divisor.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Server rules: compute the next shared parameters from the sum and the current parameters.
 
-A rule sees the sums of one exchange and nothing else. Masking is therefore not a mode of any rule. What a
-rule remembers from round to round is kept in float64 beside the parameters. Layers that were not offered
-in a round stay as they are, and so does what is remembered of them.
+A rule receives only the sums of one exchange. So no rule needs to distinguish masked from unmasked sums. A rule's
+memory between rounds is stored in float64 beside the parameters. Layers that were not offered in a round do not change,
+and neither does the rule's memory of them.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Soft targets: how each site's own baseline takes part in its training, as a plan names it.
+"""Soft targets: how a plan lets each site's own baseline take part in its training.
 
-A baseline is the model that the site's statistician would use: a linear model and a random forest, joined by
-how much the one was better than the other out of fold (site_agent/trainer/baselines.py). It is fitted at the
-site, to the site's training rows, and stays there: no number of it takes part in any sum.
+A baseline is the model that the site's statistician would use: a linear model and a random forest. The out-of-fold
+losses of the two decide their shares (site_agent/trainer/baselines.py). It is fitted at the site to the site's training
+rows, and stays there. None of its numbers is part of a sum.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Alternatives of a plan: other learning rates or strengths, each tried in a run of its own.
 
-All alternatives together are one agreement: each contains the whole list, so a person who reads one of them reads
-all of them. The run with the lowest validation loss over all sites is chosen, from the sums that a checkpoint over all
-sites needs anyway.
+All alternatives together are one agreement. Each contains the whole list, so a person who reads one reads all of them.
+The run with the lowest validation loss over all sites is chosen. It uses the sums that a checkpoint over all sites
+needs anyway.
 """
 
 from __future__ import annotations

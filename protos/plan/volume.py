@@ -1,7 +1,7 @@
 """Computes from the plan how often numbers are sent in a run, and how many bytes a site sends at most.
 
-Early stopping makes fewer rounds and FedLAMA leaves layers out, so these are upper bounds. Nothing here
-goes through the rounds one by one: a plan may have two billion.
+Early stopping makes fewer rounds and FedLAMA skips layers, so these are upper bounds. The computation does not loop
+over rounds, because a plan may have two billion.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """The weight of each site in the mean of a round.
 
-Weights have no default, because they decide whose patients matter more. A site's rows travel only inside a sum. They
-are rounded, so that two sums over different sets of sites, or at different times, do not reveal a site's exact count.
-Exact counts need one set of sites in all rounds. Each site keeps its counts of two studies apart (exact_rows.py).
+Weights have no default, because they decide whose patients matter more. A site sends its number of rows only inside a
+sum. Row counts are rounded. So two sums over different sets of sites, or at different times, do not reveal a site's
+exact count. Exact counts need one set of sites in all rounds. Each site stores its counts of different studies
+separately (exact_rows.py).
 """
 
 from __future__ import annotations

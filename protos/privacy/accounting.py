@@ -1,16 +1,17 @@
 """The privacy of Gaussian noise: epsilon and delta of one sum, and of several together; closed forms only.
 
-Every sum here is full-batch: each patient is in it, and changes it by at most the clip. Several such sums are one sum
-with larger sensitivity, so all of them together have one number, the signal-to-noise ratio mu. The rules:
+Every sum here is full-batch: it includes each patient, and one patient changes it by at most the clip. Several such
+sums are one sum with larger sensitivity, so all of them together have one number, the signal-to-noise ratio mu. The
+rules:
 
 * a sum with clip C and noise of standard deviation z * C has mu = 1 / z;
-* several sums have mu = sqrt(mu_1^2 + mu_2^2 + ...), whatever decides about the later ones;
+* several sums have mu = sqrt(mu_1^2 + mu_2^2 + ...), also if earlier sums decide about later ones;
 * epsilon follows from mu and delta exactly, not by a bound.
 
 The noise is made by several sites. A patient's term has at most the norm 1, which is PRIVATE_SCALE in integers:
 
-* the shares of the fewest sites that a sum may have, less the assumed colluders, make up all of the noise;
-* several sums of the same patients are one sum with noise that is smaller by the root of their number.
+* the shares of the fewest sites in a sum, less the assumed colluders, make up all of the noise;
+* several sums of the same patients are equivalent to one sum whose noise is smaller by the root of their number.
 
 Sources: Balle and Wang, ICML 2018, theorem 8 (the exact epsilon of one Gaussian); Dong, Roth, Su 2022, corollary 3.3
 (composition of Gaussians, adaptive); Kairouz, Liu, Steinke 2021 (sums of discrete Gaussian shares).

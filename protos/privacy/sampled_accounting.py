@@ -1,11 +1,11 @@
 """The privacy of sums over random samples of patients: an upper bound of epsilon, by Rényi divergences.
 
-In each sum every patient takes part with the same probability, independently of all others and of all earlier sums.
-Nobody outside the site learns who took part. The rules:
+Every patient is in a sum with the same probability, independently of all others and of all earlier sums. Nobody outside
+the site learns which patients were in a sum. The rules:
 
-* the bound holds for a patient who is added and for one who is removed;
+* the bound is valid for an added and for a removed patient;
 * it is never above the closed form of the same sums without sampling;
-* the noise follows from it on a coarse grid, rounded up, so that every program computes the same integer.
+* the noise is computed from the bound on a coarse grid and rounded up, so every program computes the same integer.
 
 Sources: Mironov, Talwar, Zhang 2019, section 3.3 (the divergence of integer orders); Canonne, Kamath, Steinke 2020,
 proposition 12 (from divergences to epsilon and delta).

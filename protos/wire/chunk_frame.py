@@ -1,9 +1,9 @@
 """Encodes a chunk with one copy of its body, and decodes it without a copy.
 
-Nearly every byte of a run is a chunk's body, and a generated message copies it three times. So the 24
-bytes before the body are written by hand here: protobuf's own encoding, with every field present and
-every number padded to a fixed width, as its rules allow. Any reader of protobuf understands it, and
-the body begins at a multiple of eight, where its integers can be added in place.
+Most bytes of a run are bodies of chunks, and a generated message copies a body three times. So this file writes the 24
+bytes before the body itself, in protobuf's own encoding. Every field is present and every number is padded to a fixed
+width, as its rules allow. Every reader of protobuf can decode it. The body begins at a multiple of eight, so its
+integers can be added in place.
 
     tag length.4 | tag round.5 | tag attempt.3 | tag index.3 | tag length.4 | body
 """

@@ -2,11 +2,11 @@
 
 A record and its generated message have fields of the same names. These fields differ:
 
-* a round that may be missing is 0 on the wire if it is missing, and otherwise one more than its number;
-* the hash of a checkpoint is text in the record, the leaves of a log's growth are one piece on the wire, and the
-  fields of a cosignature stand beside the size that it is for.
+* a missing round is 0 on the wire. Any other round is sent as its number plus one;
+* the hash of a checkpoint is text in the record; the leaves of a log's growth are one byte string on the wire; the
+  fields of a cosignature are beside the size of its log.
 
-Whatever cannot become a record raises MalformedMessage, and nothing else.
+Bytes that are no valid record raise MalformedMessage, and no other error.
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
 """Records chained by hash, so that every later change is detected.
 
-A line is JSON with the record's number, a salt, the hash of the line before, the facts, and its own
-hash. That hash is over the number, the hash before, and the leaf: the hash of salt and facts. So a
-witness that holds an earlier checkpoint and gets the leaves alone can link them to the next checkpoint and
-reads nothing of the log; the salt keeps a leaf from confirming a guess at the facts. Pure: whoever owns
-a log's file calls this.
+A line is JSON with the record's number, a salt, the hash of the line before, the facts, and its own hash. Its own hash
+covers the number, the hash before, and the leaf: the hash of salt and facts. So a witness with an earlier checkpoint
+can link the leaves to the next checkpoint without reading the log. The salt prevents that a leaf confirms a guess of
+the facts. Pure: the owner of a log's file calls this.
 """
 
 from __future__ import annotations

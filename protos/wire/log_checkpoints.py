@@ -1,9 +1,9 @@
 """Signed checkpoints of audit logs, and the cosignatures of their witnesses.
 
-The owner of a log signs where it stands with its long-term identity key. The witness links the leaves
-that the owner sends from the last checkpoint that it cosigned, and signs only what follows on that; so a
-log that was cut, rewritten or parted in two shows, and the witness reads nothing of it. Pure; whoever
-owns a log, a key or a stream calls this. Source: docs/design/protocol.md, "The audit log".
+The owner of a log signs its current size and hash with its long-term identity key. The witness links the owner's leaves
+to the last checkpoint that it cosigned, and signs only a continuation. So it detects a log that was cut, rewritten or
+split in two, without reading it. Pure: the owner of a log, a key or a stream calls this. Source:
+docs/design/protocol.md, "The audit log".
 """
 
 from __future__ import annotations

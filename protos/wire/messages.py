@@ -1,9 +1,9 @@
 """The messages as frozen records, which check themselves when they are built.
 
-Whatever arrives from a peer becomes one of these or a ProtocolError; the inside of both programs
-never checks again. A text that a person will read is limited to one printable line.
+Bytes from a peer become one of these records or a ProtocolError. The inside of both programs never checks again. A text
+that a person will read is limited to one printable line.
 
-The four calls below are all that there are; a port answers any other name with "unimplemented".
+There are only the four calls below; a port answers any other name with "unimplemented".
 """
 
 from __future__ import annotations

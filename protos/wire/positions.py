@@ -1,7 +1,7 @@
 """Shared parameters that are sent to sites: one float32 vector in the manifest's order.
 
-The digest of the vector is BLAKE3 of its little-endian bytes. A position names the computation that
-a site is asked for: the run, the round and everything that was sent down for it.
+The digest of the vector is BLAKE3 of its little-endian bytes. A position names the computation that a site is requested
+to do: the run, the round and everything that was sent for it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A release: every site of a plan signs that one named recipient may receive the final parameters.
 
-Each site signs with its identity key, which the plan lists by fingerprint, so the office cannot sign for a site and a
-signature for one recipient, run or result is no statement about another. The files travel as people send them.
+Each site signs with its identity key, which the plan lists by fingerprint. So the office cannot sign for a site. A
+signature for one recipient, run or result is not valid for another. People send the files to each other.
 """
 
 from __future__ import annotations

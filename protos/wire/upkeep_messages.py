@@ -1,7 +1,7 @@
 """Messages outside the rounds: checkpoints of audit logs, renewals of certificates, and enrolment on its own port.
 
-A peer of an earlier version does not support upkeep on its stream: each side sends it only after the other has
-shown that it does (`Hello.upkeep`, and for a site the coordinator's first LogStanding).
+A peer of an earlier version does not support upkeep on its stream. So each side sends it only after the other has
+reported support (`Hello.upkeep`, and for a site the coordinator's first LogStanding).
 """
 
 from __future__ import annotations

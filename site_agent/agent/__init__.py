@@ -1,1 +1,1 @@
-"""The process with the network. It keeps the TLS key, connects and relays, and reads no message of a run."""
+"""The process with the network. It stores the TLS key, connects and relays. It reads no message of a run."""

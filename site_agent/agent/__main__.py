@@ -1,7 +1,7 @@
 """The agent process: `python -m site_agent.agent --folder STATE/agent --socket FD`.
 
 Started by `site-agent join` over a socket pair, or as a service of its own that connects to the gate's Unix socket. It
-reads no configuration: everything that it does is ordered by the gate.
+reads no configuration, because the gate orders all its work.
 """
 
 from __future__ import annotations

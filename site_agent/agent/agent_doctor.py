@@ -1,7 +1,7 @@
 """The agent's half of `site-agent doctor`: TLS key, certificate, clock, and the connection to the coordinator.
 
-It reads no patient's data and changes nothing; the trainer's half looks at the table in a process of its
-own. Every look has a limit of seconds.
+It reads no patient's data and changes nothing. The trainer's half checks the table in its own process. Every check has
+a limit of seconds.
 """
 
 from __future__ import annotations

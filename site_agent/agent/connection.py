@@ -1,8 +1,8 @@
 """gRPC and TLS. No other file of a site opens a network connection.
 
-A site opens one stream outwards and listens on no port. The coordinator has to show a certificate of
-this federation's authority in the coordinator's name; the site shows its own. Messages are bytes here: the gate
-reads and writes them.
+A site opens one stream outwards and listens on no port. The coordinator must present a certificate of this federation's
+authority in the coordinator's name. The site presents its own certificate. This file handles messages as bytes. The
+gate reads and writes them.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The agent's TLS key and certificates. The gate orders all changes.
 
-What changes a certificate is decided and recorded by the gate. Each order is checked here once more against the
-rules of pki/site_keys.py, so that no order puts in force what is not for this key, this site and this root.
+The gate decides and records all changes of a certificate. The agent checks each order again by the rules of
+pki/site_keys.py. So no order can install a certificate for another key, site or root.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 """The work of the agent: it carries out the gate's orders in sequence and relays one stream.
 
-It decodes no message of a run and decides nothing about one. It holds the TLS key and the connection, and keeps
+It decodes no message of a run and makes no decision about one. It has the TLS key and the connection, and stores
 nothing else. The rules:
 
-* of a stream at most WINDOW messages of the coordinator lie with the gate at once, so that memory stays small;
-* a stream ends with the socket to the gate, and with the next order to open one;
-* what went wrong is explained in this process's own log; towards the gate it is a word of a closed list.
+* at most WINDOW messages of the coordinator wait at the gate at once, so memory stays small;
+* a stream ends with the socket to the gate, or with the next order to open a stream;
+* this process's own log explains errors. The gate only receives a word of a closed list.
 """
 
 from __future__ import annotations

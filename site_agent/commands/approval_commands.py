@@ -1,6 +1,6 @@
-"""`site-agent review`, `approve`, `refuse` and `withdraw`: what a plan would send, and who here approves it.
+"""`site-agent review`, `approve`, `refuse` and `withdraw`: the data that a plan would send, and who approves it.
 
-Nothing here opens a connection. `review --dry-run` starts the trainer, which gives up the network first.
+These commands open no connection. `review --dry-run` starts the trainer, which first gives up access to the network.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """`site-agent audit`: check, read and export the audit log, and restart it after its loss.
 
-All but `restart` change nothing.
+Only `restart` changes anything.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """`site-agent backup` and `site-agent restore`: save the whole state of a site in one file, and restore it.
 
-The file holds the site's keys, its private layers, models and reports. Keep it as you keep patient data. The audit log
+The file holds the site's keys, its private layers, models and reports. Protect it like patient data. The audit log
 records that a state was restored. If others have seen a newer state of this site, they detect it by log checkpoints,
 rounds and attempts.
 """

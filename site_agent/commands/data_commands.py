@@ -1,7 +1,7 @@
 """`site-agent data`: prepare a hospital's table for training. No data leaves the hospital.
 
-`describe` drafts a contract, a person corrects it, `check` holds the table against it, `accept` records that a person
-agrees to what was warned of, `invent` makes up a table for a rehearsal. Each gives up the network first.
+`describe` drafts a contract. A person corrects it. `check` compares the table with it. `accept` records that a person
+accepts warnings. `invent` makes up a table for a rehearsal. Each command first gives up access to the network.
 """
 
 from __future__ import annotations

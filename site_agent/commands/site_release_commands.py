@@ -1,6 +1,6 @@
 """`site-agent release`: approvals of recipients of a run's final parameters, and records of withdrawn data.
 
-Nothing here opens a connection: what a site approves is a signed file, which people send.
+These commands open no connection: a site's approval is a signed file, which people send.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""The acts on the console: each is one command of `site-agent`, run as the person would type it.
+"""The actions of the console. Each is one command of `site-agent`, run as a person would type it.
 
-Nothing is decided here and nothing is read: the command checks, acts and writes the audit log. It is a process of
-its own, so that the one that a browser talks to never has a patient's row, and so that a command may give up the
-network first, as it always does. What was typed on a page becomes the value of a known option, never an option.
+This file decides and reads nothing. The command checks, acts and writes the audit log. The command is a process of its
+own. So the process that serves a browser never has a patient's row, and a command can give up the network first, as
+always. Text that was typed on a page becomes the value of a known option, never an option.
 """
 
 from __future__ import annotations

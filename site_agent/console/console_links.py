@@ -1,14 +1,14 @@
-"""One-time links, roles and sessions of the console: who at the browser may ask for what.
+"""One-time links, roles and sessions of the console: which browser session may request which action.
 
 The rules:
 
-* a link opens one session of its roles, once, and only within LINK_SECONDS;
-* a session that nobody uses ends by itself, whatever other sessions do;
-* a session needs two secrets: the folder of its addresses, and a cookie that the browser sends to this folder alone.
-  Browsers send cookies of 127.0.0.1 to every port of it, so the page of another user of this computer would receive
-  a cookie that has no secret folder;
-* each form repeats a third secret. All are compared in constant time, and only a link is ever printed;
-* each form has a number of its own. What a form asks for is done once, however often the form is sent.
+* a link opens one session of its roles, once, and is valid for LINK_SECONDS;
+* an unused session ends by itself, independently of other sessions;
+* a session needs two secrets: the folder of its addresses, and a cookie that the browser sends only to this folder.
+  Browsers send cookies of 127.0.0.1 to every port. So without a secret folder, the page of another user of this
+  computer would receive the cookie;
+* each form repeats a third secret. secrets are compared in constant time, and only a link is ever printed;
+* each form has a number of its own. A form is carried out once, however often it is sent.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""The console's own pages: what a role can ask for, and what an act came to. Pure markup, in the style of all pages.
+"""The console's own pages: the actions that a role can request, and the result of an action.
+
+Pure markup, in the style of all pages.
 
 Every text is escaped here or by the page kit. No page has a script, and none loads anything.
 """

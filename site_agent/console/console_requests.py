@@ -1,12 +1,12 @@
 """Requests of a browser to the console, and the responses: pure, from bytes to values and back.
 
-Everything is refused that a page of this console does not send. A head is judged before a byte of the body is read.
-The rules:
+A request that no page of this console sends is refused. The head is checked before a byte of the body is read. The
+rules:
 
-* the host is the console's own address, to the letter, so no other name can be made to point here;
-* nothing that another page started is answered: not a form, not a frame, not a picture;
+* the host must equal the console's own address, so no other name can be made to point here;
+* requests that another page started are refused: forms, frames and pictures;
 * a form names its origin and its length, and has at most LONGEST_FORM_BYTES;
-* no answer may be framed, kept, or load anything.
+* no response may be framed or cached, or load anything.
 """
 
 from __future__ import annotations

@@ -1,12 +1,14 @@
-"""The console's process: it listens on loopback, keeps sessions, and runs commands. It reads no table and no model.
+"""The console's process: it listens on loopback, keeps sessions, and runs commands.
 
-A page is only a view: a browser that asks for it again changes nothing. The rules:
+It reads neither a table nor a model.
 
-* a request without the two secrets of a session learns nothing, not even whether there is a session;
+Opening a page changes nothing. The rules:
+
+* a request without the two secrets of a session learns nothing, not even whether a session exists;
 * a form without the session's third secret, or of another role, does nothing;
-* a form is carried out once; who sends it again sees the first result;
-* of each role one act runs at a time, and an act that only records a decision about a plan never waits;
-* a plan is approved as the very bytes whose review this session has opened;
+* a form is carried out once. A second submission shows the first result;
+* each role runs one action at a time. An action that only records a decision about a plan never waits;
+* a session approves a plan as the exact bytes whose review it has opened;
 * hospital.yaml is read for each page, so that a page never shows a policy that is no longer valid.
 """
 

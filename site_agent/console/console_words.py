@@ -1,7 +1,7 @@
-"""A command's words for a reader who has buttons: pure.
+"""Adapts a command's words to a reader who has buttons. Pure.
 
 Commands write for a terminal, where the next step is another command. On a page of the console that step is often a
-button, so its name stands there instead. Words about anything that the console does not offer stay unchanged.
+button, so the text shows the button's name instead. Words about actions that the console does not offer stay unchanged.
 """
 
 from __future__ import annotations

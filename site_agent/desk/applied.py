@@ -1,7 +1,7 @@
 """Runs a saved model on encoded rows, for predictions, reports and exports.
 
-The network is laid out in memory as in training, so that not even a library's alignment can differ, and the
-site's baseline is asked as it was then. This module loads torch.
+The network has the same layout in memory as in training, so that not even a library's alignment can differ. The site's
+baseline predicts as it did then. This module loads torch.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The trainer's work before the first round and after the last one. The worker receives this module.
 
-Libraries are loaded inside the functions, so that an idle trainer holds none of their memory.
+Libraries are loaded inside the functions, so an idle trainer uses no memory for them.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The number of rows in each part of a site's table, as `data check` counted them for `review`.
 
-Three counts, when they were made, and nothing else. `data check`, which reads the table, writes them into the
-folder that only the trainer's account may open; a reviewer without that right is informed that nothing was compared.
+The file has three counts and their time. `data check`, which reads the table, writes them into a folder that only the
+trainer's account can open. A reviewer without that right is informed that nothing was compared.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The sheet of identity keys that hospitals compare with each other, without the office. Pure functions.
 
-Masks hide a site among those that the plan lists. If the office listed keys of its own, it could take these masks off.
-No program can notice that, so persons do: each hospital prints this sheet from the plan that it is asked to approve,
-and reads the number of the list and its own line to every other hospital.
+Masks hide a site among the sites that the plan lists. If the office listed keys of its own, it could remove these
+masks. No program can detect that, but persons can. Each hospital prints this sheet from the plan that it has to
+approve. It reads the number of the list and its own line to every other hospital.
 """
 
 from __future__ import annotations

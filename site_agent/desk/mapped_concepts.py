@@ -1,6 +1,6 @@
-"""For the review: which of a plan's concepts this site's contract maps, and which question the plan answers. Pure.
+"""For the review: the plan's concepts that this site's contract maps, and the question of the plan. Pure.
 
-The mapping is the contract's, so nothing is read of the table.
+The mapping is in the contract, so the table is not read.
 """
 
 from __future__ import annotations

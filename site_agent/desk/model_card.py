@@ -1,7 +1,8 @@
 """A model card: the purpose of the model, its data, its quality here, and where not to use it.
 
-Source: Mitchell et al. 2019, "Model Cards for Model Reporting". A card may be read outside of the hospital, so counts
-of fewer than SMALLEST_CELL patients or rows are not shown. It has no range or code of a column, and sites are numbers.
+Source: Mitchell et al. 2019, "Model Cards for Model Reporting". A card may be read outside the hospital, so counts of
+fewer than SMALLEST_CELL patients or rows are not shown. It has no range or code of a column, and shows sites as
+numbers.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Explains a plan for a person who decides but does not program: the first section of `site-agent review`. Pure.
 
-What is asked, in whom, what leaves with an example, what masking protects and what it does not, whether differential
-privacy is used, and what others could learn at worst. The sections behind it are exact. Nothing here says less than is
-true of what leaves.
+It explains the question, the patients, the data that are sent (with an example), the protection by masking and its
+limits, the use of differential privacy, and the worst that others could learn. The later sections are exact. This
+section never understates the data that are sent.
 """
 
 from __future__ import annotations

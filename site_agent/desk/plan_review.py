@@ -1,9 +1,9 @@
 """Explains what a plan would send from this site, in the words of `site-agent review`. Pure functions.
 
-A person approves a plan by this page, so it names everything that may leave, when, how large it may
-be and what it means; what it does not name cannot leave (gate/door.py). The page is a few sections; the
-terminal and the printed page show the same ones. The printed page has no script and no link, and loads nothing: every
-word of a plan is text there, which `host.printed_page` escapes.
+A person approves a plan by this page. So it names everything that may be sent, when, its largest size and its meaning.
+The gate cannot send anything else (gate/door.py). The page is a few sections; the terminal and the printed page show
+the same ones. The printed page has no script and no link, and loads nothing. `host.printed_page` escapes every word of
+a plan.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Writes predicted masks: a grey PNG file for each row in a new folder beside the table of predictions.
 
-The files are named after the row's number in the table, never after a patient. The folder is there as a whole or not
-at all, before the table that names its files, and only its owner may read it.
+The files are named after the row's number in the table, never after a patient. The folder is complete or absent. It is
+written before the table that names its files, and only its owner may read it.
 """
 
 from __future__ import annotations

@@ -1,20 +1,19 @@
 """Runs the model in use on new rows: a table in, a table of predictions out. Both remain at the site.
 
-The table is read under the contract that the model was trained with, encoded by the preprocessing that
-was fitted then, and computed as the model's own test was; where the site has recalibrated the model, its
-probabilities are mapped. The rules:
+The table is read with the contract and the preprocessing of the model's training, and predicted in the same way as in
+the model's own test. If the site has recalibrated the model, its probabilities are mapped. The rules:
 
 * rows keep their order; one row in, one row out;
-* of a row with a value that the contract does not allow, without one that it requires, or beyond what the training
-  rows had, nothing is predicted, and the reason stands in its place;
-* columns that the contract ignores or does not name are copied to the output as they are, and never read;
-* the output is whole or not there at all, readable by its owner only, and replaces an earlier one;
-  it never replaces this site's table, its contract, or the table that is read;
-* masks lie in a new folder beside the output, and no earlier folder is changed;
+* a row gets no prediction if it has a value that the contract does not allow, lacks a required value, or is beyond the
+  training rows. The output has the reason instead;
+* columns that the contract ignores or does not name are copied to the output unchanged;
+* the output is complete or absent, and only its owner can read it. It replaces an earlier output, but never this site's
+  table, its contract, or the input table;
+* masks are written to a new folder beside the output, and no earlier folder is changed;
 * a patient's identifier that a spreadsheet would take for a formula gets an apostrophe in front;
-* a row whose prediction is no finite number stops everything: nobody acts on half a table.
+* a row whose prediction is not a finite number stops the command, so nobody uses half a table.
 
-Torch is loaded only when the table was read without a mistake.
+Torch is loaded only after the table was read without a mistake.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Result files that a person names. They are complete, readable by their owner, and replace no file of the hospital."""
+"""Result files that a person names.
+
+They are complete, readable only by their owner, and replace no file of the hospital.
+"""
 
 from __future__ import annotations
 

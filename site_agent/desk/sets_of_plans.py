@@ -1,7 +1,7 @@
 """Compares a plan with earlier plans for approvers: the differences, and whose contribution could be computed.
 
 Sums of two plans can be subtracted if their sites are not the same (docs/design/sets.md). The gate refuses such sums
-unless a budget allows them. Here a person reads it before the run, with the sites' names.
+unless a budget allows them. This page lets a person read it before the run, with the sites' names.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The trainer's half of `site-agent doctor`: `python -m site_agent.desk.trainer_doctor --config hospital.yaml`.
 
-A process of its own, which gives up the network before it reads the table, as the trainer does. What it
-explains about the table it prints on standard error, for the person; what it hands on as JSON is of fixed
-words and numbers of its own, and quotes nothing.
+It is a process of its own. It gives up the network before it reads the table, as the trainer does. It prints
+explanations of the table on standard error, for the person. Its JSON result has only fixed words and its own numbers,
+and quotes nothing.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Requests a site's first certificate, or a new one after expiry, through the enrolment port.
 
 The gate reads the invitation, signs with the identity key and verifies what comes back. The agent makes the TLS key and
-carries the calls.
+sends the calls.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """`site-agent join`: this process is the gate, connected to the agent and the trainer.
 
-The table is checked before anything is sent anywhere. What was started here is ended here, whatever ends the gate.
+The table is checked before anything is sent anywhere. Every process that was started here is ended here, whatever ends
+the gate.
 
 SIGHUP reads hospital.yaml again; a file with an error changes nothing. A running gate takes over its policy and the
-coordinator's address. Everything else is bound to what was built from it at the start, so the operator is informed
-which keys wait for a restart.
+coordinator's address. All other keys need a restart. The operator is informed which ones changed.
 """
 
 from __future__ import annotations

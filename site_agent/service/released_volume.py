@@ -1,7 +1,7 @@
 """The amount of data that this site sent, counted from the audit log without changing it.
 
-The log is read forward from where the last reading ended, so asking often costs nothing. It is not
-verified here: `site-agent audit verify` does that.
+Each reading continues at the end of the last one, so frequent requests cost little. It is not verified here:
+`site-agent audit verify` does that.
 """
 
 from __future__ import annotations

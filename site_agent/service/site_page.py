@@ -1,7 +1,7 @@
 """The page of a site's agent: its current work, and what this site has sent according to its audit log.
 
-Read-only, on loopback or a Unix socket, served by a process of its own that runs as the agent's user. It has
-nothing of patients: own curves and gain are the trainer's side's, which draws them with `site-agent report --html`.
+Read-only, on loopback or a Unix socket, served by a process of its own that runs as the agent's user. It shows no data
+of patients. The trainer's side draws this site's curves and gain with `site-agent report --html`.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """Converts the state of an earlier version, with one process for network and keys, to separate folders.
 
-Before, everything that is now in `agent` and `gate` lay side by side in the state directory. The rules:
+In that version, the files that are now in `agent` and `gate` were together in the state directory. The rules:
 
-* nothing is moved while a program of that version holds the state, or while a run is under way in it;
-* each move is a rename, and can be made again after a power cut; nothing is copied over, and nothing is removed;
-* the mark that stays behind keeps that version from taking the state for an empty one.
+* nothing is moved while a program of that version uses the state, or while it has an unfinished run;
+* each move is a rename, and can be repeated after a power cut. No file is replaced or removed;
+* a file stays in the old place, so that the earlier version does not take the state for an empty one.
 """
 
 from __future__ import annotations

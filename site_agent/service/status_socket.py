@@ -1,6 +1,6 @@
 """The agent's status: on a Unix socket for its own user, and for the service manager.
 
-It writes and never reads: whatever is sent to the socket is not read.
+It only writes. It never reads data that are sent to the socket.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The trainer process: `python -m site_agent.trainer --config hospital.yaml --socket FD`.
 
-Started by the agent over a socket pair, or as a service of its own that listens on a Unix socket. What
-computes is imported only after the network is given up; see isolation.py.
+Started by the agent over a socket pair, or as a service of its own that listens on a Unix socket. Libraries that
+compute are imported only after the process has given up the network; see isolation.py.
 """
 
 from __future__ import annotations

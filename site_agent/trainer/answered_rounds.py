@@ -1,11 +1,11 @@
 """A record on the trainer's disk of the rounds that it has answered for each plan.
 
-The gate bounds what a coordinator may ask for. This memory bounds what the gate itself may ask for, so that a gate that
-was taken over gets the updates of an approved plan and no others. The rules:
+The gate limits the coordinator's requests. This record limits the gate's requests. So a gate that an attacker controls
+gets only the updates of an approved plan. The rules:
 
-* a round is answered for one set of shared values; the same question again is answered again;
+* a round is answered for one set of shared values. The same request is answered again;
 * another draw, or other shared values, for a round that was answered uses up the policy's `lost_site_budget`;
-* a question is remembered before it is answered, whatever the run is called and however often the plan is prepared.
+* a request is recorded before it is answered, whatever the name of the run and however often the plan is prepared.
 """
 
 from __future__ import annotations

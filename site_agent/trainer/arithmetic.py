@@ -1,10 +1,10 @@
 """Reproducible arithmetic: the same plan, data, seed and threads give the same bits.
 
-Call `prepare_arithmetic` before torch is loaded for the first time; the math library reads its
-setting once, and a prediction has to be made as the training's test was. The promise holds for one
-kind of CPU (docs/design/protocol.md, "The same bits"): asking more of the math library costs a third of the training
-time, and torch's own kernels would differ between kinds all the same. On a graphics card all products are in float32
-(no TF32) and by deterministic algorithms. Its last bits are others than a processor's.
+Call `prepare_arithmetic` before torch is loaded for the first time, because the math library reads its setting once. A
+prediction must be computed in the same way as the training's test. The promise is valid for one kind of CPU
+(docs/design/protocol.md, "The same bits"). A stricter setting of the math library costs a third of the training time,
+and torch's own kernels would still differ between kinds. On a graphics card all products are in float32 (no TF32) and
+by deterministic algorithms. Its last bits differ from a processor's.
 """
 
 from __future__ import annotations

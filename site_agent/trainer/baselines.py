@@ -1,15 +1,14 @@
 """The site's own baseline, the model that its statistician would use. It can provide soft targets.
 
-A regularised linear model and a random forest are fitted to the site's training rows and joined: the forest's
-share is the probability, from losses out of fold, that it is the better one. What the baseline says of a
-training row comes from fits that did not see the row's patient; what it says of any other row, from the fits
-to all training rows. The rules:
+A regularised linear model and a random forest are fitted to the site's training rows and joined. The forest's share is
+the probability that it is the better model, computed from losses out of fold. The prediction for a training row comes
+from fits without that row's patient. The prediction for any other row comes from fits to all training rows. The rules:
 
-* nothing of it leaves the site: it takes part in no sum, and its arrays are saved with the model alone;
-* validation and test rows are not looked at;
+* the baseline never leaves the site. It is part of no sum, and its arrays are saved only with the model;
+* validation and test rows are not read;
 * equal rows and an equal seed give equal bits, and a row's prediction does not depend on the rows beside it;
-* an prediction is bounded: probabilities keep half a percent's distance from 0 and 1, in a way that changes no
-  ranking, so that one strange row cannot outvote a network.
+* a prediction is bounded: probabilities stay half a percent away from 0 and 1, without a change of any ranking. So one
+  unusual row cannot outweigh a network.
 """
 
 from __future__ import annotations

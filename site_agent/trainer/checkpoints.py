@@ -1,8 +1,7 @@
 """A site's saved models. Each is written and read completely, or not at all.
 
-One safetensors file per checkpoint, mode 0600. Facts about the run travel in its header as JSON and
-a digest over facts, names, shapes and values stands beside them, so that a damaged file is refused
-and never predicts for a patient. Nothing is unpickled.
+One safetensors file per checkpoint, mode 0600. Its header has facts about the run as JSON, and a digest over facts,
+names, shapes and values. So a damaged file is refused and never predicts for a patient. Nothing is unpickled.
 """
 
 from __future__ import annotations

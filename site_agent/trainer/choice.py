@@ -1,10 +1,10 @@
 """The choice of the model that a site keeps: the last, its own best, or the best over all sites.
 
-A model is measured as it was received, on the task's loss alone, without penalty terms. The rules:
+The received model is measured by the task's loss alone, without penalty terms. The rules:
 
 * a model whose validation loss is not finite is never chosen by it;
-* of equally good ones the earliest is kept;
-* the best over all sites is known a round later, from sums; until then the last model that may be chosen waits.
+* among equally good models the earliest is chosen;
+* the best over all sites is known one round later, from sums. Until then the last candidate is stored.
 
 Source: FENDA-FL, section 3.4.
 """

@@ -1,9 +1,9 @@
 """Forest covertype by wilderness area: four sites whose soils and classes differ.
 
-The two tables hold the first 15,120 records of the original, balanced by class. What is missing, and
-cannot be had back from them: the other 565,892 records, on which the published figures were computed,
-and the three hillshade columns, a function of aspect, slope and the sun's position. So **no figure made
-here can be compared with a published one**; methods can be compared with each other, on the same rows.
+The two tables hold the first 15,120 records of the original, balanced by class. These tables lack the other 565,892
+records, on which the published figures were computed. They also lack the three hillshade columns, which follow from
+aspect, slope and the sun's position. So **no figure made here can be compared with a published one**. Methods can be
+compared with each other on the same rows.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""A federation that any machine can make: the breast cancer table of scikit-learn, dealt to three sites.
+"""A federation that any machine can make: the breast cancer table of scikit-learn, divided among three sites.
 
-569 patients of the University of Wisconsin, 30 measured numbers in three families of ten. All sites
-have the family "mean", so columns are shared; the first two have another family each, so columns
-differ; nobody has another's patients.
+569 patients of the University of Wisconsin, 30 measured numbers in three families of ten. All sites record the family
+"mean", so they share columns. The first two sites record one more family each, so their columns differ. No two sites
+have a patient in common.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""CHFL's experiment on covertype: sites that share some columns and have others to themselves.
+"""CHFL's experiment on covertype: sites that share some columns and also have columns of their own.
 
 The three hillshade columns are not in these tables. They are computed again from aspect and slope (`hillshades`), so
 that there are 54 columns as in the paper.

@@ -1,7 +1,7 @@
-"""Small tables that any machine has, dealt by rows to five sites with the same columns.
+"""Small tables that any machine has, divided by rows among five sites with the same columns.
 
-Three come with scikit-learn and one is made up from a seed. Rows are dealt evenly, or sorted in part by their target,
-so that sites differ in how often an outcome occurs.
+Three come with scikit-learn and one is made up from a seed. Rows are divided evenly, or partly sorted by their target,
+so that the outcome has different frequencies at the sites.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 """The paper's heart experiment: three hospitals with different columns, patients and outcomes.
 
-Source: Obeidi, "Global Layers", and the authors' experiment. For each seed a third of a site's rows is
-for testing and a tenth of the rest for choosing, both dealt by that seed, which is the deployment's own
-split. Outcomes: narrowed arteries (Cleveland), coronary disease (South Africa), death (Faisalabad).
+Source: Obeidi, "Global Layers", and the authors' experiment. For each seed a third of a site's rows is the test set,
+and a tenth of the remaining rows is the validation set. The seed decides both, as in a deployment. Outcomes: narrowed
+arteries (Cleveland), coronary disease (South Africa), death (Faisalabad).
 
-`time` at Faisalabad is the length of follow-up, which ends with death: it gives the outcome away. The
-published figures include it, so it is left out only on demand, and both are to be reported.
+`time` at Faisalabad is the length of follow-up, which ends at death. So this column reveals the outcome. The published
+figures include `time`. It is removed only on request, and both results must be reported.
 """
 
 from __future__ import annotations

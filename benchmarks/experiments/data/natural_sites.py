@@ -1,11 +1,12 @@
 """Public tables whose rows come from several hospitals, clinics or areas, each read as a hospital reads its own table.
 
-The folder is the caller's: it holds `heart/` and `covertype/`, and `tables/` with the three tables that other packages
-ship (benchmarks/README.md says how to write them). Nothing of them is kept here. The rules:
+The caller gives the folder. It has `heart/` and `covertype/`, and `tables/` with the three tables that other packages
+contain (benchmarks/README.md tells how to write them). The repository has no copy of them. The rules:
 
-* a site is a place that somebody else named: nobody cut a table into pieces for this study;
-* a column is a concept only if all tables that record it mean the same by it;
-* columns that nobody has when the prediction is made are left out, and so are sites with too few patients to test.
+* sites are places that the tables' authors defined. Nobody divided a table into pieces for this study;
+* a column is a concept only if it has the same meaning in all tables that record it;
+* columns that are unknown at the time of prediction are removed. Sites with too few patients for a test are removed
+  too.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
 """Piecewise-linear encoding of numbers by the quantiles of the training rows.
 
-Source: Gorishniy, Rubachev, Babenko 2022, "On Embeddings for Numerical Features in Tabular Deep
-Learning", equation 1, with quantiles as the bins' ends (section 3.2.1). The encoding does not change when
-the number is shifted or scaled first, so it is applied to columns that are z-scored already.
+Source: Gorishniy, Rubachev, Babenko 2022, "On Embeddings for Numerical Features in Tabular Deep Learning", equation 1,
+with quantiles as the bins' ends (section 3.2.1). A shift or a scale of the numbers does not change the encoding, so it
+is applied to columns that are already z-scored.
 
-Differs from the paper in one thing: a bin that has collapsed, because a value is so frequent that two
-quantiles meet, keeps its column and is zero there. The other columns are those of the paper's encoding,
-which drops such bins, but the number of columns is the same for every seed and site.
+One difference from the paper: if a value is so frequent that two quantiles are equal, the empty bin between them keeps
+its column, which is always zero. The paper's encoding removes such bins, and the other columns are equal. Here the
+number of columns is the same for every seed and site.
 """
 
 from __future__ import annotations

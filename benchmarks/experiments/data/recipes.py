@@ -1,8 +1,8 @@
-"""How a site's declared columns become numbers: one recipe for each reading of the paper, as a value.
+"""How a site's declared columns become numbers: one recipe for each reading of the paper.
 
-A recipe turns a hospital's contract into another contract, and the deployment's own preprocessing does
-the rest, fitted on training rows only. So nothing here touches a row. docs/design/methods.md, "Where paper
-and experiment differ", names the readings.
+A recipe turns a hospital's contract into another contract. The deployment's own preprocessing then does the rest, and
+fits only on training rows. So this file handles no rows. docs/design/methods.md, "Where paper and experiment differ",
+lists the readings.
 """
 
 from __future__ import annotations

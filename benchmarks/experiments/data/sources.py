@@ -1,8 +1,7 @@
-"""The public tables of the experiments: each file is parsed once a process for each contract.
+"""The public tables of the experiments. A process parses each file once for each contract.
 
-The folder is the caller's, given as `--data` or in GLOBAL_LAYERS_DATA: it holds `heart/` and `covertype/`
-with the files' published contents. What is read is shared by all seeds and methods, so its arrays are
-read-only.
+The caller gives the folder, as `--data` or in GLOBAL_LAYERS_DATA. It has `heart/` and `covertype/` with the published
+files. All seeds and methods share the arrays, so they are read-only.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
 """The four UCI heart centres as one federation: the same ten columns everywhere, patients of four hospitals.
 
-Two published experiments stand on them:
+Two published experiments use them:
 
-* `fed_heart`: Fed-Heart-Disease as FLamby defines it and FENDA-FL's tables 2 and 5 use it, two classes;
+* `fed_heart`: Fed-Heart-Disease as FLamby defines it, with two classes, which FENDA-FL uses in its tables 2 and 5;
 * `player_heart`: PLayer-FL's heart row, five classes.
 
-Both drop the three columns that hardly any centre but Cleveland fills in, then every row that lacks a
-value: 303, 261, 46 and 130 rows stay. A cholesterol of 0 (all Swiss rows) stays a number, as it does there.
+Both drop the three columns that are nearly empty at all centres but Cleveland. Then they drop every row with a missing
+value. 303, 261, 46 and 130 rows remain. A cholesterol of 0 (all Swiss rows) remains a number, as in both experiments.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The same sites seen otherwise: aligned, pooled, with fewer columns, or one site among copies of itself."""
+"""Variants of the same sites: aligned, pooled, with fewer columns, or one site among copies of itself."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""CHFL's other simple method: a unique network that reads its own columns and what the common network answers.
+"""CHFL's other simple method: a unique network that reads its own columns and the output of the common network.
 
-Source: Mori et al. 2022, section V-B5. The common network is trained on its own loss and federated; the unique one on
-the joint loss, of which nothing reaches the common one. Built as a hospital's own module for the experiment `chfl`.
+Source: Mori et al. 2022, section V-B5. The common network is trained on its own loss and is federated. The unique
+network is trained on the joint loss, whose gradient does not reach the common network. Built as a hospital's own module
+for the experiment `chfl`.
 """
 
 from __future__ import annotations

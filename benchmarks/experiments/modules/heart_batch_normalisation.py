@@ -1,7 +1,8 @@
-"""The Global Layers network for heart with batch normalisation that measures, as a hospital's own module.
+"""The Global Layers network for heart as a hospital's own module, with normalisations that measure each batch.
 
-Every normalisation takes mean and variance of the batch in training and its running ones afterwards; these are buffers,
-so they are private. In the shared layers the scale is 1 + gain, because what a plan lists starts at 0 or uniformly.
+In training every normalisation uses mean and variance of the batch, and later the running ones. These are buffers, so
+they are private. In the shared layers the scale is 1 + gain, because shared parameters start at 0 or with uniform
+values.
 """
 
 from __future__ import annotations

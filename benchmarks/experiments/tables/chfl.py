@@ -2,8 +2,9 @@
 
 Source: Mori et al. 2022, section V. Hidden layers of 512, 256 and 128 in every network, batches of 64, Adam, five local
 epochs, equal weights, the last model. Each client tunes rate and mu on its own validation rows. The paper states
-neither the number of rounds nor the rates that were tried. Here are three rounds. Two rates are tried for table II, and
-torch's own everywhere else. All clients of one federation have the same rate, and each takes its best federation.
+neither the number of rounds nor the rates that were tried. This experiment runs three rounds. It tries two rates for
+table II, and uses torch's default rate everywhere else. All clients of one federation have the same rate. Each client
+chooses its best federation.
 
 A seed is a split of the columns and a run: seed = 5 * split + run.
 """

@@ -1,11 +1,12 @@
-"""Does federated-prior bring more together with Global Layers? Both ways to compose them, beside both parts alone.
+"""Is federated-prior better together with Global Layers? Compares two compositions with both parts alone.
 
-Two ways are measured, on the splits of the study "should I join?":
+Both compositions are measured on the splits of the study "should I join?":
 
-* *prior path*: the others' score is one more private column of every site's network, and a linear path leads from the
-  columns to the output. *Linear path* is the same network without the score;
-* *join of four*: the network is a fourth model of the join. Its weight follows, like those of the others, from what it
-  says of training rows that it did not see. For that it is trained five times more, each time without a fifth of them.
+* *prior path*: the others' score is one more private column of every site's network, and a linear path connects the
+  columns with the output. *Linear path* is the same network without the score;
+* *join of four*: the network is a fourth model of the join. Its weight is fitted like those of the others, from its
+  predictions for training rows on which it was not trained. For that the network is trained five more times, each time
+  without a fifth of the rows.
 
 The networks, plans and the join are those of the study. Nothing is chosen by these figures.
 """

@@ -1,9 +1,11 @@
-"""Global Layers on covertype by wilderness area: rows that were held back from training, not comparable.
+"""Global Layers on covertype by wilderness area.
 
-Source: Obeidi, "Global Layers". The covertype network with 717,640 shared numbers, ten batches
-an epoch, all seven classes and eleven columns at every site, as in the authors' experiment. The published test
-rows are not in the data (`data/covertype.py`), so half of the published validation rows test and the other
-half would choose; nothing is chosen here. Published are 105 epochs; how many were run stands in EPOCHS.
+Its test rows differ from the published ones, so the figures cannot be compared.
+
+Source: Obeidi, "Global Layers". The covertype network with 717,640 shared numbers, ten batches an epoch, all seven
+classes and eleven columns at every site, as in the authors' experiment. The data lack the published test rows
+(`data/covertype.py`). So half of the published validation rows are the test set. The other half would be the validation
+set, but no choice is made here. The paper ran 105 epochs; EPOCHS has the number that was run here.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Fed-Heart-Disease: four centres, ten methods, three choices of a checkpoint, other extractors and heads.
 
-Source: Tavakoli et al. 2024 (FENDA-FL), tables 1, 2 and 5. 15 rounds
-of 100 steps with batches of 4, AdamW (SCAFFOLD: plain SGD), sites weighed by rows on the public grid
-(SCAFFOLD: equally, because its rule requires it), dropout 0.3 before the head of every network that has one.
+Source: Tavakoli et al. 2024 (FENDA-FL), tables 1, 2 and 5. Each run has 15 rounds of 100 steps with batches of 4, and
+AdamW (SCAFFOLD: plain SGD). Weights are by rows on the public grid (SCAFFOLD: equal, because its rule requires it).
+Networks with a head have dropout 0.3 before it.
 """
 
 from __future__ import annotations

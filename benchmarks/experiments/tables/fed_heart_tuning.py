@@ -1,8 +1,8 @@
-"""FENDA-FL's choice of the client's rate for Fed-Heart-Disease, on the validation loss alone.
+"""FENDA-FL's choice of the client's rate for Fed-Heart-Disease, by the validation loss only.
 
 Source: Tavakoli et al. 2024, appendix D and table 7: the best rate has the lowest validation loss that the coordinator
-sees in training. The loss is the mean over the centres weighted by rows, and the mean over five runs. What else the
-paper tunes stays at its best value. No test row takes part.
+sees in training. The loss is the mean over the centres weighted by rows, and the mean over five runs. The paper's other
+settings have their best published values. Test rows are not used.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Global Layers' heart table: three hospitals with other columns, patients and outcomes, 101 seeds.
 
-Source: Obeidi, "Global Layers"; the readings of paper and authors are in docs/design/methods.md. Each variant
-says in its name which reading it is.
+Source: Obeidi, "Global Layers"; the readings of paper and authors are in docs/design/methods.md. The name of each
+variant tells which reading it is.
 """
 
 from __future__ import annotations

@@ -1,11 +1,12 @@
-"""Should I join? What other hospitals bring to one hospital, against the best model that it could have alone.
+"""Should I join? Compares a hospital's gain from other hospitals with the best model that it could train alone.
 
-A study of no paper. One hospital at a time has few training rows, and the others have all of theirs, as when a hospital
-joins a federation. A third of each class of its rows tests. All models of a cell are tested on the same rows. The sums,
-the guard and the join are those that hospitals run, and every number passes the gate's door and the coordinator's sum.
+No paper has this study. One hospital at a time has few training rows and the others use all of their rows, as when a
+hospital joins a federation. A third of each class of its rows is the test set. All models of a cell are tested on the
+same rows. The sums, the guard and the join are the hospitals' own code. Every number passes the gate's door and the
+coordinator's sum.
 
-Nothing is chosen by these figures. The recipe and its settings were fixed before, and SEEDS are splits that no earlier
-study has used.
+Nothing is chosen by these figures. The recipe and its settings were fixed before the study, and no earlier study used
+the splits in SEEDS.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What all pages of results have in common: where the figures come from, and tables in Markdown."""
+"""Parts that all pages of results have: the source of the figures, and tables in Markdown."""
 
 from __future__ import annotations
 

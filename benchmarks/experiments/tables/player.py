@@ -1,13 +1,14 @@
 """PLayer-FL's heart column: four UCI centres, five classes, twelve methods and the layers that the sites choose.
 
 Source: Elhussein and Gürsoy 2025. MLP 10-50-20-20-5, focal loss (gamma 3), 50 epochs and 50 runs (table A.4), AdamW at
-each method's own rate (table A.3), pFedMe by plain steps. Table A.3 lists no rate for FedLP, FedLAMA and pFedLA, which
-have FedAvg's here, and none for the random prefix, which has PLayer-FL's. The strengths of the methods are not
-published; they are the plan's defaults. The split is that of the authors' published code, seed 42 in every run.
+each method's own rate (table A.3), pFedMe by plain steps. Table A.3 lists no rate for FedLP, FedLAMA and pFedLA. Here
+they have FedAvg's rate. It also lists none for the random prefix, which has PLayer-FL's rate here. The strengths of the
+methods are not published; they are the plan's defaults. The split is that of the authors' published code, seed 42 in
+every run.
 
-It differs from their code in three things. Classes are weighed by a site's own training rows ("balanced"), where the
-code has one list of constants. Every site cuts its epoch into the same six batches, so that only Cleveland's have 32
-rows. The layers are chosen by the measured sensitivities, where the code names FC1 and FC2.
+Three things differ from their code. Classes have weights by a site's own training rows ("balanced"). The code has one
+list of constants. Every site divides its epoch into the same six batches, so only Cleveland's batches have 32 rows. The
+measured sensitivities choose the layers. The code names FC1 and FC2.
 """
 
 from __future__ import annotations

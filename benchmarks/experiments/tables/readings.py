@@ -1,10 +1,10 @@
-"""What Global Layers' paper prints and nobody ran: the sum in place of the mean, and normalisations that measure.
+"""Variants that Global Layers' paper prints without figures: the sum in place of the mean, measuring normalisations.
 
-And which difference lowers the published FedAvg: one change at a time to the FedAvg of the heart table.
+It also finds the difference that lowers the published FedAvg, by one change at a time to the FedAvg of the heart table.
 
-Source: Obeidi, "Global Layers", and docs/design/methods.md. Beside them stand the lines
-of the heart table for the same seeds. Two sums: of the sites' layers, which is what is printed, and of their
-changes, which is the mean's step times the number of sites. Both follow from what a coordinator knows.
+Source: Obeidi, "Global Layers", and docs/design/methods.md. The page also shows the lines of the heart table for the
+same seeds. There are two sums: that of the sites' layers, as printed, and that of their changes, which is the mean's
+step times the number of sites. A coordinator can compute both.
 """
 
 from __future__ import annotations

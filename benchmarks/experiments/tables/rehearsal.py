@@ -1,6 +1,6 @@
-"""A table that any machine can make in seconds: scikit-learn's breast cancer table, dealt to three sites.
+"""A table that any machine can make in seconds: scikit-learn's breast cancer table, divided among three sites.
 
-It reproduces nothing. It shows what the runner does, without a download, and is what its tests run.
+It reproduces nothing. It shows the runner's work without a download. The runner's tests use it.
 """
 
 from __future__ import annotations

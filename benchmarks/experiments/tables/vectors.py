@@ -1,8 +1,8 @@
-"""Rules that see every site's vector, on Fed-Heart-Disease, with and without a site that does harm.
+"""Rules that need every site's vector, on Fed-Heart-Disease, with and without a harmful site.
 
-The network of MOON and FedPer there (13-10-1, dropout 0.3), AdamW at 0.001, 15 rounds of 100 steps, equal
-weights, checkpoint local. The harmful site is VA: it sends its change reversed and ten times as large, and is
-left out of the means then. No paper has this table.
+The network of MOON and FedPer there (13-10-1, dropout 0.3), AdamW at 0.001, 15 rounds of 100 steps, equal weights,
+checkpoint local. The harmful site is VA: it sends its change reversed and ten times as large. The means then exclude
+it. No paper has this table.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
 """Networks of two parts that see different columns: parallel extractors (FENDA-FL, PerFCL) and two columns (CHFL).
 
-Two parallel feature extractors share one head. Source: Tavakoli et al. 2024, "FENDA-FL", section 3: the extractors
-may differ in depth and width. The common one sees the columns that the plan lists for all sites, the unique one all
-columns of its site; the head is a linear map of both results, or of hidden layers over them.
+Two parallel feature extractors share one head. Source: Tavakoli et al. 2024, "FENDA-FL", section 3: the extractors may
+differ in depth and width. The common one reads the columns that the plan lists for all sites, and the unique one reads
+all columns of its site. The head is a linear map of both results, or of hidden layers over them.
 
 Two columns of layers are connected by lateral matrices. Source: Mori et al. 2022, "Continual Horizontal Federated
-Learning for Heterogeneous Data". The common column is an MLP over the columns that the plan lists for all sites; the
-unique column is one over the remaining columns of its site and reads the common one:
+Learning for Heterogeneous Data". The common column is an MLP over the columns that the plan lists for all sites. The
+unique column is an MLP over the remaining columns of its site, and also reads the common one:
 
     z_u(i+1) = a(W z_u(i) + b + mu U z_c(i)),    logits = z_c(L) + z_u(L)
 

@@ -1,8 +1,8 @@
 """Networks of linear layers in sequence: linear or logistic regression without hidden layers, an MLP with them.
 
-Layers are layer1 to layerN, each a linear map with bias; activation after all but the last, dropout
-before the last. The first layer is part input, the last is head, those between are body; a single
-layer is head, because what decides is what a site keeps to itself most often.
+Layers are layer1 to layerN, each a linear map with bias. All but the last have an activation, and dropout is before the
+last. The first layer is the part input, the last is head, and the layers between are body. A single layer is head,
+because most sites keep the deciding layer private.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """EfficientNet-B0, the network of images that learns most for its size, with the shapes of its published values.
 
 Source: Tan and Le 2019, "EfficientNet", table 1; the blocks are those of Sandler et al. 2018, "MobileNetV2", with the
-weighted channels of Hu et al. 2018, "Squeeze-and-Excitation". Differs in two things: no block is left out at random in
-training, and no normalisation measures a batch, because its running means would be statistics of patients.
+weighted channels of Hu et al. 2018, "Squeeze-and-Excitation". Differs in two things: training skips no block at random,
+and no normalisation measures a batch, because its running means would be statistics of patients.
 
 A tensor has the name of torchvision's `efficientnet_b0` after the name of its part. So published values fit
 once the running means are folded into the weights (docs/researcher.md, "EfficientNet"). The rules:

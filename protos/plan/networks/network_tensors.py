@@ -2,10 +2,9 @@
 
 The rules:
 
-* a tensor of a network of this package is called part.layer.rest; the part and the layer that its
-  record names are those;
-* the tensors of one layer stand next to each other and lie in one part;
-* of a hospital's own module the plan lists tensors one by one, and says their parts. The module itself is never sent.
+* a tensor of this package is called part.layer.rest, and its record names the same part and layer;
+* the tensors of one layer are next to each other and belong to one part;
+* for a hospital's own module the plan lists each tensor and its part. The module itself is never sent.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """A transformer with one token for each column and one extra token from which the output is computed.
 
-Source: Gorishniy et al. 2021, "Revisiting Deep Learning Models for Tabular Data", section 3.3: a
-tokenizer x_j·W_j + b_j, a token that decides (CLS), blocks that normalise before attention and before
-the feed-forward part, then Linear(ReLU(LayerNorm(CLS))). The paper's code leaves out the very first
-normalisation; here all blocks are alike. With width w, hidden width h, d columns and C outputs:
+Source: Gorishniy et al. 2021, "Revisiting Deep Learning Models for Tabular Data", section 3.3: a tokenizer x_j·W_j +
+b_j, a token for the output (CLS), blocks that normalise before attention and before the feed-forward part, then
+Linear(ReLU(LayerNorm(CLS))). The paper's code skips the very first normalisation. Here all blocks are alike. With width
+w, hidden width h, d columns and C outputs:
 
     part   layer      tensors
     input  tokenizer  weight and bias (d, w), decision (w,)

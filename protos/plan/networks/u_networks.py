@@ -1,11 +1,11 @@
 """A small U-Net: a network that decides for each pixel of an image whether it belongs to a structure.
 
-Source: Ronneberger et al. 2015, "U-Net". Differs in three things: convolutions have a border of zeros, so that the mask
-is as large as the image; pixels are doubled instead of a learned convolution upwards; the default is small.
+Source: Ronneberger et al. 2015, "U-Net". Differs in three things. Convolutions have a border of zeros, so the mask is
+as large as the image. The way up doubles pixels instead of a learned convolution. The default size is small.
 
-The way down halves the sides and doubles the channels at each level. The way up reads the level below and what the way
-down computed at the same level. The layers are numbered in the order in which they compute, so the first layers are a
-prefix, and the last one decides.
+The way down halves the sides and doubles the channels at each level. The way up reads the level below, and the result
+of the way down at the same level. Layers are numbered in the order in which they compute. So the first layers are a
+prefix, and the last layer gives the output.
 """
 
 from __future__ import annotations

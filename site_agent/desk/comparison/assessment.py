@@ -1,6 +1,6 @@
 """Compares all models of this site on its own test rows, for the site's report.
 
-Nothing of it leaves the site, except what `sums` gives where the plan asks for sums over the sites and every
+Nothing leaves the site except the result of `sums`, and only if the plan requires sums over the sites and every
 hospital has approved that.
 """
 

@@ -1,8 +1,7 @@
 """The uncertainty of a metric, and of the difference between two models on the same rows.
 
-Source: Efron and Tibshirani 1993, chapter 13: the percentile interval of the bootstrap. It tells what other
-patients of the same hospital could have shown; it tells nothing of other hospitals, and nothing of what
-another start of the training would have given.
+Source: Efron and Tibshirani 1993, chapter 13: the percentile interval of the bootstrap. An interval shows the variation
+between patients of the same hospital. It does not cover other hospitals or another start of the training.
 """
 
 from __future__ import annotations

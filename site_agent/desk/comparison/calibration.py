@@ -1,7 +1,7 @@
 """Calibration: whether 20 of 100 patients with a probability of 20% have the outcome, on rows outside training.
 
-All measures are None if they are undefined, as with test rows of one class. A probability is taken to lie
-at least 1e-8 away from 0 and 1, so that its logit is a number.
+A measure is None if it is undefined, as with test rows of one class. A probability is moved at least 1e-8 away from 0
+and 1, so that its logit is finite.
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
 """Measures a site's predictions with scikit-learn on rows outside training.
 
-A metric that is undefined, such as AUROC where the test rows are all of one class, is None: never a
-NaN, never a 0.5 that somebody would average. Differs from the authors' experiment, which cut the
-logit at 0.5: here the probability is cut at 0.5. Of a mask each image has one score, its Dice, so that no pixel of a
-patient is kept. How certain the metrics are, and how two models compare
-on the same rows, is said in the package `comparison`.
+A metric that is undefined is None, such as AUROC with test rows of one class. It is never a NaN or a 0.5 that somebody
+would average. One difference from the authors' experiment: it cut the logit at 0.5, and here the probability is cut at
+0.5. A mask has one score for each image, its Dice, so no pixel of a patient is stored. The package `comparison`
+computes the uncertainty of metrics and compares two models on the same rows.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
 """The site's gain from joining, in a few sentences for a clinician.
 
-The federated model against the best local model, on the same test rows: the simple model that this site would have
-chosen on its training rows, or the same network trained alone if there are no simple models. The rules:
+Compares the federated model with the best local model on the same test rows. That is the simple model that this site
+would have chosen on its training rows, or the same network trained alone if there are no simple models. The rules:
 
-* "gained" is only said if two paired 95% intervals exclude zero: the difference to the best local model, and the
+* "gained" is reported only if two paired 95% intervals exclude zero: the difference to the best local model, and the
   difference to the placebo (a federation of copies of this site, or the same recipe without the others);
-* without a placebo nobody can distinguish averaging from what other hospitals brought, so nothing is called gained;
-* a loss against the best local model is a loss, whatever the placebo did;
-* test rows too few to conclude from are reported, and so is a simple model that is clearly better.
+* without a placebo nobody can distinguish the effect of averaging from that of other hospitals, so no gain is reported;
+* a loss against the best local model is a loss, whatever the result of the placebo;
+* the report also states if there are too few test rows, or if a simple model is clearly better.
 """
 
 from __future__ import annotations

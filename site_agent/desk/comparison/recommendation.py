@@ -2,7 +2,7 @@
 
 The rules:
 
-* test rows are never looked at, so that they still judge whatever is adopted;
+* test rows are never read, so they can still judge the adopted model;
 * models are compared by the mean loss of their predictions: log loss, or the root mean square error. Masks are compared
   by their mean Dice;
 * a model that is not clearly worse than the best one (paired 95% interval) may be just as good. Of all such models

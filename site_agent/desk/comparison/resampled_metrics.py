@@ -1,9 +1,9 @@
 """Computes the metrics of evaluation.py on thousands of resamples at once.
 
-A resample is a row of counts (resampling.py). Rows are ranked once per model; on each resample the ranking
-metrics are then running sums of counts, and all other metrics are one matrix product. Equal to scikit-learn
-on the rows written out, ties included, to rounding. Undefined values are NaN in here, as arrays have no
-None: a resample may lack a class. bootstrap_intervals.py takes them out.
+A resample is a row of counts (resampling.py). Rows are ranked once for each model. On each resample the ranking metrics
+are running sums of counts, and all other metrics are one matrix product. The results equal scikit-learn's on the
+repeated rows to rounding, also with ties. Undefined values are NaN in this file, because arrays have no None: a
+resample may lack a class. bootstrap_intervals.py removes them.
 """
 
 from __future__ import annotations

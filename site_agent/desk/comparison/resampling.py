@@ -1,13 +1,13 @@
 """Bootstrap resamples of a site's test rows, which show how much the result depends on chance.
 
-A resample is written as counts, how often each row was drawn, so that thousands of resamples are one matrix
-and every metric is a sum over it. The rules:
+A resample is stored as counts of how often each row was drawn. So thousands of resamples are one matrix, and every
+metric is a sum over it. The rules:
 
-* rows of one patient are drawn together, because they do not say two things independently;
-* patients are drawn from all patients, so the outcome's frequency varies as it would in another test. With the classes
-  held fixed, an interval of the Brier score, log loss or accuracy at nominal 95% covered 51 to 91% (simulated);
-* a seed gives the same resamples for every model, which is what makes a difference between two of them
-  paired; it gives them in blocks of any size.
+* rows of one patient are drawn together, because they are not independent;
+* patients are drawn from all patients, so the outcome's frequency varies as in another test. With a fixed number of
+  each class, an interval of the Brier score, log loss or accuracy at nominal 95% covered 51 to 91% (simulated);
+* a seed gives the same resamples for every model, so the difference between two models is paired. Resamples can be
+  drawn in blocks of any size.
 """
 
 from __future__ import annotations

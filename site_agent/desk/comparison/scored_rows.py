@@ -1,8 +1,8 @@
 """Every model's scores of this site's test rows. They stay at the site for its report.
 
-A run's models are forgotten when they were tested; what they said of each test row is not, so that curves and
-subgroups can be drawn later and nothing has to be trained again. One checkpoint of mode 0600 per run: numbers
-without identifiers, never sent.
+A run's models are deleted after their test. Their scores of each test row are stored, so that curves and subgroups can
+be drawn later without new training. Each run has one checkpoint of mode 0600 with numbers and no identifiers. It is
+never sent.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Measures how similar the name of a column is to the name of a concept. Pure functions.
 
-A name is split into words at capitals, digits and signs. Two words resemble each other if they are equal, if one
-begins with the other, or if they differ by a letter. A word may also abbreviate several: `bp` is blood pressure, and
-`exang` is exercise angina. Nothing of a column but its name is read.
+A name is split into words at capitals, digits and signs. Two words are similar if they are equal, if one begins with
+the other, or if they differ by a letter. A word may also abbreviate several: `bp` is blood pressure, and `exang` is
+exercise angina. Only the name of a column is read.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """Proposes which column of a table records which concept of a plan. A person must confirm it. Pure functions.
 
-A proposal follows from the column's name, and from whether its values fit the concept's range, unit or codes. The
-rules:
+A proposal depends on the column's name, and on whether its values fit the concept's range, unit or codes. The rules:
 
-* without a name that resembles the concept's, or a synonym of the plan, nothing is proposed: many numbers look alike;
-* two columns that fit a concept about equally well are both named, and neither is proposed;
+* without a name that is similar to the concept's or to a synonym of the plan, nothing is proposed, because many numbers
+  look alike;
+* if two columns fit a concept about equally well, both are named and neither is proposed;
 * a unit is proposed only if the values fit this unit and no other one of the plan, or if the column's name has it;
 * a code is proposed only for a code of the same name; a person has to say what 0 and 1 mean.
 """

@@ -1,7 +1,7 @@
 """Drafts a contract from a table, with a comment at every guess, for a person to correct.
 
-Whatever is drafted, nothing is believed: `site-agent data check` holds the table against what the person left. The
-draft has no value of a patient: ranges are rounded outward and words that occur once are not listed.
+The draft is only a guess: `site-agent data check` compares the table with the contract that the person corrected. The
+draft has no value of a patient: ranges are rounded outward, and words that occur once are not listed.
 """
 
 from __future__ import annotations

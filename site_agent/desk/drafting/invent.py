@@ -1,7 +1,7 @@
 """Writes a made-up table that satisfies a contract, for rehearsals. It contains no real patient.
 
-Columns are drawn apart from each other; only the outcome leans on some of them, so that there is something to
-learn. The same seed gives the same table.
+Columns are drawn independently. Only the outcome depends on some of them, so that there is something to learn. The same
+seed gives the same table.
 """
 
 from __future__ import annotations

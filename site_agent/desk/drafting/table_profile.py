@@ -1,7 +1,7 @@
 """Estimates what a column of text contains, row by row. Its memory does not grow with the table.
 
-Numbers are kept as a sample of some thousand, drawn so that every row has the same chance; extremes and the numbers
-that people use for "not known" are counted exactly.
+Numbers are stored as a sample of some thousand, in which every row has the same chance. Extremes, and numbers that
+people use for "not known", are counted exactly.
 """
 
 from __future__ import annotations

@@ -1,14 +1,13 @@
-"""Measures how much new rows differ from the training rows, and how much chance alone would explain.
+"""Measures how much new rows differ from the training rows, and how much of that is expected by chance.
 
-The population stability index is never 0: two samples of the same patients differ, the more the fewer they are. So
-every index comes with the one that chance exceeds in 1 of 100 tables without any drift, over all columns together.
-Five kinds of alarm share the 5 of 100 (Bonferroni): the index, missing values, values beyond the limits, the model's
-metrics, and what the model expects.
-The rules:
+The population stability index is never 0: two samples of the same patients differ, and small samples differ more. So
+the report shows with every index the value that chance exceeds in 1 of 100 tables without drift, over all columns
+together. Five kinds of alarm share the 5 of 100 (Bonferroni): the index, missing values, values beyond the limits, the
+model's metrics, and the model's mean prediction. The rules:
 
-* both samples count, the new rows and the training rows;
-* rows of one patient are not so many patients: a sample counts by its effective rows (`effective_rows`);
-* nothing here reads a value of a patient, only shares and counts.
+* both sample sizes are used, that of the new rows and that of the training rows;
+* several rows of one patient are not as many patients, so a sample is counted by its effective rows (`effective_rows`);
+* this file reads no value of a patient, only shares and counts.
 """
 
 from __future__ import annotations

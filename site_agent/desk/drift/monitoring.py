@@ -1,8 +1,9 @@
 """Monitors a model on new patients: do they differ from the training rows, and is the model still as good?
 
-Inputs are compared with the profile that was kept with the model, column by column (`drift.columns`). Where the table
-has the outcome, discrimination and calibration are computed as in the run's report and compared with the test rows of
-then (`drift.quality`). Nothing is called drifted or worse that chance alone would do. Everything stays at the site.
+Inputs are compared, column by column, with the profile that was saved with the model (`drift.columns`). If the table
+has the outcome, discrimination and calibration are computed as in the run's report and compared with those of the test
+rows (`drift.quality`). A difference that chance explains is never reported as drift or as a worse model. Everything
+stays at the site.
 """
 
 from __future__ import annotations

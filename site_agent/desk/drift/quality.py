@@ -1,11 +1,10 @@
-"""Compares a model on new patients with its test: is it worse than chance would explain?
+"""Compares a model on new patients with its test. Reports whether it is worse than chance explains.
 
-Both samples are resampled, whole patients at a time, and apart from each other, as they are different patients.
-The rules:
+The samples are resampled separately because their patients differ. A resample draws whole patients. The rules:
 
-* worse is only said of a difference that chance would show, in one metric or another, in less than 1 of 100 tables;
-* what the model expects on average is compared with what happened, so that a change of the outcome's frequency is seen
-  even where the ranking stays.
+* "worse" is reported only if chance shows such a difference, in any metric, in less than 1 of 100 tables;
+* the mean prediction is compared with the outcome's frequency. So a change of the frequency is detected even if the
+  ranking stays.
 """
 
 from __future__ import annotations

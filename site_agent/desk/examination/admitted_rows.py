@@ -1,4 +1,4 @@
-"""The only way from a hospital's table to training, counts and reports: read, examine, check accepted warnings."""
+"""The only way from a hospital's table to training, counts and reports: read, examine, and check accepted warnings."""
 
 from __future__ import annotations
 

@@ -1,13 +1,13 @@
 """Finds codes that two systems wrote in two ways.
 
-Two spellings, such as 0 and 1 beside F and M, would become two categories although they mean the same patients. Nothing
-is decided here: a person looks at the rows. The rules:
+Two spellings, such as 0 and 1 beside F and M, would become two categories although they mean the same patients. A
+person looks at the rows and decides. The rules:
 
 * codes that differ only in capitals, blanks or marks are two spellings;
 * words of one meaning are two spellings, such as M and male;
-* words of a known meaning beside two or more numbers are two spellings, and so are as many words as numbers.
+* words of a known meaning beside two or more numbers are two spellings. So are words beside the same number of numbers.
 
-Only codes are looked at, which a contract declares or a draft lists. No other cell is repeated.
+Only codes that a contract declares or a draft lists are compared. No other cell is shown.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Measures how well one column alone predicts the outcome. A very good column may be recorded after the outcome.
 
-Looked at on the rows that do not test. A column is used three ways, and the best one counts: by its rank, by the
-outcome's rate in each of its codes or tenths, and by whether a value is missing. Rates are taken from one half of
-the rows and used on the other, so that a column with many codes gains nothing by chance.
+It is measured on the rows outside the test set. A column is used in three ways, and the best result is taken: by its
+rank, by the outcome's rate in each of its codes or tenths, and by whether a value is missing. Rates are taken from one
+half of the rows and used on the other, so that a column with many codes gains nothing by chance.
 """
 
 from __future__ import annotations

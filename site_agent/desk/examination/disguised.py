@@ -1,7 +1,7 @@
 """Finds numbers that mean "not known": a cholesterol of 0, a weight of 999.
 
-Nothing is decided here. A number is pointed out where it is one that people use as a marker and lies far from all
-the others; a person then says in the contract what it means.
+This file makes no decision. A number is reported if people use it as a marker and it is far from all other numbers. A
+person then states its meaning in the contract.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Examines a table before the first round: lists all findings and decides whether it may be used.
 
-Pure: a table that was read, and how it is to be split, become findings. No finding holds a value of a patient; the
-page has means and shares, and like all of this it stays at the site.
+Pure: the input is a table and its split, the result are findings. No finding has a value of a patient. The page has
+means and shares and stays at the site.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Finds columns with mixed units: cholesterol of some patients in mg/dl, of others in mmol/l.
+"""Finds columns with mixed units, such as cholesterol in mg/dl for some patients and in mmol/l for others.
 
-Nothing is decided here. A column is pointed out where its values lie at two scales: on the logarithmic scale there are
-two heaps of about the same width with a valley between them, which no distribution with one peak has. A factor that is
-known between two units of clinical measurements needs less proof than any other. A person then looks at the rows.
+This file makes no decision. A column is reported if its values have two scales: their logarithms form two groups of
+about the same width with a gap between them. No distribution with one peak has that. A known factor between two
+clinical units needs less evidence than another factor. A person then looks at the rows.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
-"""Reads tables with hints: which line of the contract, or which column of the table, corrects what could not be read.
+"""Reads tables and gives hints: which line of the contract, or which column of the table, corrects an error.
 
-Reading itself (tables.py) looks for no reason. A hint is a guess for a person, and contains no value of a patient.
+The reading itself (tables.py) does not search for reasons. A hint is a guess for a person. It has no value of a
+patient.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
 """The uncertainty of two calibration measures: 95% intervals of the expected error and of the integrated index.
 
-Both distances are means of absolute values. So they lie above their true value by chance alone, and a resample of the
-rows lies above them once more. The plain percentile interval therefore never includes 0, not even for perfect
+Both distances are means of absolute values. So by chance alone they are above their true value, and on a resample of
+the rows they are higher again. The plain percentile interval therefore never includes 0, not even for perfect
 predictions. Here:
 
 * resamples draw whole patients, as for every other interval of the report;
 * the upper end is the percentile of the resamples;
-* the lower end is the percentile less twice the mean excess of the resamples over the distance itself;
-* the lower end is 0 if perfect predictions would have had such a distance by chance. For that, outcomes are drawn from
+* the lower end is the percentile minus twice the mean excess of the resamples over the distance itself;
+* the lower end is 0 if perfect predictions could have such a distance by chance. For this test, outcomes are drawn from
   the predictions. All rows of a patient share one draw, so they count as one.
 
 The coverage is in docs/researcher.md, and tests/site_agent/desk/findings/test_distance_spans.py repeats it.

@@ -1,8 +1,8 @@
 """All facts of a site's report as plain values, for `site-agent report --json` and for the page.
 
-The figures of a run were computed when it ended, with their intervals; here come the curves, from the scores that
-were kept then, and what needs the patients' columns again: subgroups and importance. Those are computed only
-where the hospital's table is, to the bit, the one that the run was tested on.
+The figures of a run and their intervals were computed at its end. This file adds the curves, from the stored scores,
+and the figures that need the patients' columns again: subgroups and importance. Subgroups and importance are computed
+only if the hospital's table equals, to the bit, the table of the run's test.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Measures the importance of features: how much worse a model gets when one is shuffled over the test rows.
+"""Measures the importance of a feature: how much worse a model becomes if the feature is shuffled over the test rows.
 
-Source: Breiman 2001; Fisher, Rudin and Dominici 2019. All columns that a feature became are shuffled together. Two
-features that say the same share what they are worth, so a small figure does not mean that a feature is unimportant
-for the patient.
+Source: Breiman 2001; Fisher, Rudin and Dominici 2019. All columns of a feature are shuffled together. Two features with
+the same information share their importance. So a small figure does not mean that a feature is unimportant for the
+patient.
 """
 
 from __future__ import annotations

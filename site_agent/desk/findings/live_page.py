@@ -1,8 +1,8 @@
 """The page of a site's own curves: losses and headline metric by round, and the gain at the end.
 
-Made from the files that the trainer writes. It loads nothing that reads patients' tables, opens no connection, and
-whoever serves it does so as the trainer's user, on this computer alone. On a port every user of this computer may ask
-for it, the agent's too; on a Unix socket only who may open that.
+It is made from the trainer's files. It loads no code that reads patients' tables, and opens no connection. It is served
+by the trainer's user, only on this computer. On a port every user of this computer can open it, also the agent's user.
+On a Unix socket only users with access to the socket can.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A site's report as one page and as lines for a terminal: what was compared, how good each model is,
 for whom, and how reliable.
 
-Drawn from the facts of `facts.py` alone, so that page and JSON cannot say different things.
+Both use only the facts of `facts.py`, so page and JSON cannot differ.
 """
 
 from __future__ import annotations

@@ -2,9 +2,9 @@
 
 A model may be good on average and bad for some. The rules:
 
-* groups are those of the test rows, and each figure comes with how many rows it rests on;
-* no figure is given for a group of fewer than FEWEST_ROWS rows, where it would say nothing;
-* the intervals are those of the bootstrap that all other figures have, drawn within the group.
+* groups are those of the test rows, and each figure has its number of rows;
+* a group of fewer than FEWEST_ROWS rows has no figure, because it would mean nothing;
+* the intervals use the same bootstrap as all other figures, within the group.
 """
 
 from __future__ import annotations

@@ -2,10 +2,10 @@
 
 Every figure has its 95% interval. The rules:
 
-* a share has the interval of Wilson 1927, which is honest at 0 and 1 too. Rows of one patient count as one there,
-  because they do not say several things independently;
-* net benefit has the interval of the bootstrap over patients, and so has its difference to the better of the two
-  strategies without a model: to treat everybody, and to treat nobody.
+* a share has the interval of Wilson 1927, which is also correct at 0 and 1. Rows of one patient count as one, because
+  they are not independent;
+* net benefit has the interval of the bootstrap over patients. So has its difference to the better strategy without a
+  model: treat everybody or treat nobody.
 """
 
 from __future__ import annotations

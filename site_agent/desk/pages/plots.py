@@ -1,10 +1,10 @@
 """Plots as SVG inside a page: lines, points, bars and intervals, with axes and words.
 
-A plot is text that takes its colours from the page's style, so that one page serves a bright screen, a dark one
-and paper. The rules:
+A plot is text and uses the colours of the page's style. So one page is readable on a bright screen, on a dark screen
+and on paper. The rules:
 
-* lines differ in their dashes too, so that nobody needs to see colours;
-* every plot says in words what it shows, for those who listen to a page;
+* lines also differ in their dashes, for readers who cannot see colours;
+* every plot has a description in words, for people who use a screen reader;
 * nothing is loaded: no font, no script, no picture.
 """
 

@@ -1,8 +1,8 @@
 """Joins three models of one site: its own regression, its own forest, and the other hospitals' score.
 
-All three speak on the scale of logits (of several classes logarithms of probabilities; a regression's numbers as they
-are). The joined model is their mean with convex weights, which the site's own rows decide. It is numbers only, so it
-is saved, exported and read without unpickling anything.
+All three give logits (for several classes logarithms of probabilities, for a regression the numbers themselves). The
+joined model is their weighted mean. The site's own rows decide the weights, which are convex. It consists of numbers,
+so it is saved, exported and read without unpickling.
 """
 
 from __future__ import annotations

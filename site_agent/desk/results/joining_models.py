@@ -2,10 +2,11 @@
 
 The rules:
 
-* only training rows are read; each row is judged by fits that did not see it (of the others' score nothing was fitted
-  here but its intercept);
-* the regression is a mean over seven penalties, each weighted by how well it predicts rows that it did not see;
-* weights are convex, and few rows leave them near equal: out-of-fold loss + 5 * squared distance from equal weights;
+* only training rows are read. Each row is judged by fits that did not use it (only the intercept of the others' score
+  was fitted here);
+* the regression is a mean over seven penalties. Each has a weight by its predictions of rows that it did not use;
+* weights are convex, and with few rows they stay nearly equal: out-of-fold loss + 5 * squared distance from equal
+  weights;
 * equal rows and an equal seed give equal bits.
 """
 

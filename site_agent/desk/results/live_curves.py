@@ -1,9 +1,9 @@
 """The measured curves of this site's own models, by round, on disk during training, for people at this site only.
 
-The trainer writes it beside its reports, with mode 0600 in a folder that only its own user may read, so the agent,
-which has the network, sees none of it. Measuring takes at most five seconds or a twentieth of the time, whichever is
-more. Rounds beyond that are skipped, except the last one. Nothing depends on the file: it is replaced whole, not
-synced, and a disk that does not take it ends no study.
+The trainer writes it beside its reports, with mode 0600 in a folder that only its own user may read. So the agent,
+which has the network, cannot read it. Measuring takes at most five seconds or a twentieth of the time, whichever is
+more. Rounds beyond that are skipped, except the last one. Nothing depends on the file. It is replaced as a whole and
+not synced, and a full disk does not end the study.
 """
 
 from __future__ import annotations

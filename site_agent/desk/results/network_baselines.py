@@ -1,13 +1,13 @@
 """Two comparisons that a site trains after the study: its network alone, and the placebo.
 
 `train_alone` trains the plan's network on this site's rows only. Network, rows, number of steps, optimiser and
-fine-tuning are those of the plan; every number is private. If the plan chooses the checkpoint over all sites, this
-site's own loss chooses it here.
+fine-tuning are those of the plan; every number is private. If the plan chooses the checkpoint over all sites, here this
+site's own loss chooses it.
 
-`train_placebo` federates with copies of this site. It shows what averaging alone brings. Method, schedule, number of
+`train_placebo` federates with copies of this site. It shows the effect of averaging alone. Method, schedule, number of
 sites, server rule and the arithmetic of sums are those of the plan. Each copy has this site's rows and its own random
 draws. Methods whose rounds depend on measurements of many sites (which layers to share, when to stop) have no placebo,
-because copies of one site would all measure the same. Private training has none either.
+because all copies of one site would have the same measurements. Private training has no placebo either.
 
 Both run in this process after the study, and nothing of them leaves the site.
 """

@@ -1,11 +1,11 @@
 """The simple models of a site as plain arrays: linear models, forests and boosted trees.
 
-scikit-learn fits them, and numbers alone are kept. So a saved model is read without unpickling anything, and gives
-the same answer whatever version of scikit-learn is installed then. The rules:
+scikit-learn fits them, and only numbers are stored. So a saved model is read without unpickling, and its predictions do
+not depend on the installed version of scikit-learn. The rules:
 
 * a probability equals scikit-learn's to 1e-9;
 * a class that no training row has keeps probability 0;
-* a row's answer does not depend on the rows beside it.
+* a row's prediction does not depend on the other rows.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The end of a study with federated-prior at this site: save the joined model, and report the others' benefit.
 
-As run_report.py, with the same keys, so that every page that reads a report reads this one. What there is the network
-trained alone is here the same join without the others' score. The report states the three weights in one line.
+It works like run_report.py and has the same keys, so every page that reads a report can read this one. The place of the
+network trained alone has here the same join without the others' score. The report states the three weights in one line.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """The end of a study at this site: save the chosen model, and report the gain from joining.
 
-Both stay here. The model is saved before the site trains alone for comparison, so that an interruption
-of the comparison loses nothing. The report is JSON, mode 0600, beside a line for the operator, which has the
-headline metric and the verdict alone. What each model said of the test rows is kept too, for the page that
-`site-agent report` makes of it.
+Both stay here. The model is saved before the site trains alone for comparison, so that an interruption of the
+comparison loses nothing. The report is a JSON file of mode 0600. A log line for the operator has only the headline
+metric and the verdict. Each model's scores of the test rows are stored too, for the page of `site-agent report`.
 """
 
 from __future__ import annotations

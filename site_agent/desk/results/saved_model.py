@@ -1,8 +1,8 @@
 """A saved model with everything that a prediction needs: network, plan, preprocessing and versions.
 
 A run saves several models: the federated one, the site's own network and simple models. Each has the name that it has
-in the report. The preprocessing includes the contract it was fitted under, so no second file can have changed in
-between. Everything stays at the site.
+in the report. The preprocessing includes its contract, so no second file can have changed since. Everything stays at
+the site.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
 """The simple models that a hospital's statistician would use, fitted to this site's own training rows.
 
-A regularised linear model, a random forest, gradient boosting, and the guess that looks at no column. The
-network has to be worth more than these, so every site's report shows them beside it. The rules:
+A regularised linear model, a random forest, gradient boosting, and a guess that reads no column. The network should be
+better than these, so every site's report compares it with them. The rules:
 
-* they see the site's own columns as its preprocessing encodes them, and no validation or test row;
-* equal rows and an equal seed give equal scores: the forest has one thread, because several add up its
-  trees in the order in which they come, and the last bits differ;
-* each is fitted, tested and kept as plain numbers before the next one, so that a person may adopt it;
-* which of them a statistician would have chosen is decided on training rows alone, before any test row is seen;
+* they read the site's own columns as its preprocessing encodes them, and no validation or test row;
+* equal rows and an equal seed give equal scores. The forest has one thread, because several threads add its trees in
+  varying order, which changes the last bits;
+* each is fitted, tested and stored as plain numbers before the next one, so that a person may adopt it;
+* only training rows decide which of them a statistician would have chosen, before any test row is read;
 * time is bounded: see `MOST_ROWS`.
 """
 

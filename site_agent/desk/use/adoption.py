@@ -1,9 +1,9 @@
 """The model that is in use at this hospital, as a person decided: one small file beside the approvals.
 
-The file is written by a person's command alone; no service can write its folder. The rules:
+Only a person's command writes the file. No service can write to its folder. The rules:
 
 * one model is in use, or none was ever adopted;
-* the decision names the model's digest, so that no other numbers can take its place under the same name;
+* the decision names the model's digest, so no other model can replace it under the same name;
 * a file that cannot be read is an error. It never means that nobody has decided.
 """
 

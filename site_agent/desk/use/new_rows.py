@@ -1,9 +1,9 @@
 """Reads new patients, and lists those for whom the model must not predict.
 
-A row is left out, with the reason, where a value is not what the contract allows (another code, out of its range, text
-where a number is declared), where a required value is missing, or where a number leaves the limits of the training
-rows. A network answers there as well, and nobody has seen whether it is right. What is not a table of the contract at
-all (rows of another width, a column there twice) is an error, because then all rows are suspect.
+A row is skipped, with the reason, in three cases: a value is not allowed by the contract (another code, out of its
+range, text instead of a number), a required value is missing, or a number is beyond the limits of the training rows. A
+network would also give a prediction for such a row, but nobody has tested whether it is right. A table that does not
+fit the contract at all (rows of another width, a repeated column) is an error, because then all rows are suspect.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """`site-agent recalibrate`: fit the map, report its effect on the test rows, and keep or remove it.
 
-Whose rows: later patients', whose outcomes are known, or else the validation rows. A network's checkpoint was chosen on
-the validation rows, so on them it looks better than it is. For such a model only later patients will do.
+The rows are those of later patients with known outcomes, or else the validation rows. A network's checkpoint was chosen
+on the validation rows, so on them it looks better than it is. Such a model needs later patients.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 """Recalibrates this site's model to its own patients, on request: Platt's line or isotonic.
 
-A federated model may rank patients well and still say 30% where 20% happen. A recalibration is a small map from
-probability to probability, kept beside the model. The rules:
+A federated model may rank patients well and still predict 30% for patients of whom 20% have the outcome. A
+recalibration is a small map from probability to probability, stored beside the model. The rules:
 
-* the model itself, shared parameters above all, is never changed;
+* the model itself never changes, and the shared parameters least of all;
 * it is never fitted to the test rows, which still judge it;
-* of several classes each has its own map, against the rest, and the results are divided by their sum.
+* with several classes each has its own map, against the rest, and the results are divided by their sum.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Reads one cell of text. Only this file decides what a contract allows.
 
-A site's own table, its new rows and both loaders of an export read their cells by these rules. An export carries the
-text of this file inside its loaders, so it imports nothing but Python itself. A rule is plain data: `facts` writes it
-into model.json and desk/export/row_reader.py reads it back. Nothing here raises: an exception of a parser would quote
-the cell.
+All cells are read by these rules: those of a site's own table, of its new rows and of both loaders of an export. An
+export includes the text of this file in its loaders, so this file imports only Python's own modules. A rule is plain
+data: `facts` writes it into model.json and desk/export/row_reader.py reads it back. No function here raises, because a
+parser's exception would quote the cell.
 """
 
 from __future__ import annotations

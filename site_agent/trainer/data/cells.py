@@ -1,9 +1,9 @@
 """Converts blocks of cells to numbers, as their column is declared.
 
-What a cell means is decided by cell_rules.py. What is plainly written in a block of cells is converted at once here;
-of the others each different one is read once by its rule, to the same result. A cell that does not fit becomes a
-`Flaw`, in words that hold no part of the cell. Nothing here raises. What is plain is decided narrowly, so nothing here
-has to know why a cell is no number.
+cell_rules.py decides the meaning of a cell. Plain spellings in a block of cells are converted at once. Each different
+other spelling is read once by its rule, with the same result. A cell that does not fit becomes a `Flaw`, whose words
+have no part of the cell. No function here raises. Only few spellings are plain, so this file need not find out why a
+cell is no number.
 """
 
 from __future__ import annotations

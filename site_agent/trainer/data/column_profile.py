@@ -1,11 +1,11 @@
 """A summary of the training rows by column. It is stored with a model, so that unusual new rows are found.
 
-A profile is shares and rounded limits, not rows. It stays at the site with the model; of it only the limits enter
-an export, and those lie beyond the lowest and the highest value, so that neither stands there. Predictions abstain
-outside of the limits, and monitoring compares new rows with the shares. The rules:
+A profile has shares and rounded limits, and no rows. It stays at the site with the model. An export has only the
+limits. They lie beyond the lowest and the highest value, so it has neither of these values. Predictions abstain outside
+of the limits, and monitoring compares new rows with the shares. The rules:
 
-* only training rows are looked at;
-* everything is counted before preprocessing, as the contract reads a cell, so it does not depend on an encoding.
+* only training rows are read;
+* everything is counted before preprocessing, as the contract reads a cell. So a profile does not depend on an encoding.
 """
 
 from __future__ import annotations

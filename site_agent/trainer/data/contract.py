@@ -1,12 +1,11 @@
 """The contract: what a hospital declares about its table before a row is read.
 
-A data manager writes the contract as YAML; `read_contract` turns it into a frozen record or tells
-every mistake at once. The contract has names, units, ranges and codes. It never holds a
-patient's value, and nothing in it is guessed from the table: a column has the type it is declared
-to have, whatever its cells look like.
+A data manager writes the contract as YAML. `read_contract` returns it as a frozen record or reports all mistakes at
+once. The contract has names, units, ranges and codes. It has no patient's value, and nothing in it is guessed from the
+table. A column has its declared type, whatever its cells look like.
 
-A plan with a question lists for each site whether its outcome is the same, a related or another one, and a contract
-says it of its own target. The two agree before round 0, or the site takes no part.
+A plan with a question states for each site whether its outcome is the same, a related or another one. A contract states
+the same for its own target. If the two differ, the site does not take part.
 """
 
 from __future__ import annotations

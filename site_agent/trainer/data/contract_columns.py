@@ -1,7 +1,7 @@
 """The columns of a table other than the outcome: model inputs, patients and groups.
 
-A measured feature is a number, or a date that becomes one by being counted from or to another date. A coded
-feature is one of several declared codes. What columns a feature becomes follows from its declaration alone.
+A measured feature is a number, or a date that is counted from or to another date. A coded feature is one of several
+declared codes. The columns of a feature follow only from its declaration.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """A site's prepared table: three parts of encoded features and targets, with the columns' names.
 
-`align` puts the columns of sites with different tables into one common order, absent ones zero: the
-padded FedAvg of the paper. Differs from the authors' experiment, which shifted one site's columns
-by one: here a column finds its place by its name.
+`align` arranges the columns of sites with different tables in one common order, with zeros for absent columns: the
+padded FedAvg of the paper. One difference: the authors' experiment shifted one site's columns by one. Here a column
+finds its place by its name.
 """
 
 from __future__ import annotations

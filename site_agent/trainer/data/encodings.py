@@ -1,8 +1,8 @@
 """Turns one feature into columns of numbers. The encoding is fitted to the training rows and used on any rows.
 
-Numbers and ordinal positions are z-scored with the population deviation (scikit-learn's StandardScaler); a column
-that is constant in training is only centred. Columns of one-hot and of missing flags stay 0 and 1. Everything
-learnt is a few plain numbers, so that it can be read, compared and saved as text.
+Numbers and ordinal positions are z-scored with the population deviation (scikit-learn's StandardScaler); a column that
+is constant in training is only centred. Columns of one-hot and of missing flags stay 0 and 1. All fitted values are a
+few plain numbers, so they can be read, compared and saved as text.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The sources of a table: a text file, a spreadsheet, a Parquet file, or one query to a database.
 
-Each form shows how its cells are spelt. All of them become text and are parsed as the columns declare, so that
-a value means the same whichever way it came.
+Each format states how its cells are written. All cells become text and are parsed as the columns declare. So a value
+has the same meaning in every format.
 """
 
 from __future__ import annotations

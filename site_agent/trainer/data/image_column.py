@@ -1,7 +1,7 @@
 """The column of a table that has the path of each row's image, and what the contract declares about the images.
 
-The network then reads the images alone. The columns that an image becomes follow from the declaration, as those of
-every feature do: one for each pixel and channel, in the order in which a network of images lays them out.
+The network then reads only the images. The columns of an image follow from the declaration, as for every feature: one
+for each pixel and channel, in the order that networks of images use.
 """
 
 from __future__ import annotations

@@ -4,10 +4,9 @@ The rules:
 
 * a path stays in the declared folder: no absolute path, no "..", no link on the way;
 * the file's size and the size in its header are checked before memory is reserved;
-* a file has to be what the contract declares: kind of pixels, bits, size. Nothing is converted silently;
-* a file that cannot be used is a `Flaw` of its row, in words that hold no part of the path. Nothing here raises
-  because of a single file;
-* of a file only its pixels are kept: no name, no EXIF entry, no text.
+* a file must match the declaration: kind of pixels, bits, size. Nothing is converted silently;
+* an unusable file is a `Flaw` of its row, whose words have no part of the path. A single file never raises an error;
+* only the pixels of a file are stored: no name, no EXIF entry, no text.
 """
 
 from __future__ import annotations

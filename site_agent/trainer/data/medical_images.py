@@ -1,9 +1,9 @@
 """Reads one image of a DICOM file or one slice of a NIfTI volume, and refuses what the contract does not allow.
 
-Both kinds say how a patient lies, so an image is turned to the usual view of its plane: the patient's right at the left
-of an axial or coronal image, the face at the left of a sagittal one. The rules:
+Both formats state the position of the patient, so an image is turned to the usual view of its plane: the patient's
+right at the left of an axial or coronal image, the face at the left of a sagittal one. The rules:
 
-* sizes are checked in the header, and nothing is unpacked that is larger than the header or the limits say;
+* sizes are checked in the header. Nothing is unpacked beyond the size in the header or the limits;
 * intensities are in the file's own unit, after its one slope and intercept;
 * of a DICOM file only the tags in `_READ` and the pixels are parsed. If the contract refuses tags of a patient, every
   sequence is searched for them. No tag leaves this module;

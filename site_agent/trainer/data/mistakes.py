@@ -1,7 +1,7 @@
 """Mistakes in a table by column, kind and row. A value is never shown.
 
-Of each kind the first rows are kept and the others counted, so that a table with a million wrong cells is
-told in as little memory as one with five.
+Of each kind the first rows are stored and the others counted. So a table with a million wrong cells needs as little
+memory as a table with five.
 """
 
 from __future__ import annotations
