@@ -214,7 +214,7 @@ class Hospital(Document):
 
     @property
     def scratch_path(self) -> Path:
-        """The folder of files without names, in which images are prepared."""
+        """The trainer's folder of files without names, in which images are prepared."""
         return self.state_path / "saves"
 
 

@@ -46,7 +46,7 @@ def check_table(hospital: Hospital) -> None:
     else:
         from site_agent.desk.examination.admitted_rows import admit
 
-        admit(hospital)
+        admit(hospital, hospital.scratch_path)
 
 
 def load_libraries(hospital: Hospital) -> None:
@@ -118,7 +118,8 @@ def own_numbers(hospital: Hospital, plan: Plan, folder: Path) -> tuple[int, ...]
     from site_agent.desk.examination.admitted_rows import admitted
     from site_agent.trainer.own_statistics import numbers_of_table
 
-    return numbers_of_table(plan, admitted(hospital).table, hospital.policy.smallest_cell, folder)
+    table = admitted(hospital, hospital.scratch_path).table
+    return numbers_of_table(plan, table, hospital.policy.smallest_cell, folder)
 
 
 def require_receivable(hospital: Hospital, plan: Plan) -> None:
@@ -150,7 +151,7 @@ def _admitted_rows(hospital: Hospital, plan: Plan) -> tuple[Table, SplitRows]:
     from site_agent.desk.examination.admitted_rows import admitted
     from site_agent.trainer.data.splits import steady_split
 
-    examination = admitted(hospital)
+    examination = admitted(hospital, hospital.scratch_path)
     assert examination.split_rows is not None  # otherwise there was an error
     if plan.privacy is None:
         return examination.table, examination.split_rows

@@ -37,6 +37,7 @@ from site_agent.desk.use.new_rows import NewRows, read_new_rows, require_columns
 from site_agent.hospital import Hospital
 from site_agent.trainer.arithmetic import prepare_arithmetic
 from site_agent.trainer.data.contract import Contract
+from site_agent.trainer.data.pixel_store import temporary_folder
 
 _FORMULA_STARTS: Final = ("=", "+", "-", "@", "\t", "\r", "\n")
 _TO_QUOTE: Final = re.compile(r"[,;|\t\r\n\"]")
@@ -90,7 +91,7 @@ def predict_table(hospital: Hospital, table: Path, output: Path, run: str | None
     contract = model.preprocessing.contract
     if contract.mask is not None:
         check_mask_folder(output)
-    new = read_new_rows(table, contract, model.profile, scratch=hospital.scratch_path)
+    new = read_new_rows(table, contract, model.profile, scratch=temporary_folder())
     require_columns(new)
     head = _head(contract, new)
     if contract.mask is None:

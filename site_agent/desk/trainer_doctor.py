@@ -57,11 +57,12 @@ def _table(hospital: Hospital) -> Finding:
     from site_agent.desk.examination.read_hints import read_with_hints
     from site_agent.trainer.data.contract import read_contract
     from site_agent.trainer.data.dataset import prepare_rows
+    from site_agent.trainer.data.pixel_store import temporary_folder
     from site_agent.trainer.data.splits import split_rows
 
     try:
         contract = read_contract(Path(hospital.data.contract))
-        table = read_with_hints(Path(hospital.data.table), contract, hospital.scratch_path)
+        table = read_with_hints(Path(hospital.data.table), contract, temporary_folder())
         prepare_rows(table, split_rows(table, hospital.data.split))
     except PermissionError:
         return _closed()

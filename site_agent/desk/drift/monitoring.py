@@ -30,6 +30,7 @@ from site_agent.hospital import Hospital
 from site_agent.trainer.checkpoints import Json
 from site_agent.trainer.data.column_profile import Profile
 from site_agent.trainer.data.contract import Contract
+from site_agent.trainer.data.pixel_store import temporary_folder
 
 FEWEST_ROWS: Final = 100
 _SEED: Final = 20_261_122
@@ -47,7 +48,7 @@ def monitor_table(hospital: Hospital, path: Path, run: str | None) -> dict[str, 
     if model.profile is None:
         raise other_version(used.run)
     contract = model.preprocessing.contract
-    new = _read(hospital, path, contract, model.profile)
+    new = _read(path, contract, model.profile)
     scores = _scores(hospital, used, new)
     columns = watch(model.profile, new)
     is_received = RECEIVING in saved_facts(hospital.state_path, used.run)
@@ -89,14 +90,14 @@ def _scores(hospital: Hospital, used: ModelInUse, new: NewRows) -> npt.NDArray[n
     return np.empty(0) if masks is None else dice_of_new_rows(hospital, used, new, masks)
 
 
-def _read(hospital: Hospital, path: Path, contract: Contract, profile: Profile) -> NewRows:
+def _read(path: Path, contract: Contract, profile: Profile) -> NewRows:
     """With the outcome where the table has it: where it is not there, or not yet for all, without."""
     from protos.errors import DataError
 
     try:
-        found = read_new_rows(path, contract, profile, has_outcome=True, scratch=hospital.scratch_path)
+        found = read_new_rows(path, contract, profile, has_outcome=True, scratch=temporary_folder())
     except DataError:
-        return read_new_rows(path, contract, profile, scratch=hospital.scratch_path)
+        return read_new_rows(path, contract, profile, scratch=temporary_folder())
     return found
 
 

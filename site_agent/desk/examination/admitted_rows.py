@@ -14,40 +14,45 @@ from site_agent.hospital import Hospital
 from site_agent.trainer.data.contract import read_contract
 from site_agent.trainer.data.dataset import Dataset, prepare_rows
 from site_agent.trainer.data.mistakes import CORRECT_TABLE, as_sentences, refuse, where
+from site_agent.trainer.data.pixel_store import temporary_folder
 from site_agent.trainer.data.preprocessing import Preprocessing
 
 _SHOWN_WARNINGS = 5
 
 
-def examined(hospital: Hospital) -> Examination:
+def examined(hospital: Hospital, scratch: Path | None = None) -> Examination:
     """Read the hospital's table under its contract and examine it.
+
+    Args:
+        hospital: this site.
+        scratch: the folder in which images are prepared, for the trainer its own. None is that for temporary files.
 
     Raises:
         OperatorError: the contract is wrong, or the table cannot be read at all.
     """
     contract = read_contract(Path(hospital.data.contract))
-    survey = survey_with_hints(Path(hospital.data.table), contract, scratch=hospital.scratch_path)
+    survey = survey_with_hints(Path(hospital.data.table), contract, scratch=scratch or temporary_folder())
     return examine(survey, hospital.data.split)
 
 
-def admitted(hospital: Hospital) -> Examination:
-    """Return the hospital's table if it may be used for training, counting or reporting.
+def admitted(hospital: Hospital, scratch: Path | None = None) -> Examination:
+    """Return the hospital's table if it may be used for training, counting or reporting. `scratch` as for `examined`.
 
     Raises:
         DataError: it has errors, or warnings that nobody has accepted where this hospital's file lets those stop.
     """
-    examination = examined(hospital)
+    examination = examined(hospital, scratch)
     _check_admitted(hospital, examination)
     return examination
 
 
-def admit(hospital: Hospital) -> tuple[Dataset, Preprocessing]:
-    """Prepare the table for training. The trainer's log records how many warnings it has.
+def admit(hospital: Hospital, scratch: Path | None = None) -> tuple[Dataset, Preprocessing]:
+    """Prepare the table for training. The trainer's log records how many warnings it has. `scratch` as for `examined`.
 
     Raises:
         DataError: as `admitted`.
     """
-    examination = admitted(hospital)
+    examination = admitted(hospital, scratch)
     assert examination.split_rows is not None  # otherwise there was an error
     if warnings := len(examination.warnings):
         accepted = is_accepted(hospital, examination)

@@ -23,6 +23,7 @@ from site_agent.desk.use.model_in_use import ModelInUse, model_in_use
 from site_agent.desk.use.new_rows import read_new_rows, require_columns
 from site_agent.desk.use.recalibration import Kind, fit_recalibration, forget_recalibration, save_recalibration
 from site_agent.hospital import Hospital
+from site_agent.trainer.data.pixel_store import temporary_folder
 from site_agent.trainer.data.tables import Table
 
 
@@ -65,7 +66,7 @@ def recalibrate_run(hospital: Hospital, run: str | None, kind: str, table: Path 
 
 
 def _later(hospital: Hospital, used: ModelInUse, table: Path) -> tuple[HeldOutRows, Scores]:
-    contract, scratch = used.model.preprocessing.contract, hospital.scratch_path
+    contract, scratch = used.model.preprocessing.contract, temporary_folder()
     new = read_new_rows(table, contract, used.model.profile, has_outcome=True, scratch=scratch)
     require_columns(new)
     rows = outcomes_of_new_rows(used, new)

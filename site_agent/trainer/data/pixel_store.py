@@ -1,10 +1,12 @@
-"""The pixels of a table: in memory, or in a file of the trainer's folder that is mapped into memory.
+"""The pixels of a table: in memory, or in a file that is mapped into memory.
 
 A mapped file gives the arrays that memory gives, to the bit. The system reads the pages of a batch when the batch is
 drawn, and may give them up afterwards. The rules:
 
-* a file has no name once it is open. Its disk space is free again when the last array of it is gone, also after
-  a crash. No backup contains it;
+* a file has no name once it is open, and only its user may open it. Its disk space is free again when the last array
+  of it is gone, also after an error or a crash. No backup contains it;
+* the trainer's files are in its own folder. Those of a command that a person types are in the folder for temporary
+  files, because this person may have another user and no permission to write to the state folder;
 * the disk's free space is checked before pixels are written, and all of it is taken before a file is mapped;
 * only images and masks lie here. A table without them opens no file.
 """
@@ -43,7 +45,7 @@ class GrowingPixels:
         try:
             self._rows = io.BytesIO() if folder is None else _file(folder)
         except OSError as cause:
-            raise _unavailable(cause) from cause
+            raise _unavailable(folder, cause) from cause
 
     def reserve(self, rows: int) -> None:
         """Check that the disk has space for this number of further rows.
@@ -63,7 +65,7 @@ class GrowingPixels:
         try:
             self._rows.write(np.ascontiguousarray(pixels, dtype=np.float32).data)
         except OSError as cause:
-            raise _unavailable(cause) from cause
+            raise _unavailable(self._folder, cause) from cause
 
     def finished(self) -> Pixels:
         """Return all rows, float32 of shape (rows, numbers), read-only.
@@ -77,10 +79,16 @@ class GrowingPixels:
                 os.fsync(self._rows.fileno())  # a disk that fills later would end the process
             buffer = self._rows.getbuffer() if isinstance(self._rows, io.BytesIO) else _mapped(self._rows.fileno())
         except OSError as cause:
-            raise _unavailable(cause) from cause
+            raise _unavailable(self._folder, cause) from cause
         pixels = np.frombuffer(buffer, np.float32).reshape(-1, self._numbers)
         pixels.flags.writeable = False
         return pixels
+
+
+def temporary_folder() -> Path:
+    """Return the folder for temporary files: TMPDIR, else /var/tmp, because /tmp may be a part of the memory."""
+    folder = Path(os.environ.get("TMPDIR") or "/var/tmp")
+    return folder if folder.is_dir() else Path(tempfile.gettempdir())
 
 
 def reserved(folder: Path | None, rows: int, numbers: int) -> Pixels:
@@ -97,7 +105,7 @@ def reserved(folder: Path | None, rows: int, numbers: int) -> Pixels:
             os.posix_fallocate(file.fileno(), 0, rows * numbers * _BYTES)  # a hole would end the process if disks fill
             return np.frombuffer(_mapped(file.fileno()), np.float32).reshape(rows, numbers)
     except OSError as cause:
-        raise _unavailable(cause) from cause
+        raise _unavailable(folder, cause) from cause
 
 
 def blocks(rows: int, numbers: int) -> list[slice]:
@@ -119,13 +127,13 @@ def _require(folder: Path, numbers: int) -> None:
     try:
         require_room(folder, numbers * _BYTES, MODELS_RESERVE_BYTES)
     except OSError as cause:
-        raise _unavailable(cause) from cause
+        raise _unavailable(folder, cause) from cause
 
 
-def _unavailable(cause: OSError) -> UnavailableError:
+def _unavailable(folder: Path | None, cause: OSError) -> UnavailableError:
     return UnavailableError(
-        what=f"The images of the table cannot be prepared in the trainer's folder saves: {cause.strerror}.",
+        what=f"The images of the table cannot be prepared in the folder {folder}: {cause.strerror}.",
         consequence="Nothing was trained or predicted, and nothing left this site.",
         remedy="Free disk space, declare a smaller image size with `resize: stretch` in the contract, or let this user "
-        "write to the state folder. Then start again.",
+        "write to this folder. For a command that you type, TMPDIR can name another folder. Then start again.",
     )

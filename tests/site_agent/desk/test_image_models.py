@@ -5,13 +5,17 @@ from __future__ import annotations
 import csv
 import json
 import runpy
+import shutil
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pytest
 import yaml
 
+from protos.errors import UnavailableError
+from site_agent.desk.examination.admitted_rows import examined
 from site_agent.desk.export.export_folder import LARGEST_DIFFERENCE, export_model
 from site_agent.desk.findings.facts import site_facts
 from site_agent.desk.findings.report_page import report_page
@@ -20,6 +24,7 @@ from site_agent.desk.prediction import predict_table
 from site_agent.desk.results.run_report import make_report
 from site_agent.desk.use.model_in_use import model_in_use
 from site_agent.hospital import Hospital, read_hospital
+from site_agent.trainer.data import image_files
 from site_agent.trainer.data.image_files import pixels_of
 from site_agent.trainer.data.preprocessing import Preprocessing
 from tests.site_agent.trainer.after_a_run import RUN
@@ -95,6 +100,38 @@ def test_new_images_are_predicted_and_one_that_is_refused_is_named(
     assert "no such file" in again[5][2]
     for place in set(range(ROWS)) - {3, 5}:
         assert float(again[place][1]) == pytest.approx(float(rows[place][1]), abs=1e-6)
+
+
+def test_commands_of_a_person_decode_no_image_into_the_state(
+    trained: tuple[Hospital, Preprocessing], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They work where nothing can be written to `saves`, and leave no file, also after an error."""
+    hospital = trained[0].model_copy(update={"state": str(tmp_path / "state")})
+    shutil.copytree(trained[0].state_path, hospital.state_path)
+    shutil.rmtree(hospital.scratch_path, ignore_errors=True)
+    hospital.scratch_path.write_text("no folder, so nothing can be written into it")
+    new, temporary = put_images(tmp_path, 1000, with_outcome=False), tmp_path / "temporary"
+    temporary.mkdir()
+    monkeypatch.setenv("TMPDIR", str(temporary))
+    seen: list[Path] = []
+    decode = image_files.pixels_of
+
+    def decoded(*given: Any) -> Any:
+        seen.extend(temporary.iterdir())
+        return decode(*given)
+
+    monkeypatch.setattr(image_files, "pixels_of", decoded)
+    examination = examined(hospital)
+    predict_table(hospital, new, tmp_path / "out.csv", None)
+    monkeypatch.setattr(image_files, "pixels_of", lambda *_: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        predict_table(hospital, new, tmp_path / "again.csv", None)
+
+    assert not examination.errors
+    assert len((tmp_path / "out.csv").read_text().splitlines()) == ROWS + 1
+    assert not [*seen, *temporary.iterdir()]
+    with pytest.raises(UnavailableError, match="cannot be prepared in the folder .*saves"):
+        examined(hospital, hospital.scratch_path)
 
 
 def test_an_export_answers_from_intensities_and_nothing_written_has_an_image_or_a_tag(

@@ -116,6 +116,19 @@ def test_a_file_may_hold_more_than_memory(tmp_path: Path, monkeypatch: pytest.Mo
     assert read_table(tmp_path / "table.csv", declared(), scratch=tmp_path / "saves").rows == ROWS
 
 
+def test_temporary_files_are_on_a_disk_unless_a_person_names_a_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """/tmp may be memory. A name without a folder is not created."""
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    assert pixel_store.temporary_folder() == tmp_path
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "missing"))
+    assert pixel_store.temporary_folder().is_dir()
+    assert not (tmp_path / "missing").exists()
+    monkeypatch.delenv("TMPDIR")
+    assert pixel_store.temporary_folder() == Path("/var/tmp")
+
+
 def test_a_table_without_images_opens_no_file(tmp_path: Path) -> None:
     """Not even the folder is made."""
     target = {"name": "ill", "role": "target", "task": "binary", "positive": ["1"], "negative": ["0"]}
