@@ -50,8 +50,8 @@ class AuditSettings(Document):
     """Rotation and retention of the audit log.
 
     Attributes:
-        largest_megabytes: of one file, in units of 1,000,000 bytes; a fuller one is put aside.
-        keep_days: after so many days without a change a full file is deleted, with a record of it.
+        largest_megabytes: of one file, in units of 1,000,000 bytes. A larger file is renamed.
+        keep_days: a full file without a change for this many days is deleted, and the log records it.
     """
 
     largest_megabytes: float = Field(default=64.0, ge=0.01, le=1000)
@@ -59,7 +59,7 @@ class AuditSettings(Document):
 
     @property
     def limits(self) -> Limits:
-        """The limits as the log uses them."""
+        """Return the limits in the log's own units."""
         return Limits(largest_bytes=int(self.largest_megabytes * 1_000_000), keep_days=self.keep_days)
 
 
@@ -77,7 +77,7 @@ Sign: TypeAlias = Callable[[int, LogPosition], LogCheckpoint]
 
 
 class AuditError(OperatorError):
-    """The log cannot be trusted or written; nothing may happen that it would have to hold."""
+    """The log cannot be trusted or written. The program must not do what it cannot record."""
 
     code = "E014"
 
@@ -99,7 +99,7 @@ class Limits:
 
 
 class LogFile:
-    """A log that is open for writing; opening it verifies its present file."""
+    """A log that is open for writing. Opening it verifies its current file."""
 
     def __init__(
         self,
@@ -110,7 +110,7 @@ class LogFile:
         sign: Sign | None = None,
         limits: Limits | None = None,
     ) -> None:
-        """`now` gives aware UTC times; `sign` signs a checkpoint at rotation, and without it no file is put aside.
+        """`now` gives aware UTC times. `sign` signs a checkpoint at rotation. Without it no file is rotated.
 
         Raises:
             AuditError: the log was changed, or cannot be opened.
@@ -132,7 +132,7 @@ class LogFile:
 
     @property
     def position(self) -> LogPosition:
-        """The position of the log, as far as this process has read."""
+        """The position of the log, up to the last record that this process has read."""
         return self._position
 
     @property
@@ -166,7 +166,7 @@ class LogFile:
         """Append records and sync them, all or none.
 
         Raises:
-            AuditError: they could not be written; the act that they announce must not happen.
+            AuditError: they could not be written. Then the announced action must not happen.
         """
         with self._explained(), self._locked():
             self._catch_up()
@@ -242,7 +242,7 @@ class LogFile:
             file.unlink()
 
     def _outdated(self) -> list[Path]:
-        """The full files that are older than they are kept; the newest one stays."""
+        """Return the full files that are older than the retention period, without the newest one."""
         oldest = (self._now() - timedelta(days=self._limits.keep_days)).timestamp()
         return [file for file in full_files(self._path)[:-1] if file.stat().st_mtime < oldest]
 
@@ -265,7 +265,7 @@ class LogFile:
             fcntl.flock(self._file, fcntl.LOCK_UN)
 
     def _follow_rotation(self) -> None:
-        """Another process may have put aside the file that is open here: go on with the present one."""
+        """Continue with the current file, if another process has rotated the open one."""
         while not self._is_present():
             if self._size:
                 self._catch_up()  # to the end of the file that is full now
@@ -294,7 +294,7 @@ class LogFile:
             self._newest.clear()
 
     def _catch_up(self) -> None:
-        """Verify what was written since this process last looked: an approval, say, by another one."""
+        """Verify the records that other processes, such as an approval, have written since the last call."""
         size = os.fstat(self._file).st_size
         if size == self._size:
             return
@@ -318,7 +318,7 @@ class LogFile:
         return file.read(self._size).count(b"\n")
 
     def _count(self, number: int, facts: Mapping[str, Any]) -> None:
-        """Keep in mind which of the last records are not about checkpoints."""
+        """Store which of the last records are not about checkpoints."""
         if facts.get("event") not in _OF_HEADS:
             self._recent.append(number)
 
@@ -328,7 +328,7 @@ class LogFile:
         return place if 0 <= place < len(self._newest) else None
 
     def _from(self, start: int) -> Iterator[Record]:
-        """Every record from a number on; where the last call ended, nothing before is read again."""
+        """Yield every record from a number on. A further call continues where the last one ended."""
         files = [file for file in all_files(self._path) if file.stat().st_size]
         starts = [start_of(first_line(file)).sequence for file in files]
         skipped = max((index for index, first in enumerate(starts) if first <= start), default=0)
@@ -350,7 +350,7 @@ class LogFile:
                 offset += len(line)
 
     def _set_torn_tail_aside(self) -> None:
-        """A crash may leave a last line without its end; it is kept beside the log, not in it."""
+        """Move an incomplete last line, which a crash may leave, to a file beside the log."""
         tail = last_line(self._path)
         if tail and not tail.endswith(b"\n"):
             self._keep_torn(tail)

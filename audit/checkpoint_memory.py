@@ -20,7 +20,7 @@ def kept_checkpoint(folder: Path, owner: str) -> LogCheckpoint | None:
     """Return the last checkpoint of this owner's log that was cosigned here.
 
     Raises:
-        CheckpointRefused: the file in its place is no head.
+        CheckpointRefused: the stored file is no checkpoint.
     """
     facts = _read(_kept_path(folder, owner))
     return None if facts is None else checkpoint_from_facts(facts)
@@ -47,7 +47,7 @@ def former_checkpoint(folder: Path, owner: str, key: bytes) -> LogCheckpoint | N
     """Return the stored checkpoint of this owner's log under a former identity key (raw, 32 bytes), if any.
 
     Raises:
-        CheckpointRefused: the file in its place is no head.
+        CheckpointRefused: the stored file is no checkpoint.
     """
     facts = _read(_former_path(folder, owner, key))
     return None if facts is None else checkpoint_from_facts(facts)

@@ -39,10 +39,10 @@ _FAR_BEHIND: Final = 64  # records after which the next checkpoint follows immed
 
 
 class LogParty:
-    """One program as the owner of its log and as a witness of others'."""
+    """One program as the owner of its log and as the witness of other logs."""
 
     def __init__(self, own: AuditLog, folder: Path) -> None:
-        """`own` was opened with its identity key; `folder` holds what is remembered."""
+        """`own` was opened with its identity key; `folder` has the stored checkpoints."""
         self.own, self.owner, self.log, self.folder = own, own.owner, own.file, folder
         self.public_key = own.identity_key.public_key().public_bytes_raw()
 
@@ -54,7 +54,7 @@ class LogParty:
         """Return the last checkpoint of another log under this identity key (raw, 32 bytes) that was cosigned here.
 
         Raises:
-            CheckpointRefused: what was kept cannot be read.
+            CheckpointRefused: the stored checkpoint cannot be read.
         """
         kept = checkpoint_memory.kept_checkpoint(self.folder, owner)
         if kept is not None and kept.key != key:
@@ -70,7 +70,7 @@ class LogParty:
         """Check that another log continues, store and record its position, and cosign it.
 
         Raises:
-            CheckpointRefused: it was rolled back, has parted from what was seen, or is not its owner's.
+            CheckpointRefused: the log was rolled back, differs from an earlier checkpoint, or is not its owner's.
         """
         try:
             check_checkpoint(grown.checkpoint, owner, key)
@@ -87,10 +87,10 @@ class LogParty:
 
 
 class LogSession:
-    """Both logs on one stream, until it ends."""
+    """Both logs on one stream, until the stream ends."""
 
     def __init__(self, party: LogParty, peer: str, peer_key: bytes) -> None:
-        """`peer` is whose stream it is, as an owner of a log; `peer_key` its identity key, raw, 32 bytes."""
+        """`peer` is the owner of the other log; `peer_key` is its identity key, raw, 32 bytes."""
         self._party, self._peer, self._peer_key = party, peer, peer_key
         self._confirmed: int | None = None  # records of the own log that the peer has linked; None: not yet told
         self._under_way: LogCheckpoint | None = None
@@ -99,7 +99,7 @@ class LogSession:
         """Return the stored position of the peer's log. It is the first message of this side.
 
         Raises:
-            CheckpointRefused: what was kept cannot be read.
+            CheckpointRefused: the stored checkpoint cannot be read.
         """
         return LogStanding(self._party.public_key, self._party.kept_of(self._peer, self._peer_key))
 
@@ -107,9 +107,9 @@ class LogSession:
         """Handle a message and return the answers.
 
         Raises:
-            CheckpointRefused: one of the two logs is not what it was; the reason shows which.
-            MalformedMessage: it comes at a wrong time.
-            AuditError: the own log cannot be read or written.
+            CheckpointRefused: one of the two logs was changed; the reason shows which.
+            MalformedMessage: the message arrived at a wrong time.
+            AuditError: this program's own log cannot be read or written.
         """
         match message:
             case LogStanding():

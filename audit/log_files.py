@@ -25,7 +25,7 @@ _TAIL_BYTES: Final = 1 << 16
 
 
 class BrokenFile(ValueError):  # a finding, worded by whoever reads the log
-    """A file of a log is not what was written; `line` counts from 1 within it."""
+    """A file of a log was changed. `line` counts from 1 within the file."""
 
     def __init__(self, name: str, line: int, reason: str) -> None:
         super().__init__(f"{name}, line {line}: {reason}")
@@ -100,12 +100,12 @@ def start_of_file(path: Path, file: Path, before: LogPosition | None) -> LogPosi
     """Return the chain's position before a file's first line.
 
     Args:
-        path: the log's present file.
+        path: the log's current file.
         file: this one.
-        before: where it stood after the file before it; None if that is missing or there was none.
+        before: the position after the previous file; None if that file is missing or there was none.
 
     Raises:
-        BrokenFile: the file does not follow on the one before, or should have one before it.
+        BrokenFile: the file does not continue the previous one, or the previous one is missing.
     """
     line = first_line(file)
     if not line:
@@ -147,9 +147,9 @@ def set_aside(path: Path, now: datetime, *, least: int = 0) -> int:
     """Rename every file of a log, so that a new log begins. Return the next generation.
 
     Args:
-        path: the log's present file.
-        now: aware; it goes into the new names.
-        least: the highest generation that is known from elsewhere.
+        path: the log's current file.
+        now: aware; it becomes part of the new names.
+        least: the highest generation known from elsewhere.
     """
     try:
         generation = generation_of(path)
@@ -162,7 +162,7 @@ def set_aside(path: Path, now: datetime, *, least: int = 0) -> int:
 
 @dataclass(frozen=True)
 class Placed:
-    """A checked record and where it stands."""
+    """A checked record and its position."""
 
     file: str
     line: int
@@ -173,11 +173,11 @@ def checked_records(path: Path, size: int | None = None) -> Iterator[Placed]:
     """Check and yield every record of a log over all its files, oldest first.
 
     Args:
-        path: the log's present file.
-        size: how many bytes of that file are looked at; all of them without it, as a writer has left them.
+        path: the log's current file.
+        size: the number of bytes of that file to read; without it, the whole file.
 
     Raises:
-        BrokenFile: a line was changed, taken out, moved, torn or made up.
+        BrokenFile: a line was changed, removed, moved, cut or invented.
     """
     before: LogPosition | None = None
     for file in all_files(path):
@@ -193,7 +193,7 @@ def checked_records(path: Path, size: int | None = None) -> Iterator[Placed]:
 
 
 def _settled(file: BinaryIO) -> int:
-    """The size of a file while nobody writes it; a line that is torn then was torn by a crash."""
+    """Return the size of a file while nobody writes to it. An incomplete line is then the result of a crash."""
     fcntl.flock(file, fcntl.LOCK_SH)
     try:
         return os.fstat(file.fileno()).st_size

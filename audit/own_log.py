@@ -29,7 +29,7 @@ _AT_THE_COORDINATOR: Final = Consequences(
 
 
 class AuditLog:
-    """One program's log; opening it verifies the present file. Several processes may write in turn."""
+    """One program's log. Opening it verifies the current file. Several processes may write to it, one at a time."""
 
     def __init__(
         self,
@@ -42,7 +42,7 @@ class AuditLog:
     ) -> None:
         """`site` is None for the coordinator's log; `now` gives aware UTC times.
 
-        Without the identity key no checkpoint is signed and no file put aside.
+        Without the identity key no checkpoint is signed and no file is rotated.
 
         Raises:
             AuditError: the log was changed, or cannot be opened.
@@ -58,11 +58,11 @@ class AuditLog:
         """Append one record and sync it.
 
         Args:
-            event: what is about to happen, or has happened, in a few words with underscores.
-            facts: JSON values; never a patient's, never a secret's.
+            event: the action that will happen or has happened, in a few words with underscores.
+            facts: JSON values; never data of a patient, never a secret.
 
         Raises:
-            AuditError: it could not be written; the act that it announces must not happen.
+            AuditError: it could not be written. Then the announced action must not happen.
         """
         self.write_all([{"event": event} | facts])
 

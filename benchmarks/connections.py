@@ -36,7 +36,7 @@ _LIMIT_SECONDS: Final = 120.0
 
 
 def of_coordinator(setting: Setting, sites: int) -> float:
-    """KiB that the deployed coordinator holds for each of so many connected sites."""
+    """KiB that the deployed coordinator uses for each connected site, with this many sites."""
     log = setting.folder / "coordinator.log"
     with ExitStack() as stack:
         process = stack.enter_context(running(coordinator_command(setting, "run"), log))
@@ -55,7 +55,7 @@ def of_coordinator(setting: Setting, sites: int) -> float:
 
 
 def of_bare_server(setting: Setting, sites: int) -> tuple[float, float]:
-    """KiB that gRPC holds for each connection: idle, and after it has brought eight chunks."""
+    """KiB that gRPC uses for each connection: idle, and after it has received eight chunks."""
     words: list[str | Path] = [sys.executable, "-m", __spec__.name, "--serve", setting.folder, "--sites", str(sites)]
     with running(words, setting.folder / "bare.log") as server:
         address = _line(server)

@@ -20,7 +20,7 @@ ROUNDS, REPEATS, OUTAGE_ROUNDS, SMALLEST = 200, 20, 10.0, 3
 
 
 def presence(draw: random.Random, sites: int, share: float) -> Iterator[frozenset[int]]:
-    """Who is there in each stretch of time that a round would take; all are there at first."""
+    """The connected sites in each stretch of time that a round would take. At first all are connected."""
     leaves = share / (1 - share) / OUTAGE_ROUNDS
     there = [True] * sites
     while True:

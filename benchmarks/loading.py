@@ -73,7 +73,7 @@ def make_table(folder: Path, rows: int, columns: int) -> None:
 
 
 def ours(folder: Path) -> int:
-    """The rows that this program makes ready."""
+    """The rows that this program prepares."""
     from site_agent.hospital import Split
     from site_agent.trainer.data.contract import read_contract
     from site_agent.trainer.data.dataset import prepare
@@ -83,7 +83,7 @@ def ours(folder: Path) -> int:
 
 
 def plain_pandas(folder: Path) -> int:
-    """The rows that a short script with pandas makes ready."""
+    """The rows that a short script with pandas prepares."""
     return with_pandas(folder, is_checked=False)
 
 
@@ -119,7 +119,7 @@ def with_pandas(folder: Path, *, is_checked: bool) -> int:
 
 
 def checked(frame: pandas.DataFrame) -> int:
-    """How many cells are off their type, range or codes."""
+    """The number of cells outside their type, range or codes."""
     flawed = 0
     for column, name in enumerate(frame.columns):
         values = frame[name]

@@ -54,7 +54,7 @@ class Rates:
     copy: float
 
     def floor_seconds(self, parameters: int, peers: int) -> float:
-        """The least that masking can take; see the first lines."""
+        """The least time that masking can take; see the first lines."""
         return 4 * parameters * (peers * (1 / self.aes + 1 / self.add) + 1 / self.copy)
 
 

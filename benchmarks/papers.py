@@ -66,7 +66,7 @@ def main(
     results: Path,
     render_only: bool,
 ) -> None:
-    """Compute a table of the papers, or what of it is missing, and write it beside the published figures."""
+    """Compute a table of the papers, or its missing part, and write it beside the published figures."""
     if table not in TABLES:
         raise click.UsageError(f"No table {table!r}; {did_you_mean(table, TABLES)}")
     definition, path = table_named(table), results / f"{table}.csv"
@@ -114,7 +114,7 @@ def _compute(table: str, chunks: list[Chunk], engine: Engine, path: Path) -> Non
 
 
 def _chunks(table: str, folder: Path, seeds: list[int], done: set[tuple[str, int]]) -> Iterator[Chunk]:
-    """What is missing. Chunks begin at the same seeds whatever is there: a stack's last digits follow from its size."""
+    """What is missing. Chunks always begin at the same seeds, because a stack's last digits depend on its size."""
     for variant in table_named(table).variants():
         own = seeds[: variant.most_seeds]
         for start in range(0, len(own), variant.seeds_at_once):

@@ -138,7 +138,7 @@ def attacks(seeds: int, epochs: int, methods: tuple[str, ...], first_seed: int) 
 
 
 def _compared(name: str, attack: Attack, table: Any, seeds: range, epochs: int) -> tuple[str, bool]:
-    """A line on one attack, and whether it did harm to the model that sites adopt without being refused in a round."""
+    """Return a line on one attack, and whether it harmed the adopted models without a refusal in any round."""
     rises, within = [], 0
     for seed in seeds:
         sites = dealt_rows(table, seed)

@@ -49,8 +49,8 @@ class Audited:
     """One training with canaries.
 
     Attributes:
-        scores: how strongly what left suggests that each canary took part, float64 of shape (canaries,).
-        is_in: whether it did.
+        scores: how strongly the sent data suggest that each canary was in the table, float64 of shape (canaries,).
+        is_in: whether the canary was in the table.
     """
 
     scores: Numbers
@@ -58,7 +58,7 @@ class Audited:
 
     @property
     def advantage(self) -> float:
-        """Of a membership attack at the median score: the share of members it names, less that of others."""
+        """A membership attack at the median score: the share of members that it names, minus that of others."""
         named = self.scores > np.median(self.scores)
         return float(named[self.is_in].mean() - named[~self.is_in].mean())
 
@@ -91,11 +91,11 @@ def canary_plan(content: dict[str, Any], rounds: int, **promise: Any) -> Plan:
 
 
 def audited_training(plan: Plan, seed: int, deviations: float = 1.0) -> Audited:
-    """Train once; of the noise there are the honest shares, since the others are the attacker's.
+    """Train once. Only the honest shares of noise are added, because the other sites belong to the attacker.
 
     Args:
         plan: of `canary_plan`.
-        seed: of patients, of who takes part, and of the noise, so that an audit can be repeated.
+        seed: decides the patients, the canaries in the table and the noise, so an audit can be repeated.
         deviations: by which the noise is multiplied; below 1 in a weakened copy.
     """
     manifest, training, generator = manifest_of(plan), plan.private_training, np.random.default_rng(seed)
@@ -124,7 +124,7 @@ def audited_training(plan: Plan, seed: int, deviations: float = 1.0) -> Audited:
 
 
 def local_training(content: dict[str, Any], epsilon: float) -> PrivateTraining:
-    """One round of three steps with local noise, for canaries; steps are so small that no canary is ever learnt."""
+    """One round of three steps with local noise, for canaries. Steps are so small that the model learns no canary."""
     local = {"noise": "local", "epsilon": epsilon}
     schedule = {"aggregate": "every-round", "epochs": 3, "epochs_per_round": 3, "batches_per_epoch": 1}
     plan = json.loads(canary_plan(content, 1, **local).canonical)
@@ -142,7 +142,7 @@ def with_half_the_noise(training: PrivateTraining) -> PrivateTraining:
 
 
 def audited_local_steps(training: PrivateTraining, rounds: int, seed: int) -> float:
-    """A lower bound of epsilon from what one site sends in so many rounds with canaries, each a round of its own."""
+    """A lower bound of epsilon from one site's messages in this many rounds with canaries, each a separate round."""
     generator = np.random.default_rng(seed)
     arrays, scores, members = [np.zeros(tensor.shape) for tensor in training.tensors], [], []
     for _ in range(rounds):

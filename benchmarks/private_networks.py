@@ -193,7 +193,10 @@ def _logits(layers: Sequence[Layer], features: Float32) -> Float64:
 
 
 def print_networks(tables: Mapping[str, Table], epsilons: Sequence[float], splits: int, draws: int) -> float:
-    """Print the table of networks; return by how much the curator is above the shared noise at epsilon 1, 4 sites."""
+    """Print the table of networks.
+
+    Return the difference between the curator and the shared noise at epsilon 1, 4 sites.
+    """
     gap = 0.0
     for hidden, wanted in (((), epsilons), ((8,), epsilons[1::2])):
         plan = network_plan_of(tables, 1.0, hidden=hidden)
@@ -294,7 +297,7 @@ def trainer_step_ratio(rows: int, hidden: tuple[int, ...], each: int = 1, column
 def _median_seconds(
     both: Callable[[], tuple[Callable[[], object], Callable[[], object]]], repeats: int, *, in_a_row: int = 1
 ) -> tuple[float, float]:
-    """Median processor seconds of two kinds of work that take turns, so that a busy computer slows both."""
+    """Median processor seconds of two kinds of work in turns, so that a busy computer slows both."""
     taken: tuple[list[float], list[float]] = [], []
     for _ in range(repeats):
         for step, seconds in zip(both(), taken, strict=True):

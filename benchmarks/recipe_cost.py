@@ -99,7 +99,7 @@ def times_of(log: Path) -> dict[str, list[datetime]]:
 
 
 def _tree(process: int) -> Iterator[int]:
-    """The process and all that it has started, directly or not."""
+    """The process and all processes that it has started, directly or indirectly."""
     yield process
     for child in children_of(process):
         yield from _tree(child)

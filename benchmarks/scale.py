@@ -73,7 +73,7 @@ def wanted() -> list[tuple[int, int, bool]]:
 
 
 def measure(office: Setting, identities: dict[str, str], point: tuple[int, int, bool], rounds: int) -> Point:
-    """Run one federation and look at it."""
+    """Run one federation and measure it."""
     sites, parameters, is_masked = point
     setting = Setting(
         folder=office.folder, sites=sites, parameters=parameters, rounds=rounds, is_masked=is_masked, is_early=False,

@@ -43,7 +43,7 @@ Processes = dict[str, "subprocess.Popen[bytes]"]
 
 @dataclass(frozen=True)
 class Sample:
-    """One look at one process: seconds and rounds since the start, resident memory in MiB, open descriptors."""
+    """One measurement of a process: seconds and rounds since the start, resident memory in MiB, open descriptors."""
 
     seconds: float
     rounds: int
@@ -54,7 +54,7 @@ class Sample:
 
 @dataclass
 class RoundCount:
-    """How many rounds a log says were closed; what was read is not read again."""
+    """Return how many rounds a log reports as closed. Later calls read only new lines."""
 
     log: Path
     rounds: int = 0

@@ -36,7 +36,7 @@ MEASURED: Final = {
 
 
 class Unmeasured(Exception):
-    """A benchmark failed or printed no figures; the text is the end of what it printed."""
+    """A benchmark failed or printed no figures. The text is the end of its output."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,7 +129,7 @@ def commit() -> str:
     help="The history; the plot beside it has its name and .svg. Otherwise benchmarks/results/speed.csv.",
 )  # fmt: skip
 def main(path: Path) -> None:
-    """Measure, compare, write and draw; what could not be measured is printed and left out."""
+    """Measure, compare, write and draw. A failed measurement is printed and skipped."""
     history, day, name = read(path), datetime.now(UTC).date().isoformat(), commit()
     for what in MEASURED:
         try:

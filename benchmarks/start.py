@@ -71,7 +71,7 @@ def until_first_round(folder: Path, *words: str) -> tuple[float, dict[str, float
 def idle_mib(config: Path) -> dict[str, float]:
     """Return the memory of a site's processes in MiB by kind, while no coordinator answers.
 
-    What they share among each other counts in equal parts. What they share with other programs counts as theirs, so
+    Memory that they share with each other is divided equally. What they share with other programs counts as theirs, so
     that the figures are the proportional ones (PSS) of a computer on which nothing else runs.
     """
     command = [Path(sys.executable).parent / "site-agent", "join", "--config", config]

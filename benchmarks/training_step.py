@@ -92,7 +92,7 @@ def ours(data: Rows) -> Contestant:
 
 
 def reference(data: Rows, start: nn.Module, *, attention_weights: bool) -> Contestant:
-    """What a straightforward author writes, from the same parameters."""
+    """The steps of a straightforward program, from the same parameters."""
     network = ReferenceNetwork(HEART, COLUMNS, 1, attention_weights=attention_weights)
     copy_parameters(start, network, HEART.heads)
     optimiser = torch.optim.AdamW(network.parameters(), lr=1e-3, weight_decay=1e-4)

@@ -26,17 +26,16 @@ class CoordinatorConfiguration(Document):
     """The settings of one coordinator. Paths are relative to the file.
 
     Attributes:
-        listen: where sites reach the federation, host:port.
-        enrolment_listen: where a site without a certificate asks for one; leave it out to close
-            enrolment.
+        listen: the address at which sites connect, host:port.
+        enrolment_listen: the address at which a site without a certificate enrols; without it enrolment is closed.
         authority: the directory that `pki init` made.
-        state: where runs are recorded; created with mode 0700.
-        plans: the studies to run, one after another; with none, sites can enrol and nothing runs.
+        state: the directory for runs; created with mode 0700.
+        plans: the studies to run, one after another. Without plans, sites can only enrol.
         starting_files: the folder of the files that plans name as starting_file.
-        metrics_listen: where this computer's own monitoring asks over HTTP, on loopback or a Unix socket.
-        health_listen: where it asks with gRPC's health check.
-        stay_seconds: when all studies are over, how long at most it stays for sites that have not heard so.
-        audit: how long the audit log's files are, and how long they are kept.
+        metrics_listen: the address for this computer's own monitoring over HTTP, on loopback or a Unix socket.
+        health_listen: the address for gRPC's health check.
+        stay_seconds: after all studies, the longest time to wait for sites that have not received the end.
+        audit: the largest size of an audit log's file, and how long files are kept.
     """
 
     listen: Address
@@ -52,10 +51,10 @@ class CoordinatorConfiguration(Document):
 
 
 def read_configuration(path: Path) -> CoordinatorConfiguration:
-    """Read the configuration. Paths become absolute. The authority's place may come from the environment.
+    """Read the configuration. Paths become absolute. The environment may give the authority's directory.
 
     Raises:
-        ConfigurationError: the file is wrong; every mistake is named.
+        ConfigurationError: the file is wrong. The error lists every mistake.
     """
     configuration = read_document(path, CoordinatorConfiguration, consequence=_CONSEQUENCE)
     base = path.resolve().parent
@@ -73,7 +72,7 @@ def read_plans(configuration: CoordinatorConfiguration) -> tuple[Plan, ...]:
     """Read the plans that the configuration names. The alternatives of a sweep follow one another.
 
     Raises:
-        ConfigurationError: a plan is wrong, and every mistake is named; or its starting file is.
+        ConfigurationError: a plan or its starting file is wrong. The error lists every mistake.
     """
     plans = [read_document(Path(plan), Plan, consequence=_CONSEQUENCE) for plan in configuration.plans]
     for plan in plans:

@@ -68,7 +68,7 @@ class _Parts:
 
 
 def _require_free(configuration: CoordinatorConfiguration) -> None:
-    """Both ports are this program's on every address behind their names, or it does not start."""
+    """The program starts only if it can listen on every address of both ports."""
     for listen in (configuration.listen, configuration.enrolment_listen):
         if listen is not None and (taken := taken_addresses(listen)):
             raise ConfigurationError(
@@ -123,10 +123,10 @@ async def serve(
 
     Args:
         configuration, plans: as read; `path` is the configuration's, which is read again on SIGHUP.
-        watch_status: is given what tells the status, for a display.
+        watch_status: receives a function that returns the status, for a display.
 
     Raises:
-        OperatorError: an address, a key, a directory or what is in it is not as it has to be.
+        OperatorError: an address, a key or a directory is wrong or has wrong content.
     """
     state = make_state_directory(configuration)
     hold_directory(state, "coordinator")
@@ -171,9 +171,9 @@ def _ended_well(engine: Engine) -> bool:
 
 
 async def _until_over(engine: Engine, stop: asyncio.Task[bool], watch: asyncio.Task[None], stay_seconds: float) -> None:
-    """Wait until all runs are over or somebody ends this program; then for sites that have not heard of the end.
+    """Wait until all runs are over or somebody ends this program. Then wait for sites that have not received the end.
 
-    If a plan is added meanwhile, all starts again: the sites have `stay_seconds` from the end of the last run.
+    If a plan is added meanwhile, the waiting starts again: the sites have `stay_seconds` from the end of the last run.
     """
     ending = engine.ending
     while True:
@@ -191,7 +191,7 @@ async def _until_over(engine: Engine, stop: asyncio.Task[bool], watch: asyncio.T
 async def _first_of(
     events: tuple[asyncio.Event, ...], stop: asyncio.Task[bool], watch: asyncio.Task[None], seconds: float | None
 ) -> bool:
-    """Wait for one of these events, the end of this program or of its watch; whether that came within the seconds."""
+    """Wait for one of these events, for the end of this program or of its watch. Return whether it came in time."""
     waiting = [asyncio.create_task(event.wait()) for event in events]
     done, _ = await asyncio.wait({*waiting, stop, watch}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
     for task in waiting:
@@ -215,7 +215,7 @@ def _upkeep(log: AuditLog, witness: Path, membership: Membership) -> SiteUpkeep:
 async def _observed(
     configuration: CoordinatorConfiguration, engine: Engine, authority: Authority, watch: Coroutine[Any, Any, None]
 ) -> None:
-    """Watch, and answer this computer's own monitoring meanwhile."""
+    """Run the watch, and meanwhile answer this computer's own monitoring."""
     collector = CoordinatorCollector(engine.status, authority, Path(configuration.state))
     pages = pages_of(collector, engine.status)
     stopped = "The coordinator did not start; no site was contacted."
@@ -235,7 +235,7 @@ async def _notice(collector: CoordinatorCollector) -> None:
 
 
 async def _watch(parts: _Parts, notifier: sdnotify.SystemdNotifier) -> None:
-    """Notice revocations within a second, show logs to their witnesses, and report that the loop works."""
+    """Detect revocations within a second, send logs to their witnesses, and report that the loop works."""
     looked_at = -math.inf
     while True:
         if time.monotonic() - looked_at > _CERTIFICATE_SECONDS:
@@ -266,7 +266,7 @@ def status_path(state: Path) -> Path:
 
 
 def _told(engine: Engine, membership: Membership, authority: Authority) -> dict[str, Any]:  # Any: whatever JSON holds
-    """The engine's status, with the days that certificates have left, and who has none that counts."""
+    """Return the engine's status, the remaining days of certificates, and the sites without an accepted certificate."""
     facts, now = engine.status(), datetime.now(UTC)
     try:
         shut_out = membership.shut_out()
@@ -321,7 +321,7 @@ def make_state_directory(configuration: CoordinatorConfiguration) -> Path:
     """Create the state directory with mode 0700.
 
     Raises:
-        ConfigurationError: it cannot be made or written, or a restore of it is unfinished.
+        ConfigurationError: it cannot be created or written, or a restore of it is unfinished.
     """
     state = Path(configuration.state)
     refuse_unfinished(state)
@@ -342,12 +342,12 @@ TAKEN_OVER: Final = ("plans",)
 
 
 def added(known: frozenset[str], plans: tuple[Plan, ...]) -> tuple[Plan, ...]:
-    """Return the new plans in order. A plan that was removed from the file continues."""
+    """Return the new plans in order. A plan that was removed from the file still runs."""
     return tuple(plan for plan in plans if plan.run_name not in known)
 
 
 class Reloading:
-    """The configuration that holds; call this when it is to be read again."""
+    """The configuration in use. Call this to read it again."""
 
     def __init__(
         self,
@@ -356,12 +356,12 @@ class Reloading:
         plans: tuple[Plan, ...],
         add: Callable[[tuple[Plan, ...]], None],
     ) -> None:
-        """`path` is the file that `configuration` was read from; `add` queues plans behind those that wait."""
+        """`path` is the file of `configuration`; `add` queues plans after the waiting ones."""
         self._path, self._configuration, self._add = path, configuration, add
         self._known = frozenset(plan.run_name for plan in plans)
 
     def __call__(self) -> None:
-        """Read the file and all its plans; where anything is wrong, what held before holds on."""
+        """Read the file and all its plans. If anything is wrong, the earlier configuration stays in use."""
         log = structlog.get_logger()
         try:
             read = read_configuration(self._path)

@@ -61,7 +61,7 @@ def tables_of(sites: Mapping[str, pd.DataFrame], outcome: str) -> tuple[dict[str
 
 
 def _column(name: str, values: pd.Series[Any]) -> dict[str, Any] | None:
-    """A contract's entry for a column; None where it has one value only."""
+    """Return a contract's entry for a column, or None if it has only one value."""
     if values.nunique() < 2:
         return None
     common = {"name": name, "role": "feature", "concept": _concept_name(name)}
@@ -80,7 +80,7 @@ def _concept(column: Mapping[str, Any], values: pd.Series[Any]) -> dict[str, Any
 
 
 def _codes(values: pd.Series[Any]) -> list[str]:
-    """The codes, the commonest first."""
+    """Return the codes, the most frequent first."""
     return [str(code) for code in values.value_counts().index]
 
 

@@ -34,7 +34,7 @@ class Part:
 
 
 class Collection:
-    """One run, and the door through which its sites' parts go."""
+    """One run, and the door through which its sites' contributions pass."""
 
     def __init__(self, plan: Plan) -> None:
         """Nothing is masked here: masks cancel in every sum, so they change no bit of it."""
@@ -45,7 +45,7 @@ class Collection:
         self._own_sums: dict[str, tuple[int, ...]] = {}  # of private layers, by site, as its gate keeps them
 
     def begin(self, round_number: int) -> None:
-        """No site's part of this round is added yet."""
+        """Start a round without any site's contribution."""
         self.run.begin_sum(round_number, self.plan.site_names)
 
     def add(self, site: str, round_number: int, part: Part) -> None:
@@ -70,7 +70,7 @@ class Collection:
         self.close(round_number)
 
     def asked_of(self, site: str, message: Offer | Finish) -> Asked:
-        """What an offer or the last message asks of a site, with what its gate has kept for its private layers."""
+        """Return the request to a site, with the sums that its gate has stored for its private layers."""
         return replace(asked_by(message), own_sums=self._own_sums.get(site, ()))
 
     def _noisy(self, site: str, numbers: list[int]) -> list[int]:
@@ -81,14 +81,14 @@ class Collection:
         return noisy
 
     def close(self, round_number: int) -> None:
-        """Every part is added: the server's rule and the run's course."""
+        """Apply the server's rule and the run's course after all contributions were added."""
         if not self.run.is_consistent:
             raise ArithmeticError(f"round {round_number + 1} does not add up")
         self.run.close_round(round_number)
 
 
 def run_rounds(plan: Plan, studies: Mapping[str, Study | PriorStudy]) -> Collection:
-    """All rounds of a plan; every site takes in the result.
+    """Run all rounds of a plan. Every site loads the result.
 
     Args:
         plan: lists exactly these sites; without masking, and its gain private.
@@ -110,7 +110,7 @@ def run_rounds(plan: Plan, studies: Mapping[str, Study | PriorStudy]) -> Collect
 
 
 def asked_by(message: Offer | Finish, resample: int = 0) -> Asked:
-    """What an offer or the last message of a run asks of a site; `resample` as the gate adds it."""
+    """Return the request to a site in an offer or the last message of a run; `resample` as the gate adds it."""
     return Asked(
         round=message.round,
         resample=resample,

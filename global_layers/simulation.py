@@ -58,12 +58,12 @@ def simulate(
 ) -> pd.DataFrame:
     """AUROC of each site's test rows under the best local model, federated-prior and methods with networks.
 
-    Equal names of columns mean the same at all sites; a site may lack columns. One split of one seed decides little:
-    repeat over seeds before you conclude anything.
+    Equal names of columns mean the same at all sites; a site may lack columns. One split of one seed shows little.
+    Repeat over seeds before you draw conclusions.
 
     Args:
-        sites: a frame of patients for each site, three or more. A third of its rows test.
-        outcome: the column that is predicted, with two values; the larger one is the positive class.
+        sites: a frame of patients for each site, three or more. A third of its rows is the test set.
+        outcome: the column to predict, with two values; the larger one is the positive class.
         networks: further methods of the catalogue, each with its defaults.
         rounds: of these methods.
         seed: of splits, folds, forests and networks.
@@ -74,7 +74,7 @@ def simulate(
 
     Raises:
         ValueError: fewer than three sites, or the outcome has another number of values.
-        OperatorError: a table or a method does not fit; the message says which.
+        OperatorError: a table or a method does not fit; the message names it.
     """
     if len(sites) < FEWEST_SITES:
         raise ValueError(f"a simulation needs {FEWEST_SITES} sites, and has {len(sites)}")

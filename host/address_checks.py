@@ -26,10 +26,10 @@ _LONGEST_ANSWER_BYTES: Final = 8192
 
 
 def taken_addresses(listen: str) -> list[str]:
-    """Return the addresses of HOST:PORT on which another program already listens. A name may have several.
+    """Return the addresses of HOST:PORT on which another program already listens. A name may have several addresses.
 
-    A server that gets one of two would say nothing, and whoever calls the other one meets a stranger. A host that
-    is not known here gives none.
+    A server that gets only one of two would report no error, and a caller of the other address would reach a stranger.
+    A host that is unknown on this computer has no addresses.
     """
     host, _, port = listen.rpartition(":")
     try:
@@ -53,13 +53,13 @@ def _is_taken(family: int, place: tuple[object, ...]) -> bool:
 
 @dataclass(frozen=True)
 class Target:
-    """Where a site calls.
+    """The address to which a site connects.
 
     Attributes:
         host: a name or an address.
         port: of TCP.
-        root_pem: the certificates under which the answer has to prove itself.
-        own: this site's chain and key, where it has them; without them the port hangs up after the handshake.
+        root_pem: the certificates that must be above the peer's certificate.
+        own: this site's chain and key, if it has them. Without them the port closes the connection after the handshake.
     """
 
     host: str
@@ -73,7 +73,7 @@ class Target:
 
 @dataclass(frozen=True)
 class Proxy:
-    """An HTTP proxy that is asked to CONNECT."""
+    """An HTTP proxy that receives a CONNECT request."""
 
     host: str
     port: int
@@ -89,7 +89,7 @@ def proxy_for(host: str, environment: Mapping[str, str]) -> Proxy | None:
     """Return the proxy that gRPC would use for a host, or None.
 
     Raises:
-        ValueError: the variable names no proxy that can be used.
+        ValueError: the variable names no usable proxy.
     """
     names = ("grpc_proxy", "https_proxy", "HTTPS_PROXY", "http_proxy")
     found = next((environment[name] for name in names if environment.get(name)), None)
@@ -214,7 +214,7 @@ def _ask_for_tunnel(connection: socket.socket, target: Target, proxy: Proxy) -> 
 
 
 def _who_answers(target: Target, proxy: Proxy | None, patience: float) -> Finding:
-    """Whose certificate is shown there, and whether it proves the coordinator of this federation."""
+    """Return whose certificate the address presents, and whether it proves the coordinator of this federation."""
     anybody = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     anybody.check_hostname, anybody.verify_mode = False, ssl.CERT_NONE
     shown = _shown(target, proxy, patience, anybody)

@@ -41,7 +41,10 @@ _MODES: Final = 0o755  # no set-user, set-group and sticky bit, and nothing that
 
 @dataclass(frozen=True, kw_only=True)
 class Entry:
-    """One file or folder in a backup; a folder has no digest. Owner and group by name, for they outlive numbers."""
+    """One file or folder in a backup; a folder has no digest.
+
+    Owner and group are stored by name, because numbers may change.
+    """
 
     mode: int
     owner: str
@@ -68,17 +71,17 @@ def write_backup(
     """Write whole directories into a new file. The caller prevents changes to them.
 
     Args:
-        path: where the file is made; its folder exists and the file does not.
-        roots: the directories by the name that they have in the backup.
-        program: whose state it is.
-        name: which one of the federation's, such as the site's name.
+        path: the new file. Its folder exists and the file does not.
+        roots: the directories by their names in the backup.
+        program: the owner of the state.
+        name: the owner's name in the federation, such as the site's name.
         made: the time, UTC.
         software: the version of this program.
         key: seals the archive, 32 bytes.
 
     Raises:
-        ConfigurationError: the file exists, or a directory holds a link.
-        UnavailableError: the disk does not take it; no part of it is left.
+        ConfigurationError: the file exists, or a directory contains a link.
+        UnavailableError: the disk cannot be written; no part of the file remains.
     """
     try:
         if os.path.lexists(path):
@@ -104,9 +107,9 @@ def write_backup(
 
 @contextmanager
 def _new_file(path: Path) -> Iterator[BinaryIO]:
-    """A file, mode 0600, that gets its name when the block has ended well; nothing of it is left where it has not.
+    """A file, mode 0600, that gets its name when the block ends without an error. After an error nothing of it remains.
 
-    Nobody else may have taken that name by then; this works also if a disk supports no links.
+    The name must still be free. This also works on disks without links.
 
     Raises:
         ConfigurationError: root would follow another user's link (`opened_folder`).
@@ -137,7 +140,7 @@ def read_catalogue(path: Path, key: bytes | None) -> Catalogue:
 
     Args:
         path: the backup.
-        key: that sealed it; None only if a person has said that it need not be authentic.
+        key: the key that sealed it; None only if a person has confirmed that it need not be authentic.
 
     Raises:
         ConfigurationError: it cannot be read, was changed, cut or forged, or is of a later version.
@@ -174,11 +177,11 @@ def read_catalogue(path: Path, key: bytes | None) -> Catalogue:
 def extract(path: Path, catalogue: Catalogue, root: str, folder: int) -> None:
     """Write one directory of a checked backup into an empty folder, synced, and check each file once more.
 
-    They are nobody else's until `give_back`.
+    Before `give_back` they belong to no other user.
 
     Raises:
-        ConfigurationError: the file is not what was checked.
-        OSError: the disk does not take it.
+        ConfigurationError: the file changed after the check.
+        OSError: the disk cannot be written.
     """
     wanted, target = _below(catalogue, root), by_descriptor(folder)
     with path.open("rb") as file, tarfile.open(fileobj=file, mode="r:") as archive:
@@ -198,11 +201,11 @@ def extract(path: Path, catalogue: Catalogue, root: str, folder: int) -> None:
 def give_back(catalogue: Catalogue, root: str, folder: int) -> None:
     """Restore the modes of extracted files and, if the administrator restores, their owners.
 
-    What was written beside it since belongs to who owns the whole. The folders come last: as long as the outer ones
-    are root's, nobody else can put a link among what is given away.
+    Files written beside it since then belong to the owner of the whole. The folders come last. While the outer ones
+    belong to root, nobody else can put a link among the files.
 
     Raises:
-        OSError: there is no such user here, or the disk does not take it.
+        OSError: this computer has no such user, or the disk cannot be written.
     """
     wanted, target = _below(catalogue, root), by_descriptor(folder)
     entries = {_place(target, at): entry for at, entry in wanted.items() if at != root}
@@ -363,7 +366,7 @@ def _number_of(name: str, kind: str) -> int:
 
 
 class _NotSealed(Exception):
-    """The list has no seal, or not that of the key."""
+    """The list has no seal, or a seal by another key."""
 
 
 def _to_json(catalogue: Catalogue, key: bytes) -> bytes:

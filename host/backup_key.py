@@ -31,8 +31,8 @@ def made_key(folder: Path) -> str:
     """Return the key beside a state as people read it. The first call creates it.
 
     Raises:
-        ConfigurationError: the file is not what was written, or others can read it.
-        OSError: the disk does not take it.
+        ConfigurationError: the file was changed, or others can read it.
+        OSError: the disk cannot be written.
     """
     known = kept_key(folder)
     if known is None:
@@ -76,12 +76,12 @@ def key_for_restoring(folder: Path, key_file: Path | None, *, unauthenticated: b
     """Return the key for a sealed backup, or None if a person has confirmed that the backup has no seal.
 
     Args:
-        folder: where the present state keeps its key.
-        key_file: that a person wrote from the paper.
-        unauthenticated: what the person said.
+        folder: the folder of the current state's key.
+        key_file: a file that a person wrote from the paper.
+        unauthenticated: whether the person has confirmed a restore without a key.
 
     Raises:
-        ConfigurationError: there is no key, and nobody has said so.
+        ConfigurationError: there is no key, and nobody has confirmed that.
     """
     if unauthenticated:
         return None

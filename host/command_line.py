@@ -15,7 +15,7 @@ from protos.errors import explained as failure_of
 
 
 class Following(io.TextIOBase):
-    """Standard error as it is at the moment of each word, so that a bar can be drawn below what is logged."""
+    """The current standard error at each write, so a bar can be drawn below the log."""
 
     def write(self, words: str) -> int:
         """Write to the current standard error."""
@@ -29,7 +29,7 @@ class Following(io.TextIOBase):
 def finish(program: str, commands: click.Command, arguments: Sequence[str] | None = None) -> int:
     """Run a command line, by default that of this process. Return the exit status.
 
-    A command that ends with a status of its own calls `sys.exit`, which passes through.
+    A command that ends with its own status calls `sys.exit`, and this function does not catch that.
     """
     try:
         status = commands.main(args=arguments, prog_name=program, standalone_mode=False)
@@ -50,7 +50,7 @@ def finish(program: str, commands: click.Command, arguments: Sequence[str] | Non
 
 @contextmanager
 def extra(package: str) -> Iterator[None]:
-    """Skip the block if the folder of this extra was deleted. Anything else that is missing is an error."""
+    """Skip the block if the folder of this extra was deleted. Any other missing module is an error."""
     try:
         yield
     except ModuleNotFoundError as missing:

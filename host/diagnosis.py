@@ -152,12 +152,12 @@ class Severity(IntEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Finding:
-    """One thing that was looked at.
+    """One checked subject.
 
     Attributes:
         identifier: of AILMENTS.
         severity: how much it matters.
-        says: what was seen, a sentence.
+        says: the result, a sentence.
         remedy: what to do, empty if all is well.
     """
 
@@ -225,7 +225,7 @@ def judge_validity(
     """Judge a certificate's remaining days by this computer's clock.
 
     Args:
-        owner: whose certificate it is, as the sentence's subject.
+        owner: the owner of the certificate, as the sentence's subject.
         start: when it begins to be valid.
         end: when it ends.
         now: the time of this computer's clock; all three are aware.

@@ -32,7 +32,7 @@ def opened_folder(folder: Path) -> Iterator[int]:
     """Yield a folder's descriptor, for opening files in it. For root, only root's own links are followed.
 
     Raises:
-        ConfigurationError: this is root, and on the way stands another user's symbolic link.
+        ConfigurationError: the process is root, and the path has another user's symbolic link.
         OSError: there is no such folder, or it cannot be read.
     """
     descriptor = _opened_by_steps(folder) if os.geteuid() == 0 else os.open(folder, _FOLDER)
@@ -50,13 +50,13 @@ def by_descriptor(folder: int) -> Path:
 def replace_file(path: Path, content: bytes, *, mode: int = 0o600) -> None:
     """Replace a file by one with this mode, whatever the process's mask. Its folder must exist.
 
-    The content is synced beside it, then renamed, then the name is synced. Several processes may do so at once: each
-    has a partial file of its own, which is removed where something fails. What the administrator writes belongs to
-    the folder's owner (`give_to_owner`).
+    The content is synced beside it, then renamed, then the name is synced. Several processes may do this at once. Each
+    has a partial file of its own, which is removed after an error. Files from the administrator belong to the folder's
+    owner (`give_to_owner`).
 
     Raises:
         ConfigurationError: as `opened_folder`.
-        OSError: the disk does not take it; the old file is unchanged.
+        OSError: the disk cannot be written; the old file is unchanged.
     """
     with opened_folder(path.parent) as folder:
         replace_in(folder, path.name, content, partial=f".{path.name}.{secrets.token_hex(8)}.partial", mode=mode)
@@ -66,7 +66,7 @@ def replace_in(folder: int, name: str, content: bytes, *, partial: str, mode: in
     """Like `replace_file`, in an open folder, in which no partial file exists. With `is_new` no file has the name yet.
 
     Raises:
-        OSError: the disk does not take it; the old file is unchanged.
+        OSError: the disk cannot be written; the old file is unchanged.
     """
     try:
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -89,7 +89,7 @@ def new_file(path: Path) -> int:
 
     Raises:
         ConfigurationError: as `opened_folder`.
-        OSError: the name is taken, the folder does not exist, or the disk does not take it.
+        OSError: the name is taken, the folder does not exist, or the disk cannot be written.
     """
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     with opened_folder(path.parent) as folder:
@@ -102,7 +102,7 @@ def append_synced(path: Path, content: bytes) -> None:
     """Append a record to an existing file and sync it. A failure can leave a part of the content at its end.
 
     Raises:
-        OSError: there is no such file, it is a symbolic link, or the disk does not take it.
+        OSError: there is no such file, it is a symbolic link, or the disk cannot be written.
     """
     require_room(path.parent, len(content), RECORDS_RESERVE_BYTES)
     file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC)
@@ -121,7 +121,7 @@ def make_folder(folder: Path, *, mode: int = 0o700) -> None:
 
     Raises:
         ConfigurationError: as `opened_folder`.
-        OSError: the disk does not take it.
+        OSError: the disk cannot be written.
     """
     if folder.is_dir():  # beyond another user's link it is refused as soon as anything is written
         return
@@ -143,8 +143,9 @@ def make_folder(folder: Path, *, mode: int = 0o700) -> None:
 def give_to_owner(descriptor: int, folder: int) -> None:
     """If root writes, give an open file to the owner of the open folder that contains it.
 
-    Otherwise the service, which runs as that owner, could not read what a command run as root has left there. Of a
-    folder that anybody may write to, such as /tmp, nothing follows; and a file with a second name may be anybody's.
+    Otherwise the service, which runs as that owner, could not read files that root's command left there. A folder that
+    anybody may write to, such as /tmp, gives no owner. A file with a second name may belong to anybody, so it is not
+    given away.
     """
     if os.geteuid() != 0:
         return
@@ -159,7 +160,7 @@ def sync_folder(folder: Path) -> None:
     """Sync the names in a folder, so that they survive a power cut.
 
     Raises:
-        OSError: the disk does not take them.
+        OSError: the disk cannot be written.
     """
     descriptor = os.open(folder, _FOLDER)
     try:
@@ -199,7 +200,7 @@ def _opened_by_steps(folder: Path) -> int:
 
 
 def _step(step: str, here: int) -> int:
-    """A folder, or the symbolic link itself, open by its place alone."""
+    """Open a folder, or the symbolic link itself, only as a place in the file system."""
     with suppress(NotADirectoryError):
         # Asked for as a folder, since otherwise one that is mounted when it is used would not be.
         return os.open(step, os.O_PATH | _FOLDER | os.O_NOFOLLOW, dir_fd=here)
@@ -224,9 +225,9 @@ def on_disk(*, what: str, consequence: str, kind: type[OperatorError] = Unavaila
     """Turn a failure of the state directory's disk inside the block into an error with three sentences.
 
     Args:
-        what: what could not be done, without the reason.
-        consequence: what that means for the data.
-        kind: of the error.
+        what: the failed action, without the reason.
+        consequence: the meaning for the data.
+        kind: the class of the error.
     """
     try:
         yield
@@ -239,11 +240,11 @@ def on_disk(*, what: str, consequence: str, kind: type[OperatorError] = Unavaila
 
 
 def keep_record(path: Path, content: bytes) -> None:
-    """Create or replace a small record, with its folder, as long as the reserve of the records stays free.
+    """Create or replace a small record, with its folder, while the reserve for records stays free.
 
     Raises:
         ConfigurationError: as `opened_folder`.
-        OSError: the disk does not take it; the old file is unchanged.
+        OSError: the disk cannot be written; the old file is unchanged.
     """
     make_folder(path.parent)
     require_room(path.parent, len(content), RECORDS_RESERVE_BYTES)
@@ -254,7 +255,7 @@ def require_room(folder: Path, wanted_bytes: int, reserve_bytes: int) -> None:
     """Check that the disk of an existing folder has space for this many bytes and for the reserve.
 
     Raises:
-        OSError: ENOSPC, its `strerror` with the figures; or what the operating system says of the folder.
+        OSError: ENOSPC, whose `strerror` has the figures, or the operating system's error about the folder.
     """
     disk = os.statvfs(folder)
     free = disk.f_bavail * disk.f_frsize

@@ -20,15 +20,16 @@ _taken: Final = list[mmap.mmap]()  # by take_memory, in use or free
 def set_up_heap() -> bool:
     """Let all threads share one heap that keeps some chunks' memory. Return whether the C library accepted this.
 
-    Call it before threads are started. Two settings of glibc's would cost much here:
+    Call it before threads are started. Two of glibc's settings would be expensive here.
 
-    * It gives each of gRPC's threads an arena of its own, up to eight for each core. A chunk that comes in on one and
-      goes out on another leaves holes in all of them, and what is free in one serves no other: with a hundred sites
-      twice of what was in use. One heap cost no processor time that could be measured.
-    * It returns what is freed at the heap's end to the system at once. The next chunk then takes the same pages again,
-      each by a fault of its own, cleared. So up to 8 MiB stay. What has 4 MiB is still returned at once.
+    * First, it gives each of gRPC's threads an arena of its own, up to eight for each core. A chunk that is allocated
+      in one arena and freed in another leaves holes in all of them, and free memory of one arena serves no other. With
+      a hundred sites this doubled the memory. A single heap cost no measurable processor time.
+    * Second, it returns memory that is freed at the heap's end to the system at once. The next chunk then takes the
+      same pages again. Each page costs a fault and is cleared. So up to 8 MiB stay in the heap. Blocks of 4 MiB or more
+      are still returned at once.
 
-    Other C libraries have no such settings, and need none.
+    Other C libraries have no such settings and need none.
     """
     wanted = ((_M_ARENA_MAX, 1), (_M_TRIM_THRESHOLD, _KEPT_BYTES), (_M_MMAP_THRESHOLD, _LARGE_BYTES))
     try:
@@ -40,14 +41,14 @@ def set_up_heap() -> bool:
 
 
 def take_memory(count: int) -> memoryview:
-    """Return memory for a number of bytes. Its content is arbitrary: the caller fills all of it.
+    """Return memory for a number of bytes. Its content is arbitrary, so the caller must fill all of it.
 
-    What has 4 MiB or more comes in large pages, and is used again when no view of it is left. The system clears each
-    page that it hands out. For the vectors of a large model that took a tenth of a round's processor time. Call it
-    from one thread.
+    Blocks of 4 MiB or more use large pages, and are used again when no view of them is left. The system clears each
+    page before it provides the page. For the vectors of a large model that used a tenth of a round's processor time.
+    Call it from one thread.
 
     Raises:
-        MemoryError: the system has no more.
+        MemoryError: the system has no free memory.
     """
     if count < _LARGE_BYTES:
         return memoryview(bytearray(count))
@@ -66,7 +67,7 @@ def take_memory(count: int) -> memoryview:
 
 
 def return_memory() -> None:
-    """Return to the system what take_memory gave and nobody uses any more."""
+    """Return unused memory from take_memory to the system."""
     _taken[:] = [pages for pages in _taken if not _is_free(pages)]
 
 

@@ -37,7 +37,7 @@ def answer(request: bytes, pages: Mapping[str, Callable[[], Page]]) -> bytes:
 
     Args:
         request: what arrived up to its empty line, at most LONGEST_REQUEST_BYTES.
-        pages: path -> what makes its page at this moment.
+        pages: path -> a function that makes its page.
     """
     page = _page(request, pages)
     head = (
@@ -50,7 +50,7 @@ def answer(request: bytes, pages: Mapping[str, Callable[[], Page]]) -> bytes:
 def is_asked_here(request: bytes) -> bool:
     """Return whether a request names exactly this computer as its host.
 
-    A page elsewhere can have a name that is made to point here. A browser then sends that name along.
+    A page from elsewhere can have a name that was made to point here. A browser then sends that name.
     """
     hosts = _hosts(request)
     return bool(hosts) and all(map(_is_loopback, hosts))
@@ -59,7 +59,7 @@ def is_asked_here(request: bytes) -> bool:
 def refuse_other_hosts(request: bytes) -> bytes | None:
     """Return the answer to a request that names another computer as its host, otherwise None.
 
-    A monitoring system may leave the header out; a browser never does.
+    A monitoring system may omit the header, but a browser never does.
     """
     if all(map(_is_loopback, _hosts(request))):
         return None

@@ -73,7 +73,7 @@ setTimeout(look,REFRESH);
 
 @dataclass(frozen=True)
 class Frame:
-    """What the curve is drawn in, in units of its own."""
+    """The size of the curve's drawing, in its own units."""
 
     width: float = 640.0
     height: float = 200.0
@@ -87,9 +87,9 @@ async def live_answer(request: bytes, title: str, main: Callable[[], Awaitable[s
     """Return the whole response to a request: the page, its live part at /main, and /health.
 
     Args:
-        request: what arrived. If it names another host, it gets no page (see is_asked_here).
+        request: the received request. If it names another host, it gets no page (see is_asked_here).
         title: plain text.
-        main: return the live part, as HTML that is escaped already. It is called only if it is shown.
+        main: a function that returns the live part, as escaped HTML. It is called only if the part is shown.
     """
     if not is_asked_here(request):
         return answer(b"", {})
@@ -109,7 +109,7 @@ def document(title: str, main: str) -> bytes:
 
     Args:
         title: plain text.
-        main: sections, each with an `id`, as HTML that is escaped already.
+        main: sections, each with an `id`, as escaped HTML.
     """
     script = _SCRIPT.replace("REFRESH", str(REFRESH_SECONDS * 1000))
     policy = (
@@ -135,7 +135,7 @@ def curve(points: Points, *, what: str, frame: Frame = Frame()) -> str:
 
     Args:
         points: round and value, in the order of rounds; the first round is 1.
-        what: of what it is, in words, for those who do not see it.
+        what: its description in words, for people who cannot see it.
         frame: the size.
     """
     return curves({"": points}, what=what, lowest_is_best=True, frame=frame)
@@ -145,8 +145,9 @@ def curves(lines: Mapping[str, Points], *, what: str, lowest_is_best: bool, fram
     """Return one or two lines over the same rounds as SVG, with the first one's best point and perhaps a legend.
 
     Args:
-        lines: name -> round and value, in the order of rounds. A line without points is left out. Few points have dots.
-        what: of what they are, in words.
+        lines: name -> round and value, in the order of rounds. A line without points is not drawn. Few points have
+            dots.
+        what: their description in words.
         lowest_is_best: otherwise the highest is.
         frame: the size.
 

@@ -27,7 +27,7 @@ async def serving_pages(
 
     Args:
         listen: HOST:PORT of loopback or unix:/path, as `metrics_listen` names it; None for none.
-        pages: path -> what makes its page at this moment.
+        pages: path -> a function that makes its page.
         consequence: what a failure to listen means for the program.
         file: where the program's address is written.
 
@@ -98,10 +98,11 @@ async def serve_locally(
     """Listen on an address of this computer: HOST:PORT of loopback, or unix:/path.
 
     Args:
-        address: checked before. A socket that an earlier process left is replaced; any other file stays.
-        respond: from a request's head, and the body that was read, to the whole response. A connection is closed
-            whatever it raises.
-        body_bytes: from a request's head to the number of bytes of its body to read. Without it none is read.
+        address: an address that was checked before. A socket from an earlier process is replaced; any other file stays.
+        respond: a function from a request's head and body to the whole response. The connection is closed, whatever
+            error it raises.
+        body_bytes: a function from a request's head to the number of bytes of its body to read. Without it no body is
+            read.
 
     Raises:
         OSError: the program cannot listen on the address.

@@ -20,10 +20,10 @@ class ExitCode:
     """One status.
 
     Attributes:
-        number: what the shell and the service manager see.
+        number: the number for the shell and the service manager.
         meaning: in one sentence.
-        who: can correct it.
-        is_restarted: whether a service is started again after it.
+        who: the person who can correct it.
+        is_restarted: whether the service starts again after it.
     """
 
     number: int
@@ -55,9 +55,9 @@ class Entry:
 
     Attributes:
         identifier: a letter and three digits.
-        name: the event as it is logged, or a name for the failure.
-        meaning: what it says about the federation and the data.
-        remedy: what to do, "Nothing." where nothing is to be done.
+        name: the event's name in the log, or a name for the failure.
+        meaning: the meaning for the federation and the data.
+        remedy: the action for the reader; "Nothing." if none is needed.
     """
 
     identifier: str
@@ -285,7 +285,7 @@ def explained(entries: Sequence[Entry], wanted: str | None) -> str:
     """Return the help on an identifier or an event's name, or a list of all.
 
     Raises:
-        UsageError: there is none of this name.
+        UsageError: there is no such identifier or name.
     """
     if wanted is None:
         return "\n".join(f"{entry.identifier}  {entry.name}" for entry in entries)

@@ -69,7 +69,7 @@ _FORMS: Final = {False: "'none'", True: "'self'"}
 
 @dataclass(frozen=True, kw_only=True)
 class Folded:
-    """Text that a reader opens, and what stands there until then."""
+    """Text that a reader can open, and the text before it is opened."""
 
     summary: str
     text: str
@@ -80,7 +80,7 @@ Cell: TypeAlias = str | float | tuple[str, ...] | Folded | None
 
 @dataclass(frozen=True, kw_only=True)
 class Section:
-    """A heading and what stands below it, as markup made by the functions of this file and of `plots`."""
+    """A heading and its content, as markup from the functions of this file and of `plots`."""
 
     heading: str
     parts: Sequence[str]
@@ -90,9 +90,9 @@ def page(title: str, opening: Sequence[str], sections: Sequence[Section], *, has
     """Return the whole document.
 
     Args:
-        title: in the head and as the first heading.
+        title: the title in the head and the first heading.
         opening: markup between the title and the first section.
-        sections: those without parts are left out.
+        sections: sections without parts are not shown.
         has_forms: its forms may be sent to the program that served it. A browser then names that program's own
             address as the origin. Otherwise no form is sent at all.
     """
@@ -122,7 +122,7 @@ def table(name: str, head: Sequence[str], rows: Sequence[Sequence[Cell]], *, sty
     Args:
         name: of the table, for a screen reader.
         head: of the columns, none of them empty.
-        rows: the first cell is the head of its row. Numbers stand to the right with three digits after the point,
+        rows: the first cell is the head of its row. Numbers are aligned to the right with three digits after the point.
             None is a dash, and a tuple is a list.
         style: a class of the table.
     """
@@ -179,7 +179,7 @@ def _cell(value: Cell, *, is_head: bool) -> str:
 
 
 def _right(rows: Sequence[Sequence[Cell]], place: int) -> str:
-    """The class of a column's head: as its cells, to the right if they are numbers."""
+    """Return the class of a column's head: aligned like its cells, to the right if they are numbers."""
     cells = [row[place] for row in rows]
     is_number = any(isinstance(cell, int | float) for cell in cells)
     return ' class="number"' if is_number and not any(isinstance(cell, str | tuple) for cell in cells) else ""

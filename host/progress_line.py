@@ -18,7 +18,7 @@ _LOOK_SECONDS: Final = 0.5
 
 
 def drawn_on(console: Console) -> Callable[[Shown], None]:
-    """Return a function that draws what it is given until the loop ends. Without a terminal it draws nothing."""
+    """Return a function that draws its input until the loop ends. Without a terminal it draws nothing."""
     held: list[asyncio.Task[None]] = []  # the loop alone would forget a task that nobody holds
 
     def watch(shown: Shown) -> None:

@@ -46,17 +46,16 @@ def restore(
 
     Args:
         path: the backup.
-        catalogue: its own, checked.
-        roots: where each directory of the backup goes.
-        stamp: the time in the names of what was there before.
-        mark: writes into the restored directories, by name, that they were restored, before they count.
+        catalogue: the checked catalogue of the backup.
+        roots: the place of each directory of the backup.
+        stamp: the time in the names of the earlier directories.
+        mark: a function that records the restoration in the restored directories, by name, before they are used.
 
-    Returns:
-        where what was there before is now.
+    Returns: the new places of the earlier directories.
 
     Raises:
-        ConfigurationError: what is there is newer, or the backup lacks a directory.
-        UnavailableError: the disk does not take it; what was there is unchanged.
+        ConfigurationError: the current state is newer, or the backup lacks a directory.
+        UnavailableError: the disk cannot be written; earlier snapshots are unchanged.
     """
     for name, root in roots.items():
         if name not in catalogue.entries:
@@ -92,7 +91,7 @@ def refuse_if_newer(path: Path, catalogue: Catalogue, name: str, root: Path) -> 
     """Check that replacing a directory by the backup loses nothing.
 
     Raises:
-        ConfigurationError: something is.
+        ConfigurationError: something would be lost.
     """
     if not root.exists():
         return
@@ -129,7 +128,7 @@ def refuse_unfinished(root: Path) -> None:
 
 
 def _put_in_place(staged: Path, root: Path, before: Path) -> list[Path]:
-    """Give the staged directory its name; where one has that name already, it gets another, which is returned."""
+    """Give the staged directory its name. A directory that already has the name gets another one, which is returned."""
     with opened_folder(root.parent) as around:
         try:
             os.rename(root.name, before.name, src_dir_fd=around, dst_dir_fd=around)
@@ -143,7 +142,7 @@ def _put_in_place(staged: Path, root: Path, before: Path) -> list[Path]:
 
 @contextmanager
 def _new_folder(folder: Path) -> Iterator[int]:
-    """A new folder, open: it stays the same one, whatever the owner of the folder around it does with its name."""
+    """An open new folder. It stays the same one, even if the owner of the folder around it renames it."""
     with opened_folder(folder.parent) as above:
         os.mkdir(folder.name, 0o700, dir_fd=above)
         flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC

@@ -34,11 +34,11 @@ def starting_values(folder: Path, plan: Plan) -> Starts:
     """Return the values of a plan's starting file by the name of their tensor. A plan without the file has none.
 
     Args:
-        folder: with files that are called SHA256.safetensors.
-        plan: its tensors have to be those of the file.
+        folder: the folder with files called SHA256.safetensors.
+        plan: its tensors must be those of the file.
 
     Raises:
-        ConfigurationError: the file is missing, too large, another one, or does not fit the plan.
+        ConfigurationError: the file is missing, too large, a different one, or does not fit the plan.
     """
     if plan.starting_file is None:
         return {}

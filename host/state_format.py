@@ -20,11 +20,11 @@ STATE_FORMAT: Final = 2
 
 
 def _begin_numbering(_: Path) -> None:
-    """From 0 to 1 only the number is new; ledgers of format 1 are still read as they are."""
+    """From 0 to 1 only the number is new. Ledgers of format 1 are still read unchanged."""
 
 
 def _part_folders(_: Path) -> None:
-    """From 1 to 2 a site's folders are parted, which the site moves itself; a coordinator's stay as they are."""
+    """From 1 to 2 a site's folders are separated, which the site does itself. A coordinator's folders are unchanged."""
 
 
 # The step at place n leads from format n to n + 1. Each may be interrupted and made again.
@@ -35,8 +35,8 @@ def settle_format(state: Path, program: str) -> int:
     """Convert a state to this program's format. Return its old number. The caller has reserved the directory.
 
     Raises:
-        ConfigurationError: it is of a later version, or of another program.
-        UnavailableError: the disk does not take it.
+        ConfigurationError: the state is of a later version or of another program.
+        UnavailableError: the disk cannot be written.
     """
     found = format_of(state, program)
     if found < STATE_FORMAT or not (state / FILE).exists():
@@ -50,7 +50,7 @@ def format_of(state: Path, program: str) -> int:
     """Return the number of a state's format.
 
     Raises:
-        ConfigurationError: it is of a later version, or of another program.
+        ConfigurationError: the state is of a later version or of another program.
     """
     try:
         content = json.loads((state / FILE).read_bytes())
@@ -69,7 +69,7 @@ def check_number(number: object, place: str) -> None:
     """Check that this program supports a format.
 
     Raises:
-        ConfigurationError: it does not.
+        ConfigurationError: this program does not support it.
     """
     if not isinstance(number, int) or isinstance(number, bool) or not 0 <= number <= STATE_FORMAT:
         raise _refused(

@@ -58,9 +58,9 @@ def bundle_of(
     """Return the bundle's content.
 
     Args:
-        program: whose doctor looked.
+        program: the program whose doctor ran.
         software: this program's version.
-        findings: of which neither what was seen nor the remedy is taken over, since both may hold names.
+        findings: the findings, without their results and remedies, because both may contain names.
         counts: numbers that help, such as records of a log.
     """
     return {
@@ -90,7 +90,7 @@ def write_bundle(place: Path, content: Mapping[str, Any]) -> None:
     """Write a bundle with mode 0600. An existing file is an error.
 
     Raises:
-        ConfigurationError: there is a file already, or it cannot be written.
+        ConfigurationError: the file exists, or it cannot be written.
     """
     try:
         descriptor = new_file(place)

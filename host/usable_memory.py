@@ -14,7 +14,7 @@ _OWN: Final = Path("/proc/self/cgroup")
 def usable_memory_bytes(groups: Path = _GROUPS, own: Path = _OWN) -> int:
     """Return the least of the computer's memory and the limits (memory.max) of this process's control groups.
 
-    What other processes use now is not subtracted, so that a later start gives the same answer.
+    Memory that other processes use now is not subtracted, so a later start gets the same answer.
 
     Args:
         groups: where the control groups of version 2 are mounted.

@@ -85,14 +85,14 @@ class FederationRecord:
 
 @dataclass(frozen=True, slots=True)
 class Authority:
-    """An authority's directory; keys are read when they are used, and not kept."""
+    """An authority's directory. Keys are read when they are used, and not kept in memory."""
 
     directory: Path
     record: FederationRecord
 
     @classmethod
     def create(cls, directory: Path, record: FederationRecord, *, passphrase: str, now: datetime) -> Authority:
-        """Create root, issuing authority, coordinator's certificate and register: all or nothing.
+        """Create root, issuing authority, coordinator's certificate and register, or nothing.
 
         Raises:
             ConfigurationError: the directory is not empty, or the passphrase is too short.
@@ -232,7 +232,8 @@ class Authority:
     def renew_coordinator(self, now: datetime, record: Callable[[datetime], None] = lambda _: None) -> None:
         """Issue the coordinator's next certificate for its existing key. To use it, read the file again.
 
-        `record` is given its end, an aware time, before it is written; where that raises, the one before stays.
+        `record` receives its end, an aware time, before it is written. If `record` raises, the earlier certificate
+        stays.
         """
         key = certificates.key_from_pem(store.read_secret(self.coordinator_key_path))
         # The same key, so that certificate and key on the disk agree at every moment of a power cut.
@@ -241,7 +242,7 @@ class Authority:
     def renew_issuing(self, passphrase: str, now: datetime) -> None:
         """Issue the next certificates of the issuing authority and the coordinator, with the root's key.
 
-        The issuing key stays: certificates that sites hold remain valid, as does each site's chain.
+        The issuing key stays the same, so the sites' certificates and chains remain valid.
         """
         root = certificates_in(self.root_pem())[0]
         root_key = certificates.key_from_pem(unseal(store.read_secret(self.sealed_root_key_path), passphrase))

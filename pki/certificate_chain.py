@@ -36,10 +36,10 @@ def certificates_in(pem: bytes) -> list[x509.Certificate]:
 def verified_leaf(chain_pem: bytes, root_pem: bytes, now: datetime) -> x509.Certificate:
     """Return the leaf of a chain (leaf, then issuing authority) that ends at this root and is valid now.
 
-    While an authority changes there are two roots in `root_pem`; the chain ends at one of them.
+    During a change of the authority `root_pem` has two roots, and the chain ends at one of them.
 
     Raises:
-        RefusedError: anything about the chain is otherwise; the message shows what.
+        RefusedError: the chain is wrong in any way; the message gives the reason.
     """
     chain, roots = certificates_in(chain_pem), certificates_in(root_pem)
     if not 0 < len(roots) <= MOST_ROOTS or len(chain) != 2:
@@ -65,17 +65,17 @@ def verified_leaf(chain_pem: bytes, root_pem: bytes, now: datetime) -> x509.Cert
 def trusted_after(trusted_pem: bytes, told_pem: bytes, now: datetime) -> bytes:
     """Return the roots to trust from now on, as PEM, after the coordinator's list was received.
 
-    A root that is trusted stays until the coordinator no longer names it and another trusted root is received. A
-    new root is trusted only with a certificate for its key that a trusted root has signed: the coordinator cannot
-    make one, because it does not hold the root's key.
+    A trusted root stays until the coordinator no longer names it and another trusted root is received. A new root is
+    trusted only with a certificate for its key that a trusted root has signed. The coordinator cannot make one, because
+    it does not have the root's key.
 
     Args:
         trusted_pem: the roots that are trusted now.
-        told_pem: what came: roots, and certificates by which one root vouches for the next; may be empty.
+        told_pem: the received roots, and certificates by which one root signs the next; may be empty.
         now: an aware time.
 
     Raises:
-        RefusedError: what came cannot be read, or is not vouched for.
+        RefusedError: the received data cannot be read, or no trusted root has signed the new one.
     """
     if not told_pem:
         return trusted_pem

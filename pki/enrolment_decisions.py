@@ -40,7 +40,7 @@ class Issued:
 
 @dataclass(frozen=True)
 class Pending:
-    """A person has yet to compare this fingerprint of the site's identity key; ask again with the same request."""
+    """A person must still compare this fingerprint of the site's identity key. Then send the same request again."""
 
     fingerprint: str
     site: SiteName
@@ -58,7 +58,7 @@ def invite_site(
 ) -> Invitation:
     """Create an invitation and record it in the register. An earlier one for this site becomes invalid.
 
-    `keep` saves it first: an invitation that could not be saved takes nothing from the one before it.
+    `keep` saves it first. If that fails, the earlier invitation stays valid.
     """
     invitation = Invitation(
         federation=authority.federation,
@@ -108,7 +108,7 @@ def handle_request(
     """Answer a request for enrolment. The same request has the same answer.
 
     Raises:
-        RefusedError: the token, the signing request or the signature is not good, or the register says no.
+        RefusedError: the token, the signing request or the signature is invalid, or the register refuses.
     """
     key = requested_key(request.signing_request)
     verify(
@@ -144,12 +144,12 @@ def handle_request(
 def handle_renewal(authority: Authority, register: Register, request: RenewalAsked, now: datetime) -> Issued:
     """Answer a member's request for its next certificate. The old one is accepted until `confirm`.
 
-    The identity key's signature is the proof, so this may be offered on both ports. A replayed
-    request yields only the certificate that was issued for it: a TLS key is certified once.
+    The identity key's signature is the proof, so both ports may offer this. A replayed request yields only the
+    certificate that was issued for it, because a TLS key is certified once.
 
     Raises:
-        RefusedError: the site is no member, has certificates of its own authority, or the request is not signed with
-            its identity key.
+        RefusedError: the site is no member, has certificates of its own authority, or its identity key has not signed
+            the request.
     """
     if not is_name(request.site):
         raise _refused("its site name is not a name")

@@ -33,7 +33,7 @@ _KNOWN_EXTENSIONS = (
 
 @dataclass(frozen=True, slots=True)
 class SiteIdentity:
-    """A site as its certificate proves it."""
+    """A site's identity, proved by its certificate."""
 
     name: SiteName
     certificate_sha256: str
@@ -43,11 +43,11 @@ def identify_site(leaf: bytes, federation: str, now: datetime, *, is_of_own_auth
     """Return the identity of a peer from its leaf certificate.
 
     Args:
-        leaf: one certificate, PEM or DER, as TLS handed it over after checking its chain.
+        leaf: one certificate, PEM or DER, whose chain TLS has checked.
         federation: the name of the federation that this program serves.
         now: an aware time.
-        is_of_own_authority: a hospital's authority has issued it, which adds where its lists and policies are; so an
-            extension that this file does not list is ignored where it is not critical.
+        is_of_own_authority: whether a hospital's authority has issued it. Such authorities add the addresses of their
+            lists and policies, so an unlisted extension is ignored if it is not critical.
 
     Raises:
         RefusedError: the certificate is not exactly that of a site of this federation, valid now.

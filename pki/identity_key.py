@@ -81,10 +81,10 @@ def verify(public_key: bytes, signature: bytes, label: str, *parts: bytes) -> No
         public_key: the raw Ed25519 public key, 32 bytes.
         signature: 64 bytes.
         label: the purpose, as it was signed.
-        parts: what was signed, in the same order.
+        parts: the signed parts, in the same order.
 
     Raises:
-        RefusedError: the key is not a key, or the signature is not its signature.
+        RefusedError: the public key is no key, or its signature is not valid.
     """
     try:
         Ed25519PublicKey.from_public_bytes(public_key).verify(signature, pack(label, *parts))

@@ -84,7 +84,7 @@ class Invitation:
     def fingerprint(self) -> str:
         """The fingerprint: 80 bits of federation, site, addresses, expiry, root and token, in 4 groups of 4 characters.
 
-        The token goes in by its hash, so that two invitations of one site are distinguished.
+        The token is included by its hash, so that two invitations of one site differ.
         """
         # 80 bits: a forger must meet this very value, one try at a time; the birthday bound does
         # not help, because the honest side does not let a stranger choose the other half.
@@ -144,7 +144,7 @@ class Invitation:
 
     @classmethod
     def load(cls, path: Path) -> Invitation:
-        """Read an invitation from a file. Its mode is not checked, because it came by e-mail or on a stick."""
+        """Read an invitation from a file. Its mode is not checked, because it arrived by e-mail or on a stick."""
         return cls.from_json(store.read_public(path))
 
     def save(self, path: Path) -> None:

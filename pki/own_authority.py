@@ -43,7 +43,7 @@ _HASHES: Final = (hashes.SHA256, hashes.SHA384, hashes.SHA512)
 
 @dataclass(frozen=True, slots=True)
 class OwnAuthority:
-    """A hospital's authority, and the one site for which it counts."""
+    """A hospital's authority, and the one site for which it is accepted."""
 
     site: SiteName
     certificate: x509.Certificate
@@ -61,7 +61,7 @@ class OwnAuthority:
 
 @dataclass(frozen=True, slots=True)
 class OwnCertificate:
-    """A site's certificate below an authority of its own; `chain_pem` is leaf, authorities between, authority."""
+    """A site's certificate below its own authority; `chain_pem` is leaf, intermediate authorities, authority."""
 
     identity: SiteIdentity
     leaf: x509.Certificate
@@ -93,13 +93,13 @@ def own_authority_in(
     """Return the one certificate in a PEM, if it may be the authority of a site.
 
     Args:
-        pem: what the hospital's people have sent.
-        kin: authorities that count already, each with whose it is: the federation's, and those of all sites.
-        federation: in which it is to count.
+        pem: the file from the hospital's people.
+        kin: the authorities that are already accepted, each with its owner: the federation's, and those of all sites.
+        federation: the federation that would accept it.
         now: an aware time.
 
     Raises:
-        RefusedError: it is not one authority that is valid, strong and unlike all others.
+        RefusedError: it is not exactly one authority that is valid, strong and different from all others.
     """
     found = certificates_in(pem)
     if len(found) != 1:
@@ -122,13 +122,14 @@ def own_certificate_in(
     """Return a site's certificate below one of these authorities, or None if it is below none of them.
 
     Args:
-        chain: the leaf first, then the authorities between in any order; what leads nowhere is ignored.
+        chain: the leaf first, then the intermediate authorities in any order. Certificates outside the path are
+            ignored.
         anchors: the authorities' certificates.
-        federation: which the certificate has to name.
+        federation: the federation that the certificate must name.
         now: an aware time.
 
     Raises:
-        RefusedError: it stands below one and is not as a site's certificate has to be; the message shows why.
+        RefusedError: it is below an authority but is no correct certificate of a site; the message gives the reason.
     """
     path = _path(chain, anchors)
     if path is None:
@@ -150,8 +151,8 @@ def identify_own(
     """Identify the sender of a chain below a site's own authority; None if it is below none.
 
     Raises:
-        ForeignNameError: that authority counts for another site than the one in the certificate.
-        RefusedError: the certificate is not as a site's has to be.
+        ForeignNameError: that authority is accepted for another site than the one in the certificate.
+        RefusedError: it is no correct certificate of a site.
     """
     found = own_certificate_in(chain, [one.certificate for one in authorities], federation, now)
     if found is not None:
@@ -162,7 +163,7 @@ def identify_own(
 
 
 def _path(chain: Sequence[x509.Certificate], anchors: Sequence[x509.Certificate]) -> list[x509.Certificate] | None:
-    """From the leaf to the nearest of the anchors; each certificate is signed by the one after it."""
+    """Return the path from the leaf to the nearest anchor. The next certificate signs each one."""
     path, between = [chain[0]], chain[1:]
     while len(path) <= MOST_BETWEEN + 1:
         for anchor in anchors:
@@ -176,7 +177,7 @@ def _path(chain: Sequence[x509.Certificate], anchors: Sequence[x509.Certificate]
 
 
 def _check_authority(certificate: x509.Certificate, below: int, federation: FederationName, now: datetime) -> None:
-    """`below`: how many authorities stand between it and the leaf."""
+    """`below`: the number of authorities between it and the leaf."""
     try:
         extensions = list(certificate.extensions)
         constraints = certificate.extensions.get_extension_for_class(x509.BasicConstraints).value

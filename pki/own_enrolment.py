@@ -47,7 +47,7 @@ def handle_own_certificate(authority: Authority, register: Register, request: Re
 
     Raises:
         ForeignNameError: a hospital's authority has issued it in the name of another site.
-        RefusedError: the site is no member, the proof is not good, or its own authority has not issued it.
+        RefusedError: the site is no member, the proof is invalid, or its own authority has not issued the certificate.
     """
     if not is_name(request.site):
         raise _refused("its site name is not a name")

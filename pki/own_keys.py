@@ -30,7 +30,7 @@ def waiting_request(keys: SiteKeys, site: SiteName, *, has_new_key: bool) -> byt
     """Return a signing request (PEM) for the waiting key. Creates the key if there is none, or if `has_new_key`.
 
     Raises:
-        ConfigurationError: a certificate for it waits to be handed over already.
+        ConfigurationError: a certificate for the key already waits for the coordinator.
     """
     if staged_chain(keys) is not None and not has_new_key:
         raise ConfigurationError(
@@ -68,13 +68,13 @@ def stage(keys: SiteKeys, chain_pem: bytes, site: SiteName, now: datetime) -> Ow
 
     Args:
         keys: of an enrolled site with a waiting key.
-        chain_pem: the certificate first, then the authorities between, if any, last the authority itself.
+        chain_pem: the certificate first, then any intermediate authorities, and the authority last.
         site: its name.
         now: an aware time.
 
     Raises:
         ConfigurationError: no key waits for a certificate.
-        RefusedError: it is not for that key and this site, or not below the last one in the file.
+        RefusedError: it is not for that key and this site, or not below the last certificate in the file.
     """
     place = _requested(keys.tls_key_path)
     if not place.exists():

@@ -25,10 +25,10 @@ MOST_OF_A_SITE: Final = 2  # the present one and the next, while a hospital chan
 
 
 class OwnAuthorities:
-    """The authorities that hospitals have brought, in a register."""
+    """The hospitals' own authorities in a register."""
 
     def __init__(self, register: Register) -> None:
-        """`register` stays its owner's to close."""
+        """The owner of `register` closes it."""
         self._register = register
 
     def all(self) -> tuple[OwnAuthority, ...]:
@@ -61,15 +61,15 @@ class OwnAuthorities:
         """Accept the authority in a PEM for one member site from now on.
 
         Args:
-            site: for which alone it counts.
+            site: the only site for which it is accepted.
             pem: its certificate.
-            fingerprint: as the hospital's people have read it aloud.
+            fingerprint: the fingerprint that the hospital's people have read aloud.
             federation: in which.
-            kin: the federation's own authorities, each with what it is called.
+            kin: the federation's own authorities, each with its title.
             now: an aware time.
 
         Raises:
-            RefusedError: the site is no member, the fingerprint is another one, or the authority may not count.
+            RefusedError: the site is no member, the fingerprint differs, or the authority may not be accepted.
         """
         with self._register.changing() as database:
             if _state(database, site) != SiteState.ACTIVE:
@@ -95,10 +95,10 @@ class OwnAuthorities:
     def remove(self, site: SiteName, fingerprint: str | None = None) -> tuple[OwnAuthority, ...]:
         """Stop accepting the authorities of a site, or the one with this fingerprint. Return the removed ones.
 
-        Whatever they have issued is not accepted any more either.
+        Certificates that they have issued are no longer accepted either.
 
         Raises:
-            RefusedError: there is no such one.
+            RefusedError: there is no such authority.
         """
         with self._register.changing() as database:
             gone = tuple(
@@ -132,7 +132,7 @@ def _all(database: sqlite3.Connection) -> tuple[OwnAuthority, ...]:
 
 
 def _between(database: sqlite3.Connection, site: SiteName) -> list[tuple[str, x509.Certificate]]:
-    """What stands between the other sites' certificates and their authorities: a namesake of it would lock them out."""
+    """Return the authorities above other sites' certificates. One with the same name would lock these sites out."""
     rows = database.execute(
         "SELECT site, chain_pem FROM certificates JOIN own_certificates USING (sha256)"
         " WHERE is_accepted = 1 AND site <> ?",
@@ -142,7 +142,7 @@ def _between(database: sqlite3.Connection, site: SiteName) -> list[tuple[str, x5
 
 
 def _told_apart(one: x509.Certificate, other: x509.Certificate) -> bool:
-    """Whether TLS, which looks an issuer up by its name, finds the right one of two."""
+    """Whether TLS, which finds an issuer by its name, finds the right one of two."""
     return (
         one.subject != other.subject
         or one.public_key() == other.public_key()

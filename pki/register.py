@@ -69,7 +69,7 @@ class Redemption:
 
 @dataclass(frozen=True, slots=True)
 class IssuedCertificate:
-    """A leaf as the register keeps it: SHA-256 of its DER, of its public key, and its chain as PEM."""
+    """A leaf in the register: SHA-256 of its DER, SHA-256 of its public key, and its chain as PEM."""
 
     sha256: str
     tls_key_sha256: str
@@ -77,7 +77,7 @@ class IssuedCertificate:
 
 
 class Register:
-    """The register in one SQLite file, made by `Register.create`."""
+    """The register in one SQLite file, created by `Register.create`."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -109,7 +109,7 @@ class Register:
         """Record an invitation. An earlier one for this site, and its request, become invalid.
 
         Raises:
-            ConfigurationError: the site is active, and would lose its place.
+            ConfigurationError: the site is active, and would lose its membership.
         """
         with self.changing() as database:
             row = database.execute("SELECT state FROM sites WHERE name = ?", (name,)).fetchone()
@@ -134,13 +134,12 @@ class Register:
     def request(self, asked: Redemption, now: datetime) -> SiteRecord:
         """Redeem a token for one pair of keys, or repeat the answer for the same keys.
 
-        Returns:
-            The site: requested, or approved at once where the invitation said so; on a later
-            call with the same keys, whatever has become of it since.
+        Returns: The site: requested, or approved at once if the invitation allowed that. A later call with the same
+        keys returns its current state.
 
         Raises:
-            RefusedError: the token is unknown, void, expired or used by another key, or the identity
-                key belongs to another site.
+            RefusedError: the token is unknown, void, expired or used by another key, or the identity key belongs to
+                another site.
         """
         with self.changing() as database:
             found = database.execute(
@@ -170,7 +169,7 @@ class Register:
         """Allow the certificate of a site that requested one, after a person compared fingerprints.
 
         Raises:
-            RefusedError: the site has not asked, was answered already, or has another identity key.
+            RefusedError: the site has not requested it, was answered already, or has another identity key.
         """
         with self.changing() as database:
             site = self._site(name)
@@ -185,7 +184,7 @@ class Register:
     def activate(self, name: SiteName, issued: IssuedCertificate, now: datetime) -> bytes:
         """Accept the first certificate of an approved site. Return the accepted chain as PEM.
 
-        Where two replies race, the first certificate is kept and both get it.
+        If two replies race, the first certificate is kept and both receive it.
         """
         with self.changing() as database:
             site = self._site(name)
@@ -244,7 +243,7 @@ class Register:
                 )
 
     def is_accepted(self, name: SiteName, certificate_sha256: str) -> bool:
-        """Return whether this site may use this certificate now. Cheap, because every call needs it."""
+        """Return whether this site may use this certificate now. This is fast, because every call needs it."""
         with self.reading() as database:
             found = database.execute(
                 "SELECT 1 FROM certificates JOIN sites ON sites.name = certificates.site WHERE sha256 = ?"
@@ -296,7 +295,7 @@ class Register:
             return tuple(self._site(SiteName(row[0])) for row in names)
 
     def generation(self) -> int:
-        """Return a number that grows with every change by any process. Cheap enough for every second."""
+        """Return a number that grows with every change by any process. This is fast enough for every second."""
         with self.reading() as database:
             return int(database.execute("SELECT generation FROM counter").fetchone()[0])
 

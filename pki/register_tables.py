@@ -163,7 +163,7 @@ def certificate_ends(register: Path) -> dict[str, datetime]:
 
 
 def newest_certificates(register: Path) -> dict[str, x509.Certificate]:
-    """Return for each site the accepted certificate that ends last. Sites without one are left out.
+    """Return for each site its accepted certificate with the latest end. Sites without one are left out.
 
     Args:
         register: the register's file.

@@ -28,7 +28,7 @@ def begin(authority: Authority, passphrase: str, next_passphrase: str, now: date
     """Create the next authority. The current one continues to issue.
 
     Raises:
-        ConfigurationError: a change is under way already, or the sealed root key is not here.
+        ConfigurationError: a change is already in progress, or the sealed root key is not here.
         RefusedError: the passphrase does not open it.
     """
     if authority.is_changing():
@@ -77,7 +77,7 @@ def complete(authority: Authority, now: datetime) -> None:
 def waiting(authority: Authority, register: Register) -> tuple[str, ...]:
     """Return the members whose newest certificate is from an earlier issuing authority, sorted.
 
-    A site with an authority of its own is none of them: the federation issues it nothing.
+    A site with its own authority is not listed, because the federation issues it no certificate.
     """
     issuing = certificates_in(store.read_public(authority.issuing_certificate_path))[0]
     above = {

@@ -57,7 +57,7 @@ def unseal(container: bytes, passphrase: str) -> bytes:
 
     Raises:
         ConfigurationError: the bytes are not a container of this format.
-        RefusedError: the passphrase is wrong, or a byte was changed; the two cannot be distinguished.
+        RefusedError: the passphrase is wrong, or a byte was changed. The two cannot be distinguished.
     """
     kinds: dict[str, strict_json.Kind] = dict.fromkeys(("format", "function", "salt", "nonce", "sealed"), str)
     fields = strict_json.decode(container, kinds=kinds, subject="sealed key")

@@ -23,10 +23,10 @@ class ShownCertificates:
     """Chains are PEM, leaf first, and empty if there is none.
 
     Attributes:
-        chain: in force.
-        roots: that are trusted.
+        chain: the chain in use.
+        roots: the trusted roots.
         previous: the chain before the last renewal, until the new one has worked.
-        staged_chain: of the hospital's own authority, which waits for the coordinator to take it.
+        staged_chain: the chain of the hospital's own authority, which waits for the coordinator.
         staged_request: the signing request (PEM) for its key.
     """
 
@@ -38,7 +38,7 @@ class ShownCertificates:
 
     @property
     def is_enrolled(self) -> bool:
-        """Whether a certificate and a root exist."""
+        """Return whether a certificate and a root exist."""
         return bool(self.chain and self.roots)
 
     def leaf(self) -> x509.Certificate:
@@ -81,7 +81,7 @@ def site_of(leaf: x509.Certificate) -> SiteName:
 
 
 def _uri_parts(leaf: x509.Certificate) -> list[str]:
-    """`spiffe:`, nothing, the federation, `site`, the site."""
+    """Split a URI into `spiffe:`, an empty part, the federation, `site`, and the site."""
     try:
         names = leaf.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
         parts: list[str] = names.get_values_for_type(x509.UniformResourceIdentifier)[0].split("/")
@@ -104,7 +104,7 @@ def checked_leaf(
     """Return the leaf of a chain for this site, for this key, under this root.
 
     Raises:
-        RefusedError: it is not.
+        RefusedError: it is for another site or key, or not under this root.
     """
     leaf = verified_leaf(chain_pem, root_pem, now)
     identity = identify_site(certificates.certificate_pem(leaf), federation, now)

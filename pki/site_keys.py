@@ -27,7 +27,7 @@ from protos.errors import ConfigurationError
 
 @dataclass(frozen=True, slots=True)
 class SiteKeys:
-    """A site's directory of keys; secrets are read when they are used, and not kept."""
+    """A site's directory of keys. Secrets are read when they are used, and not kept in memory."""
 
     directory: Path
 
@@ -179,7 +179,7 @@ class SiteKeys:
     def exchange(self, key: Path, chain_pem: bytes) -> None:
         """Replace the current pair by another checked key and chain. The replaced pair is kept as above.
 
-        `key` stays where it is until its owner removes it, so that this may be done again after a power cut.
+        `key` stays in place until its owner removes it, so this can be repeated after a power cut.
         """
         self._keep_previous()
         next_key = self._next(self.tls_key_path)

@@ -88,12 +88,11 @@ def make_private_directory(path: Path) -> None:
 def hold_directory(directory: Path, program: str) -> int:
     """Reserve a state directory for this process until it ends. Two programs on one state would damage it.
 
-    Returns:
-        The descriptor that holds the lock; it may be forgotten.
+    Returns: The descriptor that has the lock; the caller need not keep it.
 
     Raises:
         ConfigurationError: another process holds it, or it cannot be written.
-        UnavailableError: its disk takes nothing.
+        UnavailableError: its disk cannot be written.
     """
     with explained(directory, "held"), opened_folder(directory) as folder:
         # Without waiting: a service's user may have put a pipe there that nobody ever reads.

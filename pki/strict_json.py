@@ -26,8 +26,8 @@ def decode(data: bytes, *, kinds: Mapping[str, Kind], subject: str) -> dict[str,
 
     Args:
         data: the bytes of the file.
-        kinds: the keys that must be present, and the type of each.
-        subject: what the file should be, for the error, such as "invitation".
+        kinds: the required keys, and the type of each.
+        subject: the kind of file, for the error, such as "invitation".
 
     Raises:
         ConfigurationError: it is anything else.

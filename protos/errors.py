@@ -12,13 +12,13 @@ from pathlib import Path
 
 
 class OperatorError(Exception):
-    """A failure that a person running this program can do something about."""
+    """A failure that a person who runs this program can correct."""
 
     exit_status: int = 1
     code: str = "E001"
 
     def __init__(self, *, what: str, consequence: str, remedy: str, code: str | None = None) -> None:
-        """`code` is an identifier of the catalogue where this failure has one of its own."""
+        """`code` is an identifier of the catalogue, if this failure has its own."""
         super().__init__(f"{what} {consequence} {remedy}")
         self.what, self.consequence, self.remedy = what, consequence, remedy
         self.code = code or self.code
@@ -30,47 +30,47 @@ class OperatorError(Exception):
 
 
 class UsageError(OperatorError):
-    """The command was called with words that do not fit; nobody else needs to be called."""
+    """The command line is wrong. Nobody else needs to be called."""
 
     exit_status = 2
     code = "E002"
 
 
 class RefusedError(OperatorError):
-    """The other side, the policy or the register says no; a person there has to change that."""
+    """The other side, the policy or the register refuses. A person there must change that."""
 
     exit_status = 77
     code = "E003"
 
 
 class ConfigurationError(OperatorError):
-    """The operator's own file is wrong; no one else needs to be called."""
+    """The operator's own file is wrong. Nobody else needs to be called."""
 
     exit_status = 78
     code = "E004"
 
 
 class DataError(OperatorError):
-    """The hospital's table does not meet its declaration; the data manager can correct it."""
+    """The hospital's table does not fit its declaration. The data manager can correct it."""
 
     exit_status = 78
     code = "E005"
 
 
 class ProtocolError(OperatorError):
-    """A peer sent what no honest peer of this version sends; the stream with it ends."""
+    """A peer sent data that no honest peer of this version sends. The stream with it ends."""
 
     code = "E006"
 
 
 class UnavailableError(OperatorError):
-    """A peer, a disk or a process is not there at the moment; trying again later is sensible."""
+    """A peer, a disk or a process is not available at the moment. A later retry is useful."""
 
     code = "E007"
 
 
 class DefectError(OperatorError):
-    """A programmer's mistake; an operator sees its kind and place, never its words or a traceback."""
+    """A programmer's mistake. An operator sees its kind and place, never its words or a traceback."""
 
     exit_status = 70
     code = "E008"
@@ -79,7 +79,7 @@ class DefectError(OperatorError):
 def explained(error: Exception) -> OperatorError:
     """Return any failure of a command as an error with three sentences.
 
-    The words of an unexpected exception are left out, because they may quote what was computed.
+    The words of an unexpected exception are omitted, because they may quote data.
     """
     match error:
         case OperatorError():

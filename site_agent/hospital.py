@@ -191,7 +191,7 @@ class Hospital(Document):
             `site-agent join` starts the trainer itself.
         starting_files: the folder of the files that plans name as starting_file.
         metrics_listen: where this computer's own monitoring asks, on loopback or a Unix socket.
-        audit: how long the audit log's files are, and how long they are kept.
+        audit: the largest size of an audit log's file, and how long files are kept.
     """
 
     site: Name
@@ -222,7 +222,7 @@ def read_hospital(path: Path) -> Hospital:
     """Read the configuration. Paths become absolute. The invitation's place may come from the environment.
 
     Raises:
-        ConfigurationError: the file is wrong; every mistake is named.
+        ConfigurationError: the file is wrong. The error lists every mistake.
     """
     hospital = read_document(path, Hospital, consequence="The site agent did not start. Nothing left this site.")
     base = path.resolve().parent

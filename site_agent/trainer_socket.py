@@ -1,8 +1,8 @@
 """The trainer socket between a site's gate and its trainer, and every message on it.
 
-On one side the gate, which has the keys and never sees a patient. On the other side the trainer, which has the
-patients and neither network nor keys. What passes towards the gate is exactly what may leave the site, and noisy
-sums of private layers, which the gate keeps. So there is no free text among it. Frames are those of framed_messages.py.
+One side is the gate, which has the keys and never sees a patient. The other side is the trainer, which has the patients
+and neither network nor keys. The trainer sends the gate only data that may leave the site, and noisy sums of private
+layers, which stay at the gate. So its messages have no free text. Frames are those of framed_messages.py.
 """
 
 from __future__ import annotations

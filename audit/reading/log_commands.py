@@ -30,13 +30,13 @@ _READING: Final = Consequences(of_damage="The log proves nothing after that plac
 
 @dataclass(frozen=True)
 class Desk:
-    """One log as its reader has it.
+    """A log, with the keys and checkpoints of its reader.
 
     Attributes:
-        path: the log's present file.
-        owner: whose log it is.
-        keys: public keys that are known.
-        kept: checkpoints that were kept outside the log.
+        path: the log's current file.
+        owner: the owner of the log.
+        keys: the known public keys.
+        kept: checkpoints stored outside the log.
     """
 
     path: Path
@@ -70,7 +70,7 @@ class Desk:
         """Write a report with mode 0600, complete or not at all. Return the number of records.
 
         Raises:
-            UsageError: the file exists, or its name says neither CSV nor HTML.
+            UsageError: the file exists, or its name ends with neither .csv nor .html.
         """
         if output.suffix not in (".csv", ".html"):
             raise UsageError(
@@ -144,13 +144,13 @@ _until: Final = click.option("--until", help="Show records before this day or ti
 class LogProgram:
     """A program with commands that read its log. They change nothing.
 
-    With --log instead of --config somebody outside checks a copy, and needs public keys only.
+    With --log instead of --config a person outside checks a copy. That needs only public keys.
 
     Attributes:
-        command: such as `site-agent`.
+        command: the program's name, such as `site-agent`.
         file: the name of its configuration.
-        desk_of: return the log that belongs to a configuration, by the configuration's path.
-        is_site: a copy may be the log of any site, so --site has to name it.
+        desk_of: a function that returns the log of a configuration, given the configuration's path.
+        is_site: a copy may be the log of any site, so --site must name the site.
     """
 
     command: str

@@ -62,9 +62,9 @@ def as_html(title: str, summary: Iterable[tuple[str, str]], records: Iterable[Re
     """Return one page that loads nothing: the checks, the totals sent, and every record in words.
 
     Args:
-        title: of the page.
-        summary: what was checked, as names and texts.
-        records: number and facts of each, in their order.
+        title: the title of the page.
+        summary: the checks, as names and texts.
+        records: number and facts of each record, in order.
     """
     kept = list(records)
     groups, runs = _grouped(kept)
@@ -82,7 +82,7 @@ def as_html(title: str, summary: Iterable[tuple[str, str]], records: Iterable[Re
 
 
 def _grouped(records: Sequence[Record]) -> tuple[dict[str, list[Record]], dict[str, list[Record]]]:
-    """The records by group, and those that only concern a run by its name."""
+    """Return the records by group. Records that only concern a run are grouped by the run's name."""
     groups: dict[str, list[Record]] = defaultdict(list)
     runs: dict[str, list[Record]] = defaultdict(list)
     for number, facts in records:
@@ -102,7 +102,7 @@ def _section(heading: str, records: Sequence[Record]) -> Section:
 
 
 def _run(name: str, records: Sequence[Record]) -> Section:
-    """The records of a run: first those of no round, then a line for each round."""
+    """Return the records of a run: first those without a round, then a line for each round."""
     rounds: dict[int, list[Record]] = defaultdict(list)
     others: list[Record] = []
     for number, facts in records:
@@ -138,6 +138,6 @@ def _line(time: str, records: Sequence[Record]) -> list[Cell]:
 
 
 def _time(facts: Mapping[str, Any]) -> str:
-    """As people write it; a time of another zone stays as it is."""
+    """Return a time as people write it. A time of another zone is unchanged."""
     text = str(facts.get("time", ""))
     return text[:19].replace("T", " ") if text.endswith("+00:00") else text

@@ -105,14 +105,14 @@ _SHOWN_APART: Final = ("event", "time", "site", "software")
 
 @dataclass(frozen=True)
 class Choice:
-    """The conditions for records; None leaves a condition out.
+    """The conditions for records. None means no condition.
 
     Attributes:
         event: the event's name.
         run: the run's name.
-        study: a study's name; its runs, and what names one of its plans' digests.
-        since: aware; records from then on.
-        until: aware; records before it.
+        study: a study's name; selects its runs, and records with a digest of one of its plans.
+        since: aware; selects records from this time on.
+        until: aware; selects records before this time.
     """
 
     event: str | None = None

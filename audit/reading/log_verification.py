@@ -31,7 +31,7 @@ _NOT_THIS_LOGS: Final = "the checkpoint that it names is not this log's"
 
 @dataclass(frozen=True)
 class KnownKeys:
-    """Public identity keys, raw, by owner (`coordinator`, `site/NAME`); what is not in it is not checked."""
+    """Public identity keys, raw, by owner (`coordinator`, `site/NAME`). Signatures of other owners are not checked."""
 
     by_owner: Mapping[str, bytes] = field(default_factory=dict)
 
@@ -41,15 +41,15 @@ class Verification:
     """The findings about an unbroken log.
 
     Attributes:
-        checkpoint: where it stands.
+        checkpoint: the position of the log.
         generation: see LogCheckpoint.
-        first: the number of the first record that is there; more than 0 where old files were deleted.
-        files: how many files.
-        cosigned: records that the newest cosigned checkpoint in the log covers.
-        witnesses: who has cosigned, each once.
-        unchecked: owners whose signatures stand in the log and whose keys were not given, or not the former ones
-            that they had before an identity key of theirs was replaced.
-        kept_checkpoints: how many checkpoints, kept elsewhere, were compared.
+        first: the number of the first record in the files; more than 0 if old files were deleted.
+        files: the number of files.
+        cosigned: the number of records under the newest cosigned checkpoint in the log.
+        witnesses: everyone who has cosigned, each once.
+        unchecked: owners of signatures in the log whose keys were not given. A replaced identity key also needs its
+            former key.
+        kept_checkpoints: the number of compared checkpoints that were stored elsewhere.
     """
 
     position: LogPosition
@@ -63,7 +63,7 @@ class Verification:
 
 
 class _Pass:
-    """One pass over a log: the hash after each record, and what the signed checkpoints in it say."""
+    """One pass over a log: the hash after each record, and the content of the signed checkpoints."""
 
     def __init__(self, owner: str, keys: KnownKeys) -> None:
         self._owner, self._keys = owner, keys
@@ -152,10 +152,10 @@ def verify_log(
     """Check all records and checkpoints of a log over all files, and all checkpoints stored elsewhere.
 
     Args:
-        path: the log's present file.
-        owner: whose log it has to be.
-        keys: public keys against which signatures are checked.
-        kept: checkpoints of this log that somebody cosigned and kept; of other logs they are passed over.
+        path: the log's current file.
+        owner: the expected owner of the log.
+        keys: public keys to check signatures.
+        kept: checkpoints of this log that somebody cosigned and stored. Those of other logs are skipped.
 
     Raises:
         BrokenFile: the first fault, with its file and line.
@@ -202,7 +202,7 @@ def facts_in(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     """Check every record of a log, oldest first, and yield its number and facts.
 
     Raises:
-        BrokenFile: a line is not what was written.
+        BrokenFile: a line was changed.
         ConfigurationError: there is no log.
     """
     if not all_files(path):

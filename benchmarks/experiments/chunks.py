@@ -21,7 +21,7 @@ from site_agent.trainer.arithmetic import prepare_arithmetic
 
 @dataclass(frozen=True, kw_only=True)
 class Chunk:
-    """Some seeds of one variant of a table, and the folder with the public tables as the computing machine sees it."""
+    """Some seeds of one variant of a table, and the path of the public tables on the computing machine."""
 
     table: str
     variant: str

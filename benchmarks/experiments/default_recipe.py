@@ -53,7 +53,7 @@ _AT_ONCE: Final = 25
 
 @dataclass(frozen=True, kw_only=True)
 class DefaultRecipe:
-    """How to encode, and what the plan says; every value is a plan's own key.
+    """The encoding and the plan's settings. Every value is a key of a plan.
 
     Attributes:
         data: numbers z-scored, missing ones the median and a flag; yes or no z-scored; other codes one-hot.
@@ -124,11 +124,11 @@ class Trained:
         return self._trained(self._names, "global-layers")
 
     def alone(self, name: str) -> Predictions:
-        """One site's, trained by nobody else."""
+        """One site's model, trained without the others."""
         return self._trained([name], "local")[name]
 
     def placebo(self, name: str) -> Predictions:
-        """One site's, among copies of itself."""
+        """One site's model, trained among copies of itself."""
         copies = [f"{name}-copy-{number}" for number in range(1, _COPIES + 1)]
         return self._trained([name, *copies], "global-layers", of=name)[name]
 
@@ -211,7 +211,7 @@ def pages(results: Iterable[Result], simple: Iterable[Result], metric: str = "au
 
 @dataclass(frozen=True)
 class _Column:
-    """One site of the tables; where Faisalabad's column is left out, the other sites' own models stay the same."""
+    """One site of the tables. If Faisalabad's column is removed, the other sites' own models do not change."""
 
     found: Mapping[tuple[str, bool, str], Mapping[int, float]]
     site: str
@@ -219,7 +219,7 @@ class _Column:
 
     @property
     def title(self) -> str:
-        """As people call it."""
+        """The names that people use."""
         return f"{self.site}{', without time' if self.without_time else ''}"
 
     def mean(self, model: str) -> float:
@@ -244,7 +244,7 @@ class _Column:
 @click.option("--results", type=click.Path(dir_okay=False, path_type=Path), default=RESULTS, show_default="benchmarks/")
 @click.option("--seeds", type=click.IntRange(2, len(SEEDS)), default=len(SEEDS), show_default=True, help="0 to N - 1.")
 def main(folder: Path, results: Path, seeds: int) -> None:
-    """Compute what is missing in the file of results, then print it beside the simple models.
+    """Compute the results that the file lacks, then print all beside the simple models.
 
     Example: python -m benchmarks.experiments.default_recipe --data ../data
     """

@@ -69,7 +69,7 @@ def compute(engine: Engine, chunks: Sequence[Chunk]) -> Iterator[Computed | Refu
 
     Raises:
         OperatorError: the cluster's package is not installed, the cluster does not answer, or chunks would share a
-            process there.
+            process.
     """
     match engine:
         case Cores(count):

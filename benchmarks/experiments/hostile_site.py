@@ -32,7 +32,7 @@ Float32 = npt.NDArray[np.float32]
 
 
 class Attack(StrEnum):
-    """What a hostile site does."""
+    """The behaviour of a hostile site."""
 
     FLIP = "trains on flipped labels"
     SCALE = "sends its update a hundred times"
@@ -46,14 +46,14 @@ class Attack(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Attacked:
-    """What became of a federation.
+    """The result of a federation.
 
     Attributes:
-        losses: of each honest site the validation loss of the model that it keeps, in the order of the plan.
-        last: the same for the model that it received last.
-        alone: the same for the network that it trains alone, infinite where that diverged; empty if none was trained.
+        losses: for each honest site the validation loss of the model that it keeps, in the order of the plan.
+        last: the same for the last received model.
+        alone: the same for the network that it trains alone; infinite if that diverged, empty if none was trained.
         rollbacks: of the run.
-        training_rounds: where the training ended early, otherwise None.
+        training_rounds: the number of training rounds if the training ended early, otherwise None.
     """
 
     losses: tuple[float, ...]
@@ -83,8 +83,8 @@ def attacked(
     Args:
         plan: lists exactly these sites; equal weights, without masking.
         sites: each one's encoded rows.
-        attack: what the hostile site does; None for honest ones only.
-        first: the round in which it begins; before it is like the others.
+        attack: the hostile site's behaviour; None if all sites are honest.
+        first: the round in which the attack begins; before it the site is honest.
         last: its last hostile round.
         hostile: the name of that site.
         trains_alone: whether each honest site also trains the network alone.
@@ -139,7 +139,7 @@ def _flips(attack: Attack | None) -> bool:
 
 
 def _trained_alone(plan: Plan, own: Dataset, site: str) -> Float32:
-    """What the shared parameters become if only the hostile site trains them, for all rounds of the plan."""
+    """The shared parameters after all rounds of the plan, if only the hostile site trains them."""
     alone = plan.model_copy(update={"acceptance": None, "early_stopping": None})
     study = Study(alone, own, seeds=Seeds.published(plan.seed, site))
     values = study.manifest.initial_parameters(plan.seed)

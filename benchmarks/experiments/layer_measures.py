@@ -37,8 +37,8 @@ def measure_layers(sites: Mapping[str, Dataset], plan: Plan, *, epochs: int) -> 
 
     Args:
         sites: each one's encoded rows, with equal columns.
-        plan: of fedavg on a dense network; its seed, loss and optimiser are used, its coordinator is not.
-        epochs: how many local epochs come before.
+        plan: of fedavg on a dense network. Only its seed, loss and optimiser are used.
+        epochs: the number of local epochs before the measurement.
 
     Returns:
         By `MEASURES`: the sum of the sites' sensitivities, the means of their gradient variances and Hessian traces,
@@ -113,7 +113,7 @@ def _trace(network: nn.Module, names: list[str], loss: LossFunction, features: T
 
 
 def _representations(network: nn.Module, rows: Tensor, layers: Layers) -> list[Tensor]:
-    """What comes out of each layer's linear map, (rows, width)."""
+    """The outputs of each layer's linear map, (rows, width)."""
     seen: list[Tensor] = []
 
     def keep(_module: nn.Module, _inputs: object, output: Tensor) -> None:

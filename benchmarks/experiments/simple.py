@@ -126,7 +126,7 @@ def result_of(folder: Path, site: str, model: Model, seed: int, *, without_time:
 
 
 def read_results(path: Path) -> list[Result]:
-    """What was computed so far; nothing where there is no file yet."""
+    """Return the stored results; empty if the file does not exist."""
     if not path.exists():
         return []
     with path.open(newline="") as file:
@@ -148,7 +148,7 @@ def write_results(path: Path, results: Iterable[Result]) -> None:
 def missing_results(
     folder: Path, known: Iterable[Result], seeds: Iterable[int], models: Iterable[Model]
 ) -> Iterator[list[Result]]:
-    """For each seed that lacks any, what it lacks."""
+    """Return the missing models of each seed that lacks any."""
     there = {(result.site, result.without_time, result.model, result.seed) for result in known}
     models = tuple(models)
     for seed in seeds:
@@ -170,7 +170,7 @@ def missing_results(
 @click.option("--seeds", type=click.IntRange(1, len(SEEDS)), default=len(SEEDS), show_default=True, help="0 to N - 1.")
 @click.option("--model", "models", type=click.Choice(MODELS), multiple=True, default=MODELS)
 def main(folder: Path, results: Path, seeds: int, models: tuple[Model, ...]) -> None:
-    """Train what is missing in the file of results, then print means over the seeds.
+    """Compute the results that the file lacks, then print means over the seeds.
 
     Example: python -m benchmarks.experiments.simple --data ../data
     """

@@ -33,12 +33,12 @@ Harm: TypeAlias = Callable[[Float32], Float32]
 
 
 def reversed_and_tenfold(update: Float32) -> Float32:
-    """A site that pulls the others away from where its rows point."""
+    """A site that moves the others away from the direction of their own rows."""
     return -10.0 * update
 
 
 class VectorRule(Protocol):
-    """What stands in for the coordinator; all vectors are of shape (sites, numbers)."""
+    """The replacement of the coordinator. All vectors have shape (sites, numbers)."""
 
     def next_values(self, received: Float32, updates: Float32) -> Float32:
         """What each site receives next, from what each received and by how much each has changed."""
@@ -46,7 +46,7 @@ class VectorRule(Protocol):
 
 
 class Median:
-    """Each number is the middle one of the sites'; with an even number of sites the mean of the two."""
+    """Each number is the median of the sites'. With an even number of sites it is the mean of two."""
 
     def next_values(self, received: Float32, updates: Float32) -> Float32:
         """See VectorRule."""
@@ -55,7 +55,7 @@ class Median:
 
 
 class TrimmedMean:
-    """Each number is the mean of the sites' without so many of the lowest and as many of the highest."""
+    """Each number is the mean of the sites' numbers without this many of the lowest and of the highest."""
 
     def __init__(self, trimmed: int) -> None:
         self._trimmed = trimmed
@@ -104,10 +104,10 @@ class SumOfUpdates:
 class LayerMixtures(nn.Module):
     """pFedLA: site i receives for each layer a mixture of all sites' own layers, its weights learnt.
 
-    A vector for each site goes through one hidden layer with ReLU for each layer of the network, then a linear
-    map and a softmax over the sites. With own vectors y_j, weights a_ij and the site's update c_i from
-    x_i = sum_j a_ij y_j, one step of plain descent is made on -<c_i, x_i>, so that x_i moves as the site would
-    have moved it. Everything in float64; nothing is drawn but the first values.
+    A vector for each site goes through one hidden layer with ReLU for each layer of the network, then a linear map and
+    a softmax over the sites. With own vectors y_j, weights a_ij and the site's update c_i from x_i = sum_j a_ij y_j,
+    one step of plain descent is made on -<c_i, x_i>. So x_i moves as the site would have moved it. All numbers are
+    float64. Only the first values are random.
     """
 
     def __init__(self, manifest: Manifest, sites: int, *, seed: int, width: int = 16, rate: float = 0.01) -> None:
@@ -115,7 +115,7 @@ class LayerMixtures(nn.Module):
 
         Args:
             manifest: which numbers belong to which layer.
-            sites: how many.
+            sites: the number of sites.
             seed: of the first values.
             width: of the sites' vectors and the hidden layer; 16 as PLayer-FL's code has it for heart.
             rate: of the descent.
@@ -133,7 +133,7 @@ class LayerMixtures(nn.Module):
         self._own: Tensor | None = None
 
     def weights(self) -> Tensor:
-        """float64 of shape (sites, layers, sites): how much of whose layer a site receives; rows sum to 1."""
+        """float64 of shape (sites, layers, sites): the share of each site's layer that a site receives; rows sum to 1."""
         inner = torch.einsum("lhe,ie->ilh", self.hidden, self.embeddings) + self.hidden_bias
         return functional.softmax(torch.einsum("ljh,ilh->ilj", self.output, inner.relu()) + self.output_bias, dim=-1)
 
@@ -153,7 +153,7 @@ class LayerMixtures(nn.Module):
         return mixed
 
     def learn(self, updates: Tensor) -> None:
-        """One step for each site along the updates that its mixture has called forth."""
+        """Make one step for each site along the updates that followed from its mixture."""
         if self._own is None:
             raise ValueError("no mixture was made yet")
         loss = -(updates * self.mixtures(self._own)).sum()
@@ -177,7 +177,7 @@ def federate_vectors(
         plans: one for each copy; their method federates everything or named parts, by no other rule than the mean.
         sites: each one's encoded rows, one data set for each copy, of equal sizes.
         build: a copy's rule from its plan, the manifest and the number of sites.
-        harm: what sites that do harm send instead of their update.
+        harm: the values that harmful sites send instead of their update.
 
     Raises:
         ValueError: the method is another one.

@@ -32,7 +32,7 @@ from site_agent.trainer.training.state import State
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class StackOutcome:
-    """What a site's chosen models make of its rows, for each copy, its baseline's share included.
+    """The outputs of a site's chosen models for its rows, for each copy, including the share of its baseline.
 
     Attributes:
         rounds: int64 of shape (copies,), the chosen round.
@@ -104,7 +104,7 @@ def federate_stack(
 
 
 class StackedSite:
-    """One site with a copy for each seed; it does what Study does, for all copies at once."""
+    """One site with a copy for each seed. It does the work of Study for all copies at once."""
 
     def __init__(
         self,
@@ -216,7 +216,7 @@ class _StackedChoice:
             self._keep((told == self._measured) & (self.rounds != told))
 
     def restore(self, flat: FlatNetwork) -> None:
-        """Set every copy to its chosen model; one that has none keeps what it was measured with last."""
+        """Set every copy to its chosen model. A copy without one keeps the model that was measured last."""
         self._keep(self.rounds < 0)
         flat.restore(self._kept)
 

@@ -34,8 +34,8 @@ class Row:
         variant: what was run.
         seed: of the run.
         site: whose test rows.
-        chosen_round: which round's model it is, -1 where there is no such thing.
-        metrics: by name; one that is undefined is left out.
+        chosen_round: the round of the model; -1 if there is no such round.
+        metrics: by name, without undefined ones.
     """
 
     variant: str
@@ -52,8 +52,8 @@ class Variant:
     Attributes:
         name: unique in its table.
         run: rows from the data folder and some seeds, in any number of seeds at once.
-        seeds_at_once: how many seeds are worth running together.
-        most_seeds: how many of the seeds asked for are run, the first ones; None for all.
+        seeds_at_once: the number of seeds that are efficient together.
+        most_seeds: the largest number of requested seeds to run, the first ones; None for all.
     """
 
     name: str
@@ -92,7 +92,7 @@ def run_plans(plans: Sequence[Plan], sites: Sequence[Mapping[str, Dataset]]) -> 
 
 
 def predicted_by_stack(seeds: Sequence[int], outcomes: Mapping[str, StackOutcome]) -> Iterator[Predicted]:
-    """What the chosen models of federations in a stack, one for each seed, make of each site's rows."""
+    """The outputs of the chosen models of stacked federations, one for each seed, for each site's rows."""
     for site, outcome in outcomes.items():
         for place, seed in enumerate(seeds):
             yield Predicted(
@@ -105,7 +105,7 @@ def predicted_by_stack(seeds: Sequence[int], outcomes: Mapping[str, StackOutcome
 
 
 def predicted_by(seed: int, site: str, outcome: Outcome) -> Predicted:
-    """What a single federation's chosen model makes of a site's rows."""
+    """The outputs of a single federation's chosen model for a site's rows."""
     number = outcome.choice["round"]
     return Predicted(
         seed=seed,
@@ -123,7 +123,7 @@ def validation_accuracy(predicted: Predicted, dataset: Dataset) -> float:
 
 
 def auroc_row(variant: str, predicted: Predicted, dataset: Dataset) -> Row:
-    """The AUROC alone, by ranks; for studies of so many models that scikit-learn's checks would cost most."""
+    """The AUROC alone, by ranks, for studies with so many models that scikit-learn's checks would cost most time."""
     scores = probabilities(dataset.task, predicted.outputs)
     targets = dataset.test.targets.astype(np.int64)
     present = np.unique(targets)

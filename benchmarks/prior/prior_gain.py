@@ -67,7 +67,10 @@ def plan_of_tables(tables: Mapping[str, Table], fewest: int) -> Plan:
 
 
 def split_of(table: Table, rows: int, seed: int) -> SplitRows:
-    """A third of each class tests; `rows` of the others train, stratified, or all where it is 0 or too many."""
+    """A third of each class is the test set.
+
+    `rows` of the others are the training set, stratified; all if `rows` is 0 or too large.
+    """
     generator = np.random.default_rng(seed)
     assert table.target is not None
     test, rest = [], []

@@ -85,7 +85,7 @@ def prepare(setting: Setting) -> None:
 
 @contextmanager
 def running(words: list[str | Path], log: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """A process with pipes, its errors in a log; ended when the block is left."""
+    """A process with pipes and its errors in a log. It ends with the block."""
     with log.open("wb") as errors:
         process = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors)
     try:
@@ -117,7 +117,7 @@ def trainer_command(setting: Setting, site: str) -> list[str | Path]:
 
 
 def wait_for(text: str, log: Path, process: subprocess.Popen[bytes], deadline: float) -> None:
-    """Wait until a log says something.
+    """Wait until a log has this text.
 
     Raises:
         Unfinished: the process ended or the deadline, in seconds of the monotonic clock, passed.

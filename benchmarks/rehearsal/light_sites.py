@@ -55,7 +55,7 @@ from site_agent.trainer_socket import Agreed, Check, Conclude, GateEnd, Message,
 
 
 class LightTrainer:
-    """What an agent asks, answered at once: every parameter becomes one more than it was."""
+    """The content of an agent's request, answered at once: every parameter increases by one."""
 
     def __init__(self) -> None:
         self._change = memoryview(b"")
@@ -83,7 +83,7 @@ class LightTrainer:
 
 
 async def take_part_as_agent(hospital: Hospital) -> None:
-    """The deployed agent, until the coordinator parts."""
+    """The deployed agent, until the coordinator closes the stream."""
     assert hospital.coordinator is not None
     address, credentials = hospital.coordinator, credentials_of(hospital)
     audit = AuditLog(audit_log_path(hospital.state_path), site=hospital.site, now=lambda: datetime.now(UTC))
@@ -120,7 +120,7 @@ class Bodies:
 
 
 class Stream:
-    """What a site says that holds nothing; see `streams` in the first lines."""
+    """The messages of a site without a model; see `streams` in the first lines."""
 
     def __init__(self) -> None:
         self._run = ""

@@ -14,7 +14,7 @@ _BYTES_AT = 120  # tcpi_bytes_acked and tcpi_bytes_received in struct tcp_info, 
 
 
 def memory_mib(process: int, key: str) -> float:
-    """VmHWM (the peak) or VmRSS of a process in MiB; 0 when it is gone."""
+    """VmHWM (the peak) or VmRSS of a process in MiB; 0 if it has ended."""
     try:
         text = Path(f"/proc/{process}/status").read_text()
     except (FileNotFoundError, ProcessLookupError):
@@ -24,7 +24,7 @@ def memory_mib(process: int, key: str) -> float:
 
 
 def processor_seconds(process: int) -> float:
-    """Seconds that a process has computed, its own and the kernel's for it; 0 when it is gone."""
+    """Seconds that a process has computed, its own and the kernel's for it; 0 if it has ended."""
     return sum(user_and_kernel_seconds(process))
 
 

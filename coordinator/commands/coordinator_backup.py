@@ -118,7 +118,7 @@ def restore(file: Path, path: Path, key_file: Path | None, unauthenticated: bool
 
 
 def _mark(state: Path, made: str) -> None:
-    """Write into the audit log, and into the journal of every run under way, that the state was restored."""
+    """Write into the audit log, and into the journal of every unfinished run, that the state was restored."""
     from audit.own_log import AuditLog
     from coordinator.operations.coordinator_log import log_path
     from coordinator.storage.history import History
@@ -140,7 +140,7 @@ def _mark(state: Path, made: str) -> None:
 
 @contextmanager
 def _still(authority: Path) -> Iterator[None]:
-    """While the block lasts no `pki` command changes the register."""
+    """No `pki` command changes the register before the block ends."""
     from pki.authority import Authority
     from pki.register import Register
 

@@ -106,7 +106,7 @@ def _plans(configuration: CoordinatorConfiguration) -> Finding:
 
 
 def _seen_from_outside(directory: Path, environment: Mapping[str, str]) -> list[Finding]:
-    """The address that invitations name, called as a site would: a load balancer in front has to pass TLS through."""
+    """Check the address in invitations by a call as from a site. A load balancer must pass TLS through."""
     try:
         authority = Authority.load(directory)
         record = FederationRecord.from_json(store.read_public(directory / "federation.json"))

@@ -86,7 +86,7 @@ def _keep(run: Path, facts: dict[str, object]) -> None:
 
 
 def _check_parameters(content: bytes, plan: Plan, sha256: str) -> None:
-    """Refuse a file whose tensors, in the manifest's order, are not those that the sites have signed for."""
+    """Refuse a file whose tensors differ, in the manifest's order, from those that the sites have signed."""
     import hashlib
 
     from safetensors import SafetensorError
@@ -117,7 +117,7 @@ def _other_parameters() -> ConfigurationError:
 
 
 def _record(configuration: CoordinatorConfiguration, facts: dict[str, object]) -> None:
-    """Write into the coordinator's audit log, which a coordinator that runs may have open too."""
+    """Write into the coordinator's audit log, which a running coordinator may have open too."""
     from datetime import UTC, datetime
 
     from audit.own_log import AuditLog

@@ -43,7 +43,7 @@ def record_decisions(log: AuditLog, run: str, entries: Sequence[Mapping[str, Any
     """Append all decisions that a run's journal is about to store.
 
     Raises:
-        AuditError: they could not be written; the decisions must not take effect.
+        AuditError: they could not be written. The decisions must not take effect.
     """
     records = []
     for entry in entries:

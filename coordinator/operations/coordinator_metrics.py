@@ -37,7 +37,7 @@ class CoordinatorCollector(Collector):
         self._progress: tuple[object, object, float] = (None, None, now().timestamp())
 
     def collect(self) -> Iterator[Metric]:
-        """Yield every current metric. A metric without a known value is left out."""
+        """Yield every current metric. A metric without a known value is absent."""
         status, now = self._status(), self._now()
         run, sites = status["run"] or {}, status["sites"]
         disk = os.statvfs(self._state)
@@ -67,7 +67,7 @@ class CoordinatorCollector(Collector):
                 yield GaugeMetricFamily(f"{_PREFIX}_{name}", meaning, float(value))
 
     def notice(self) -> None:
-        """Check the state of the run. Called often, so that the age of a round is exact to a second."""
+        """Check the state of the run. It is called often, so the age of a round is exact to a second."""
         run = self._status()["run"] or {}
         at = (run.get("run"), run.get("rounds_made"))
         if at != self._progress[:2]:

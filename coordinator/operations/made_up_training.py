@@ -42,7 +42,7 @@ _SLOPE: Final = 1.35  # of the true score in the logit
 
 @dataclass(frozen=True)
 class MadeUp:
-    """AUROC over made-up test rows, and how many made-up patients were trained on."""
+    """AUROC on made-up test rows, and the number of made-up training patients."""
 
     with_noise: float
     without: float
@@ -117,7 +117,7 @@ def _steps(
     sum_at: Callable[[int, Sequence[Float64]], Float64],
     draw: Callable[[], Float64 | float] | None,
 ) -> Float64:
-    """How far a round's steps lead from what private layers have moved by; `draw` returns the noise of a step."""
+    """Return how far a round's steps lead from the private layers' changes; `draw` returns the noise of a step."""
     followed = moved
     for made in range(training.steps * training.inner):
         here = _moved(arrays, places, training.local_change(moved * PRIVATE_SCALE))
@@ -137,7 +137,7 @@ def _scaled_sum(
 def _with_shared(
     arrays: Sequence[Float64], places: Sequence[int], values: Iterable[npt.NDArray[np.float32]]
 ) -> list[Float64]:
-    """The arrays, with these values at these places."""
+    """Return the arrays with these values at these places."""
     found = list(arrays)
     for place, array in zip(places, values, strict=True):
         found[place] = array.astype(np.float64)
@@ -145,7 +145,7 @@ def _with_shared(
 
 
 def _moved(arrays: Sequence[Float64], places: Sequence[int], change: Float64) -> list[Float64]:
-    """The arrays, with a change added to those at these places."""
+    """Return the arrays with a change added at these places."""
     found = list(arrays)
     for place, part in zip(
         places, np.split(change, np.cumsum([arrays[place].size for place in places])[:-1]), strict=True
@@ -164,7 +164,10 @@ def _read(arrays: Sequence[Float64], features: Float64) -> list[Float64]:
 
 
 def _clipped_sum(arrays: Sequence[Float64], shared: int, clip: float, features: Float64, outcomes: Float64) -> Float64:
-    """The sum of the rows' gradients of the first `shared` layers, each at most 1 long in units of the clip."""
+    """Return the sum of the rows' gradients of the first `shared` layers.
+
+    Each has at most the norm 1 in units of the clip.
+    """
     read = _read(arrays, features)
     moves = [1 / (1 + np.exp(-np.clip(read[-1], -40, 40))) - outcomes[:, None]]
     for place in range(len(arrays) - 2, 0, -2):
@@ -178,7 +181,7 @@ def _clipped_sum(arrays: Sequence[Float64], shared: int, clip: float, features: 
 
 
 def _ranked(scores: Float64, outcomes: Float64) -> float:
-    """AUROC by the ranks of the scores; equal scores count as ordered by chance."""
+    """Return the AUROC by the ranks of the scores. Equal scores count as in random order."""
     order = np.lexsort((np.random.default_rng(0).random(len(scores)), scores))
     ranks = np.empty(len(scores))
     ranks[order] = np.arange(1, len(scores) + 1)

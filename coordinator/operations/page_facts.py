@@ -32,7 +32,10 @@ class RoundRow:
 
 @dataclass(frozen=True, kw_only=True)
 class SiteRow:
-    """One site; what is not known is None. `state` is the register's word, and whether the run has given it up."""
+    """One site. Unknown facts are None.
+
+    `state` is the register's word, or shows that the run continues without the site.
+    """
 
     name: str
     state: str
@@ -45,7 +48,7 @@ class SiteRow:
 
 @dataclass(frozen=True, kw_only=True)
 class Checkpoint:
-    """One file that a run can go on from, or its result."""
+    """One file from which a run can continue, or its result."""
 
     name: str
     size: int
@@ -58,18 +61,18 @@ class PageFacts:
 
     Attributes:
         federation: its name.
-        now: when this was put together.
+        now: the time of these facts.
         is_running: whether a coordinator answered.
-        run: its run as `coordinator status --json` has it; None if there is none.
-        pace: how fast its newest rounds were, as the status has it; None if nothing is known.
-        waits_for: the sites without which it does not go on at this moment.
-        unaware: the sites that have yet to hear that all studies are over.
-        sites: every site of the register, or of the run.
+        run: the run in the format of `coordinator status --json`; None if there is none.
+        pace: the speed of its newest rounds, as in the status; None if unknown.
+        waits_for: the sites without which the run cannot continue now.
+        unaware: the sites that have not yet received the end of all studies.
+        sites: every site of the register or of the run.
         rounds: the newest rounds, newest first.
         curve: measured rounds and mean validation losses.
-        checkpoints: of the run shown.
+        checkpoints: of the displayed run.
         runs: all runs, the newest first.
-        coordinator_days: until the coordinator's own certificate ends.
+        coordinator_days: days until the coordinator's own certificate expires.
     """
 
     federation: str
@@ -89,9 +92,9 @@ class PageFacts:
 
 
 class JournalView:
-    """The newest rounds and the sites of one run, read forward from where the last look ended.
+    """The newest rounds and the sites of one run. Each reading continues at the end of the last one.
 
-    It shows and does not check: the coordinator itself refuses a journal that is not what it wrote.
+    It shows the journal without checks. The coordinator itself refuses a changed journal.
     """
 
     def __init__(self, path: Path) -> None:
@@ -102,7 +105,7 @@ class JournalView:
         self.seen: dict[str, datetime] = {}
 
     def look(self) -> None:
-        """Read what was written since the last call."""
+        """Read the lines that were written since the last call."""
         try:
             with self._path.open("rb") as file:
                 file.seek(self._size)
@@ -149,9 +152,9 @@ def site_rows(
     """Return every site in the register or in the run.
 
     Args:
-        status: what the running coordinator told; empty if none runs.
+        status: the status from the running coordinator; empty if none runs.
         states: the register's word for each site.
-        ends: when each site's certificate ends.
+        ends: the time at which each site's certificate expires.
         view: of the run's journal.
         now: aware, in UTC.
     """

@@ -26,7 +26,7 @@ def print_status(answer: Mapping[str, Any], console: Console) -> None:  # Any: w
 
 
 def print_wide(table: Table, widest: int, console: Console) -> None:
-    """Print a table whose first column has this many characters. It may be wider than the window."""
+    """Print a table whose first column has this many characters. The table may be wider than the window."""
     Console(file=console.file, width=max(console.width, widest + _OTHER_COLUMNS)).print(table)
 
 

@@ -28,7 +28,7 @@ class Windows:
     _on_clock: dict[str, tuple[float, float]] = field(default_factory=dict)
 
     def take(self, site: str, begins: int, ends: int) -> bool:
-        """Store a site's window, in seconds since 1970; 0 and 0 remove it. Return whether it is new."""
+        """Store a site's window, in seconds since 1970. The values 0 and 0 remove it. Return whether it is new."""
         if self._heard.get(site, (0, 0)) == (begins, ends):
             return False  # also where the wall's clock has jumped since
         self._heard[site] = (begins, ends)

@@ -16,10 +16,10 @@ from protos.wire.messages import MalformedMessage
 
 
 class RunningSum:
-    """One attempt's sum over the bound sites, and how far each site has come."""
+    """One attempt's sum over the bound sites, and the progress of each site."""
 
     def __init__(self, parameters: int) -> None:
-        """`parameters` is the most numbers that a vector of the run has."""
+        """`parameters` is the largest number of values in a vector of the run."""
         self._memory = np.zeros(parameters, np.int32)
         self._arrived: dict[str, int] = {}
         self.reset(Layout(0, 0), ())
@@ -72,12 +72,15 @@ class RunningSum:
 
     @property
     def is_consistent(self) -> bool:
-        """Whether every chunk's check equals the number of sites, which proves that all masks cancelled."""
+        """Whether every chunk's check equals the number of sites. This proves that all masks cancelled."""
         return all(int(words[0]) == len(self._arrived) for words in self._words)
 
     @property
     def updates(self) -> Integers32:
-        """The sum of the encoded updates: int32 of shape (the layout's parameters,). Read it when it is complete."""
+        """The sum of the encoded updates: int32 of shape (the layout's parameters,).
+
+        Read it only when the sum is complete.
+        """
         return self._updates
 
     @property

@@ -41,12 +41,12 @@ from protos.wire.messages import Stage
 
 @dataclass(frozen=True, kw_only=True)
 class Rollback:
-    """A round whose sum was dropped, because the sites refused the parameters that it was trained from.
+    """A round whose sum was dropped, because the sites refused the parameters from which it was trained.
 
     Attributes:
         round: the round that closed.
-        returned_to: the round whose parameters the next one begins with again.
-        refusals: how many sites refused, at most as many as had to; 0 if the sum itself was out of range.
+        returned_to: the round with whose parameters the next one begins again.
+        refusals: how many sites refused, at most the number needed; 0 if the sum itself was out of range.
     """
 
     round: int
@@ -59,16 +59,16 @@ class Course:
     """The decisions of a run so far. All of them can be written as JSON.
 
     Attributes:
-        chosen: for each of the manifest's layers, whether PLayer-FL federates it; empty before its probe
-            and for every other method.
-        sensitivities: F of every layer of the network, summed over the sites, as the probe gave it.
-        intervals: for each layer in how many rounds FedLAMA aggregates it once; empty for other methods.
-        curve: measured rounds and the mean validation loss of the model that was offered in them.
-        best: the entry of the curve with the lowest loss, the earliest of equal ones.
-        training_rounds: how many training rounds the run has where it ends early, otherwise None.
-        gain: what the report gave, None before it.
-        statistics: of each declared cell what the sums stand for, None before them.
-        rollbacks: every time that the sites refused what they had received.
+        chosen: for each of the manifest's layers, whether PLayer-FL federates it; empty before its probe and for all
+            other methods.
+        sensitivities: F of every layer of the network, summed over the sites, from the probe.
+        intervals: for each layer the number of rounds in which FedLAMA aggregates it once; empty for other methods.
+        curve: measured rounds, each with the mean validation loss of the model that was offered in it.
+        best: the entry of the curve with the lowest loss; of equal ones the earliest.
+        training_rounds: the number of training rounds if the run ends early, otherwise None.
+        gain: the figures of the report; None before it.
+        statistics: for each declared cell the meaning of its sums; None before them.
+        rollbacks: every time that the sites refused the received parameters.
     """
 
     __pydantic_config__ = ConfigDict(extra="forbid")  # of what is read back
@@ -209,12 +209,12 @@ def _end_early(plan: Plan, before: Course, after: Course, round_number: int, sum
 
 
 def _intervals(plan: Plan, manifest: Manifest, before: tuple[int, ...], sums: Sums) -> tuple[int, ...]:
-    """FedLAMA: how often each layer is aggregated until the next round in which all are.
+    """FedLAMA: how often each layer is aggregated until the next round that aggregates all layers.
 
-    Source: Lee et al. 2023, algorithm 2; docs/design/methods.md. With layers sorted by
-    d = mean over sites of ||own - mean||^2 / (interval * dim), ascending, a layer is slow while the
-    cumulative share of d * dim is below one minus the cumulative share of dim. The last one never is, so
-    some layer is aggregated in every round; where nothing has moved apart, all are.
+    Source: Lee et al. 2023, algorithm 2; docs/design/methods.md. With layers sorted by d = mean over sites of ||own -
+    mean||^2 / (interval * dim), ascending, a layer is slow while the cumulative share of d * dim is below one minus the
+    cumulative share of dim. The last layer never is, so every round aggregates some layer. If no layer has moved apart,
+    all are aggregated.
     """
     rule = plan.ingredients.server_rule
     assert isinstance(rule, LayerIntervals)
@@ -237,9 +237,9 @@ def _intervals(plan: Plan, manifest: Manifest, before: tuple[int, ...], sums: Su
 
 
 def _spreads(plan: Plan, manifest: Manifest, sums: Sums) -> dict[str, float]:
-    """Of each layer, the weighted mean over the sites of ||own - mean||^2, from sums alone.
+    """Return for each layer the weighted mean over the sites of ||own - mean||^2, from sums alone.
 
-    It is the mean of the squared updates minus the squared mean update, because all started from equal values.
+    It is the mean of the squared updates minus the squared mean update, because all sites started from equal values.
     """
     weight = sums.weight(plan.weighting)
     fixed_point = FixedPoint(plan.encoding.clipping_range, len(plan.sites))

@@ -144,7 +144,7 @@ class Engine:
         """Handle a checked message. Return whether the site's next message should be a chunk.
 
         Raises:
-            MalformedMessage: it does not belong here; the caller ends the stream.
+            MalformedMessage: it is not expected here; the caller ends the stream.
         """
         run = self._run
         if run is None:
@@ -229,7 +229,7 @@ class Engine:
         return True
 
     def stop(self) -> None:
-        """Prepare the end of the program: the run is on disk, and each site receives a request to reconnect."""
+        """Prepare the end of the program: the run is saved, and each site receives a request to reconnect."""
         if self._timer:
             self._timer.cancel()
         for peer in list(self._peers.values()):
@@ -346,7 +346,7 @@ class Engine:
         self._happened(Joined(site, join.key_session, is_current))
 
     def _refuse(self, kept: Kept, kind: str, site: str, why: str) -> None:
-        """End the stream of a site with which the run cannot go on from the states that both have."""
+        """End the stream of a site if its states and the run's have no common round to continue from."""
         kept.note(kind, site=site)
         self._guarded(kept.journal.sync)
         self._log.error("coordinator_state_older" if kind == "ahead" else "site_state_lost", site=site)
@@ -390,7 +390,7 @@ class Engine:
             self._hear_held(run)
 
     def _hear_held(self, run: Run) -> None:
-        """Sites that had sent all of a round join when it is over."""
+        """A site that had sent all its contribution joins when the round is over."""
         for site, join in list(self._held.items()):
             if not (isinstance(run.state, Collecting) and site in run.state.complete):
                 self._held.pop(site, None)
@@ -403,7 +403,7 @@ class Engine:
             self._fail(failure)
 
     def _fail(self, failure: OperatorError) -> None:
-        """The disk does not do what it has to: nothing more is decided, and the program ends."""
+        """Stop the program after a failed write to the disk, without any further decision."""
         self.failure = failure
         self.finished.set()
 
@@ -421,7 +421,7 @@ class Engine:
         self._next_run()
 
     def _schedule(self) -> None:
-        """Come back when the state's deadline has passed."""
+        """Schedule a call for the state's deadline."""
         if self._timer:
             self._timer.cancel()
         if (run := self._run) is not None and not isinstance(run.state, Over) and run.state.deadline < math.inf:
@@ -433,8 +433,8 @@ def interrupted_state(run: Run, kept: Kept, now: float) -> Finishing | Interrupt
     """Return the state in which a restarted program continues a run. No site is connected.
 
     Args:
-        run: new, its terms as they are now.
-        kept: what is on disk; at least one round was offered.
+        run: new, with its current terms.
+        kept: the state on disk; at least one round was offered.
         now: seconds of the caller's monotonic clock.
     """
     number, deadlines = max(kept.history.past), run.plan.deadlines
@@ -455,7 +455,7 @@ def go_back(run: Run, kept: Kept, joined: Collection[str]) -> WentBack | None:
     """Return to the newest round that the coordinator and all its sites have on disk, once all are connected.
 
     Raises:
-        UnavailableError: the snapshot cannot be read any more, or the disk takes no decision.
+        UnavailableError: the snapshot cannot be read any more, or a decision cannot be written to the disk.
     """
     number = kept.find_return(joined)
     if number is None:

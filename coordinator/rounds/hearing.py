@@ -36,7 +36,7 @@ def hear_of_keys(run: Run, site: str, message: KeyAdvert | KeySessionAcknowledge
     """Store the sites' messages about keys. Only sites can check these messages.
 
     Raises:
-        MalformedMessage: it is in another site's name.
+        MalformedMessage: the message has another site's name.
     """
     state = run.state
     if message.site != site:
@@ -59,7 +59,7 @@ def hear_chunk(run: Run, site: str, chunk: Chunk) -> Event | None:
     """Add a chunk to the sum of its attempt.
 
     Raises:
-        MalformedMessage: no such attempt is being collected, or the chunk is not the site's next one.
+        MalformedMessage: this attempt collects no chunks, or the chunk is not the site's next one.
     """
     state, at = run.state, (chunk.round, chunk.attempt)
     if isinstance(state, Gathering | Over):

@@ -59,7 +59,7 @@ class Peer(Protocol):
 
 @dataclass
 class Performer:
-    """Performs effects on a run; `peers` and `joined` are the engine's own."""
+    """Performs effects on a run. The engine owns `peers` and `joined`."""
 
     peers: dict[str, Peer]
     joined: set[str]
@@ -70,7 +70,7 @@ class Performer:
         """Carry out effects in order, then send messages to sites. Return how the run ended, if it did.
 
         Raises:
-            UnavailableError: the disk does not take what has to be on it; nothing was sent.
+            UnavailableError: a decision could not be written to the disk; nothing was sent.
         """
         over = None
         self._outbox.clear()
@@ -164,10 +164,10 @@ class Performer:
 
 
 def attempt_of(run: Run) -> Attempt:
-    """Return the attempt that a run works on.
+    """Return the run's current attempt.
 
     Raises:
-        ValueError: it works on none.
+        ValueError: it has no current attempt.
     """
     if isinstance(run.state, Gathering | Over):
         raise ValueError("no attempt is under way")

@@ -18,7 +18,7 @@ Sites: TypeAlias = frozenset[str]
 
 @dataclass(frozen=True, kw_only=True)
 class Past:
-    """The last offer of a round before the run returned to an earlier one. Its repetition is for the same sites.
+    """The last offer of a round before the run returned to an earlier one. It is repeated for the same sites.
 
     Fields as in Attempt; the repetition is a later attempt.
     """
@@ -31,17 +31,16 @@ class Past:
 
 @dataclass(frozen=True, kw_only=True)
 class Terms:
-    """What the machine needs of the plan, and of what was written down.
+    """The parts of the plan and of the journal that the machine needs.
 
-    `rounds`: as far as is known; a closing may decide on fewer, but the round that was offered with it is
-    always made. `binds_early`: the offer names the contributors at once. `is_masked`: contributors first agree on
-    the keys of a key session. `on_lost_site`: whether a run goes on without a site that stays away. `past`: the rounds
-    that are repeated since the run went back. `is_paused`: a person lets no further round begin. `first_attempt`: the
-    number that attempts at a round begin with; more than 0 after a backup was restored, since earlier ones may be used.
-    `first_key_session`: keys were agreed on up to this key session before the first round was offered, by a process
-    that is gone.
-    `away`: begin and end of the windows in which sites said that they may be away; nobody counts them as lost then.
-    `receivers`: sites that get the result and take part in nothing else; the end waits for them.
+    `rounds`: the number of rounds as far as known. A closing round may reduce it, but the round that was offered with
+    it is always made. `binds_early`: the offer names the contributors at once. `is_masked`: contributors first agree on
+    the keys of a key session. `on_lost_site`: whether a run continues without a site that stays away. `past`: the
+    rounds that are repeated since the run went back. `is_paused`: a person has paused the run, so no further round
+    begins. `first_attempt`: the lowest number of attempts at a round; more than 0 after a restore, because lower
+    numbers may have been used. `first_key_session`: an earlier process agreed on keys up to this key session before the
+    first round was offered. `away`: begin and end of the announced absences of sites. During them no site counts as
+    lost. `receivers`: sites that only receive the result; the end of the run waits for them.
     """
 
     sites: Sites
@@ -72,13 +71,13 @@ class Gathering:
 class Attempt:
     """One attempt at one round, shared by the phases that work on it.
 
-    `present` are the connected sites, bound or entering; `entering` become contributors with the
-    next round. `agreed` are the sites that hold the masking keys of `key_session`. `corruptions` counts
-    the attempts at this round whose sums did not add up. `was_bound`: contributors were named at some
-    attempt, so that some may have sent. `resample`: the attempt whose number seeds new batches and dropout at all
-    sites, because the round continues without a named site; 0 for the usual draw. `withdrawn`: bound sites
-    that persons have taken out, their own or the office; the others wait for them, or go on at once, as the plan sets.
-    `late`: a site once for each attempt that was void for it since it last gave what it owed.
+    `present` are the connected sites, bound or entering; `entering` become contributors with the next round. `agreed`
+    are the sites that hold the masking keys of `key_session`. `corruptions` counts the attempts at this round whose
+    sums did not add up. `was_bound`: some attempt named contributors, so some sites may have sent. `resample`: the
+    attempt whose number seeds new batches and dropout at all sites, because the round continues without a named site.
+    It is 0 for the usual draw. `withdrawn`: bound sites that their own persons or the office have withdrawn. The plan
+    decides whether the others wait for them or continue at once. `late`: contains a site once for each attempt that
+    failed because of it, since it last sent everything.
     """
 
     round: int
@@ -125,7 +124,7 @@ class Agreeing:
 class Training:
     """Parameters were offered; `ready` sites hold their checked contribution.
 
-    `deadline` may come nearer while a site is away; `latest` is when it ends for everyone.
+    `deadline` may become earlier while a site is away; `latest` is the end for all sites.
     """
 
     attempt: Attempt
@@ -146,10 +145,10 @@ class Collecting:
 
 @dataclass(frozen=True, kw_only=True)
 class Interrupted:
-    """Nothing is offered. The round is offered again when every bound site is connected and the run is not paused.
+    """No round is offered. The round is offered again when every bound site is connected and the run is not paused.
 
-    `returns`: this program or a site has lost what it had in memory, so that the run first goes back to a round
-    that all of them have on disk.
+    `returns`: this program or a site lost its memory. So the run first returns to a round that all of them have on
+    disk.
     """
 
     attempt: Attempt
@@ -182,7 +181,7 @@ State: TypeAlias = Gathering | Agreeing | Training | Collecting | Interrupted | 
 
 @dataclass(frozen=True)
 class Joined:
-    """A site agreed to the plan, or is back and holds the keys of `key_session` (0: none).
+    """A site agreed to the plan, or is connected again and has the keys of `key_session` (0: none).
 
     `is_current`: its memory or its disk has the state that the current round continues from.
     """
@@ -245,7 +244,7 @@ class TookResult:
 
 @dataclass(frozen=True)
 class Declined:
-    """A site takes no further part."""
+    """A site left the run."""
 
     site: str
     reason: SiteReason
@@ -253,7 +252,7 @@ class Declined:
 
 @dataclass(frozen=True)
 class WentBack:
-    """Parameters and decisions are again those before a round. `past` is the last offer of that round."""
+    """Parameters and decisions were reset to those before a round. `past` is the last offer of that round."""
 
     round: int
     past: Past
@@ -266,7 +265,7 @@ class WasPaused:
 
 @dataclass(frozen=True)
 class WasResumed:
-    """A person lets the run go on."""
+    """A person has resumed the run."""
 
 
 @dataclass(frozen=True)
@@ -276,7 +275,7 @@ class WasStopped:
 
 @dataclass(frozen=True)
 class TimePassed:
-    """The clock has moved; deadlines may have passed."""
+    """The clock has advanced. Deadlines may have passed."""
 
 
 Event: TypeAlias = (
@@ -299,7 +298,7 @@ Event: TypeAlias = (
 
 @dataclass(frozen=True)
 class OpenKeySession:
-    """Ask these sites for fresh keys."""
+    """Request new keys from these sites."""
 
     sites: Sites
     key_session: int
@@ -307,7 +306,7 @@ class OpenKeySession:
 
 @dataclass(frozen=True)
 class SendRoster:
-    """Show these sites each other's keys."""
+    """Send these sites each other's keys."""
 
     sites: Sites
     key_session: int
@@ -315,7 +314,7 @@ class SendRoster:
 
 @dataclass(frozen=True)
 class SealKeySession:
-    """Show these sites that all have seen the same keys."""
+    """Confirm to these sites that all have seen the same keys."""
 
     sites: Sites
     key_session: int
@@ -332,7 +331,10 @@ class OfferRound:
 
 @dataclass(frozen=True)
 class BindRound:
-    """Tell these sites who contributes. `resumes`: behind the chunks that have arrived already."""
+    """Send these sites the names of the contributors.
+
+    `resumes`: the number of chunks that have already arrived from each.
+    """
 
     sites: Sites
     contributors: Sites

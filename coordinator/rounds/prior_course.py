@@ -40,7 +40,10 @@ def announce(prior: Prior, course: Course, round_number: int, sums: Sums, values
 
 
 def _has_ended(prior: Prior, round_number: int, values: Float32) -> bool:
-    """Whether the last step moved no coefficient. Impossible sums end no round here; every site refuses them."""
+    """Whether the last step changed no coefficient.
+
+    Impossible sums do not end the round here, because every site refuses them.
+    """
     try:
         path = AnnouncedSums(prior, values).coefficients(round_number)
     except OutOfBound:
@@ -51,7 +54,7 @@ def _has_ended(prior: Prior, round_number: int, values: Float32) -> bool:
 def fitted(prior: Prior, course: Course, values: Float32, rounds_made: int) -> dict[str, Float32]:
     """Return the regression as named float32 arrays (outputs, columns): coefficients and standard errors.
 
-    A run that ended early has those after its last Newton round. Before the first one it has none.
+    A run that ended early has the values after its last Newton round. Before the first Newton round it has none.
     """
     if rounds_made < (2 if prior.private is None else 1):
         return {}

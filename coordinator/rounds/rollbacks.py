@@ -32,12 +32,12 @@ from protos.wire.messages import Stage
 
 @dataclass(frozen=True, kw_only=True)
 class Accepted:
-    """A run at the round whose parameters the sites accepted last.
+    """The state of a run at the round whose parameters the sites accepted last.
 
     Attributes:
-        round: that round.
-        course: what had been decided before it.
-        values: float32, as Run has them.
+        round: the number of that round.
+        course: the decisions before it.
+        values: float32, as in Run.
         rule_state: float64 arrays by name.
     """
 
@@ -47,7 +47,7 @@ class Accepted:
     rule_state: Mapping[str, Float64] = field(repr=False)
 
     def copied(self) -> Accepted:
-        """Return a copy that nothing else changes."""
+        """Return a copy that no other code changes."""
         rule_state = {name: array.copy() for name, array in self.rule_state.items()}
         return replace(self, values=self.values.copy(), rule_state=rule_state)
 
@@ -57,10 +57,10 @@ def refusals_in(plan: Plan, course: Course, round_number: int, sums: Sums, *, re
 
     Args:
         plan: the plan.
-        course: before the round closes; if the run has just returned, no refusal counts.
+        course: before the round closes. Directly after a rollback no refusal counts.
         round_number: of the round.
         sums: of the round.
-        resample: which draw of the step the sums are of; only the ordinary one, 0, carries refusals.
+        resample: the draw of the step; only the ordinary draw, 0, has refusals.
     """
     names = [f"refusal {power}" for power in range(1, refusal_numbers(plan) + 1)]
     if not names or resample or names[0] not in sums.scalars:
@@ -80,7 +80,7 @@ def roll_back(plan: Plan, accepted: Accepted, course: Course, round_number: int,
 
     Args:
         plan: the plan.
-        accepted: to what the run returns.
+        accepted: the state to which the run returns.
         course: before the round closed.
         round_number: of the round that closed.
         sums: of the round, dropped.
@@ -105,7 +105,7 @@ def has_lost_patience(plan: Plan, rollbacks: tuple[Rollback, ...]) -> bool:
 
 
 def told_of_rollbacks(plan: Plan, course: Course) -> list[str]:
-    """Describe for an operator what the sites refused; empty if they refused nothing."""
+    """Describe for an operator the parameters that the sites refused; empty if they refused none."""
     if not course.rollbacks:
         return []
     last, count = course.rollbacks[-1], len(course.rollbacks)

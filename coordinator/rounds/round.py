@@ -256,7 +256,7 @@ def _return(terms: Terms, state: Working, event: Joined, now: float) -> Outcome:
 
 
 def _agree_again(terms: Terms, state: Agreeing | Training | Collecting, now: float, *, returns: bool) -> Outcome:
-    """A site returned without its keys or its memory: all agree on new keys, for this round or an earlier one."""
+    """Let all sites agree on new keys, because a site returned without its keys or memory."""
     attempt = state.attempt
     void = () if isinstance(state, Agreeing) else (VoidRound(attempt.round, attempt.number, frozenset()),)
     again = replace(attempt, number=attempt.number + len(void), agreed=frozenset())
@@ -281,10 +281,10 @@ def _go_on(terms: Terms, state: Interrupted, now: float) -> Outcome:
 
 
 def _withdraw(terms: Terms, state: Working, site: str, now: float) -> Outcome:
-    """A person of the site or of the office took the site out. This attempt no longer waits for it.
+    """Remove a site that a person of the site or of the office has withdrawn. This attempt no longer waits for it.
 
-    What it had sent whole before counts: to leave it out would be another sum over the same training, and the
-    difference of two such sums is what one site sent.
+    A contribution that the site had sent completely still counts. Otherwise there would be another sum over the same
+    training, and the difference of the two sums would be this site's contribution.
     """
     attempt = replace(state.attempt, present=state.attempt.present - {site}, withdrawn=state.attempt.withdrawn | {site})
     if isinstance(state, Collecting) and site in state.complete:
@@ -302,7 +302,7 @@ def _withdraw(terms: Terms, state: Working, site: str, now: float) -> Outcome:
 
 
 def _goes_on_without(terms: Terms, state: Interrupted) -> bool:
-    """Whether only sites that persons have taken out are missing, and plan and quorum let the others go on."""
+    """Whether only withdrawn sites are missing, and plan and quorum let the others continue."""
     attempt = state.attempt
     missing = attempt.bound - attempt.present
     may = terms.on_lost_site == "continue" and len(attempt.bound - missing) >= terms.quorum and not state.returns
@@ -377,9 +377,10 @@ def _check_deadline(terms: Terms, state: Working, now: float) -> Outcome:
 
 
 def _give_up_waiting(terms: Terms, state: Interrupted, now: float) -> Outcome:
-    """A site has stayed away: end the run, or go on without it where plan and quorum allow.
+    """End the run because a site has stayed away, or continue without it if plan and quorum allow.
 
-    Where the run has to go back first it cannot: the rounds to be repeated need all of their sites.
+    If the run must first return to an earlier round it cannot continue, because the repeated rounds need all of their
+    sites.
     """
     attempt = state.attempt
     remaining, missing = attempt.bound & attempt.present, attempt.bound - attempt.present

@@ -24,7 +24,7 @@ class RoundTimes:
     """The times of the newest rounds of a run under way."""
 
     def __init__(self, clock: Callable[[], float], newest: Iterable[float] = ()) -> None:
-        """`clock` gives monotonic seconds; `newest` are the times of rounds that were closed before."""
+        """`clock` gives monotonic seconds; `newest` are the times of earlier closed rounds."""
         self._clock, self._seconds = clock, deque(newest, NEWEST)
         self._attempt: tuple[int, int] | None = None
         self._began: float | None = None
@@ -50,7 +50,7 @@ class RoundTimes:
             self._attempt, self._began = (number, attempt), self._clock()
 
     def disturbed(self) -> None:
-        """Mark this attempt as interrupted: its time is not the time of a round."""
+        """Mark this attempt as interrupted, so that it gives no round time."""
         self._began = None
 
     def closed(self) -> None:
@@ -61,7 +61,7 @@ class RoundTimes:
 
 
 class JournalTimes:
-    """The times of rounds by the entries of a journal, read in their order."""
+    """The times of rounds, computed from the entries of a journal in order."""
 
     def __init__(self) -> None:
         self.newest: deque[float] = deque(maxlen=NEWEST)

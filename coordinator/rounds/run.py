@@ -49,7 +49,7 @@ _MOST_POINTS: Final = 200
 
 @dataclass(frozen=True)
 class Offered:
-    """A round as it is offered at its first attempt, and what follows the offer."""
+    """A round as offered at its first attempt, and the numbers that follow from the offer."""
 
     offer: Offer
     exchange: Exchange
@@ -58,14 +58,13 @@ class Offered:
 
 @dataclass
 class Run:
-    """The changing part of a run. `state` belongs to the state machine, and the other fields follow it.
+    """The changing part of a run. `state` belongs to the state machine. The other fields follow it.
 
     Attributes:
-        values: float32, the federated parameters in the manifest's order and, where the method has
-            control variates, those of the same numbers behind them; what is sent is a view of it
-            wherever all layers take part.
-        accepted: where the plan lets sites refuse parameters, to what the run then returns.
-        earlier_losses: the lowest losses of a sweep's other alternatives, if this is its last one.
+        values: float32, the federated parameters in the manifest's order, followed by their control variates if the
+            method has any. A message is a view of it whenever all layers take part.
+        accepted: the state to which the run returns, if the plan lets sites refuse parameters.
+        earlier_losses: the lowest losses of a sweep's other alternatives, if this is the last one.
     """
 
     name: str
@@ -110,12 +109,12 @@ class Run:
 
     @property
     def _fewest_rows(self) -> int:
-        """The least sum of rows: the plan's fewest of each site that trains."""
+        """The least sum of rows: the plan's smallest row counts of all training sites."""
         weighting = self.plan.weighting
         return self._training_contributors * weighting.fewest_rows if isinstance(weighting, RowWeights) else 0
 
     def _is_in_range(self, sums: Sums) -> bool:
-        """Whether no number is larger than the clipping range times the sum of the weights allows."""
+        """Whether every number is within the clipping range times the sum of the weights."""
         if not sums.updates.size:
             return True
         fixed_point = FixedPoint(self.plan.encoding.clipping_range, len(self.plan.sites))
@@ -123,7 +122,7 @@ class Run:
         return -most <= int(sums.updates.min()) and int(sums.updates.max()) <= most
 
     def offered(self, round_number: int) -> Offered:
-        """Return what sites receive in a round. It is the same at all attempts of the round."""
+        """Return the parameters and facts that sites receive in a round. They are the same at all its attempts."""
         if self._offered is None or self._offered.offer.round != round_number:
             course = self.course
             stage = stage_at(self.plan, round_number, course.training_rounds)
@@ -138,7 +137,7 @@ class Run:
         return self._offered
 
     def go_back(self, snapshot: Snapshot | None) -> None:
-        """Restore the run before a round; None means before the start."""
+        """Restore the run before a round. None means before the start."""
         if snapshot is None:
             begun = new_run(self.plan, self.terms, self.state, self.manifest)
             self._become(begun.course, begun.values, begun.rule_state, 0)
@@ -162,8 +161,8 @@ class Run:
     def close_round(self, round_number: int, *, resample: int = 0) -> None:
         """Apply the server rule to the complete and consistent sum, and make the next decisions.
 
-        Where too few sites accept what this round was trained from, the sum is dropped and the run returns to what they
-        accepted last. `resample` shows which draw of the step the sum is of.
+        If too few sites accept this round's starting parameters, the sum is dropped and the run returns to the
+        parameters accepted last. `resample` is the draw of the step in this sum.
         """
         exchange = self.offered(round_number).exchange
         sums = self._sums(exchange)
@@ -184,7 +183,10 @@ class Run:
         self.rounds_made += 1
 
     def _refusals(self, round_number: int, sums: Sums, resample: int) -> int | None:
-        """How many sites refuse, where the sum has to be dropped; otherwise None, and what was accepted is kept."""
+        """Return the number of refusing sites if the sum must be dropped.
+
+        Otherwise store the accepted state and return None.
+        """
         if self.plan.acceptance is None or sums.exchange.stage not in (Stage.TRAINING, Stage.VALIDATION):
             return None
         contributors = self.running_sum.sites
@@ -254,7 +256,7 @@ class Run:
         )
 
     def _sent(self, tensors: tuple[TensorSpec, ...], *, has_controls: bool) -> Float32:
-        """These tensors' numbers in one piece; a copy only where some of the manifest's are left out."""
+        """These tensors' numbers in one piece. It is a copy only if some of the manifest's tensors are absent."""
         count = self.manifest.parameters
         if self.plan.prior is not None:
             return self.values

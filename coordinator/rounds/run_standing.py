@@ -39,7 +39,7 @@ class Contacts:
         self._at[site] = self._clock()
 
     def ages(self) -> dict[str, float]:
-        """Return the seconds since each site's last message. Sites that have not connected yet are left out."""
+        """Return the seconds since each site's last message. Sites that have not connected yet are absent."""
         now = self._clock()
         return {site: round(now - at, 1) for site, at in self._at.items()}
 
@@ -50,11 +50,11 @@ class Around:
 
     Attributes:
         connected: the sites whose streams are open.
-        joined: those of them that take part.
-        windows: in which sites said that they may be away.
-        contacts: when they were last heard of.
+        joined: the connected sites that take part.
+        windows: the announced absences of sites.
+        contacts: the time of each site's last message.
         now: aware, in UTC.
-        unaware: sites that do not know yet that all is over.
+        unaware: sites that have not received the end of all studies.
     """
 
     connected: Collection[str]
@@ -69,7 +69,7 @@ def status_facts(run: Run | None, kept: Kept | None, around: Around) -> dict[str
     """Return the status for operators, ready for JSON.
 
     Args:
-        run: that is under way, if any.
+        run: the current run, if any.
         kept: its journal.
         around: sites and clocks.
     """
@@ -104,8 +104,8 @@ def waited_for(state: State, terms: Terms) -> Sites:
     """Return the sites for which the run waits at this moment.
 
     Args:
-        state: of the round machine.
-        terms: of the run.
+        state: the state of the round machine.
+        terms: the terms of the run.
     """
     match state:
         case Gathering(joined=joined, declined=declined):
@@ -152,7 +152,7 @@ def concluding_facts(state: State) -> dict[str, int] | None:
 def pace_facts(run: Run, now: datetime) -> dict[str, float | str | None] | None:
     """Return the speed of the newest rounds and the expected end; None before the first round.
 
-    No end is reported while the run stands still. A plan that may end early ends then at the latest.
+    No end is reported while the run is interrupted or paused. A plan that may end early ends then at the latest.
     """
     if (seconds := run.times.median) is None:
         return None

@@ -73,9 +73,9 @@ def yet_to_tell(state: State, listed: Sites, revoked: Collection[str]) -> list[s
     """Return the revoked sites that the round machine still includes, in order.
 
     Args:
-        state: of the round machine.
+        state: the state of the round machine.
         listed: the sites of the plan.
-        revoked: the sites that the register says are revoked.
+        revoked: the sites that are revoked in the register.
     """
     match state:
         case Gathering(declined=declined):
@@ -108,8 +108,8 @@ def told(state: State, history: History, *, clock_seconds: float, now: datetime)
     """Describe each site that a person removed or that the others no longer wait for.
 
     Args:
-        state: of the round machine.
-        history: what the run's journal says.
+        state: the state of the round machine.
+        history: the content of the run's journal.
         clock_seconds: the machine's monotonic clock.
         now: aware, in UTC, at the same moment.
     """

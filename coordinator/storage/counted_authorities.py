@@ -16,10 +16,10 @@ FILE: Final = "own-authorities.json"
 
 
 class CountingAuthorities:
-    """The authorities that count, by the SHA-256 of their certificates, each with its site."""
+    """The accepted authorities, by the SHA-256 of their certificates, each with its site."""
 
     def __init__(self, path: Path | None, record: Callable[..., None]) -> None:
-        """`path` keeps what was said, without one nothing outlives this program; `record` writes an event."""
+        """`path` stores the list; without a path it ends with this program. `record` writes an event."""
         self._path, self._record = path, record
         self._said = _read(path) if path else {}
 
@@ -27,8 +27,8 @@ class CountingAuthorities:
         """Record which authorities are accepted now, and which are no longer accepted.
 
         Raises:
-            AuditError: the log does not take it.
-            UnavailableError: the disk does not take what was said; it is said once more at the next start.
+            AuditError: the log cannot be written.
+            UnavailableError: the list cannot be written to the disk; it is recorded again at the next start.
         """
         for sha256 in sorted(counting.keys() - self._said.keys()):
             self._record("own_authority_counts", site=counting[sha256], authority_sha256=sha256)

@@ -21,7 +21,7 @@ def sweep_facts(state: Path, plans: Iterable[Plan]) -> Iterator[dict[str, Any]]:
 
     Args:
         state: the coordinator's state directory.
-        plans: all alternatives of each sweep; plans without a sweep are passed over.
+        plans: all alternatives of each sweep; other plans are skipped.
     """
     for plan in plans:
         if plan.sweep is None or plan.sweep.at != 0:
@@ -44,7 +44,7 @@ def sweep_facts(state: Path, plans: Iterable[Plan]) -> Iterator[dict[str, Any]]:
 def earlier_losses(state: Path, plan: Plan) -> tuple[float, ...]:
     """Return the lowest losses of all other alternatives, before the last one; empty for any other plan.
 
-    Empty too as long as one of them is not complete, because then nothing can be chosen.
+    The result is also empty while one of them is not complete, because then none can be chosen.
     """
     if plan.sweep is None or not plan.sweep.is_last:
         return ()

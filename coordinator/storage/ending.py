@@ -21,18 +21,17 @@ FILE: Final = "heard-of-the-end.json"
 
 
 class Ending:
-    """The sites of the studies that a coordinator has to do with, and which of them are informed that these are over.
+    """The sites of a coordinator's studies, and which of them are informed that these are over.
 
     Attributes:
-        all_heard: set while all studies are over and nobody has yet to hear of it.
+        all_heard: set while all studies are over and every site is informed.
         under_way: set while a study has begun and not all are over.
     """
 
     def __init__(
         self, state: Path, identity_of: Callable[[str], str | None], revoked: Callable[[], Iterable[str]]
     ) -> None:
-        """`identity_of` gives the fingerprint of a member's registered identity key, None for others; `revoked` the
-        sites that the register says are revoked."""
+        """`identity_of` gives a member's identity fingerprint, None for others; `revoked` gives the revoked sites."""
         self.all_heard, self.under_way = asyncio.Event(), asyncio.Event()
         self._path, self._identity_of, self._revoked = state / FILE, identity_of, revoked
         self._sites: dict[str, frozenset[str]] = {}  # by run
@@ -55,7 +54,7 @@ class Ending:
 
     @property
     def awaited(self) -> list[str]:
-        """The sites that still need the message, in order."""
+        """Return the sites that still need the message, in order."""
         missing, revoked = set[str](), set(self._revoked())
         for run, sites in self._sites.items():
             missing |= sites - self._heard.get(run, set()) - self._gone - revoked
@@ -70,7 +69,7 @@ class Ending:
         """End these streams with the message that all studies are over.
 
         Raises:
-            UnavailableError: the disk does not take who has heard.
+            UnavailableError: the list of informed sites cannot be written to the disk.
         """
         self.under_way.clear()
         for peer in list(peers.values()):

@@ -29,21 +29,22 @@ class History:
     """The memory of one run's journal.
 
     Attributes:
-        key_session: the newest one of masking keys.
-        past: for each round that may come again how it was offered last.
-        digests: of what was sent down for it.
-        first_attempt: the number that attempts at a round begin with; see phases.Terms.
+        key_session: the newest key session.
+        past: the last offer of each round that may be repeated.
+        digests: of everything that was sent for it.
+        first_attempt: the lowest number of attempts at a round; see phases.Terms.
         furthest: one more than the latest round that was ever offered.
-        away: by site the window in which it said that it may be away, in seconds since 1970.
-        rounds_made: rounds that were closed and not gone back behind.
-        done: sites that have taken in the result.
-        withdrawn: sites whose own persons have taken them out, and that have not joined again.
-        revoked: sites that the federation office has taken out, and that have not joined again.
-        given_up: sites that were late so often that nobody waits for them, until they are offered a round again.
+        away: by site its announced absence, in seconds since 1970.
+        rounds_made: rounds that were closed and not undone by a return.
+        done: sites that have loaded the result.
+        withdrawn: sites that their own persons have withdrawn and that have not joined again.
+        revoked: sites that the federation office has removed and that have not joined again.
+        given_up: sites that were late so often that the others no longer wait for them, until they are offered a round
+            again.
         is_paused: a person has paused the run.
-        over: how it ended.
+        over: how the run ended.
         counts: how often each kind of entry was written.
-        told: the newest entries that an operator asks about.
+        told: the newest entries for an operator.
     """
 
     def __init__(self) -> None:
@@ -160,9 +161,9 @@ class History:
 
 @dataclass(frozen=True, kw_only=True)
 class KnownRun:
-    """One run: its name, how it stands, and what was counted in its journal.
+    """One run: its name, its state, and the counts of its journal.
 
-    `began` is UTC, as the journal has it.
+    `began` is in UTC, from the journal.
     """
 
     name: str
@@ -178,7 +179,7 @@ def known_runs(state: Path) -> list[KnownRun]:
     """Return the runs in a state directory, the oldest first.
 
     Raises:
-        JournalDamaged: a journal is not what was written.
+        JournalDamaged: a journal was changed or damaged.
     """
     runs = [_known(journal) for journal in (state / "runs").glob("*/journal.jsonl")]
     return sorted(runs, key=lambda run: run.began)

@@ -30,7 +30,7 @@ _FIRST: Final = "global-layers journal 1"
 
 
 class JournalDamaged(OperatorError):
-    """The journal is not what this program wrote; a person has to look."""
+    """The journal was changed or damaged. A person must check it."""
 
     code = "E011"
 
@@ -50,11 +50,11 @@ class Journal:
     def __init__(
         self, path: Path, now: Callable[[], datetime], echo: Callable[[list[Entry]], None] | None = None
     ) -> None:
-        """Open or begin it; `now` gives aware UTC times; `echo` records elsewhere, first, what is about to be synced.
+        """Open or create it. `now` gives aware UTC times. `echo` first records elsewhere the entries to be synced.
 
         Raises:
-            JournalDamaged: a line was changed, taken out or moved.
-            UnavailableError: the disk does not take it.
+            JournalDamaged: a line was changed, removed or moved.
+            UnavailableError: the disk cannot be written.
         """
         self._path, self._now, self._echo = path, now, echo
         self._waiting: list[bytes] = []
@@ -88,7 +88,7 @@ class Journal:
         """Write the appended decisions to disk.
 
         Raises:
-            OperatorError: the disk does not take it, here or where it is echoed; the file is as it was.
+            OperatorError: this disk or the other record cannot be written; the file is unchanged.
         """
         if not self._waiting:
             return
@@ -116,7 +116,7 @@ def read_journal(path: Path) -> Iterator[Entry]:
     """Yield the complete lines of a journal that another process may be using.
 
     Raises:
-        JournalDamaged: a line was changed, taken out or moved.
+        JournalDamaged: a line was changed, removed or moved.
     """
     return (entry for _, _, entry in _checked_lines(path))
 

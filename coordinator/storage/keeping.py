@@ -54,13 +54,13 @@ class Kept:
         aside: Executor | None = None,
         echo: Callable[[list[Entry]], None] | None = None,
     ) -> None:
-        """Open or begin a run's folder; `clock` gives monotonic seconds, `now` aware UTC times, `echo` as a Journal's.
+        """Open or begin a run's folder; `clock` gives monotonic seconds, `now` aware UTC times, `echo` is Journal's.
 
-        `aside` writes large snapshots, one after another; without it they are written at once.
+        `aside` writes large snapshots, one after another. Without it they are written at once.
 
         Raises:
-            JournalDamaged: the journal is not what was written, or has lost lines.
-            UnavailableError: the disk does not take it.
+            JournalDamaged: the journal was changed or has lost lines.
+            UnavailableError: the disk cannot be written.
         """
         self._folder, self._run, self._clock, self._aside = folder / "snapshots", run, clock, aside
         self._writing: tuple[int, Future[None]] | None = None
@@ -92,7 +92,7 @@ class Kept:
         """Return the offer of an attempt. A new attempt is written to the journal.
 
         Raises:
-            UnavailableError: a repeated round would send other bytes down than before.
+            UnavailableError: a repeated round would send other bytes than before.
         """
         self._settle(waits=False)
         offered, number = self._run.offered(attempt.round).offer, attempt.round
@@ -126,7 +126,7 @@ class Kept:
         """Record a closed round, and write a snapshot if the sites have saved theirs.
 
         Raises:
-            UnavailableError: the disk does not take it.
+            UnavailableError: the disk cannot be written.
         """
         self.note("closed", round=number, sites=sorted(contributors))
         if self._saving != (number, True):
@@ -174,7 +174,7 @@ class Kept:
         """Restore the run before a round. Return how that round was last offered.
 
         Raises:
-            UnavailableError: the snapshot cannot be read any more.
+            UnavailableError: the snapshot can no longer be read.
         """
         self._settle(waits=True)
         snapshot = read_snapshot(self._folder, number) if number else None
@@ -205,7 +205,7 @@ class Kept:
         """End the run, which is on record, and delete the states that it no longer needs.
 
         Raises:
-            UnavailableError: the disk does not take it.
+            UnavailableError: the disk cannot be written.
         """
         self._settle(waits=True)
         self.note("over", complete=over.is_complete, reason=over.reason, missing=sorted(over.missing))
@@ -221,7 +221,7 @@ class Kept:
         self.journal.close()
 
     def _write(self, snapshot: Snapshot) -> None:
-        """Put a snapshot on disk, or have that begun."""
+        """Write a snapshot to disk, or start to write it."""
         self._settle(waits=True)
         if self._aside is None or snapshot.number_bytes < LARGE_BYTES:
             write_snapshot(self._folder, snapshot)
@@ -233,7 +233,7 @@ class Kept:
         """Record that a snapshot was written while rounds continued.
 
         Raises:
-            UnavailableError: the disk did not take it.
+            UnavailableError: the disk could not be written.
         """
         if self._writing is None or not (waits or self._writing[1].done()):
             return
@@ -272,7 +272,7 @@ class Kept:
         )
 
     def _readable(self, journal: Path) -> list[int]:
-        """The rounds to which the run can go back, the start among them where nothing newer replaced it."""
+        """Return the rounds to which the run can return, with the start if no snapshot replaced it."""
         found = [read_snapshot(self._folder, number) for number in rounds_in(self._folder)]
         snapshots = [snapshot for snapshot in found if snapshot is not None]
         if any(snapshot.journal_lines > self.journal.lines for snapshot in snapshots):
@@ -284,7 +284,7 @@ class Kept:
         return Saved(number, self.history.resample_before(number))
 
     def _has(self, site: str, number: int) -> bool:
-        """Whether a site holds what it needs for a round; who is not in it needs nothing."""
+        """Whether a site has the state that it needs for a round. A site outside the round needs none."""
         return site not in self.history.bound_at(number) or self._state(number) in self.holds.get(site, ())
 
 

@@ -27,7 +27,7 @@ from protos.errors import UnavailableError
 def has_complete_record(directory: Path) -> bool:
     """Return whether the record of a run is complete. A complete record is never written again.
 
-    Where the record is damaged, the journal has it.
+    If the record is damaged, the journal shows it.
     """
     try:
         return json.loads((directory / "record.json").read_bytes())["is_complete"] is True
@@ -39,7 +39,7 @@ def write_record(directory: Path, run: Run, over: Over, happened: Mapping[str, o
     """Write the plan, the facts and the final parameters of a run.
 
     Raises:
-        UnavailableError: the disk does not take it; the run is not over before it does.
+        UnavailableError: the disk cannot be written; the run is not over until it can.
     """
     try:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -80,6 +80,6 @@ def sha256_of(parameters: npt.NDArray[np.float32]) -> str:
     """Return the SHA-256 of the vector's little-endian bytes in hexadecimal, as in reports.
 
     Args:
-        parameters: float32 of shape (numbers,), what sites were sent as the last aggregate.
+        parameters: float32 of shape (numbers,), the values that sites received as the last aggregate.
     """
     return hashlib.sha256(parameters.view(np.uint8).data).hexdigest()

@@ -37,13 +37,13 @@ class Snapshot:
     """A run before a round.
 
     Attributes:
-        round: that round.
-        contributors: of the round before it, and `resample` which draw of it they made.
-        course: what had been decided.
-        values: float32, as Run has them.
+        round: the number of that round.
+        contributors: of the round before it; `resample` is the draw that they made.
+        course: the decisions so far.
+        values: float32, as in Run.
         rule_state: float64 arrays by name.
-        journal_lines: how many lines the journal had at least.
-        accepted: what the sites accepted last, where the plan lets them refuse.
+        journal_lines: the least number of lines in the journal.
+        accepted: the state that the sites accepted last, if the plan lets them refuse.
     """
 
     round: int
@@ -62,7 +62,7 @@ class Snapshot:
 
     @property
     def _arrays(self) -> dict[str, npt.NDArray[Any]]:
-        """All of its arrays, by the names that they have in its file."""
+        """Return all its arrays by their names in its file."""
         arrays = {"values": self.values} | {f"rule {name}": array for name, array in self.rule_state.items()}
         if self.accepted is None:
             return arrays
@@ -79,7 +79,7 @@ def write_snapshot(folder: Path, snapshot: Snapshot) -> None:
     """Write a snapshot to disk, then remove all but the last two.
 
     Raises:
-        UnavailableError: the disk does not take it; what was there is unchanged.
+        UnavailableError: the disk cannot be written; earlier snapshots are unchanged.
     """
     facts = json.dumps(
         {
@@ -136,7 +136,7 @@ def forget_after(folder: Path, number: int) -> None:
     """Remove the snapshots of later rounds after the run has returned to an earlier one.
 
     Raises:
-        UnavailableError: the disk does not let go of them.
+        UnavailableError: the disk does not delete them.
     """
     with _explained():
         for later in rounds_in(folder):
@@ -148,7 +148,7 @@ def forget_partial(folder: Path) -> None:
     """Remove a snapshot that a crash left incomplete.
 
     Raises:
-        UnavailableError: the disk does not let go of it.
+        UnavailableError: the disk does not delete it.
     """
     with _explained():
         for partial in folder.glob("before-*.partial"):
@@ -180,7 +180,7 @@ def _of(arrays: Mapping[str, npt.NDArray[Any]], prefix: str) -> dict[str, npt.ND
 
 
 def _migrated(facts: dict[str, Any]) -> dict[str, Any]:  # Any: whatever JSON holds
-    """The facts of any earlier version as this one writes them; there is none yet."""
+    """Convert the facts of an earlier version to this version; there is no earlier one yet."""
     if facts["version"] != FORMAT:
         raise ValueError("another version")
     return facts

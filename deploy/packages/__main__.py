@@ -83,7 +83,7 @@ def _options() -> argparse.Namespace:
 
 
 def _time_of_commit() -> str:
-    """Seconds since 1970 of the newest commit, which every file in the packages then bears."""
+    """Seconds since 1970 of the newest commit, the date of every file in the packages."""
     told = subprocess.run(["git", "-C", ROOT, "log", "-1", "--format=%ct"], capture_output=True, text=True, check=False)
     return told.stdout.strip() or _NO_HISTORY
 

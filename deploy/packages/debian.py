@@ -18,19 +18,19 @@ _HOME: Final = "/usr/lib/global-layers"
 
 @dataclass(frozen=True, kw_only=True)
 class Package:
-    """One package: what it is called and what is in it.
+    """One package: its name and its content.
 
     Attributes:
         name: Debian's name for it.
         short: the folder of its environment.
         requirement: what pip installs.
         programs: entry points by program.
-        commands: those of them that stand in /usr/bin.
+        commands: the programs that are in /usr/bin.
         units: files of deploy/systemd.
         examples: files of deploy/examples.
-        state: what a purge takes away.
-        configuration: what a purge takes away below /etc.
-        priority: whose `pki` is run where both packages are.
+        state: the directories that a purge removes.
+        configuration: the files below /etc that a purge removes.
+        priority: decides whose `pki` runs if both packages are installed.
         synopsis: one line.
         description: a paragraph of lines below 80 characters.
     """
@@ -111,7 +111,7 @@ PACKAGES: Final = (
 
 @dataclass(frozen=True, kw_only=True)
 class Build:
-    """One build: `root` becomes `/`, `output` receives the package, `store` has what others wrote (wheels.py)."""
+    """One build: `root` becomes `/`, `output` receives the package, and `store` has third-party files (wheels.py)."""
 
     package: Package
     version: str
@@ -162,7 +162,7 @@ def _build(build: Build, compression: str) -> Path:
 
 
 def _lay_out(build: Build) -> None:
-    """Units, users, directories, examples and pages."""
+    """Install units, users, directories, examples and pages."""
     package, root, tree = build.package, build.root, build.tree
     systemd = tree / "deploy/systemd"
     for unit in package.units:
@@ -222,7 +222,7 @@ def _write_control(build: Build) -> None:
 
 
 def _set_times(root: Path) -> None:
-    """Every file is as old as the commit that it was made of, so that equal builds are equal."""
+    """Every file has the date of its commit, so equal builds are equal."""
     epoch = int(os.environ["SOURCE_DATE_EPOCH"])
     for path in (root, *root.rglob("*")):
         os.utime(path, (epoch, epoch), follow_symlinks=False)

@@ -22,8 +22,8 @@ def write_bill(path: Path, name: str, version: str, *, wheels: Path, library: Pa
         path: the file to write.
         name: of what was made.
         version: of what was made.
-        wheels: the folder of all wheels, whose digests are given.
-        library: the installed packages; without it, every wheel of the folder is in.
+        wheels: the folder of all wheels, whose digests are listed.
+        library: the installed packages; without it, every wheel of the folder is listed.
     """
     found = {_name(metadata): (metadata, digest) for metadata, digest in _wheels(wheels)}
     inside = set(found) if library is None else {_name(each.metadata) for each in distributions(path=[str(library)])}

@@ -35,8 +35,8 @@ ROOMS: Final = ("protos", "host", "audit", "pki", "coordinator", "site_agent")
 def opened_store(tree: Path, cache: Path) -> Iterator[Path]:
     """Yield the folder in `cache` with third-party wheels of the pinned versions. Older folders are removed.
 
-    One build at a time has it; another one waits. What is unfinished is in its folder `work` alone, so that a build
-    which was ended leaves nothing that looks whole.
+    Only one build uses it at a time. Another one waits. Unfinished files are only in its folder `work`. So an
+    interrupted build leaves nothing that looks complete.
     """
     cache.mkdir(parents=True, exist_ok=True)
     decisive = (tree / "constraints.txt", tree / "pyproject.toml", *sorted(Path(__file__).parent.glob("*.py")))
@@ -60,8 +60,8 @@ def collect_wheels(tree: Path, folder: Path, store: Path) -> None:
 
     Args:
         tree: the checkout.
-        folder: what is in it is replaced.
-        store: of others' wheels and of what builds one; where it has none, a registry is needed.
+        folder: its content is replaced.
+        store: third-party wheels and build tools. If it lacks one, a registry is needed.
     """
     if folder.exists():
         shutil.rmtree(folder)
@@ -132,7 +132,7 @@ def make_environment(
 
 
 def _libraries(store: Path, place: str, wheels: Path, requirement: str, own: set[str]) -> Path:
-    """What others wrote of an environment, without the names that are our own; made of these wheels, once."""
+    """Return the third-party part of an environment, without our own names. It is built once from these wheels."""
     sizes = sorted(f"{wheel.name} {wheel.stat().st_size}\n" for wheel in wheels.glob("*.whl") if wheel != _own(wheels))
     kept = store / f"{Path(place).name}-{hashlib.sha256(''.join(sizes).encode()).hexdigest()[:16]}"
     if not kept.exists():
@@ -160,7 +160,7 @@ def _own(wheels: Path) -> Path:
 
 
 def _link(source: str, target: str) -> None:
-    """Copy without copying, where one file system has both."""
+    """Copy by links if both are on one file system."""
     try:
         os.link(source, target, follow_symlinks=False)
     except OSError:
@@ -168,7 +168,7 @@ def _link(source: str, target: str) -> None:
 
 
 def _compile(library: Path, place: str) -> None:
-    """Compile once here: the services may not write there, and a start would take seconds longer."""
+    """Compile once here, because services may not write there and each start would take seconds longer."""
     done = compileall.compile_dir(
         library,
         quiet=2,
@@ -182,6 +182,6 @@ def _compile(library: Path, place: str) -> None:
 
 
 def _pip(*words: object) -> None:
-    """Run pip to its end; its own words explain a failure."""
+    """Run pip to its end. Its output explains a failure."""
     command = [sys.executable, "-m", "pip", "--quiet", "--no-input", "--disable-pip-version-check", *map(str, words)]
     subprocess.run(command, check=True)

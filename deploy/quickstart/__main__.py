@@ -113,13 +113,16 @@ def rehearse(
 
 
 def _default_methods(data: str, *, has_concepts: bool) -> tuple[str, ...]:
-    """The methods that suit the data: FedAvg shares the columns' layer, and no column of the dealt table is common."""
+    """Return the methods that suit the data:
+
+    FedAvg shares the columns' layer, but the divided table has no common column.
+    """
     federated_average = () if data == BREAST_CANCER else ("fedavg",)
     return (*federated_average, "global-layers", *(("federated-prior",) if has_concepts else ()))
 
 
 def _hospitals(data: str, sites: int | None, tables: Path, seed: int) -> list[HospitalData]:
-    """The hospitals that a person asked for, their tables and contracts in a folder."""
+    """Return the requested hospitals, with their tables and contracts in a folder."""
     if data == DIGITS:
         return digit_hospitals(sites or 5, tables, seed)
     if data == BREAST_CANCER:
@@ -128,7 +131,7 @@ def _hospitals(data: str, sites: int | None, tables: Path, seed: int) -> list[Ho
 
 
 def _check_words(*, data: str, sites: int | None, json_file: Path | None, methods: tuple[str, ...]) -> None:
-    """Refuse what cannot work before anything is made."""
+    """Refuse an impossible request before anything is created."""
     studies_of(methods)
     most = {BREAST_CANCER: 20, DIGITS: 20, UCI_HEART: len(UCI_HOSPITALS)}.get(data, len(HEART))
     if sites is not None and sites > most:
@@ -145,7 +148,7 @@ def _check_words(*, data: str, sites: int | None, json_file: Path | None, method
 
 
 def _fresh(output: Path) -> Path:
-    """An empty folder, mode 0700; an earlier rehearsal's is replaced, nobody else's is touched."""
+    """Create an empty folder, mode 0700. Only an earlier rehearsal's folder is replaced."""
     folder = output.resolve()
     if len(os.fsencode(folder / "coordinator/status.socket")) > _LONGEST_SOCKET_PATH:
         raise _usage(f"The path {folder} is too long for a socket in it.", "Name a shorter one with --output.")
@@ -171,7 +174,7 @@ def _count(studies: int) -> str:
 
 
 def _say(console: Console, text: str) -> None:
-    """A line as it is: a path is neither wrapped nor read as markup."""
+    """Print a line unchanged: a path is neither wrapped nor read as markup."""
     console.print(text, soft_wrap=True, markup=False, highlight=False)
 
 

@@ -24,7 +24,10 @@ PROGRAMS = Path(sys.executable).parent
 
 @dataclass(frozen=True, kw_only=True)
 class Rehearsal:
-    """What is to be rehearsed; `methods`, as people write them, run one after another, networks of the latent size."""
+    """The rehearsal's settings.
+
+    `methods` are as people write them and run one after another; networks have the latent size.
+    """
 
     folder: Path
     hospitals: list[HospitalData]
@@ -55,7 +58,7 @@ def prepare(rehearsal: Rehearsal) -> None:
     """Create authority, invitations, keys, configurations, plans and approvals, as people would.
 
     Raises:
-        ConfigurationError: a method cannot do what is asked of it; nothing was made then.
+        ConfigurationError: a method cannot run with these settings; nothing was created.
     """
     _check_plans(rehearsal)
     folder = rehearsal.folder
@@ -96,7 +99,7 @@ def prepare(rehearsal: Rehearsal) -> None:
 
 
 def _check_plans(rehearsal: Rehearsal) -> None:
-    """Everything that speaks against the plans, before an authority is made; identities are made up."""
+    """Return every reason against the plans, before an authority is created; identities are made up."""
     letters = string.ascii_lowercase
     names = [hospital.name for hospital in rehearsal.hospitals]
     identities = {name: "-".join([f"aaa{letters[number]}"] * 8) for number, name in enumerate(names)}

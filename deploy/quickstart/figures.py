@@ -20,10 +20,10 @@ def collect(rehearsal: Rehearsal) -> dict[str, Any]:
     """Return every site's test metrics for each method, and the digest of the shared parameters.
 
     `siloed` is the last network method's network, trained by the site alone with the same budget. `best-local` is the
-    regression, forest or boosting that the site would have chosen on its training rows alone. Where federated-prior
-    ran, `others_part_auroc` is what the other hospitals' score brought: the same model without it, subtracted.
+    regression, forest or boosting that the site would have chosen on its training rows alone. If federated-prior ran,
+    `others_part_auroc` is the gain from the other hospitals' score: the difference to the same model without it.
     `difference_to_best_local` is the last method's AUROC minus the best local model's, with the 95% interval over
-    patients, and `verdict` is the report's, which says gained only if the placebo is beaten too.
+    patients. `verdict` is the report's. It reports a gain only if the model also beats the placebo.
     """
     records = [json.loads(path.read_text()) for path in (rehearsal.folder / "coordinator/runs").glob("*/record.json")]
     by_study = {record["study"]: record for record in records}

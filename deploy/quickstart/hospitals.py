@@ -54,7 +54,7 @@ def heart_hospitals(source: Path, folder: Path) -> list[HospitalData]:
 
 
 def dealt_hospitals(count: int, folder: Path, seed: int) -> list[HospitalData]:
-    """Deal breast cancer patients to this many hospitals. Groups of columns differ between them."""
+    """Divide breast cancer patients among this many hospitals. Groups of columns differ between them."""
     from sklearn.datasets import load_breast_cancer
 
     bunch = load_breast_cancer()

@@ -40,7 +40,7 @@ class _Asked(Document):
 
 @dataclass(frozen=True, kw_only=True)
 class Study:
-    """One study of a rehearsal: what the table calls it, its name in the plan, and its method."""
+    """One study of a rehearsal: its name in the table, its name in the plan, and its method."""
 
     label: str
     name: str
@@ -81,8 +81,8 @@ def plan_of(
 ) -> dict[str, Any]:  # Any: YAML
     """Return a researcher's plan for a method and these hospitals, without sites, schedule, seed and masking.
 
-    Hospitals with different columns are aligned by name. CHFL shares the first half of each hospital's
-    columns and leaves it the rest.
+    Hospitals with different columns are aligned by name. CHFL shares the first half of each hospital's columns. The
+    other half stays private.
     """
     method, names = study.choice.method(), method_names(study.choice)
     if names == ("federated-prior",):
@@ -115,8 +115,9 @@ def plan_of(
 
 
 def _prior_plan(study: Study, hospitals: Sequence[HospitalData]) -> dict[str, Any]:
-    """The concepts that three or more of the hospitals record. With the default of four, a clinic with few women would
-    take the column of the sex away from all others.
+    """The concepts that three or more of the hospitals record.
+
+    With the default of four, a clinic with few women would remove the column `sex` for all others.
     """
     recorded = {
         hospital.name: {feature.concept for feature in read_contract(hospital.contract).features}
@@ -153,10 +154,10 @@ def _image_network(method: Method, image: ImageSize, latent: int) -> dict[str, A
 
 
 def _columns(hospitals: Sequence[HospitalData], share: float, *, is_masked: bool) -> dict[str, Any]:  # Any: YAML
-    """The encoded columns of all hospitals once, of each the first so many, and who records what not all do.
+    """Return the first encoded columns of each hospital, each name once, and the sites of columns that not all record.
 
-    Under masking, a column that fewer than three of three or more hospitals record is not used, since its sum would be
-    about too few. If that leaves no column, all stay, and the plan is refused with the reason.
+    Under masking, if fewer than three of three or more hospitals record a column, the column is not used, because its
+    sum would cover too few sites. If no column remains, all are kept, and the plan is refused with the reason.
     """
     own = {hospital.name: read_contract(hospital.contract).encoded_columns for hospital in hospitals}
     chosen = (columns[: max(1, round(share * len(columns)))] for columns in own.values())

@@ -7,13 +7,13 @@ import socket
 
 
 def free_port() -> int:
-    """Return a loopback port on which nobody listens at the moment.
+    """Return a loopback port that is free at the moment.
 
-    It lies below the range from which the system takes the ports of outgoing connections and of listeners
-    that name none: one of those could take it, in any process, before it is listened on.
+    It is below the range of ports that the system gives to outgoing connections and to listeners without a port.
+    Otherwise any process could take it before it is used.
 
     Raises:
-        RuntimeError: a hundred ports were tried, all of them in use.
+        RuntimeError: a hundred ports were tried, and all were in use.
     """
     for port in random.SystemRandom().sample(range(20_000, 32_000), 100):
         with socket.socket() as probe:

@@ -66,7 +66,7 @@ def _logs(rehearsal: Rehearsal) -> dict[str, Path]:
 
 
 def _status(rehearsal: Rehearsal) -> dict[str, Any] | None:
-    """What `coordinator status --json` prints, or None while the coordinator does not answer."""
+    """Return the output of `coordinator status --json`, or None while the coordinator does not answer."""
     configuration = read_configuration(rehearsal.folder / "coordinator.yaml")
     try:
         answer = asyncio.run(read_status(configuration))

@@ -38,7 +38,7 @@ _UNITS: Final = {
 
 @dataclass(frozen=True)
 class Key:
-    """One key: its dotted name, and what is said of it."""
+    """One key: its dotted name and its description."""
 
     name: str
     kind: str

@@ -68,7 +68,7 @@ def _page(words: str, command: click.Command, context: click.Context, version: s
 
 
 def _plain(text: str) -> str:
-    """Words as they are: nothing in them is a command to the page's reader."""
+    """Quote words so that the page's reader finds no command in them."""
     joined = " ".join(text.split()).replace("\\", "\\e").replace("-", "\\-")
     return f"\\&{joined}" if joined.startswith((".", "'")) else joined
 

@@ -60,7 +60,7 @@ class Answer:
     """One sum.
 
     Attributes:
-        run: in which it was given; a run has one plan.
+        run: the run of the answer; a run has one plan.
         kinds: the contributors of every kind of number, by their identity keys' fingerprints.
     """
 
@@ -73,8 +73,8 @@ class Listing:
     """The sites that contribute to each number of a plan.
 
     Attributes:
-        identities: of each site the fingerprint of its identity key. A name may differ between plans.
-        kinds: for each kind of number the names of the sites whose contribution can be other than 0.
+        identities: for each site the fingerprint of its identity key. A name may differ between plans.
+        kinds: for each kind of number the names of the sites whose contribution can differ from 0.
     """
 
     identities: Mapping[str, str]
@@ -122,7 +122,7 @@ def _are_small(sums: list[tuple[str, frozenset[str]]], smallest: int) -> bool:
 
 
 def _are_unlike(sums: list[tuple[str, frozenset[str]]]) -> bool:
-    """Whether two sums of two runs have some sites in common, and others not."""
+    """Whether two sums of two runs have some sites in common, but not all."""
     return any(one != other and sites != others and sites & others for one, sites in sums for other, others in sums)
 
 
@@ -130,11 +130,10 @@ def paid_part(answered: Mapping[Answer, int], smallest: int) -> dict[Answer, int
     """Return the answers that a combination needs to isolate a site, and how often each was given.
 
     Args:
-        answered: how often each answer was given.
-        smallest: fewest sites of an atom.
+        answered: the count of each answer.
+        smallest: the fewest sites of an atom.
 
-    Returns:
-        a part of `answered`; the sum of its counts is what the answers cost.
+    Returns: a part of `answered`; the sum of its counts is the cost of the answers.
     """
     free: list[Answer] = []
     paid: dict[Answer, int] = {}

@@ -36,12 +36,12 @@ Sign: TypeAlias = Callable[[bytes], bytes]
 
 @dataclass(frozen=True, kw_only=True)
 class KeySessionTerms:
-    """What a site knows of a key session before any key arrives: from the plan and the key session's opening.
+    """A site's knowledge of a key session before any key arrives, from the plan and the key session's opening.
 
     Attributes:
         run: the run's name.
         key_session: from 1, increasing within a run.
-        plan_digest: 32 bytes; what the hospital approved.
+        plan_digest: 32 bytes; the digest that the hospital approved.
         candidates: the sites expected in this key session, sorted.
         identities: (site, fingerprint of its identity key) for every site that the plan lists, sorted.
     """
@@ -62,10 +62,10 @@ class KeySessionTerms:
 
 
 class KeySessionSecret:
-    """What a site keeps to itself for one key session: its exchange key and the keys of its pairs.
+    """A site's secrets of one key session: its exchange key and the keys of its pairs.
 
-    It makes one advert only, so no key ever serves two key sessions. `forget` drops the keys; Python can
-    not promise to overwrite them, so the process that holds them is the boundary of the secret.
+    It creates only one advert, so no key is ever used in two key sessions. `forget` deletes the keys. Python cannot
+    promise to overwrite them, so the secret may remain in this process.
     """
 
     __slots__ = ("_advertised", "_nonce", "_pair_keys", "_private")
@@ -94,11 +94,11 @@ class KeySessionSecret:
     def agree(self, own: str, adverts: Sequence[KeyAdvert], transcript: bytes) -> None:
         """Derive a key with every other site of a checked and acknowledged roster.
 
-        The private key is dropped afterwards: from here on only pair keys exist.
+        The private key is deleted afterwards. From then on only pair keys exist.
 
         Raises:
             MaskingRefused: a pair has no secret.
-            ValueError: the keys were derived before, or forgotten.
+            ValueError: the keys were derived before, or deleted.
         """
         private = self._private
         if private is None:
@@ -152,9 +152,9 @@ def check_roster(terms: KeySessionTerms, adverts: Sequence[KeyAdvert], own_adver
     Source: docs/design/protocol.md, "Key sessions".
 
     Args:
-        terms: the key session as this site knows it, not as the coordinator says.
-        adverts: the roster as it arrived.
-        own_advert: what this site sent.
+        terms: the key session by this site's own knowledge, not by the coordinator's.
+        adverts: the received roster.
+        own_advert: the advert that this site sent.
         quorum: the fewest sites, from the plan and the local policy; at least 2.
 
     Raises:
@@ -213,7 +213,7 @@ def check_acknowledgements(
     """Check that exactly the sites of the roster have signed the same transcript as this site.
 
     Raises:
-        MaskingRefused: one is missing, too many, has seen another roster, or has not signed.
+        MaskingRefused: a site is missing or unexpected, has seen another roster, or has not signed.
     """
     by_site = {entry.site: entry for entry in acknowledgements}
     members = {advert.site for advert in roster}
@@ -236,8 +236,8 @@ def pair_key(
     and K_ij = HKDF-Expand(PRK, "pair" || i || j, 32) with i before j.
 
     Raises:
-        MaskingRefused: the peer's key has low order, so the shared secret is zero whoever holds it.
-        ValueError: a pair is two sites.
+        MaskingRefused: the peer's key has low order, so the shared secret is zero for everyone.
+        ValueError: the two sites of a pair must differ.
     """
     if own == peer:
         raise ValueError("a pair is two sites")

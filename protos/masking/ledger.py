@@ -55,13 +55,13 @@ class Mark:
 
 @dataclass(frozen=True)
 class Ask:
-    """The contribution that the coordinator requests with masks.
+    """The masked contribution that the coordinator requests.
 
     Attributes:
         mark: step and attempt.
-        position: digest of run, step and everything sent down for it, 32 bytes.
+        position: digest of run, step and everything that was sent for it, 32 bytes.
         contributors: U, sorted; checked with `check_contributors`.
-        resample: which draw of the step all contributors make; 0 is the ordinary one.
+        resample: the draw of the step that all contributors make; 0 is the ordinary one.
     """
 
     mark: Mark
@@ -76,7 +76,7 @@ class Ask:
 
 @dataclass(frozen=True)
 class Masked:
-    """One set that a vector was masked for at a step.
+    """One set for which a vector was masked at a step.
 
     Attributes:
         contributors: the set.
@@ -91,7 +91,7 @@ class Masked:
 
 @dataclass(frozen=True)
 class Open:
-    """The context that this process may still send, because it holds keys and vector; never on disk."""
+    """The context that this process may still send, because it has keys and vector; never on disk."""
 
     context: bytes
     vector: bytes
@@ -99,7 +99,7 @@ class Open:
 
 @dataclass(frozen=True)
 class Remembered:
-    """One step that was masked.
+    """One step for which this site masked a vector.
 
     Attributes:
         attempt: the newest one.
@@ -127,16 +127,16 @@ class Comparison:
 
 @dataclass(frozen=True)
 class Ledger:
-    """The memory of one run; a value, replaced by `freeze`.
+    """The memory of one run. It is a value that `freeze` replaces.
 
     Attributes:
         run: the run's name.
-        listing: which of the plan's sites contribute to which numbers; None for a ledger of an earlier version.
-        steps: what is remembered, in rising order of the steps.
-        oldest: the first step that may come again; those before are over for good.
-        forgotten: of the steps before, how often each set was answered.
-        open: what this process may retransmit.
-        by_set: how often each set was answered at all steps, forgotten ones included; without it, it is counted.
+        listing: the plan's sites that contribute to each number; None for a ledger of an earlier version.
+        steps: the stored steps, in rising order.
+        oldest: the first step that may be repeated. Earlier steps are final.
+        forgotten: for the earlier steps, how often each set was answered.
+        open: the context that this process may retransmit.
+        by_set: how often each set was answered at all steps, deleted ones included; computed if absent.
     """
 
     run: str
@@ -149,7 +149,7 @@ class Ledger:
 
     @property
     def last(self) -> Mark | None:
-        """The newest round that was masked, with its newest attempt."""
+        """The newest masked round, with its newest attempt."""
         step = next(reversed(self.steps.keys()), None)  # type: ignore[call-overload]  # of a dict, in rising order
         return None if step is None else Mark(step, self.steps[step].attempt)
 
@@ -174,16 +174,15 @@ class Ledger:
     def permit(self, ask: Ask, compared: Comparison, budget: int = 0) -> Masked | None:
         """Decide whether the site may mask for this context. Changes nothing.
 
-        Asked when the contributors are bound, before training where they are bound first.
+        It is called when the contributors are bound. If they are bound early, that is before training.
 
         Args:
             ask: step, position and set.
-            compared: the smallest set, and what was answered in other runs.
-            budget: units that may be spent; 0 unless plan and local policy both say `on_lost_site: continue`.
+            compared: the smallest set, and the answers of other runs.
+            budget: units that may be spent; 0 unless plan and local policy both have `on_lost_site: continue`.
 
-        Returns:
-            What was masked for this very set before. Training again with its draw has to produce its vector. None for
-            a new set: then the site trains with the draw that was asked for.
+        Returns: The earlier record for exactly this set. Training again with its draw must produce the same vector.
+        None for a new set. Then the site trains with the requested draw.
 
         Raises:
             MaskingRefused: never for this ask.
@@ -207,14 +206,14 @@ class Ledger:
         """Return the ledger after this vector was masked. Write it to disk before a byte of the vector is sent.
 
         Args:
-            ask: as it was permitted.
+            ask: the permitted request.
             context: see `round_context`, 32 bytes.
             vector: digest of the whole encoded vector before masking, 32 bytes.
             compared: as in `permit`.
             budget: as in `permit`.
 
         Raises:
-            MaskingRefused: not permitted, or not with this vector. Then nothing may be masked.
+            MaskingRefused: the request is not permitted, or not with this vector. Then the site must not mask.
         """
         if len(context) != 32 or len(vector) != 32:
             raise ValueError("a context and a vector's digest have 32 bytes")
@@ -233,7 +232,7 @@ class Ledger:
         return replace(self, steps=steps, open=Open(context, vector), by_set=by_set)
 
     def _require_budget(self, ask: Ask, compared: Comparison, budget: int, reason: Reason) -> None:
-        """Return if this sum may be answered beside all others, within the budget."""
+        """Check that this sum may be answered beside all others, within the budget."""
         answer = (self.listing or listing_of_equals(ask.contributors)).answer(self.run, ask.contributors)
         require(not isolates([answer], compared.smallest), Reason.TOO_FEW_FOR_A_NUMBER)
         before = self.answered() + Counter(compared.others)
@@ -247,7 +246,7 @@ class Ledger:
         """Check that the stored bytes may be sent once more under this context.
 
         Raises:
-            MaskingRefused: the context is not the one that this process froze last, or the vector is another.
+            MaskingRefused: this process froze another context last, or the vector differs.
         """
         is_open = self.open is not None and hmac.compare_digest(self.open.context, context)
         require(is_open, Reason.CONTEXT_VOID)
@@ -299,12 +298,12 @@ class Ledger:
 
     @classmethod
     def from_text(cls, text: str, run: str) -> Self:
-        """Read the ledger that a process left on disk. Every context in it is void.
+        """All its contexts are void. Every context in it is void.
 
-        A last line without its end was being written when the process died: nothing was masked under it.
+        An incomplete last line was interrupted by the end of the process. Nothing was masked under it.
 
         Raises:
-            MaskingRefused: it is unreadable or of another run. Nothing is masked until a person has looked.
+            MaskingRefused: it is unreadable or of another run. Nothing is masked until a person has checked it.
         """
         try:
             first, *others = text[: text.rfind("\n") + 1].splitlines() or [text]
@@ -335,7 +334,7 @@ class Ledger:
 
     @classmethod
     def _parse_first(cls, content: dict[str, Any]) -> Self:
-        """The record of the first version, which knew one step."""
+        """The record of the first version, which had only one step."""
         if content["last"] is None:
             return cls(run=content["run"])
         step, attempt = content["last"]

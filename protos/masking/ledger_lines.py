@@ -27,7 +27,7 @@ def uncheck(before: str, line: str) -> tuple[str, dict[str, Any]]:  # Any: whate
     """Return the content of a line and its check.
 
     Raises:
-        ValueError: the line was changed, or does not follow on the one before.
+        ValueError: the line was changed, or does not follow the line before.
     """
     content = json.loads(line)
     given = content.pop("check")
@@ -51,7 +51,7 @@ def listing_in(content: dict[str, Any] | None) -> Listing | None:
     """Convert JSON values to a listing.
 
     Raises:
-        ValueError: a site contributes that has no identity.
+        ValueError: a contributing site has no identity.
     """
     if content is None:
         return None

@@ -19,7 +19,7 @@ def check_contributors(own: str, contributors: tuple[str, ...], members: Collect
 
     Args:
         own: this site.
-        contributors: U, as the coordinator bound it.
+        contributors: U, as the coordinator fixed it.
         members: the sites of the key session's checked and acknowledged roster.
         quorum: the fewest sites, from the plan and the local policy; at least 2.
 
@@ -53,12 +53,12 @@ def round_context(
 
     Args:
         transcript: T of the key session, 32 bytes.
-        position: digest of run, step and everything sent down for it, 32 bytes.
+        position: digest of run, step and everything that was sent for it, 32 bytes.
         attempt: counts the attempts at this position, from 0.
         contributors: U, sorted.
-        manifest_digest: what each number of the vector is, 32 bytes.
-        length_bytes: of the whole vector.
-        encoding: how numbers become integers; see `encoding_name`.
+        manifest_digest: of the meaning of each number in the vector, 32 bytes.
+        length_bytes: the length of the whole vector.
+        encoding: the encoding of numbers as integers; see `encoding_name`.
 
     Raises:
         ValueError: a field has the wrong size or order.

@@ -43,9 +43,9 @@ def round_key(pair_key: bytes, context: bytes) -> bytes:
 def counter_block(chunk: int) -> bytes:
     """Return AES's initial counter for a chunk, 16 bytes. It sets where in the keystream the chunk begins.
 
-    The key is fresh for every pair and context, so the chunk number is all that must differ. AES in counter mode
-    counts in big-endian from the block's end (SP 800-38A, appendix B.1). So the chunk stands in the first eight bytes,
-    which the count of blocks within a chunk never reaches.
+    The key is new for every pair and context, so only the chunk number must differ. AES in counter mode counts in
+    big-endian from the block's end (SP 800-38A, appendix B.1). So the chunk number is in the first eight bytes, which
+    the count of blocks within a chunk never reaches.
     """
     return chunk.to_bytes(8, "big") + bytes(8)
 
@@ -66,10 +66,10 @@ class Masker:
 
         Args:
             own: this site.
-            contributors: U, sorted, with this site; the set that `context` binds.
+            contributors: U, sorted, with this site; the same set as in `context`.
             pair_keys: peer -> K_ij, for at least every other contributor.
             context: see `round_context`, 32 bytes.
-            layout: how the vector is cut.
+            layout: the division of the vector into chunks.
 
         Raises:
             MaskingRefused: this site is not among them, or would be alone and so without any mask.
@@ -95,11 +95,11 @@ class Masker:
         """Return a copy of one chunk with this site's masks added. `body` is not changed.
 
         Args:
-            body: the chunk's bytes; exactly as long as the layout says.
-            index: which chunk.
+            body: the chunk's bytes; exactly as long as in the layout.
+            index: the number of the chunk.
 
         Raises:
-            ValueError: another length, or the chunk was masked before.
+            ValueError: the length is wrong, or the chunk was masked before.
         """
         if len(body) != self._layout.chunk_bytes(index) or not self._is_pending[index]:
             raise ValueError("a chunk has its own length and is masked once")
@@ -135,7 +135,7 @@ class Masker:
 
 
 def _blocks(words: int, updates: int) -> Iterator[tuple[slice, slice]]:
-    """A chunk in pieces that fit the keystream's block: in order, the last words beside the first updates."""
+    """Yield a chunk in pieces that fit the keystream's block, in order. The last words are beside the first updates."""
     word, update = 0, 0
     while word < words or update < updates:
         next_word = min(word + _BLOCK_WORDS, words)

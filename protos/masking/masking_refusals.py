@@ -42,7 +42,7 @@ class Reason(StrEnum):
 
 
 class MaskingRefused(ValueError):
-    """The site masks nothing; `reason` shows why, in words that may go anywhere."""
+    """The site masks nothing. `reason` explains it in words that anybody may read."""
 
     def __init__(self, reason: Reason) -> None:
         super().__init__(reason.value)
@@ -53,7 +53,7 @@ def require(is_right: bool, reason: Reason) -> None:
     """Raise the refusal if the condition is false.
 
     Raises:
-        MaskingRefused: it is not.
+        MaskingRefused: the condition is false.
     """
     if not is_right:
         raise MaskingRefused(reason)

@@ -24,7 +24,7 @@ def is_power_of_two(number: float) -> bool:
 
 
 class NotFinite(ValueError):  # names what was found; the caller turns it into an error
-    """A value is infinite or no number; `index` is its place in the vector."""
+    """A value is infinite or no number; `index` is its position in the vector."""
 
     def __init__(self, index: int) -> None:
         super().__init__(index)
@@ -37,7 +37,7 @@ class FixedPoint:
 
     Attributes:
         clipping_range: C, a power of two, so that S * C is one and exact in float32.
-        sites: K, the number of listed sites, so that the scale does not depend on who takes part.
+        sites: K, the number of listed sites. So the scale does not depend on which sites take part.
     """
 
     clipping_range: float
@@ -65,8 +65,7 @@ class FixedPoint:
             weight: at most 1, rounded to float32.
             out: int32 of shape (n,).
 
-        Returns:
-            How many values were clipped.
+        Returns: The number of clipped values.
 
         Raises:
             NotFinite: a value is infinite or no number; `out` is then unusable.
@@ -102,7 +101,7 @@ class FixedPoint:
 
         Args:
             weights: the sum of the sites' weights.
-            sites: how many; each may have rounded up by a half.
+            sites: their number; each may have rounded up by a half.
         """
         return self.scale * self.clipping_range * weights + 0.5 * sites
 
@@ -119,8 +118,8 @@ class FixedPoint:
 def round_rows(rows: int, largest: int) -> int:
     """Round a row count to two significant bits, at most `largest`.
 
-    docs/design/protocol.md, "Integers": a change of membership would otherwise reveal the leaver's exact count
-    by subtraction. On this grid rows / 2**n is exact in float32.
+    docs/design/protocol.md, "Integers": without rounding, a change of membership would reveal the leaving site's exact
+    count by subtraction. On this grid rows / 2**n is exact in float32.
     """
     if rows < 1:
         raise ValueError("a site without rows does not contribute")

@@ -32,7 +32,7 @@ Float64: TypeAlias = npt.NDArray[np.float64]
 
 
 class OutOfBound(ValueError):
-    """Sums that no honest sites can have sent."""
+    """Sums that honest sites cannot have sent."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -114,8 +114,8 @@ class NewtonSums:
     def standard_errors(self, ridge: float) -> Float64:
         """Return the square roots of the diagonal of the inverse of H + ridge I, float64 (outputs, columns).
 
-        With the penalty read as a normal prior these are posterior standard deviations. Their intervals include
-        the bias of the penalty (Wood 2017, section 6.10).
+        If the penalty is read as a normal prior, these are posterior standard deviations. Their intervals include the
+        bias of the penalty (Wood 2017, section 6.10).
         """
         return np.asarray(np.sqrt(np.diagonal(np.linalg.inv(self._penalised(ridge)), axis1=1, axis2=2)))
 

@@ -31,11 +31,11 @@ def numbers_for(refusals: int) -> int:
 
 
 def refusal(secret: int, count: int) -> tuple[int, ...]:
-    """Return what a site sends to refuse: powers of its secret, each from 1 to PRIME - 1.
+    """Return the numbers that a site sends to refuse: powers of its secret, each from 1 to PRIME - 1.
 
     Args:
-        secret: a whole number of at least 55 random bits, of this site alone, another one for each round.
-        count: as `numbers_for` gives it.
+        secret: a whole number of at least 55 random bits, known only to this site and new in each round.
+        count: the result of `numbers_for`.
     """
     base = 1 + secret % (PRIME - 1)
     return tuple(pow(base, power, PRIME) for power in range(1, count + 1))
@@ -52,7 +52,7 @@ def count_refusals(sums: Sequence[int]) -> int:
 
 
 def _rank(matrix: list[list[int]]) -> int:
-    """The rank of a square matrix modulo PRIME, by Gaussian elimination; the rows are used up."""
+    """Return the rank of a square matrix modulo PRIME, by Gaussian elimination, which overwrites the rows."""
     rank = 0
     for column in range(len(matrix)):
         pivot = next((row for row in range(rank, len(matrix)) if matrix[row][column]), None)

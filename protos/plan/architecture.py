@@ -83,15 +83,15 @@ def network_tensors(
     """Return every tensor of the complete network, in the order of the network's parameters.
 
     Args:
-        architecture: the plan's choice; listed tensors need no numbers.
+        architecture: the plan's choice. Listed tensors need no numbers.
         columns: d, the number of encoded input columns of one site, at least 1.
         outputs: C, 1 for two classes (one logit), else the number of classes, at least 1.
-        common: the first so many columns are those that the plan lists for all sites; None says all.
-            Only networks with a part common ask.
+        common: the number of first columns that the plan lists for all sites; None means all. Only networks with a part
+            common use it.
 
     Raises:
-        ConfigurationError: a number is out of range, no column is left for a column of layers that
-            needs one, or the network is too large.
+        ConfigurationError: a number is out of range, a column of layers has no input column, or the network is too
+            large.
     """
     shared = columns if common is None else common
     if not isinstance(architecture, NamedTensors):

@@ -31,7 +31,7 @@ class Flip(Document):
 class Shift(Document):
     """Each image is moved by up to so many pixels down or up, and right or left.
 
-    The pixels that become free have the mean of the training rows.
+    The pixels at the free edge get the mean of the training rows.
     """
 
     name: Literal["shift"]

@@ -29,8 +29,8 @@ from protos.plan.ingredients import (
 class FederatedAveraging(Document):
     """One model for all sites. McMahan et al. 2017, algorithm 1.
 
-    Sites with different columns are aligned by the plan's list of encoded columns; what a site
-    does not record is zero there, as the Global Layers paper does for its baseline.
+    Sites with different columns are aligned by the plan's list of encoded columns. A column that a site does not record
+    is zero there, as in the baseline of the Global Layers paper.
     """
 
     name: Literal["fedavg"]
@@ -41,7 +41,7 @@ class FederatedAveraging(Document):
 
 
 class FedProx(Document):
-    """FedAvg that holds each site near what it received. Li et al. 2020, eq. 2."""
+    """FedAvg that keeps each site near the received parameters. Li et al. 2020, eq. 2."""
 
     name: Literal["fedprox"]
     strength: float = Field(default=0.01, gt=0, le=1e6)
@@ -126,7 +126,7 @@ class Moon(Document):
 
 
 class FedLP(Document):
-    """All sites leave the same layers out at random. Zhu et al. 2023 (FedLP), layer-wise pruning at random. †
+    """All sites skip the same layers at random. Zhu et al. 2023 (FedLP), layer-wise pruning at random. †
 
     One draw for all sites, not one for each as in the paper; see `KeptLayersMean`.
     """
@@ -154,7 +154,7 @@ class FedLAMA(Document):
 
 
 class LocalOnly(Document):
-    """Every site trains alone with the plan's budget; nothing but the fact of taking part travels."""
+    """Every site trains alone with the plan's budget. It sends nothing but the fact that it takes part."""
 
     name: Literal["local"]
 

@@ -51,17 +51,17 @@ Size: TypeAlias = Literal["columns", "outputs"]
 
 @dataclass(frozen=True, kw_only=True)
 class Conditions:
-    """The parts of a plan that limit a method.
+    """The parts of a plan that restrict a method.
 
     Attributes:
         architecture: the network.
-        is_plain_descent: the optimiser steps by rate times gradient and nothing else.
+        is_plain_descent: the optimiser steps by rate times gradient, without other terms.
         has_constant_rate: the learning rate never changes.
-        has_equal_weights: every site counts the same.
+        has_equal_weights: every site has the same weight.
         has_whole_epochs: every round ends with an epoch at every site.
-        training_rounds: how many aggregations the schedule has.
-        ends_early: training may end before them.
-        measures: checkpoints or the end of training follow from measurements of all sites.
+        training_rounds: the number of aggregations in the schedule.
+        ends_early: whether training may end earlier.
+        measures: checkpoints or the end of training depend on measurements of all sites.
     """
 
     architecture: Architecture
@@ -77,7 +77,7 @@ class Conditions:
 def missing_parts(method: Method, architecture: Architecture) -> tuple[Part, ...]:
     """Return the parts that a method shares by name but that a network does not have.
 
-    A network of two layers has no body between input and head; what else is federated of it is shared all the same.
+    A network of two layers has no body between input and head. Its other federated parts are shared anyway.
     """
     if not isinstance(method.federated, Parts):
         return ()
@@ -131,7 +131,7 @@ def _of_network(method: Method, conditions: Conditions) -> Iterator[str]:
 
 
 def _of_named_layers(names: tuple[str, ...], network: Architecture) -> Iterator[str]:
-    """Names that the network does not have, and a choice that leaves nothing private."""
+    """Return names that the network does not have, and a choice that makes everything shared."""
     if isinstance(network, NamedTensors):
         yield "the network named-tensors itself lists the shared tensors, so the method cannot name layers too"
         return
@@ -144,7 +144,7 @@ def _of_named_layers(names: tuple[str, ...], network: Architecture) -> Iterator[
 
 
 def _of_private(method: Method, conditions: Conditions) -> Iterator[str]:
-    """A method that promises private layers would without them be fedavg under another name."""
+    """Without private layers, a method that promises them would be fedavg under another name."""
     network, federated, parts = conditions.architecture, method.federated, method.federated_parts
     tensors = network_tensors(network, columns=2, outputs=1, common=1)
     if isinstance(federated, AllButNormalisation) and not any(tensor.is_normalisation for tensor in tensors):

@@ -205,8 +205,7 @@ def withdraw(path: Path, plan_path: Path | None, by: str) -> None:
 @_by_option
 @click.option("--because", required=True, help="Reason in a few words, for the audit log.")
 def refuse(path: Path, plan_path: Path | None, by: str, because: str) -> None:
-    """Record that a person read a plan and refuses it. No training starts without an approval, so nothing else "
-    "changes.
+    """Record that a person read a plan and refuses it. No training starts without an approval, so nothing else changes.
 
     To end an approval, use `site-agent withdraw`.
 

@@ -54,7 +54,7 @@ def keep_window(state: Path, window: Window | None) -> None:
     """Store a window on disk in place of the previous one; None removes it.
 
     Raises:
-        UnavailableError: the disk does not take it.
+        UnavailableError: the disk cannot be written.
     """
     content = {} if window is None else {"from": window.begins.isoformat(), "until": window.ends.isoformat()}
     try:

@@ -58,7 +58,7 @@ def adopted(held: Hospital, read: Hospital) -> tuple[Hospital, tuple[str, ...]]:
 
 
 class Reloading:
-    """The configuration that holds; call this when it is to be read again."""
+    """The configuration in use. Call this to read it again."""
 
     def __init__(self, path: Path, hospital: Hospital, standing: Standing) -> None:
         """`path` is the file that `hospital` was read from."""

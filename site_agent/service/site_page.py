@@ -58,7 +58,7 @@ class LogView:
         self._begin()
 
     def look(self) -> None:
-        """Read what was written since the last call."""
+        """Read the lines that were written since the last call."""
         self._log.read(self._take, self._begin)
 
     def _begin(self) -> None:

@@ -39,7 +39,7 @@ class AnsweredRounds:
 
         Raises:
             MalformedMessage: another question was answered for this round, and the budget does not allow it.
-            UnavailableError: the disk does not take it.
+            UnavailableError: the disk cannot be written.
         """
         digest = blake3(train.payload).hexdigest()
         question: Question = (train.round, train.stage, train.layers, train.resample, digest)

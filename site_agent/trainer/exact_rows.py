@@ -1,8 +1,8 @@
-"""The count of training rows that a site may add to an exact sum, although studies repeat and patients change.
+"""Limits the counts of training rows that a site adds to exact sums, when studies repeat and patients change.
 
-Two sums of the same sites at two times differ by how many rows these sites gained or lost. If the others are known or
-unchanged, a difference of 1 reveals that one certain patient is among the rows. So this site keeps every count that it
-used. Two counts that it uses are equal, or they differ by `smallest_cell` or more.
+Two sums of the same sites at two times differ by the number of rows that these sites gained or lost. If the others are
+known or unchanged, a difference of 1 reveals that one certain patient is among the rows. So this site stores every
+count that it used. Any two counts that it uses are equal, or they differ by `smallest_cell` or more.
 """
 
 from __future__ import annotations

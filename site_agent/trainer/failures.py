@@ -1,6 +1,6 @@
 """Training failures whose reason may be sent to the federation. This file loads no training library.
 
-Their sentences stay at the site; only a reason from the closed list travels.
+Their sentences stay at the site. Only a reason from the closed list is sent.
 """
 
 from __future__ import annotations

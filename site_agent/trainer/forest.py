@@ -1,11 +1,11 @@
 """Linear models and random forests as plain arrays. scikit-learn fits them; prediction does not need scikit-learn.
 
-What is kept are numbers alone, so that a saved model is read without unpickling anything, and gives the
-same answer whatever version of scikit-learn is installed then. The rules:
+Only numbers are stored. So a saved model is read without unpickling, and its predictions do not depend on the installed
+version of scikit-learn. The rules:
 
-* an answer of a forest equals scikit-learn's to 1e-12: trees compare float32 values with float64 thresholds, and the
-  answer is the mean over trees of the leaf's shares (or number);
-* nodes of all trees stand in one list, and a node stands before its children, so that every way ends.
+* a forest's prediction equals scikit-learn's to 1e-12: trees compare float32 values with float64 thresholds, and the
+  prediction is the mean over trees of the leaf's shares (or number);
+* the nodes of all trees are in one list, and a node is before its children, so every path ends.
 """
 
 from __future__ import annotations

@@ -1,16 +1,16 @@
 """Decides whether this site accepts received shared parameters, by a measurement before training.
 
-The received model is compared with the one that the sites accepted last, on this site's own rows: all validation
-rows, and as many training rows, or 200 if these are more. The site's answer is one of two: it accepts or it refuses.
-Neither a loss nor a row leaves the site. The rules:
+The received model is compared with the one that the sites accepted last, on this site's own rows: all validation rows,
+and as many training rows, or 200 if these are more. The site's answer is to accept or to refuse. Neither a loss nor a
+row leaves the site. The rules:
 
 * training rows are tested too. A site with few validation rows cannot distinguish harm from noise. If honest training
-  overfits, the losses of training rows fall, so it is not refused. docs/design/acceptance.md has the figures;
-* a site refuses for a rise of its loss that is beyond noise and large (protos/plan/held_out_rule.py), for a move
-  that no server rule makes of clipped updates, and for outputs that are not finite;
-* a site that does not hold the parameters accepted last, because it was away, cannot compare and accepts;
-* where the run returns to earlier parameters, this site returns to its own state from before it took the refused ones
-  in; parameters that are then not the accepted ones, bit for bit, are refused as a malformed message.
+  overfits, the losses of training rows fall, so the site does not refuse it. docs/design/acceptance.md has the figures;
+* a site refuses in three cases: its loss rises beyond noise and by much (protos/plan/held_out_rule.py), the parameters
+  moved further than any server rule moves by clipped updates, or outputs are not finite;
+* a site that was away and lacks the parameters accepted last cannot compare, so it accepts;
+* if the run returns to earlier parameters, this site returns to its own state before it loaded the refused ones. If the
+  parameters then differ by a bit from the accepted ones, they are refused as a malformed message.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Received:
     """Shared parameters as a round brought them.
 
     Attributes:
-        round: that round.
+        round: the number of that round.
         is_decided: whether the sites' answers to them travel in that round.
         values: float32 of shape (shared numbers,).
         losses: float32 of shape (tested rows,); empty if the round was not measured.

@@ -1,13 +1,14 @@
-"""The trainer leaves the network before it reads its first patient.
+"""The trainer gives up the network before it reads its first patient.
 
-Under systemd the unit does this (`PrivateNetwork=yes`). Run by hand, the process moves itself into a
-network namespace of its own, which has no interface that is up; the kernel lets an ordinary user do so
-where user namespaces are allowed. The rules:
+Under systemd the unit does this (`PrivateNetwork=yes`). If a person starts it, the process moves itself into a network
+namespace of its own without an active interface. The kernel lets an ordinary user do that if user namespaces are
+allowed. The rules:
 
-* it happens before numpy is loaded: numerical libraries start threads, a namespace is left by one
-  thread only, and the kernel refuses a user namespace to a process that has several;
-* a child tries first, because a half-made user namespace could no longer write this site's files;
-* the answer is what the routes say afterwards, whoever took the network away.
+* it happens before numpy is loaded. Numerical libraries start threads, only one thread leaves a namespace, and the
+  kernel refuses a user namespace to a process with several threads;
+* a child process tries first, because with an incomplete user namespace the trainer could no longer write this site's
+  files;
+* the routes are read afterwards to check that no network remains.
 """
 
 from __future__ import annotations

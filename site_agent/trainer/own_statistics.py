@@ -1,12 +1,13 @@
 """Counts and moments of a plan's declared columns, from this site's own table. Nothing is trained.
 
-Rows of all parts of the split count. The rules:
+Rows of all parts of the split are counted. The rules:
 
-* a cell with fewer rows than the larger of plan and policy says is 0, and so is all that is about it;
-* of a number, only rows within the declared range count towards the smallest cell;
-* a column that this site does not have, or has as another kind, is 0: its absence is not distinguished from few rows;
-* only a table that might train is counted: without errors, and its warnings accepted as this hospital has it;
-* a column's rows answer for one run, however often that run asks again (released_columns.py);
+* a cell with fewer rows than the limits of plan and policy is 0, and so are all its numbers;
+* for a number, only rows within the declared range count towards the smallest cell;
+* a column that this site lacks, or has as another kind, is 0. So its absence looks like few rows;
+* only a table that is fit for training is counted: it has no errors, and its warnings are accepted as this hospital
+  requires;
+* a column's rows are used for one run, however often that run requests them (released_columns.py);
 * under a plan with privacy the two rules about few rows do not apply. Each patient has one clipped term instead, the
   gate adds noise, and every further run pays again from the patients' budget.
 """

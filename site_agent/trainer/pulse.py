@@ -1,8 +1,8 @@
 """The trainer's watchdog signal: reports to the service manager that the working loop is alive.
 
-It beats where work is done: between questions, after every batch, after every block of predictions. So a
-training that hangs falls silent, and one that is only long does not. Work without such a loop of ours, as
-reading a table or fitting a forest, announces itself as long. Without WatchdogSec= in the unit nothing is said.
+The signal is sent during work: between requests, after every batch, and after every block of predictions. So a training
+that hangs sends no signal, and a training that only takes long does. Work without such a loop, such as reading a table
+or fitting a forest, is announced as long. Without WatchdogSec= in the unit no signal is sent.
 """
 
 from __future__ import annotations

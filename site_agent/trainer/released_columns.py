@@ -1,12 +1,13 @@
-"""The trainer's record of released columns: which columns' statistics were sent, of which rows, for which run.
+"""The trainer's record of released columns: for each column the run that received its statistics, and the rows.
 
-Two sums of a column over tables that differ by one patient differ by that patient's value. So a column is remembered by
-itself, whatever else the contract has, and by the values that were counted. The rules:
+Two sums of a column over tables that differ by one patient differ by that patient's value. So the record is kept for
+each column, whatever else the contract has, and by the counted values. The rules:
 
-* a column's values answer for one run, however often that run asks, and only while the values are the same;
-* another run is answered only if at least `smallest_cell` rows within the declared range are new since every earlier
-  release of the column, and if of each code none or as many changed. The approval of its plan is the person's yes;
-* the disk holds no value: a value is a keyed digest under the site's secret, with the number of its rows.
+* a column's values are used for one run, however often that run requests them, and only while the values are the same;
+* another run gets an answer only if at least `smallest_cell` rows within the declared range are new since every earlier
+  release of the column. For each code either no row or that many rows must have changed. A person agrees by approving
+  the plan;
+* the disk has no value. It has a keyed digest of each value under the site's secret, with the number of its rows.
 """
 
 from __future__ import annotations

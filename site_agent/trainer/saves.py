@@ -1,11 +1,12 @@
 """The saved states from which a study continues after a crash. They are on this site's disk only.
 
-One file for each round that the federation may go back to, made as a checkpoint is (checkpoints.py), and a
-small one that says with which round and from which rows this site began. The rules:
+There is one file for each round to which the federation may return, written like a checkpoint (checkpoints.py). A small
+file states with which round and from which rows this site began. The rules:
 
-* a state is written whole, before anything of its round leaves the trainer;
-* one that is damaged counts as not there; one from other rows than the table's now is never gone on from;
-* whoever goes back to a round forgets what was saved after it, since it is made again.
+* a state is written completely before the trainer sends anything of its round;
+* a damaged state is treated as absent. Training never continues from a state of other rows than the table's current
+  ones;
+* a return to a round deletes the states saved after it, because those rounds are made again.
 """
 
 from __future__ import annotations
@@ -69,7 +70,7 @@ class Saves:
         """Record once in which round this site begins.
 
         Raises:
-            UnavailableError: the disk does not take it.
+            UnavailableError: the disk cannot be written.
         """
         if self.began is None:
             facts = {"version": FORMAT, "plan": self._plan, "rows": self._rows, "round": number}
@@ -80,7 +81,7 @@ class Saves:
         """Write a state to disk.
 
         Raises:
-            UnavailableError: the disk does not take it; what was there is unchanged.
+            UnavailableError: the disk cannot be written; earlier snapshots are unchanged.
         """
         arrays = {name: tensor.cpu().numpy() for name, tensor in study.tensors.items()}
         facts: dict[str, Json] = {"version": FORMAT, "plan": self._plan, "rows": self._rows, "redraw": state.resample}

@@ -1,8 +1,8 @@
 """A site's counts and measurements for sums over all sites, as the integers of the manifest.
 
-Every number is weighed by rows as the plan counts them, so that a sum divided by the sum of weights is the mean
-that the method requires. Validation rows are always on the public grid. What is too large for its bound counts as the
-bound; nothing here is ever negative.
+Every number is weighted by rows as the plan counts them. So a sum divided by the sum of weights is the mean that the
+method requires. Validation rows are always on the public grid. A number beyond its bound becomes the bound. No number
+is ever negative.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A plan's network at this site: its tensors, its memory and its first values.
 
-Federated tensors start from the plan's seed, so that they are equal at every site. All others start from a secret
-of the site: whoever could compute a private layer would read more out of a sum of updates.
+Federated tensors start from the plan's seed, so that they are equal at every site. All others start from a secret of
+the site, because somebody who could compute a private layer would learn more from a sum of updates.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Starts a method at a site: its networks, its procedure and its batches.
 
-One function begins every training of this program: a study's, the same network's alone, and the stacks of
-copies in which experiments train many seeds at once. So all of them train by the same code.
+One function starts every training of this program: a study's, the same network's alone, and the stacks of copies in
+which experiments train many seeds at once. So all of them train by the same code.
 """
 
 from __future__ import annotations

@@ -2,9 +2,10 @@
 
 The rules:
 
-* of a training row the network hears what the baseline says without having seen the row's patient, of any
-  other row what it says after all training rows; so a training row is never better known than a new one;
-* labels of validation and test rows stay as they are, and checkpoints are chosen by the network alone;
+* for a training row the network receives the prediction of a baseline that was fitted without the row's patient. For
+  any other row it receives the prediction after all training rows. So a training row is never predicted better than a
+  new one;
+* labels of validation and test rows do not change, and checkpoints are chosen by the network alone;
 * the network trained alone, the placebo and a prediction use the same baseline in the same way.
 """
 

@@ -1,11 +1,11 @@
 """The trainer while no study is prepared: a process that has loaded no library and waits for the next request.
 
-A trainer that read the table has loaded the libraries for it, and they need more memory than the rest of an idle site.
-It waits some seconds for a plan. After that it replaces itself by this program, which is small. The rules:
+A trainer that read the table has loaded libraries, which need more memory than the rest of an idle site. It waits some
+seconds for a plan. After that it replaces itself with this program, which is small. The rules:
 
-* the process, its socket and its lost network stay the same; the next request finds everything as before;
-* the configuration is the one that the trainer read when it started, whatever the file contains meanwhile;
-* a trainer that has prepared a study never comes here.
+* the process, its socket and its missing network stay the same, so the next request works as before;
+* the configuration is the one that the trainer read at its start, even if the file has changed since;
+* a trainer that has prepared a study never switches to this program.
 """
 
 from __future__ import annotations

@@ -1,16 +1,16 @@
 """One plan at one site: the network and its data, trained round by round, then chosen and tested.
 
-Everything here stays at the site except what `train` returns. The site's gain is measured against the
-same network trained alone, with the same budget and the same rule of choice (network_baselines.py). The rules:
+Everything stays at the site except the result of `train`. The site's gain is measured against the same network trained
+alone, with the same budget and the same rule of choice (network_baselines.py). The rules:
 
-* what `train` hands out is exactly the round's exchange: names, shapes and order are read from the
-  network's own memory and compared before the first step;
-* rounds only rise. One is made again only from its own start and the same shared values, as often as
-  this hospital's policy allows, for a set of sites that lost a member;
-* a model whose validation loss is not finite is never chosen, and none is reported where none is left.
+* `train` returns exactly the tensors of the round's exchange. Names, shapes and order are read from the network's own
+  memory and compared before the first step;
+* the round number never falls. A round is repeated only from its own start and the same shared values, as often as this
+  hospital's policy allows, for a set of sites that lost a member;
+* a model whose validation loss is not finite is never chosen. If no other model remains, none is reported.
 
-What a site draws for itself (first values of private layers, order of batches, dropout) follows from its own
-secret and the plan, so that this site can repeat its training to the bit and nobody else can compute the draws.
+The site's random draws (first values of private layers, order of batches, dropout) follow from its own secret and the
+plan. So this site can repeat its training to the bit, and nobody else can compute the draws.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The chosen alternative of a sweep, as the coordinator announced it with the last result.
 
-It stands once for all alternatives, in the trainer's folder, because earlier runs have their reports already. It
+It is stored once for all alternatives, in the trainer's folder, because earlier runs already have their reports. It
 changes nothing: a person adopts a model.
 """
 

@@ -1,12 +1,12 @@
 """Writes files completely or not at all, and computes digests of arrays, for the trainer's small files.
 
 One of them is the site's secret, the source of its private random draws: first values of private layers, the order of
-batches and dropout. So a run repeats to the bit at its own site, and nobody who has the plan alone can compute what
-this site drew. The rules:
+batches and dropout. So a run can be repeated to the bit at its own site, and nobody who has only the plan can compute
+these draws. The rules:
 
-* it is made from the operating system's random numbers, once, with mode 0600, in the trainer's own folder;
+* it is made once from the operating system's random numbers, with mode 0600, in the trainer's own folder;
 * it is in the site's backups and in no message, log, report or export;
-* a file that others may read, or of another length, is refused and never replaced.
+* a file that others may read, or that has another length, is refused and never replaced.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def site_secret(folder: Path) -> bytes:
 
     Raises:
         ConfigurationError: others may read it, or it is no such file.
-        UnavailableError: the disk does not take it.
+        UnavailableError: the disk cannot be written.
     """
     path = folder / _NAME
     try:

@@ -1,13 +1,13 @@
 """The trainer's loop: receive parameters, train, evaluate, return the update.
 
-This process has the patients and no network. It answers the agent through the trainer socket, and what it
-answers may leave the site; so explanations are printed here and never sent. The rules:
+This process has the patients and no network. It answers the agent through the trainer socket, and its answers may leave
+the site. So explanations are printed here and never sent. The rules:
 
-* it trains only under an approval that it finds itself, and hands out only what the approved manifest names;
+* it trains only under an approval that it reads itself, and returns only tensors of the approved manifest;
 * it answers each round for one set of shared values, unless this hospital's policy allows another draw;
-* a question that no honest agent asks ends the process;
-* it goes on from what it has in memory or on disk, and never starts from the beginning in the middle of a run;
-* of a defect only its kind and place in our own code are reported, never its words, which might quote a
+* a request that no honest agent sends ends the process;
+* it continues from its memory or its disk, and never starts from the beginning in the middle of a run;
+* for a defect only its kind and its place in our own code are reported. Its words are not, because they might quote a
   patient.
 """
 

@@ -35,9 +35,8 @@ _AREA: Final = "wilderness_area"
 def covertype(folder: Path, seed: int, recipe: Recipe) -> Sites:
     """Four sites with 2,675, 386, 4,771 and 3,508 training rows; not comparable with published figures.
 
-    The published training rows train. The published validation rows stand in for the test rows that are
-    not here: the seed deals each site's into one half that chooses and one that reports, stratified by
-    class, so that nothing is reported on rows that chose.
+    The published training rows train. The published validation rows replace the missing test rows. The seed divides
+    each site's into a validation half and a test half, stratified by class, so the reported rows never choose a model.
 
     `Paper` and `Authors` keep the area, which is constant within a site, because the published counts of
     parameters need its column; the others drop it. Classes are those of the site (4, 3, 6, 4), under
@@ -49,19 +48,18 @@ def covertype(folder: Path, seed: int, recipe: Recipe) -> Sites:
         recipe: how columns are encoded: 11 columns in the paper's readings, 10 for `Default(one_hot=False)`,
             66 for one-hot.
 
-    Raises:
-        ConfigurationError, DataError: a table is not there, or is another one.
+    Raises: ConfigurationError, DataError: a table is missing or differs from the expected one.
     """
     return {area: _site(folder, area, seed, recipe) for area in AREAS}
 
 
 def centralized(folder: Path, seed: int, recipe: Recipe) -> Sites:
-    """All areas' rows in one place, encoded together: 11,340 train, and the others are halved as in `covertype`."""
+    """All rows in one place, encoded together: 11,340 training rows, and the others divided as in `covertype`."""
     return {"central": _site(folder, None, seed, recipe)}
 
 
 def both_files(folder: Path, contract: Contract) -> tuple[Table, Table]:
-    """The rows that train and those that validate, under one contract."""
+    """The training and validation rows, under one contract."""
     tables = folder / "covertype"
     return public_table(tables / _TRAINING_FILE, contract), public_table(tables / _VALIDATION_FILE, contract)
 
@@ -85,7 +83,7 @@ def _site(folder: Path, area: str | None, seed: int, recipe: Recipe) -> Dataset:
 
 @cache
 def area_table(folder: Path, area: str | None, recipe: Recipe) -> tuple[Table, int]:
-    """The rows of one area, or of all where it is None, those that train first, and how many these are."""
+    """The rows of one area, or of all if it is None, with training rows first, and the number of training rows."""
     declared = experiment_contract("covertype")
     without = (_AREA,) if isinstance(recipe, Statistician | Default) else ()
     contract = adapted(declared, recipe, without=without)

@@ -29,7 +29,7 @@ def breast_cancer(seed: int) -> Sites:
     """Three sites of 190, 190 and 189 patients; malignant is 1.
 
     Args:
-        seed: of who is whose patient and of each site's split into training, validation and test.
+        seed: decides which site has which patient, and each site's split.
     """
     table = _whole_table()
     patients = np.random.default_rng(seed).permutation(table.rows)

@@ -53,18 +53,17 @@ def chfl_covertype(folder: Path, split: int, run: int, *, sites: int = 5, common
     wilderness area are one-hot again (40 and 4 columns) beside ten numbers; two of the soils have no row. Numbers are
     z-scored on a site's training rows, which the paper does not state.
 
-    How good all methods look depends mostly on whether `elevation` is common, so methods are compared on equal splits
-    and runs. A larger share has the common columns of a smaller one and more.
+    The accuracy of all methods depends mostly on whether `elevation` is common, so methods are compared on equal splits
+    and runs. A larger share has all common columns of a smaller one.
 
     Args:
         folder: holds `covertype/`.
-        split: deals the columns.
-        run: deals the rows.
-        sites: how many.
+        split: divides the columns.
+        run: divides the rows.
+        sites: the number of sites.
         common_share: of the 54 columns.
 
-    Raises:
-        ConfigurationError, DataError: a table is not there, or is another one.
+    Raises: ConfigurationError, DataError: a table is missing or differs from the expected one.
     """
     table = _one_hot_table(folder)
     places = np.random.default_rng(split).permutation(len(table.columns))
@@ -81,7 +80,7 @@ def chfl_covertype(folder: Path, split: int, run: int, *, sites: int = 5, common
 
 
 def hillshades(aspect: Numbers, slope: Numbers) -> dict[str, Numbers]:
-    """How bright the ground is at three times of a summer day, 0 to 255, by the usual formula of maps.
+    """The brightness of the ground at three times of a summer day, 0 to 255, by the usual formula of maps.
 
     Computed values are within 3 of the original's at its first five records.
 

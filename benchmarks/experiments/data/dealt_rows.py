@@ -35,8 +35,8 @@ def dealt_rows(name: TableName, seed: int, *, spread: float | None = None) -> Si
     """Five sites, each with three fifths of its rows to train, a fifth to validate and a fifth to test.
 
     Args:
-        name: of the table.
-        seed: of who is whose patient, and of the made-up table.
+        name: the name of the table.
+        seed: decides which site has which patient, and the made-up table.
         spread: None deals evenly; otherwise rows are sorted by target plus so many of its standard deviations of
             noise: the smaller, the more the sites differ.
     """

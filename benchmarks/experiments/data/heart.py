@@ -35,10 +35,9 @@ def heart(folder: Path, seed: int, recipe: Recipe, *, without_time: bool = False
         folder: holds `heart/`.
         seed: of the split; the paper's are 0 to 100.
         recipe: how columns are encoded; `Authors` also reads Cleveland's label the other way round.
-        without_time: whether Faisalabad's leaking column is left out.
+        without_time: whether to remove Faisalabad's leaking column.
 
-    Raises:
-        ConfigurationError, DataError: a table is not there, or is another one.
+    Raises: ConfigurationError, DataError: a table is missing or differs from the expected one.
     """
     return {site: heart_site(folder, site, seed, recipe, without_time=without_time) for site in FILES}
 
@@ -65,7 +64,7 @@ def _contract(site: str, recipe: Recipe, without_time: bool) -> Contract:
 
 
 def _with_plain_positions(dataset: Dataset, contract: Contract) -> Dataset:
-    """Columns written in words as 0 and 1 again: the authors scale numbers alone.
+    """Convert columns in words back to 0 and 1, because the authors scale only numbers.
 
     Trained alone, 101 seeds, South Africa then has an AUROC of 74.34 where the paper has 74.49; with
     its one such column z-scored, 74.20.

@@ -49,9 +49,9 @@ class NaturalSites:
     """The sites of one table.
 
     Attributes:
-        tables: of each site, in a fixed order.
-        concepts: the columns that mean the same, as a plan lists them, with `recorded_by`.
-        classes: of the outcome, where there are more than two.
+        tables: the table of each site, in a fixed order.
+        concepts: the columns with the same meaning, as a plan lists them, with `recorded_by`.
+        classes: of the outcome, if there are more than two.
     """
 
     tables: Mapping[str, Table]
@@ -88,7 +88,7 @@ def uci_heart(_: Path) -> NaturalSites:
 def heart_studies(folder: Path) -> NaturalSites:
     """Three heart studies with other columns, patients and outcomes. Only age means the same in all three.
 
-    Faisalabad's length of follow-up is left out, because it ends with the outcome.
+    Faisalabad's length of follow-up is removed, because it ends with the outcome.
     """
     tables = {}
     for name, file in _STUDIES.items():
@@ -100,7 +100,7 @@ def heart_studies(folder: Path) -> NaturalSites:
 
 @cache
 def covertype_areas(folder: Path) -> NaturalSites:
-    """What grows in four wilderness areas of Colorado: seven numbers in common, three to six classes an area."""
+    """Forest types in four wilderness areas of Colorado: seven numbers in common, three to six classes in an area."""
     tables = {}
     for area in AREAS:
         table, _ = area_table(folder, area, Default(one_hot=False))
@@ -164,7 +164,7 @@ SOURCES: Final[Mapping[str, Callable[[Path], NaturalSites]]] = {
 
 
 def _of_frame(frame: pd.DataFrame, places: pd.Series[Any]) -> NaturalSites:
-    """The sites with enough rows of both classes; a code that is rare everywhere stays a code."""
+    """The sites with enough rows of both classes. A code that is rare everywhere remains a code."""
     sites = {}
     for place in sorted(places.unique()):
         own = frame[places == place].reset_index(drop=True)

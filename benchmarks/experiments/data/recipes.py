@@ -35,11 +35,10 @@ class Paper:
 
 @dataclass(frozen=True, kw_only=True)
 class Authors:
-    """By inferred type: what is written as a number is z-scored as one, a "?" being -1 before; words are positions.
+    """By inferred type: cells written as numbers are z-scored, after "?" became -1; words are positions.
 
-    Differs from `Paper` in words, whose positions are not scaled; in `thal`, whose codes 3, 6, 7 stay
-    those numbers, and in a code that the training rows lack, which stays a number too; and in
-    Cleveland's label, where 1 is no disease.
+    Differs from `Paper` in four things. Positions of words are not scaled. The codes 3, 6 and 7 of `thal` remain these
+    numbers. A code that the training rows lack remains a number. In Cleveland's label, 1 means no disease.
     """
 
 
@@ -53,7 +52,7 @@ class Statistician:
 
 @dataclass(frozen=True, kw_only=True)
 class ColumnsOf:
-    """Numeric columns of one site by declared name; all that are declared numeric where `columns` is None."""
+    """Numeric columns of one site by declared name; all numeric columns if `columns` is None."""
 
     site: str
     columns: tuple[str, ...] | None = None
@@ -65,9 +64,9 @@ class Default:
 
     Attributes:
         one_hot: a column of 0 and 1 for each code and for unknown; otherwise one z-scored position.
-        keeps_yes_or_no: where codes are one-hot, those that are 0 and 1 stay one z-scored position.
-        piecewise_linear: numbers that become ten columns each (see `piecewise`); site by site, because
-            it helps where trees beat the linear model and costs elsewhere.
+        keeps_yes_or_no: with one-hot codes, those that are 0 and 1 remain one z-scored position.
+        piecewise_linear: numbers that become ten columns each (see `piecewise`). They differ between sites, because
+            this helps only if trees are better than the linear model.
     """
 
     one_hot: bool = True
@@ -82,9 +81,9 @@ def adapted(contract: Contract, recipe: Recipe, *, without: Iterable[str] = ()) 
     """The contract under which the recipe reads a table.
 
     Args:
-        contract: as a hospital would declare the table.
+        contract: the table's declaration by a hospital.
         recipe: how to encode.
-        without: declared names that are not read at all.
+        without: declared names that are not read.
     """
     absent = set(without)
     columns = tuple(_adapted_column(column, recipe, absent) for column in contract.columns)
@@ -150,7 +149,7 @@ def _one_hot(feature: CategoricalFeature) -> CategoricalFeature:
 
 
 def _by_inferred_type(feature: Feature) -> Feature:
-    """A number unless its cells are words; with its declared range and markers forgotten."""
+    """A number unless its cells are words, without its declared range and markers."""
     if feature.name in _CODES_WITH_MISSING:
         return _position(feature, _CODES_WITH_MISSING[feature.name])
     if isinstance(feature, CategoricalFeature) and not all(code.isdigit() for code in feature.codes):

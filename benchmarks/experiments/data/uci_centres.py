@@ -52,21 +52,20 @@ class _Centre:
 def fed_heart(folder: Path, run_seed: int, *, one_scale: bool = False) -> Sites:
     """Fed-Heart-Disease: 13 columns, two classes, 199/104, 172/89, 30/16 and 85/45 rows to train and to test.
 
-    Source: Ogier du Terrail et al. 2022 (FLamby). Ten columns, of
-    which chest pain and resting ECG become dummies without their first code, behind the others. The test
-    rows are the same in every run; only which fifth of the others chooses (rounded down) is the run's.
+    Source: Ogier du Terrail et al. 2022 (FLamby). Ten columns, of which chest pain and resting ECG become dummies
+    without their first code, behind the others. The test rows are the same in every run. The run decides only which
+    fifth of the others is the validation set (rounded down).
 
-    A centre's z-scores use mean and deviation (n - 1) of all rows that are not test rows, *before* the
-    fifth is set aside: FLamby scales inside the data set and FENDA-FL splits what it returns. So the
-    choosing rows take part in the scale, the test rows do not. Dummies and 0/1 are scaled like numbers. A
-    constant column is only centred, where FLamby divides by 1e-9; the one there is (Swiss cholesterol) is
-    constant in the test rows too, so the numbers are FLamby's.
+    A centre's z-scores use mean and deviation (n - 1) of all rows that are not test rows, *before* the fifth is set
+    aside: FLamby scales inside the data set and FENDA-FL splits what it returns. So validation rows affect the scale,
+    and test rows do not. Dummies and 0/1 are scaled like numbers. A constant column is only centred; FLamby divides it
+    by 1e-9. The only such column (Swiss cholesterol) is constant in the test rows too, so the numbers equal FLamby's.
 
     Args:
         folder: holds `heart/`.
         run_seed: of the choosing rows.
-        one_scale: whether all centres use mean and deviation of their pooled rows, as the published
-            central baseline does; the federated methods do not.
+        one_scale: whether all centres use mean and deviation of their pooled rows, as the published central baseline
+            does. The federated methods do not.
     """
     numbers = {name: _with_dummies(_centre(folder, name)) for name in CENTRES}
     labels = {name: (_centre(folder, name).degrees > 0).astype(np.float32) for name in CENTRES}
@@ -87,16 +86,16 @@ def fed_heart(folder: Path, run_seed: int, *, one_scale: bool = False) -> Sites:
 def player_heart(folder: Path, seed: int = PLAYER_SPLIT_SEED) -> Sites:
     """PLayer-FL's heart data: ten columns, five classes; Hungary's file has the classes 0 and 1 alone.
 
-    Source: Elhussein and Gürsoy 2025 for classes, columns and centres. The rest follows the authors'
-    published code: a fifth of a centre's rows tests and a fifth of the rest chooses, shuffled by seed 42 in every
-    run and not stratified; `sex`, `fbs` and `exang` stay 0 and 1, codes are numbers, and seven columns
-    are scaled alike at all centres. Their constants are, to a hundredth of their size, the mean of all
-    740 rows and the mean of the centres' variances (n - 1) weighted by rows, so these are computed here.
-    Test rows take part in them, as in theirs: nothing of the outcome does.
+    Source: Elhussein and Gürsoy 2025 for classes, columns and centres. The rest follows the authors' published code: a
+    fifth of a centre's rows tests and a fifth of the rest chooses, shuffled by seed 42 in every run and not stratified;
+    `sex`, `fbs` and `exang` stay 0 and 1, codes are numbers, and seven columns are scaled alike at all centres. Their
+    constants are, to a hundredth of their size, the mean of all 740 rows and the mean of the centres' variances (n - 1)
+    weighted by rows, so these are computed here. Their test rows are included, as in the authors' code, but nothing of
+    the outcome is.
 
     Args:
         folder: holds `heart/`.
-        seed: of the split. Another one than 42 is no longer the published split.
+        seed: of the split. Only 42 gives the published split.
     """
     centres = {name: _centre(folder, name) for name in CENTRES}
     columns = tuple(centres[CENTRES[0]].columns)
@@ -148,7 +147,7 @@ def _with_dummies(centre: _Centre) -> dict[str, Numbers]:
 
 
 def _fed_heart_rows(labels: npt.NDArray[np.float32]) -> tuple[Rows, Rows]:
-    """Rows that train or choose, and rows that test; stratified where each class has more than two rows."""
+    """Training or validation rows, and test rows, stratified if each class has more than two rows."""
     counts = np.unique(labels, return_counts=True)[1]
     remaining, test = train_test_split(
         np.arange(len(labels), dtype=np.int64),

@@ -15,12 +15,12 @@ _SHIFTED_SITE = "south-africa"
 
 
 def union_of_columns(sites: Sites) -> tuple[str, ...]:
-    """Every column of any site once, in order of first appearance; equal names are one column."""
+    """Return every column of any site once, in order of first appearance. Columns with equal names are one column."""
     return tuple(dict.fromkeys(name for dataset in sites.values() for name in dataset.columns))
 
 
 def aligned(sites: Sites) -> Sites:
-    """All sites with the same columns, absent ones zero, as FedAvg over all parameters needs them.
+    """Return all sites with the same columns and zeros for absent ones, as FedAvg over all parameters needs.
 
     The three heart sites have 31 under recipes with one column per feature: `age` is the same in all
     three, `sex` in two.
@@ -30,16 +30,16 @@ def aligned(sites: Sites) -> Sites:
 
 
 def aligned_as_authors(sites: Sites, *, in_alphabetical_order: bool = True, places: int = -1) -> Sites:
-    """As `aligned`, but columns stand in alphabetical order and South Africa's values beside their names.
+    """As `aligned`, but the columns have alphabetical order, and South Africa's values are shifted from their names.
 
-    Source: found by trial, because neither paper nor docs/design/methods.md states order and direction. Pandas sorts
-    the columns of an outer alignment. With South Africa one place to the left, the published FedAvg comes out. What
-    falls off one end returns at the other.
+    Source: found by trial, because neither the paper nor docs/design/methods.md states order and direction. Pandas
+    sorts the columns of an outer alignment. If South Africa is shifted one place to the left, the result equals the
+    published FedAvg. Values that leave one end return at the other.
 
     Args:
         sites: with South Africa among them.
         in_alphabetical_order: False for the order of first appearance.
-        places: how far South Africa's values stand to the right of their names; negative to the left.
+        places: how far South Africa's values are shifted to the right; negative to the left.
     """
     if _SHIFTED_SITE not in sites:
         raise ValueError(f"only a federation with {_SHIFTED_SITE} can be misaligned as the authors did")
@@ -54,7 +54,7 @@ def aligned_as_authors(sites: Sites, *, in_alphabetical_order: bool = True, plac
 
 
 def pooled(sites: Sites) -> Dataset:
-    """All sites' rows as one table, part by part: what the central baseline trains on.
+    """All sites' rows as one table, part by part, for the central baseline.
 
     Each row stays encoded as its own site encoded it.
 
@@ -94,15 +94,15 @@ def only_columns(dataset: Dataset, names: Sequence[str]) -> Dataset:
 
 
 def placebo(dataset: Dataset, copies: int, seed: int) -> Sites:
-    """A site that federates with copies of itself: what averaging does where nobody brings anything new.
+    """A site that federates with copies of itself. This shows the effect of averaging without new information.
 
-    Each copy has the same training, validation and test rows. Its training rows stand in an order of its
-    own, so that a runner which draws the same places at every site still gives each copy other batches,
-    as another hospital would have; the site itself, called "itself", is untouched.
+    Each copy has the same training, validation and test rows. Each copy's training rows have an order of its own. So a
+    runner that draws the same places at every site gives each copy other batches, as another hospital would have. The
+    site itself, called "itself", is unchanged.
 
     Args:
         dataset: the site.
-        copies: how many beside it, at least one; two for the three sites of the heart experiment.
+        copies: how many copies beside it, at least one; two for the three sites of the heart experiment.
         seed: of the copies' orders.
     """
     if copies < 1:

@@ -31,7 +31,7 @@ from benchmarks.experiments.variants import Row, Variant
 
 @dataclass(frozen=True, kw_only=True)
 class Table:
-    """What to run, over which seeds, and how to show it beside the published figures."""
+    """The variants to run, the seeds, and the presentation beside the published figures."""
 
     variants: Callable[[], list[Variant]]
     seeds: Sequence[int]

@@ -41,7 +41,7 @@ _MODULE: Final = Path(concatenated_columns.__file__)
 
 @dataclass(frozen=True)
 class Setting:
-    """How many clients, and which share of the columns is common."""
+    """The number of clients, and the share of the columns that is common."""
 
     clients: int = 5
     share: float = 0.3
@@ -65,7 +65,7 @@ PUBLISHED: Final = {
 
 @dataclass(frozen=True)
 class Candidate:
-    """One federation of a setting, among which a client chooses."""
+    """One federation of a setting, from which a client chooses."""
 
     setting: Setting
     method: str

@@ -107,7 +107,7 @@ def _differences(found: Accuracies) -> list[str]:
 
 
 def _plot(found: Accuracies, path: Path) -> None:
-    """Means scatter with the splits; what the methods differ in is seen only split by split."""
+    """Means vary with the splits. The differences between methods are visible only within each split."""
     levels, paired = [], []
     for name, values in found.items():
         known = chfl.PUBLISHED[chfl.TABLE_II]

@@ -100,7 +100,8 @@ def rows_of(
         variant: its name in the rows.
         members: of each seed.
         tested: names of each seed.
-        is_of_all: whether all sites leave out a fold together, because all are tested; else only the tested one does.
+        is_of_all: whether all sites remove a fold together, because all are tested. Otherwise only the tested site
+            does.
     """
     plain = {seed: {name: one.dataset for name, one in each.items()} for seed, each in members.items()}
     joins, scored = {}, {}
@@ -204,7 +205,7 @@ def _folds(rows: Examples) -> npt.NDArray[np.int64]:
 
 
 def _outputs(federations_of: Mapping[int, Sites], **changes: Any) -> dict[tuple[int, str], Numbers]:
-    """What Global Layers' network says of each site's test rows, float64 of shape (rows, 1)."""
+    """The outputs of Global Layers' network for each site's test rows, float64 of shape (rows, 1)."""
     plans = [network_plan(each, seed, "global-layers", **changes) for seed, each in federations_of.items()]
     return {
         (one.seed, one.site): np.asarray(one.outputs, dtype=np.float64)

@@ -95,7 +95,7 @@ def covertype_plan(sites: Sites, seed: int, method: str, epochs: int) -> Any:  #
 def as_the_authors(targets: npt.NDArray[np.generic], logits: Outputs) -> tuple[float, float]:
     """AUROC and AUPRC as the authors compute them: on raw logits, means over all classes.
 
-    A class that the rows lack counts as 0.5 and as 0, which makes sites with few classes look worse.
+    A class without rows counts as 0.5 and as 0, so sites with few classes look worse than they are.
 
     Args:
         targets: shape (rows,), indices of classes.

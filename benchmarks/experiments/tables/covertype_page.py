@@ -22,7 +22,7 @@ _METRICS = (
 
 
 def render_covertype(rows: list[Row], path: Path) -> None:
-    """Validation rows in place of test rows, so published figures stand beside but do not compare."""
+    """Validation rows replace the test rows, so the published figures are shown but cannot be compared."""
     lines = begin_page("Global Layers on covertype: not comparable with published figures", "covertype", path)
     lines += [
         "The published test rows are not available. These figures are of half of the published validation rows, which "

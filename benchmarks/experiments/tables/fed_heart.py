@@ -182,7 +182,7 @@ class _Named:
 
 @dataclass(frozen=True)
 class _OneModel:
-    """One model, tested centre by centre: of all rows in one place or of one centre's own.
+    """One model, tested at each centre. It is trained on all rows in one place or on one centre's own rows.
 
     In a deployment no centre's own model reaches another centre. In this experiment all rows are public.
     """

@@ -81,7 +81,7 @@ def render_fed_heart(rows: list[Row], path: Path) -> None:
 
 
 def _ranks(rows: list[Row]) -> list[str]:
-    """By the better of both checkpoints where the method has one model for all, otherwise by its local one."""
+    """By the better of both checkpoints if the method has one model for all, otherwise by its local one."""
     best = {}
     for name in fed_heart.RANKS:
         has_both = fed_heart.PUBLISHED[name][1] is not None
@@ -185,7 +185,7 @@ def _differences(rows: list[Row]) -> list[str]:
 
 
 def _below(rows: list[Row]) -> list[str]:
-    """Methods that are neither within the tolerance nor overlapping nor above, and what the runs say of them."""
+    """Methods that neither meet the tolerance nor overlap nor are better, and an explanation."""
     lines = []
     for name, (published, *_) in fed_heart.PUBLISHED.items():
         values = list(by_seed(rows, f"{name}, local", None, "accuracy").values())

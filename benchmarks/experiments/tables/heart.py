@@ -125,7 +125,7 @@ def heart_sites(folder: Path, seed: int, reading: Reading) -> Sites:
 
 @dataclass(frozen=True)
 class _Placebo:
-    """Each site among two copies of itself: what averaging does where nobody brings anything new."""
+    """Each site among two copies of itself. This shows the effect of averaging without new information."""
 
     name: str
 

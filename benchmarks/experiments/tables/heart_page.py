@@ -58,7 +58,7 @@ def render_heart(rows: list[Row], path: Path) -> None:
 
 
 def _targets(rows: list[Row], path: Path) -> list[str]:
-    """Whether what was promised holds."""
+    """Whether the promised figures are reached."""
     lines = ["## Targets", ""]
     for site in FILES:
         found = _mean(rows, "global-layers, authors", site, "auroc")

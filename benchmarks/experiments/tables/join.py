@@ -76,13 +76,13 @@ class Setting:
     """One table: at which training rows, in how many splits.
 
     Attributes:
-        levels: training rows of the hospital that joins.
+        levels: numbers of training rows of the joining hospital.
         splits: how many of SEEDS.
         is_pooled: whether a model of all rows in one place is fitted too.
-        network_levels: training rows at which the methods with networks run.
+        network_levels: numbers of training rows at which the methods with networks run.
         has_own_columns: whether a site has columns that not all sites have, as CHFL needs.
         has_equal_classes: whether all sites predict the same classes, as a shared last layer needs.
-        is_over_sites: whether the sites are so many that each is tested in one split, and intervals are over sites.
+        is_over_sites: whether there are so many sites that each is tested in one split, and intervals are over sites.
     """
 
     levels: tuple[int, ...]
@@ -190,7 +190,7 @@ class _Prior:
 
 
 def federations(sites: NaturalSites, rows: int, seed: int) -> Iterator[tuple[str, Members]]:
-    """Each site that is tested in this split, and all sites with it; it alone has few rows."""
+    """Each tested site of this split, with all other sites. Only the tested site has few rows."""
     whole = {name: Member.of(table, ALL, seed) for name, table in sites.tables.items()}
     names = list(whole)
     if len(names) >= MANY_SITES:
@@ -203,7 +203,7 @@ def federations(sites: NaturalSites, rows: int, seed: int) -> Iterator[tuple[str
 
 
 def measured(sites: NaturalSites, members: Members, site: str, seed: int) -> dict[str, float]:
-    """The AUROC of each model at one site, and what the join made of the others."""
+    """The AUROC of each model at one site, and the weight of the others in the join."""
     own, seeds, plan = members[site], Seeds.published(seed, site), sites.plan(members, seed)
     studies = {name: member.study(plan, name) for name, member in members.items()}
     run_rounds(plan, studies)
@@ -252,7 +252,7 @@ def _fitted(member: Member, wanted: str, seed: int) -> Scores:
 
 
 def _without_outcomes(sites: NaturalSites, members: Members, site: str, seed: int) -> dict[str, float]:
-    """The AUROC of what this site receives if it has no outcomes; nothing if the guard or too few sites forbid it."""
+    """The AUROC of the model at this site if it has no outcomes; nothing if the guard or too few sites prevent it."""
     contributors = {name: member for name, member in members.items() if name != site}
     if len(contributors) < FEWEST_SITES:
         return {}
@@ -273,7 +273,7 @@ def _without_outcomes(sites: NaturalSites, members: Members, site: str, seed: in
 
 @cache
 def _chosen_for_pooled(table: str, folder: Path, seed: int) -> str:
-    """Which simple model all rows in one place would choose."""
+    """The simple model that would be chosen with all rows in one place."""
     sites = SOURCES[table](folder)
     whole = {name: Member.of(each, ALL, seed) for name, each in sites.tables.items()}
     return best_simple_model(_together(sites, whole, next(iter(whole)), seed).dataset, seed)
@@ -347,7 +347,7 @@ class _Networks:
                 yield Row(variant=self._name, seed=seed, site=site, chosen_round=-1, metrics=metrics)
 
     def _of_many_sites(self, seeds: Sequence[int], cells: Sequence[Mapping[str, Members]]) -> Iterator[Row]:
-        """One federation for all sites that are tested in a split. Copies of each of them would cost too much."""
+        """One federation for all sites that are tested in a split. A copy of each site would cost too much."""
         datasets = [{name: one.dataset for name, one in next(iter(cell.values())).items()} for cell in cells]
         found = self._tested(seeds, datasets)
         for seed, cell in zip(seeds, cells, strict=True):

@@ -88,8 +88,8 @@ class Figure:
         table, rows, site: where.
         used: mean training rows.
         values: the mean of each figure.
-        less: federated-prior minus each other, and `permuted` minus without others, in points.
-        splits: so many, or so many sites where the interval is over the sites.
+        less: federated-prior minus each other model, and `permuted` minus without others, in points.
+        splits: the number of splits, or of sites if the interval is over the sites.
     """
 
     table: str
@@ -102,7 +102,7 @@ class Figure:
 
 
 def render_join(rows: list[Row], path: Path) -> None:
-    """What joining brings, table by table, and whether the bar is met."""
+    """The gain from joining, table by table, and whether the bar is met."""
     cells = _cells(rows)
     figures = list(figures_of(cells))
     lines = begin_page("Should I join?", "join", path)
@@ -139,7 +139,7 @@ def figures_of(cells: Mapping[str, Cells]) -> Iterator[Figure]:
 
 
 def bar_lines(figures: Sequence[Figure]) -> list[str]:
-    """Where federated-prior stays above the best local model, where it does not, and what the others bring."""
+    """The cases in which federated-prior beats the best local model or does not, and what the others contribute."""
     single = [one for one in figures if one.site != MEAN]
     below = [one for one in figures if one.less[_LOCAL].value + one.less[_LOCAL].half_width < 0]
     above = [one for one in figures if one.less[_LOCAL].value - one.less[_LOCAL].half_width > 0]
@@ -162,7 +162,7 @@ def bar_lines(figures: Sequence[Figure]) -> list[str]:
 
 
 def _guard_line(cells: Mapping[str, Cells]) -> str:
-    """How often the guard found use in the others' score, and in that of others with shuffled outcomes."""
+    """How often the guard found the others' score useful, and how often a score with shuffled outcomes."""
     found = [one for each in cells.values() for one in each.values() if "guard" in one]
     true, shuffled = (sum(one[name] > 0 for one in found) for name in ("guard", "guard of permuted"))
     return (
@@ -172,7 +172,7 @@ def _guard_line(cells: Mapping[str, Cells]) -> str:
 
 
 def _gaps(figures: Sequence[Figure], cells: Mapping[str, Cells]) -> str:
-    """Which numbers of training rows have no figure, and whether two sites could have one."""
+    """The numbers of training rows without a figure, and whether two sites could have one."""
     there = {(figure.table, figure.rows) for figure in figures}
     absent: dict[bool, list[str]] = {True: [], False: []}
     for table, setting in join.SETTINGS.items():

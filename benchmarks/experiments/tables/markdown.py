@@ -12,7 +12,7 @@ def begin_page(title: str, table: str, path: Path) -> list[str]:
     """A page's first lines: title, command, when it was computed with which libraries, what it cost.
 
     Args:
-        title: of the page.
+        title: the title of the page.
         table: the command's argument.
         path: of the page; the costs stand beside it.
     """

@@ -58,7 +58,7 @@ def accept(state: Path, acceptance: Acceptance) -> None:
     """Record the acceptance in the state directory, complete or not at all.
 
     Raises:
-        UnavailableError: the disk does not take it.
+        UnavailableError: the disk cannot be written.
     """
     write_whole(_path(state, acceptance.digest), acceptance.model_dump_json(indent=2).encode())
 

@@ -1,14 +1,14 @@
 """The pixels of a table: in memory, or in a file that is mapped into memory.
 
-A mapped file gives the arrays that memory gives, to the bit. The system reads the pages of a batch when the batch is
-drawn, and may give them up afterwards. The rules:
+A mapped file gives the same arrays as memory, to the bit. The system reads a batch's pages when the batch is drawn, and
+may free them afterwards. The rules:
 
-* a file has no name once it is open, and only its user may open it. Its disk space is free again when the last array
-  of it is gone, also after an error or a crash. No backup contains it;
+* a file has no name after it was opened, and only its user may open it. Its disk space is free again when its last
+  array is deleted, also after an error or a crash. No backup contains it;
 * the trainer's files are in its own folder. Those of a command that a person types are in the folder for temporary
   files, because this person may have another user and no permission to write to the state folder;
-* the disk's free space is checked before pixels are written, and all of it is taken before a file is mapped;
-* only images and masks lie here. A table without them opens no file.
+* the disk's free space is checked before pixels are written, and all of it is reserved before a file is mapped;
+* these files have only images and masks. A table without them opens no file.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class GrowingPixels:
         """Add one row of shape (numbers,).
 
         Raises:
-            UnavailableError: the disk does not take it.
+            UnavailableError: the disk cannot be written.
         """
         try:
             self._rows.write(np.ascontiguousarray(pixels, dtype=np.float32).data)

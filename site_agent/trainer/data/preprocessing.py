@@ -1,9 +1,8 @@
 """Converts a checked table to numbers for a network. Fitted only to training rows.
 
-The same code encodes for training, testing and prediction. Saved as JSON together with the contract
-it was fitted under, so that a prediction needs no second file that could have changed; every float
-survives the text exactly. A feature's columns and their names follow from the contract alone; how they
-are made is in encodings.py.
+The same code encodes for training, testing and prediction. It is saved as JSON together with its contract, so a
+prediction needs no second file that could have changed. The text keeps every float exactly. A feature's columns and
+their names follow from the contract alone. encodings.py computes them.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """Splits rows into training, validation and test: by a seed, by patient if declared, always in the same way.
 
-Source: the paper's experiment ("Data of the paper's experiments"): two calls of scikit-learn's
-`train_test_split` with one seed, shuffled, not stratified. Differs from it only where a patient
-column is declared (then patients are dealt instead of rows), and where the hospital's file says `stratified`: then
-each part has its share of every outcome (systematic sampling, Cochran 1977, chapter 8). `steady_split` is for plans
-with `privacy`, under which a patient who joins or leaves may not move another one into another part.
+Source: the paper's experiment ("Data of the paper's experiments"): two calls of scikit-learn's `train_test_split` with
+one seed, shuffled, not stratified. It differs in two cases. If a patient column is declared, patients are divided
+instead of rows. If the hospital's file has `stratified`, each part has its share of every outcome (systematic sampling,
+Cochran 1977, chapter 8). `steady_split` is for plans with `privacy`. There a patient who joins or leaves must not move
+another patient to another part.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
 """Reads a hospital's table and checks every cell against the contract.
 
-Everything is read as text and parsed as the contract declares, so one site's `63.0` and another
-site's `63` are the same. The rules:
+All cells are read as text and parsed as the contract declares, so one site's `63.0` and another site's `63` are the
+same. The rules:
 
 * all mistakes are reported at once, each with its column and at most five rows;
-* no cell reaches an error. Not even a header the contract does not declare is repeated, as a file
-  without a header would show its first patient there;
-* a row's number is the one a spreadsheet shows: counted from 1, the header included;
+* no error quotes a cell. A header that the contract does not declare is not quoted either, because a file without a
+  header would show its first patient there;
+* rows have the numbers that a spreadsheet shows: counted from 1, the header included;
 * rows are read in blocks, and only parsed numbers stay in memory: eight bytes for each cell that is read.
 """
 

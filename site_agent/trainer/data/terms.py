@@ -1,8 +1,8 @@
 """Counts the terms of a table's lists and notes, and weights the counts for a network.
 
-The weights are TF-IDF, then MaxAbs, as FENDA-FL's GEMINI tasks have them (Tavakoli et al. 2024, appendix E), with the
-formulas of scikit-learn's TfidfTransformer and MaxAbsScaler. They are fitted to the training rows and stay at the site.
-No cell of such a column is kept, shown or logged: a note may name its patient.
+The weights are TF-IDF, then MaxAbs, as in FENDA-FL's GEMINI tasks (Tavakoli et al. 2024, appendix E), with the formulas
+of scikit-learn's TfidfTransformer and MaxAbsScaler. They are fitted to the training rows and stay at the site. No cell
+of such a column is stored, shown or logged, because a note may name its patient.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """A column whose cells have several terms: codes of a list, such as diagnoses or drugs, or the words of a note.
 
-Each term has a place by a rule that reads no other row: its place among the declared codes, or a bucket of a hash. So
-the columns that the list becomes follow from the declaration alone, as those of every feature do, and no site's codes
-or words are in a name that leaves it. How terms are counted is in cell_rules.py, their weights in terms.py.
+A rule that reads no other row gives each term its place: the position among the declared codes, or a bucket of a hash.
+So the columns of a list follow from the declaration alone, as for every feature. No site's codes or words are in a name
+that leaves the site. cell_rules.py counts the terms, terms.py computes their weights.
 """
 
 from __future__ import annotations

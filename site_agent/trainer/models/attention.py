@@ -1,18 +1,17 @@
 """Attention with many narrow heads, written so that a CPU mostly computes.
 
-The usual routes (fused kernels, batched matrix products) start one tiny product per head and row;
-with heads of width 2 most of their time is overhead. Here heads and batch together are the last,
-contiguous axis ("lanes"), and every operation runs over many tokens x lanes numbers at once. The rules:
+The usual ways (fused kernels, batched matrix products) start one tiny product for each head and row. With heads of
+width 2, most of their time is overhead. Here heads and batch together are the last, contiguous axis ("lanes"), and
+every operation processes many tokens x lanes numbers at once. The rules:
 
 * heads are channels: channel c of head h is row c·heads + h of queries, keys and values;
-* the result is softmax(q·k / √width)·v of Vaswani et al. 2017, eq. 1, for each head, nothing else;
+* the result is softmax(q·k / √width)·v of Vaswani et al. 2017, eq. 1, for each head;
 * sums run in a fixed order, so equal inputs give equal bits on one thread.
 
-Powers are of 2, with log2(e) in the queries, because torch's exp2 takes a quarter of the time of its
-exp. Few lanes are computed for all pairs of tokens at once, because starting an operation is what takes
-time, and the probabilities are kept. Many lanes are computed for one token after the other, so that all
-numbers stay in the processor's cache, and the backward pass makes the probabilities again: fetching
-them from memory would take longer.
+Powers are of 2, with log2(e) in the queries, because torch's exp2 takes a quarter of the time of its exp. Few lanes are
+computed for all pairs of tokens at once, because most time is spent on starting operations, and the probabilities are
+stored. Many lanes are computed for one token after the other, so that all numbers stay in the processor's cache. The
+backward pass computes the probabilities again, because reading them from memory would take longer.
 
 Both functions work outside autograd; `transformer.py` calls them from its own forward and backward.
 """

@@ -1,9 +1,9 @@
 """A transformer with one token for each column, or for each word of a note, and one for the output.
 
-Source: Gorishniy et al. 2021. What it computes stands in `protos.plan.networks.transformer_networks`. Parameters are
-those of `protos.plan.architecture.network_tensors`, and there are no buffers; a fresh network holds NaN. Tokens are
-(B, d + 1, w), the deciding one first, or (S, B, d + 1, w) where parameters carry a stack axis. Of a note d is the
-number of its places, which are the last columns of a row, see `site_agent.trainer.data.terms.in_order`.
+Source: Gorishniy et al. 2021. `protos.plan.networks.transformer_networks` describes the computation. Parameters are
+those of `protos.plan.architecture.network_tensors`, and there are no buffers. A new network contains NaN. Tokens are
+(B, d + 1, w) with the output token first, or (S, B, d + 1, w) if parameters have a stack axis. For a note, d is the
+number of its places, which are the last columns of a row; see `site_agent.trainer.data.terms.in_order`.
 """
 
 from __future__ import annotations

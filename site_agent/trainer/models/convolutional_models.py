@@ -1,8 +1,8 @@
 """Networks of images: convolutions, linear layers, and two extractors under one head.
 
 Parameters are those of `protos.plan.networks.convolutional_networks`, in names, order and shapes, and there are no
-buffers. Rows are images laid out flat: (B, channels * height * width), or (S, B, ...) where parameters carry a stack
-axis. A stack is one convolution with S groups, so that nothing mixes between its copies.
+buffers. Rows are flat images: (B, channels * height * width), or (S, B, ...) if parameters have a stack axis. A stack
+is one convolution with S groups, so its copies do not mix.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Linear layers in sequence, and the networks built of them: dense, parallel and columns.
 
-Parameters are those of `protos.plan.architecture.network_tensors`, in names, order and shapes, and there
-are no buffers. Rows are (B, d), or (S, B, d) where parameters carry a stack axis. A fresh network
-holds NaN, because first values come from the plan's seed and not from here.
+Parameters are those of `protos.plan.architecture.network_tensors`, in names, order and shapes, and there are no
+buffers. Rows are (B, d), or (S, B, d) if parameters have a stack axis. A new network contains NaN, because the plan's
+seed gives the first values.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """The EfficientNet-B0 of `protos.plan.networks.efficient_networks`, with its tensors in names, order and shapes.
 
-There are no buffers. Rows are images laid out flat, and stacks are side by side in the channels, as in
-`convolutional_models`.
+There are no buffers. Rows are flat images, and stacks are side by side in the channels, as in `convolutional_models`.
 """
 
 from __future__ import annotations

@@ -1,13 +1,12 @@
 """The network of "Global Layers", arranged for fast training of small batches on one thread.
 
-Parameters are those of `protos.plan.architecture.network_tensors`, in names, order and shapes, and there
-are no buffers. Up to the last transformer block the batch is the last axis, so that every head of
-attention runs over contiguous memory; from layer 1 on it is the first, because products of few rows
-with large matrices are then a quarter to a third faster. The rules:
+Parameters are those of `protos.plan.architecture.network_tensors`, in names, order and shapes, and there are no
+buffers. Up to the last transformer block the batch is the last axis, so every head of attention reads contiguous
+memory. From layer 1 on the batch is the first axis, because products of few rows with large matrices are then a quarter
+to a third faster. The rules:
 
-* a fresh network holds NaN, because first values come from the plan's seed and not from here;
-* the normalisation is affine, γ·x/√(1 + 1e-5) + β: it neither measures nor keeps anything about
-  the patients;
+* a new network contains NaN, because the plan's seed gives the first values;
+* the normalisation is affine, γ·x/√(1 + 1e-5) + β: it neither measures nor stores anything about the patients;
 * only dropout behaves differently between training and evaluation.
 """
 

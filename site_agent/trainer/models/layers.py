@@ -1,11 +1,11 @@
 """The layers that the networks of this folder share: normalise, map, select and drop.
 
-The batch is the first axis and channels are the second, as torch's own layers have it. Where parameters
-carry a stack axis of S copies before their own, values carry it before theirs. The rules:
+The batch is the first axis and channels are the second, as in torch's own layers. If parameters have a stack axis of S
+copies before their own axes, values have it too. The rules:
 
-* a fresh layer holds NaN, because first values come from the plan's seed and not from here;
-* the normalisation is affine: it neither measures nor keeps anything about the patients;
-* nothing here has a buffer.
+* a new layer contains NaN, because the plan's seed gives the first values;
+* the normalisation is affine: it neither measures nor stores anything about the patients;
+* no layer has a buffer.
 """
 
 from __future__ import annotations

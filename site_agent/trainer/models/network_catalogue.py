@@ -1,9 +1,9 @@
 """Builds a network from the architecture that a plan names.
 
-The one place that lists every network. The rules:
+This is the only list of all networks. The rules:
 
 * a network's parameters are exactly `network_tensors`, in that order, and it has no buffers;
-* a fresh network holds NaN until the caller has filled every tensor.
+* a new network contains NaN until the caller has filled every tensor.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def build_network(architecture: Architecture, columns: int, outputs: int, common
         architecture: the plan's choice.
         columns: d, the number of encoded columns of this site.
         outputs: C, the number of outputs.
-        common: the first so many columns are those that the plan lists for all sites; None says all.
+        common: the number of first columns that the plan lists for all sites; None means all.
 
     Raises:
         ConfigurationError: the architecture has no network, or its sizes are out of range.

@@ -1,13 +1,13 @@
 """A hospital's own network, from a Python file on its own disk.
 
-The one place in this program where a file's text becomes code. The path stands in hospital.yaml, never in
-a plan and never in a message. The rules:
+This is the only place in this program where the text of a file becomes code. The path is in hospital.yaml, never in a
+plan or a message. The rules:
 
-* nobody but their owners can write the file or exchange it in its folders; what is read from the open
-  file is what is run, and nothing compiled earlier takes its place;
-* the plan lists the tensors that are federated; the module has each of them by that name, in that shape;
+* only the owners can write the file or replace it in its folders. The program runs exactly the text that it read from
+  the open file, and no earlier compiled file replaces it;
+* the module has every tensor that the plan lists as federated, with its name and shape;
 * every other parameter and every buffer, counters included, is private and stays;
-* what the file's own code says when it fails is shown to this site's operator and sent to nobody.
+* an error text of the file's own code is shown to this site's operator and sent to nobody.
 
 The file defines `build(columns: int, outputs: int) -> torch.nn.Module`: rows (B, columns) to (B, outputs),
 float32 on the CPU. It may have `represent` and `decide`, see `site_agent.trainer.training.training_model`.

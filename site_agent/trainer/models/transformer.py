@@ -1,13 +1,12 @@
 """The paper's transformer blocks as a single autograd step, with a handwritten gradient.
 
-For small batches the time of a block is not arithmetic but the start of its hundred small
-operations; a hand-written gradient starts about half as many as the derived one. Tokens lie as
-(e, d, B): entity width, columns, batch. Every linear map is then one matrix product over all tokens
-of all rows. Where the tensors carry a stack axis of S copies, everything else here has it too, in
-front. The rules:
+For small batches most of a block's time is spent on starting its hundred small operations. A handwritten gradient
+starts about half as many as the derived one. Tokens have the axes (e, d, B): entity width, columns, batch. Every linear
+map is then one matrix product over all tokens of all rows. If the tensors have a stack axis of S copies in front, all
+other arrays have it too. The rules:
 
 * gradients are those of the formulas below, to rounding; a test compares with finite differences;
-* dropout's random choice is made outside and handed in, so nothing here draws a random number.
+* the caller draws dropout's random choice, so this file draws no random number.
 """
 
 from __future__ import annotations

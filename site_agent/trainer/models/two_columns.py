@@ -1,8 +1,8 @@
 """CHFL's two columns of layers. Each can be trained on its own loss.
 
-Source: Mori et al. 2022; the formula stands in `protos.plan.networks.column_networks`. Parameters are those of
-`protos.plan.architecture.network_tensors`; a fresh network holds NaN. To step the common column on its own
-loss and then the unique one on the joint loss, a site calls
+Source: Mori et al. 2022; `protos.plan.networks.column_networks` has the formula. Parameters are those of
+`protos.plan.architecture.network_tensors`; a new network contains NaN. To step the common column on its own loss and
+then the unique one on the joint loss, a site calls
 
     outputs = network.common_outputs(rows)     # the loss of outputs[-1] trains the common column
     with torch.no_grad(): outputs = network.common_outputs(rows)    # again, after its step

@@ -1,7 +1,7 @@
-"""Changes the images of a batch as the plan's augmentation says.
+"""Changes the images of a batch as the plan's augmentation describes.
 
-What happens to an image follows from the site's seed, the epoch and the row's number alone. It does not depend on the
-order of batches. A run that continues after a crash changes the same images in the same way.
+The change of an image depends only on the site's seed, the epoch and the row's number. It does not depend on the order
+of batches. A run that continues after a crash changes the same images in the same way.
 """
 
 from __future__ import annotations

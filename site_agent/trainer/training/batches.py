@@ -1,7 +1,7 @@
 """The rows of each training step: an epoch is a permutation, cut into equal batches.
 
-Every site makes the same number of steps whatever its size; the rows left over in one epoch come again in
-another. Copies of a network in one stack each have a generator, so that each is trained as it would be alone.
+Every site makes the same number of steps, whatever its size. Rows that remain in one epoch are used in another. Each
+copy of a network in a stack has its own generator, so it is trained as it would be alone.
 """
 
 from __future__ import annotations

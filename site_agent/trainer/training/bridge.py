@@ -1,14 +1,14 @@
 """Converts between torch and shared parameters. No other file does.
 
-All parameters of a network are laid into two flat tensors: the federated ones, in the manifest's order,
-and the private ones. Each keeps its shape as a view. Taking in what was received, and the update that
-goes out, are then one operation each, and an optimiser steps once for each stretch. The rules:
+All parameters of a network are in two flat tensors: the federated ones, in the manifest's order, and the private ones.
+Each keeps its shape as a view. So loading received values, and computing the update, are one operation each. An
+optimiser makes one step for each flat tensor. The rules:
 
-* `update` reads the federated tensor, which holds no private number; `tensors` shows what lies there;
-* every array that is handed out is a copy, so that later training cannot reach into it.
+* `update` reads the federated tensor, which has no private number; `tensors` shows its content;
+* every returned array is a copy, so later training cannot change it.
 
-Several copies of one network, each with values of its own, may lie in one: then every tensor has a first
-axis of that length, and one step trains them all.
+One object may have several copies of a network with different values. Then every tensor has a first axis of that
+length, and one step trains all copies.
 """
 
 from __future__ import annotations

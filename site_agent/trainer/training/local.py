@@ -1,11 +1,11 @@
 """The ordinary loop over batches, which runs a method's procedure.
 
-An epoch is a number of equal batches that the plan fixes, whatever a site's size. What trains keeps its state
-across rounds and is not reset when shared values are taken in (docs/design/methods.md, "Global Layers").
+An epoch is a number of equal batches that the plan fixes, whatever a site's size. The optimiser and all other training
+state are kept across rounds, and are not reset when shared values are loaded (docs/design/methods.md, "Global Layers").
 
-Dropout draws from torch's default generator, which a whole process shares. Every training therefore
-keeps a state of its own, puts it in place for its steps and takes it out afterwards: what else trains
-in this process changes no bit.
+Dropout draws from torch's default generator, which a whole process shares. So every training has its own state of that
+generator. It installs the state before its steps and stores it afterwards, so other training in this process changes no
+bit.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """pFedMe: each batch solves an inner problem for the personal model, and the shared model follows it.
 
-Source: Dinh et al. 2020, algorithm 1 (as remembered). For every batch, `steps` steps of the plan's
-optimiser take t towards argmin of the loss + strength / 2 * ||t - w||^2; then
-w <- w - rate * strength * (w - t). The site uses t, w travels. Private parameters have no w: they are t's.
+Source: Dinh et al. 2020, algorithm 1 (as remembered). For every batch, `steps` steps of the plan's optimiser take t
+towards argmin of the loss + strength / 2 * ||t - w||^2; then w <- w - rate * strength * (w - t). The site uses t and
+sends w. Private parameters have no w. They are part of t.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Terms that a method adds to the task's loss in training.
 
-Checkpoints are chosen on the task's loss alone, so no penalty is ever evaluated there. The proximal
-term is written as its gradient; the contrastive ones need what two frozen networks make of the same
-batch: the model as it was received, and the site's own model at the end of its last round.
+Checkpoints are chosen by the task's loss alone, so no penalty is ever evaluated for them. The proximal term is written
+as its gradient. The contrastive terms need the outputs of two frozen networks for the same batch: the model as it was
+received, and the site's own model at the end of its last round.
 """
 
 from __future__ import annotations

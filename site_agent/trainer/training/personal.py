@@ -1,6 +1,6 @@
 """A second model of the site's own beside the shared one: Ditto's copy and APFL's mixture.
 
-The second model never travels: it lies in a network of its own, which nothing hands out.
+The second model is never sent: it is in a network of its own, which no function returns.
 """
 
 from __future__ import annotations

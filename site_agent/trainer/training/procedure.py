@@ -1,10 +1,10 @@
 """Procedures: how a site trains in one round.
 
-A procedure owns the networks of its method and moves them batch by batch. The flat network that it is given
-is the one whose update is handed out; what the site itself uses may be another (`evaluated`). The rules:
+A procedure owns the networks of its method and trains them batch by batch. The site sends the update of the flat
+network that the procedure receives. The site itself may use another network (`evaluated`). The rules:
 
-* a procedure draws nothing: batches come in, so that all of them train on the same rows;
-* all that the next round depends on is in `state`.
+* a procedure draws no batches. It receives them, so all procedures train on the same rows;
+* `state` has everything on which the next round depends.
 """
 
 from __future__ import annotations

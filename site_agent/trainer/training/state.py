@@ -1,7 +1,7 @@
 """The training state as named tensors: saved, restored and compared without a library's own format.
 
-Counters are int64 of shape (), a generator's state is its JSON as bytes. A part's names stand behind its
-prefix, so that whoever owns parts joins their states and takes them apart again.
+Counters are int64 of shape (), a generator's state is its JSON as bytes. The names of a part begin with its prefix, so
+that its owner can join the states of its parts and separate them again.
 """
 
 from __future__ import annotations

@@ -2,13 +2,13 @@
 
 One callable serves training, validation and distillation. The rules:
 
-* a loss is a mean over rows. With class weights it is the weighted mean over the sum of weights, as in
-  torch's cross_entropy for class numbers; a batch whose rows all weigh nothing has loss 0;
-* a target may be a share of each class (a probability, as a teacher's): the row then counts as that
-  many rows of each class. Torch divides weighted shares by the number of rows instead;
+* a loss is a mean over rows. With class weights it is the weighted mean over the sum of weights, as in torch's
+  cross_entropy for class numbers. A batch of rows with weight 0 has loss 0;
+* a target may be a share of each class (a probability, such as a teacher's). The row then counts as that many rows of
+  each class. Torch divides weighted shares by the number of rows instead;
 * it is finite, and so is its gradient, for any logit up to 1e4 in size;
-* of masks each image has its own loss, the soft Dice loss plus the mean cross-entropy of its pixels;
-* of a stack of S copies it is the sum of their S means, so that each copy's gradient is its own.
+* each image of a mask has its own loss, the soft Dice loss plus the mean cross-entropy of its pixels;
+* the loss of a stack of S copies is the sum of their S means, so each copy has its own gradient.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
 """Rows of one declared query, read in a read-only transaction of the database.
 
-The trainer has no network, and a database is no reason to give it one. So the database is a file (SQLite), or a
-server behind a Unix socket on this machine (PostgreSQL); one on another machine is brought here as a socket by
-whoever runs it. The rules:
+The trainer has no network and gets none for a database. So the database is a file (SQLite), or a server behind a Unix
+socket on this machine (PostgreSQL). If it runs on another machine, its operator must forward it to such a socket. The
+rules:
 
-* the URL stands in a file of its own, which only the trainer's user may read, as it may hold a password;
-* no word of a driver's error is repeated, as it may quote the URL or a patient;
-* rows come a few thousand at a time, and the transaction is rolled back at the end.
+* the URL is in a file of its own, which only the trainer's user may read, because it may have a password;
+* no word of a driver's error is shown, because it may quote the URL or a patient;
+* rows are read a few thousand at a time, and the transaction is rolled back at the end.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Rows of a sheet in an Excel workbook, read one by one.
 
-Of a formula the value that Excel saved is read; nothing is computed here and no macro runs.
+For a formula, the value that Excel saved is read. Nothing is computed and no macro runs.
 """
 
 from __future__ import annotations

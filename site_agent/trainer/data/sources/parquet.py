@@ -1,7 +1,7 @@
 """Rows of a Parquet file, some thousands at a time.
 
-Numbers stay numbers until it is known what their column is declared to be. Any other value becomes the text that a
-text file would have of it.
+Numbers stay numbers until the declaration of their column is known. Any other value is converted to its spelling in a
+text file.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """Splits complete lines of a text file into columns at once, if they are unambiguous.
 
-pyarrow's reader is fast, and Python's is the one whose reading counts. They agree on what passes here: no NUL, no
-lone carriage return, no blank line, nothing undecodable, as many cells in each row as the table has columns, none of
-them too long, and quotation marks only around whole cells, doubled within. All else is None, for Python's reader.
+pyarrow's reader is fast, but Python's reader is the reference. Both read these files alike: no NUL, no lone carriage
+return, no blank line, no undecodable byte, as many cells in each row as the table has columns, none of them too long,
+and quotation marks only around whole cells, doubled inside. For all other files the result is None, and Python's reader
+reads them.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Rows of a delimited text file, with bounded memory.
 
-The file is read some megabytes at a time. A piece without anything unusual becomes columns at once (plain.py); any
-other goes line by line through Python's own reader, to the same result. Undecodable bytes come through as marked
-characters, so that their line can be reported and no decoding error, which carries the file's bytes, ever exists.
+The file is read some megabytes at a time. A piece without anything unusual becomes columns at once (plain.py). Any
+other piece goes line by line through Python's own reader, with the same result. Undecodable bytes become marked
+characters, so that their line can be reported. A decoding error, which would quote the file's bytes, never happens.
 """
 
 from __future__ import annotations
