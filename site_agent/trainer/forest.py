@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from site_agent.trainer.data.contract import Task
+from site_agent.trainer.data.pixel_store import blocks
 
 if TYPE_CHECKING:
     from sklearn.linear_model import LogisticRegression, Ridge
@@ -43,10 +44,13 @@ class Lines:
 
     def of(self, columns: npt.NDArray[np.generic]) -> npt.NDArray[np.float64]:
         """Return their values, float64 of shape (rows, outputs)."""
-        wide = columns.astype(np.float64)
-        # Row by row and not as a matrix product, whose last bits depend on how many rows there are.
-        both = zip(self.slopes, self.starts, strict=True)
-        return np.stack([(wide * slope).sum(axis=1) + start for slope, start in both], axis=1)
+        values = np.empty((len(columns), len(self.starts)))
+        for block in blocks(*columns.shape):  # the pixels of all rows may need more memory than there is
+            wide = columns[block].astype(np.float64)
+            # Row by row and not as a matrix product, whose last bits depend on how many rows there are.
+            for output, (slope, start) in enumerate(zip(self.slopes, self.starts, strict=True)):
+                values[block, output] = (wide * slope).sum(axis=1) + start
+        return values
 
 
 def lines_of(fitted: LogisticRegression | Ridge, outputs: int, gap: float = np.inf) -> Lines:

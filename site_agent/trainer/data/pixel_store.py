@@ -87,7 +87,7 @@ class GrowingPixels:
 
 def temporary_folder() -> Path:
     """Return the folder for temporary files: TMPDIR, else /var/tmp, because /tmp may be a part of the memory."""
-    folder = Path(os.environ.get("TMPDIR") or "/var/tmp")
+    folder = Path(os.environ.get("TMPDIR") or "/var/tmp")  # noqa: S108  # files there have no name
     return folder if folder.is_dir() else Path(tempfile.gettempdir())
 
 
@@ -110,7 +110,7 @@ def reserved(folder: Path | None, rows: int, numbers: int) -> Pixels:
 
 def blocks(rows: int, numbers: int) -> list[slice]:
     """Return slices of all rows, in order, each of 16 MiB or less, or of one row."""
-    step = max(1, _ROWS_BYTES // (numbers * _BYTES))
+    step = max(1, _ROWS_BYTES // max(1, numbers * _BYTES))
     return [slice(start, min(start + step, rows)) for start in range(0, rows, step)]
 
 

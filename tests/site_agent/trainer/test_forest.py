@@ -9,7 +9,8 @@ import pytest
 from sklearn.ensemble import RandomForestClassifier, RandomForestRegressor
 
 from site_agent.trainer import forest as forests
-from site_agent.trainer.forest import Forest, forest_of
+from site_agent.trainer.data import pixel_store
+from site_agent.trainer.forest import Forest, Lines, forest_of
 from tests.for_each import for_each
 
 
@@ -111,3 +112,18 @@ def _at_thresholds(forest: Forest) -> np.ndarray:
     rows = np.zeros((len(inner), 5), np.float32)
     rows[np.arange(len(inner)), forest.columns[inner]] = forest.thresholds[inner]
     return rows
+
+
+@for_each("seed", range(10))
+def test_lines_of_few_rows_at_a_time_are_those_of_all_rows(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """To the bit, so images need not be in memory together."""
+    generator = np.random.default_rng(seed)
+    rows, columns, outputs = (int(number) for number in generator.integers(1, 200, 3))
+    lines = Lines(slopes=generator.normal(size=(outputs, columns)), starts=generator.normal(size=outputs))
+    features = generator.normal(size=(rows, columns)).astype(np.float32)
+    whole = lines.of(features)
+
+    for size in (4, 1000, 40_000):
+        monkeypatch.setattr(pixel_store, "_ROWS_BYTES", size)
+        np.testing.assert_array_equal(lines.of(features), whole)
+    assert lines.of(features[:0]).shape == (0, outputs)
