@@ -40,7 +40,7 @@ Moment: TypeAlias = Annotated[str, AfterValidator(_aware)]
 
 
 class Signature(Document):
-    """One named person's yes; times are aware and in ISO 8601, `until` is None for a yes without end."""
+    """One named person's approval. Times are aware and in ISO 8601; `until` is None for an approval without end."""
 
     by: str
     at: Moment
@@ -48,14 +48,14 @@ class Signature(Document):
 
 
 class Withdrawal(Document):
-    """One named person's no, after the yes of others or of their own."""
+    """One named person's withdrawal, after an approval by any person."""
 
     by: str
     at: Moment
 
 
 class Refusal(Document):
-    """One named person's no to a plan that nobody here has approved, and the reason."""
+    """One named person's refusal of a plan that nobody here has approved, and the reason."""
 
     plan_digest: str
     by: str
@@ -75,21 +75,21 @@ class Approval(Document):
 
     @property
     def names(self) -> str:
-        """The names of all who have approved, as a sentence lists them."""
+        """Return the names of all who have approved, as in a sentence."""
         return " and ".join(signature.by for signature in self.signatures)
 
 
 def approve(state: Path, plan: Plan, *, by: str, at: datetime, until: datetime | None = None) -> Approval:
     """Record that a person approves a plan, with all alternatives of its sweep. Earlier approvals remain.
 
-    An approval after a withdrawal starts again: approvals before it no longer count.
+    An approval after a withdrawal starts again: earlier approvals no longer count.
 
     Args:
         state: the site's state directory.
-        plan: what the person has read.
+        plan: the plan that the person has read.
         by: the person's name for the audit log.
         at: an aware time.
-        until: an aware time at which this yes ends; None for no end.
+        until: an aware time at which this approval ends; None for no end.
     """
     ends = None if until is None else until.isoformat(timespec="seconds")
     signature = Signature(by=by, at=at.isoformat(timespec="seconds"), until=ends)
@@ -117,7 +117,7 @@ def _approve(state: Path, plan: Plan, signature: Signature) -> Approval:
 
 
 def withdraw(state: Path, plan: Plan, *, by: str, at: datetime) -> Approval | None:
-    """Record that a person takes this site out of a plan, with all alternatives of its sweep.
+    """Record that a person withdraws this site from a plan, with all alternatives of its sweep.
 
     Return None if nobody had approved it.
     """
@@ -137,7 +137,7 @@ def _withdraw(state: Path, plan: Plan, withdrawal: Withdrawal) -> Approval | Non
 
 
 def refuse(state: Path, plan: Plan, *, by: str, at: datetime, because: str) -> None:
-    """Record that a person refuses a plan, for later readers. Nothing trains without an approval anyway."""
+    """Record that a person refuses a plan, for later readers. Without an approval nothing is trained anyway."""
     when = at.isoformat(timespec="seconds")
     refusal = Refusal(plan_digest=plan.digest.hex(), by=by, at=when, because=because)
     place = _refusal_path(state, plan)
@@ -146,7 +146,7 @@ def refuse(state: Path, plan: Plan, *, by: str, at: datetime, because: str) -> N
 
 
 def keep_plan(state: Path, plan: Plan) -> None:
-    """Store an announced plan where `site-agent review` and `approve` find it by its digest."""
+    """Store an announced plan so that `site-agent review` and `approve` find it by its digest."""
     _write(gate_folder(state) / "plans" / f"{plan.digest.hex()}.json", plan.canonical)
 
 
@@ -161,7 +161,7 @@ def find_approval(state: Path, plan: Plan) -> Approval | None:
     """Return the approval of exactly this plan and manifest, or None. `why_not` decides whether it is still valid.
 
     Raises:
-        RefusedError: there is a file in its place that is no approval.
+        RefusedError: the file in its place is no approval.
     """
     place = approval_path(state, plan)
     try:
@@ -181,7 +181,7 @@ def find_approval(state: Path, plan: Plan) -> Approval | None:
 def find_refusal(state: Path, plan: Plan) -> Refusal | None:
     """Return the last refusal of exactly this plan, or None.
 
-    A file that cannot be read is passed over: a refusal changes nothing, and the audit log has it.
+    An unreadable file is skipped: a refusal changes nothing, and the audit log has it.
     """
     try:
         refusal = Refusal.model_validate_json(_refusal_path(state, plan).read_bytes())
@@ -194,8 +194,8 @@ def why_not(approval: Approval | None, *, approvers: int, now: datetime) -> str 
     """Return why an approval does not permit training, in one clause, or None. Pure.
 
     Args:
-        approval: what was found.
-        approvers: how many different persons this hospital's policy requires.
+        approval: the approval that was found.
+        approvers: the number of different persons that this hospital's policy requires.
         now: an aware time.
     """
     if approval is None:
@@ -214,7 +214,7 @@ def why_not(approval: Approval | None, *, approvers: int, now: datetime) -> str 
 def last_approved(state: Path, plan: Plan) -> tuple[Plan, Approval] | None:
     """Return the last other plan of the same study that was approved here, or None.
 
-    A file that cannot be read is no plan to compare with, so it is passed over. Alternatives of one sweep are one plan.
+    An unreadable file is skipped, because it cannot be compared. Alternatives of one sweep are one plan.
     """
     alike = {each.digest for each in plan.alternatives}
     others = (entry for entry in others_approved(state, plan) if entry[0].digest not in alike)
@@ -266,7 +266,7 @@ def _has_ended(signature: Signature, now: datetime) -> bool:
 
 @contextmanager
 def _held(state: Path) -> Iterator[None]:
-    """While the block lasts nobody else says yes or no here, so that no word is lost between reading and writing."""
+    """While the block runs nobody else can decide here, so no decision is lost between reading and writing."""
     folder = approvals_folder(state)
     make_folder(folder)
     with opened_folder(folder) as opened:

@@ -27,7 +27,7 @@ def require_guarded(state: Path) -> None:
     """Check that no service of this site could have written an approval.
 
     Raises:
-        ConfigurationError: one could; the message has the command that corrects it.
+        ConfigurationError: a service could have; the message has the command that corrects this.
     """
     folder = approvals_folder(state)
     if not folder.exists():

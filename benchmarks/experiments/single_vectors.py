@@ -133,7 +133,7 @@ class LayerMixtures(nn.Module):
         self._own: Tensor | None = None
 
     def weights(self) -> Tensor:
-        """float64 of shape (sites, layers, sites): the share of each site's layer that a site receives; rows sum to 1."""
+        """float64 of shape (sites, layers, sites): shares of all sites' layers that a site receives; rows sum to 1."""
         inner = torch.einsum("lhe,ie->ilh", self.hidden, self.embeddings) + self.hidden_bias
         return functional.softmax(torch.einsum("ljh,ilh->ilj", self.output, inner.relu()) + self.output_bias, dim=-1)
 

@@ -28,7 +28,7 @@ Synonyms: TypeAlias = Annotated[tuple[Text, ...], Field(max_length=50)]
 
 
 class Conversion(Document):
-    """From another unit to the concept's: value = factor * other + offset."""
+    """Converts another unit to the concept's: value = factor * other + offset."""
 
     unit: Text
     factor: float
@@ -42,11 +42,11 @@ class Conversion(Document):
 
 
 class NumberConcept(Document):
-    """A measured number; values outside `low` to `high` count as the nearer end.
+    """A measured number. Values outside `low` to `high` count as the nearer limit.
 
-    `typical` and `spread` are used by networks on concepts, and under `privacy`. Both measure neither mean nor
-    deviation of patients: rows are standardised by them, and a missing value counts as typical. They default to the
-    middle of the range and a quarter of it.
+    Networks on concepts, and plans with `privacy`, use `typical` and `spread`. Neither is a mean or deviation of
+    patients. Rows are standardised by them, and a missing value counts as typical. The defaults are the middle of the
+    range and a quarter of it.
     """
 
     kind: Literal["number"]
@@ -79,8 +79,8 @@ class CodedConcept(Document):
     """One of several codes.
 
     Attributes:
-        codes: the first one is what all others are compared with. Any third and later one is also compared with the
-            second, so the second code should be common at most sites.
+        codes: all others are compared with the first one. Any third and later one is also compared with the second, so
+            the second code should be common at most sites.
     """
 
     kind: Literal["codes"]
@@ -105,8 +105,8 @@ class ConceptColumn:
     """One column of a regression on concepts: a number, or whether a code is one of these.
 
     Attributes:
-        name: as it stands in names of sums, "age", "sex=male" or "chest-pain: not none".
-        concept: where it comes from.
+        name: its name in sums, "age", "sex=male" or "chest-pain: not none".
+        concept: the concept of the column.
         ones: the codes that are 1 here; empty for a number.
     """
 
@@ -118,8 +118,8 @@ class ConceptColumn:
 def columns_of(concepts: tuple[Concept, ...]) -> tuple[ConceptColumn, ...]:
     """Return the columns of a regression on these concepts, in order.
 
-    A concept of k codes has k - 1: whether the code is any but the first, then one for each code but the first two.
-    So a code that is rare at a site still counts among the others there.
+    A concept of k codes has k - 1: whether the code is any but the first, then one for each code but the first two. So
+    at a site with few rows of a code, these rows still count among the others.
     """
     return tuple(column for concept in concepts for column in _columns(concept))
 
@@ -147,7 +147,7 @@ def _columns(concept: NumberConcept | CodedConcept) -> Iterator[ConceptColumn]:
 
 
 class _Listed(BaseModel):
-    """A plan, or a part of one, of which the concepts alone are read."""
+    """A plan, or a part of one, of which only the concepts are read."""
 
     model_config = ConfigDict(frozen=True, extra="ignore", strict=True, allow_inf_nan=False)
     concepts: tuple[Concept, ...] = Field(min_length=1, max_length=500)
@@ -161,6 +161,6 @@ def read_concepts(path: Path, *, consequence: str) -> tuple[Concept, ...]:
         consequence: the middle sentence of the error.
 
     Raises:
-        ConfigurationError: the file cannot be read, or its concepts are none.
+        ConfigurationError: the file cannot be read, or its concepts are invalid.
     """
     return read_document(path, _Listed, consequence=consequence).concepts

@@ -25,8 +25,8 @@ def smallest_set(plan: Plan, smallest_sites: int) -> int:
     """Return the smallest number of sites in a combination of answered sums. Two of them must not be colluders.
 
     Args:
-        plan: as approved.
-        smallest_sites: the policy's.
+        plan: the approved plan.
+        smallest_sites: the smallest set of the policy.
     """
     return smallest_sites if plan.two_sites is not None else max(smallest_sites, plan.assumed_colluders + 2)
 

@@ -34,7 +34,7 @@ class Document(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
     def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
-        """Return a copy with other values. It computes its cached properties from these values."""
+        """Return a copy with other values. Its cached properties are computed from these values."""
         copied = super().model_copy(update=update, deep=deep)
         for name in copied.__dict__.keys() - type(self).model_fields.keys():
             del copied.__dict__[name]
@@ -45,7 +45,7 @@ Record = TypeVar("Record", bound=BaseModel)
 
 
 class Reasons(ValueError):
-    """All that speaks against a record, a clause each; a file's reader sees each on a line of its own."""
+    """All errors of a record, a clause each; a file's reader sees each on a line of its own."""
 
     def __init__(self, found: Sequence[str]) -> None:
         super().__init__("; ".join(found))
@@ -59,7 +59,7 @@ def refuse_for(reasons: Iterable[str]) -> None:
 
 
 class _PlainLoader(yaml.SafeLoader):
-    """YAML with decimal numbers only, without dates and without yes and no, which would turn words into values."""
+    """YAML with decimal numbers only, and without dates, yes and no, which would turn words into values."""
 
 
 _REPLACED: Final = {f"tag:yaml.org,2002:{kind}" for kind in ("timestamp", "int", "float", "bool")}
@@ -91,7 +91,7 @@ def read_document(path: Path, model: type[Record], *, consequence: str) -> Recor
         consequence: the middle sentence of the error, such as "The coordinator did not start."
 
     Raises:
-        ConfigurationError: the file cannot be read, or is wrong; every mistake is named.
+        ConfigurationError: the file cannot be read, or is wrong. The error lists every mistake.
     """
     try:
         with path.open("rb") as file:
@@ -130,7 +130,7 @@ def parse_document(raw: bytes, model: type[Record], *, source: str, consequence:
 
 @cache
 def _schema(model: type[BaseModel]) -> Mapping[str, Any]:
-    """The JSON schema of a record, made once: that of a plan takes a tenth of a second."""
+    """Return the JSON schema of a record, computed once, because that of a plan takes a tenth of a second."""
     return model.model_json_schema()
 
 
@@ -141,7 +141,7 @@ class _Mistakes(Exception):  # carries findings, is never shown
 
 
 def _compose(raw: bytes) -> Node:
-    """The file as a tree of nodes with their line and column."""
+    """Return the file as a tree of nodes with their line and column."""
     if len(raw) > LARGEST_DOCUMENT_BYTES:
         raise _Mistakes([(1, 1, f"the file is larger than {LARGEST_DOCUMENT_BYTES} bytes")])
     try:
@@ -179,7 +179,7 @@ def _refuse_surprises(text: str) -> None:
 
 
 def _construct(node: Node) -> Any:
-    """Plain values from a node; only the types that JSON has."""
+    """Return plain values from a node, of JSON's types only."""
     line, column = node.start_mark.line + 1, node.start_mark.column + 1
     if node.tag not in _PLAIN_TAGS:
         raise _Mistakes([(line, column, f"the tag {node.tag} is not allowed")])
@@ -209,7 +209,7 @@ def _construct_mapping(node: MappingNode) -> dict[str, Any]:
 
 
 def _describe(detail: Mapping[str, Any], root: Node, schema: Mapping[str, Any]) -> list[tuple[int, int, str]]:
-    """One of pydantic's findings as lines, columns and words."""
+    """Return one of pydantic's errors as lines, columns and words."""
     location: Sequence[str | int] = detail["loc"]
     kind, context = detail["type"], detail.get("ctx", {})
     if kind in ("union_tag_invalid", "union_tag_not_found"):  # the place of the word, or where it is missing
@@ -243,7 +243,7 @@ def _describe(detail: Mapping[str, Any], root: Node, schema: Mapping[str, Any]) 
 
 
 def _unknown(word: str, known: str) -> str:
-    """The message for an unknown word. pydantic lists the known words in quotation marks."""
+    """Return the message for an unknown word. pydantic lists the known words in quotation marks."""
     words = re.findall(r"'([^']*)'", known)
     hint = did_you_mean(word, [each if each[:1].isalnum() else f'"{each}"' for each in words])
     return f"there is no {word[:_LONGEST_NAME_SHOWN]}; {hint}"
@@ -269,9 +269,8 @@ def _key(root: Node, location: Sequence[str | int]) -> Node:
 def _walk(schema: Mapping[str, Any], location: Sequence[str | int]) -> tuple[list[str | int], list[Mapping[str, Any]]]:
     """Follow a location of pydantic through the model's JSON schema.
 
-    Returns:
-        the steps that are keys or places in a list, without the words that choose a record of a union; and the
-        records at the end.
+    Returns: the steps that are keys or positions in a list, without the words that choose a record of a union; and the
+    records at the end.
     """
     definitions = schema.get("$defs", {})
 
@@ -302,5 +301,5 @@ def _walk(schema: Mapping[str, Any], location: Sequence[str | int]) -> tuple[lis
 
 
 def _tags(entry: Mapping[str, Any]) -> list[Any]:
-    """The words that distinguish this choice of a union from the others, if a function reads the word."""
+    """Return the words that distinguish this choice of a union from the others, if a function reads the word."""
     return [field["const"] for field in entry.get("properties", {}).values() if "const" in field]

@@ -38,14 +38,14 @@ class Exchange:
     """The content of one round between a site and the coordinator.
 
     Attributes:
-        stage: what the round is for.
-        layers: which of the manifest's layers take part, as an offer carries them.
-        down: the tensors whose values come down, in the manifest's order.
-        has_controls: control variates of the same tensors come down behind them.
-        up: the tensors whose updates go up, in the manifest's order.
-        scalars: the integers that go up behind them.
-        own_numbers: sums of private layers with noise. The trainer hands them to the gate behind the scalars, the gate
-            returns their total with later rounds, and they never travel.
+        stage: the purpose of the round.
+        layers: the manifest's layers that take part, as encoded in an offer.
+        down: the tensors whose values a site receives, in the manifest's order.
+        has_controls: whether control variates of the same tensors follow them.
+        up: the tensors whose updates a site sends, in the manifest's order.
+        scalars: the integers that a site sends after them.
+        own_numbers: sums of private layers with noise. The trainer sends them to the gate after the scalars. The gate
+            returns their total in later rounds. They never leave the site.
     """
 
     stage: Stage
@@ -83,7 +83,7 @@ class Exchange:
 
     @cached_property
     def rows_place(self) -> int | None:
-        """The place of the row count among the scalars, if it travels."""
+        """The position of the row count among the scalars, if it is sent."""
         return self.scalar_names.index(ROWS) if ROWS in self.scalar_names else None
 
     @cached_property
@@ -100,15 +100,14 @@ class Exchange:
 
 
 def spans(manifest: Manifest, tensors: tuple[TensorSpec, ...]) -> tuple[tuple[slice, slice], ...]:
-    """Return the places of some of the manifest's tensors as pairs of slices. Neighbours share one pair.
+    """Return the positions of some of the manifest's tensors as pairs of slices. Neighbours share one pair.
 
     Args:
-        manifest: every tensor that may travel.
+        manifest: every tensor that may be sent.
         tensors: some of them, in its order.
 
-    Returns:
-        pairs of a place in the manifest's vector and the place of the same numbers in a vector of these
-        tensors alone; for all tensors one pair.
+    Returns: pairs of a position in the manifest's vector and the position of the same numbers in a vector of these
+    tensors alone; for all tensors one pair.
     """
     places = dict(zip((tensor.name for tensor in manifest.tensors), slices_of(manifest.tensors), strict=True))
     found: list[tuple[slice, slice]] = []
@@ -130,7 +129,7 @@ def unpack_layers(layers: bytes, count: int) -> tuple[bool, ...]:
     """Decode what `pack_layers` encoded, for a manifest with this number of layers.
 
     Raises:
-        MalformedMessage: not what `pack_layers` makes of any choice.
+        MalformedMessage: the bytes are no result of `pack_layers`.
     """
     if not layers:
         return (True,) * count
@@ -147,7 +146,7 @@ def stage_at(plan: Plan, round_number: int, training_rounds: int | None = None) 
     Args:
         plan: the plan.
         round_number: from 0.
-        training_rounds: how many were made where the run stopped early; otherwise the schedule's.
+        training_rounds: the number of training rounds, if the run stopped early; otherwise the schedule's.
     """
     if plan.statistics is not None:
         return Stage.STATISTICS if round_number == 0 else None
@@ -170,16 +169,16 @@ def stage_at(plan: Plan, round_number: int, training_rounds: int | None = None) 
 
 
 def is_measured(plan: Plan, round_number: int) -> bool:
-    """Return whether sites validate the model at the start of a training round. They never do in the first."""
+    """Return whether sites validate the model at the start of a training round. They never do so in the first round."""
     made = round_number - plan.has_probe
     return made > 0 and made % plan.schedule.rounds_per_measurement == 0
 
 
 def kept_layers(plan: Plan, manifest: Manifest, round_number: int) -> frozenset[str]:
-    """Return the layers whose updates sites send in a training round. Only FedLP leaves layers out.
+    """Return the layers whose updates sites send in a training round. Only FedLP skips layers.
 
-    A layer is kept where a 64-bit number drawn from the plan's public draws, the round and its name, divided by
-    2**64, is below the method's probability. If no layer is, the one with the smallest number is kept.
+    A layer is kept if a 64-bit number from the plan's public draws, the round and its name, divided by 2**64, is below
+    the method's probability. If no layer is kept, the one with the smallest number is.
     """
     rule = plan.ingredients.server_rule
     if not isinstance(rule, KeptLayersMean):
@@ -205,15 +204,14 @@ class Exchanges:
         self._made: dict[tuple[Stage, bytes, frozenset[Occasion], frozenset[str]], Exchange] = {}
 
     def start_digest(self, exchange: Exchange) -> bytes:
-        """Return the BLAKE3 digest of what sites receive before training: the plan's first values and zero controls.
+        """Return the BLAKE3 digest of the values that sites receive first: the plan's first values and zero controls.
 
-        One tensor is computed at a time, so that the memory of a second model is never taken.
+        It computes one tensor at a time, so it never needs the memory of a second model.
 
         Args:
             exchange: of the probe, of the statistics, or of the first training round.
 
-        Returns:
-            32 bytes, what `parameters_digest` gives for the whole vector.
+        Returns: 32 bytes, equal to `parameters_digest` of the whole vector.
         """
         digest = blake3()
         for tensor in exchange.down:
@@ -227,7 +225,7 @@ class Exchanges:
         """Return the tensors that sites receive with the last sum.
 
         Raises:
-            MalformedMessage: layers that the method does not choose.
+            MalformedMessage: the method cannot choose these layers.
         """
         chosen = unpack_layers(layers, len(self._manifest.layers))
         if not self._may_be_shared(chosen):
@@ -239,8 +237,8 @@ class Exchanges:
 
         Args:
             round_number: from 0.
-            stage: what the round is for.
-            layers: which layers take part, as `pack_layers` gives them.
+            stage: the purpose of the round.
+            layers: the layers that take part, as encoded by `pack_layers`.
 
         Raises:
             MalformedMessage: the plan allows no such round.

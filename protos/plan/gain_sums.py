@@ -26,10 +26,10 @@ class GainSums:
     """One site's integers, or the sums of several sites', in the manifest's order.
 
     Attributes:
-        measured: sites with a metric; 0 or 1 at one site.
+        measured: the number of sites with a metric; 0 or 1 at one site.
         metric: of the federated model, in units of 1 / GAIN_SCALE.
-        metric_squared: its square, in the same units; None if the plan lets no squares travel.
-        gained: sites whose federated model has the larger metric.
+        metric_squared: its square, in the same units; None if the plan does not send squares.
+        gained: the number of sites whose federated model has the larger metric.
     """
 
     measured: int
@@ -55,12 +55,12 @@ class GainOverSites:
     """The mean result of a federation over its sites. Every site has the same weight.
 
     Attributes:
-        sites: how many have a metric.
+        sites: the number of sites with a metric.
         mean: of the federated model's metric; None if no site has one.
         fairness: its variance over the sites, divided by their number; smaller is fairer. None for fewer
             than FEWEST_FOR_VARIANCE sites.
-        incentive: the share of these sites whose federated model beat all that they compared it with; a
-            site that compared it with nothing did not win.
+        incentive: the share of these sites whose federated model was better than everything they compared it with. A
+            site without a comparison did not win.
     """
 
     sites: int
@@ -73,11 +73,10 @@ def gain_sums(federated: float | None, baselines: Sequence[float | None]) -> Gai
     """Return one site's part of the sums.
 
     Args:
-        federated: the federated model's metric on the site's own test rows, from 0 to 1; None if it is
-            undefined, or where the task has no such metric.
-        baselines: the same metric of what it has to beat, on the same rows: the network trained alone,
-            and FedAvg where it was run. A win is a larger metric than each; one that is None cannot be
-            beaten.
+        federated: the federated model's metric on the site's own test rows, from 0 to 1; None if it is undefined or the
+            task has no such metric.
+        baselines: the same metric of the baselines on the same rows: the network trained alone, and FedAvg if it was
+            run. The model wins if its metric is larger than each of them. It cannot win against None.
     """
     if federated is None:
         return GainSums(0, 0, 0, 0)
@@ -92,7 +91,7 @@ def gain_over_sites(sums: GainSums) -> GainOverSites:
     """Return the gains over all sites from the summed integers. Each figure is exact to within 1e-9.
 
     Raises:
-        ValueError: no honest sites can have sent numbers with these sums.
+        ValueError: honest sites cannot have sent numbers with these sums.
     """
     sites = sums.measured
     largest = sites * GAIN_SCALE

@@ -16,17 +16,17 @@ from protos.plan.documents import Document
 class HeldOutLoss(Document):
     """A site refuses if its loss on its own rows rises, beyond noise and by more than a share.
 
-    Both have to hold for the step from the parameters accepted last to the received ones: the sum of the rows' rises is
-    at least `standard_errors` times the root of the sum of their squares, and their mean is more than `largest_rise` of
-    the loss of a network whose outputs are all 0. So a site with fewer rows than the square of `standard_errors` never
-    refuses for its loss.
-    It also refuses parameters that moved further than the plan's clipping range lets a server rule move them.
+    Both conditions are for the step from the parameters accepted last to the received ones. The sum of the rows' rises
+    must be at least `standard_errors` times the root of the sum of their squares. Their mean must be more than
+    `largest_rise` of the loss of a network whose outputs are all 0. So a site with fewer rows than the square of
+    `standard_errors` never refuses because of its loss. It also refuses parameters that moved further than the plan's
+    clipping range allows a server rule.
 
     Attributes:
-        quorum: the fewest sites that have to accept; with fewer the run goes back to what was accepted last.
-        standard_errors: how far beyond noise a rise has to be, at each of the sites that refuse.
-        largest_rise: a share of the loss of a network that has learned nothing.
-        patience: that many returns in a row to the same parameters end the training.
+        quorum: the fewest sites that must accept. With fewer the run returns to the parameters accepted last.
+        standard_errors: how far a rise must exceed noise, at each refusing site.
+        largest_rise: a share of the loss of a network that has not learned anything.
+        patience: this many returns in a row to the same parameters end the training.
     """
 
     rule: Literal["held-out-loss"]

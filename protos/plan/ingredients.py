@@ -18,7 +18,7 @@ from protos.plan.canonical import digest
 
 @dataclass(frozen=True)
 class Everything:
-    """All parameters are federated; sites then need equal columns and equal outputs."""
+    """All parameters are federated. Then sites need equal columns and equal outputs."""
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class Parts:
 
 @dataclass(frozen=True)
 class Layers:
-    """The named layers are federated, as a network of this package names them; all others are private."""
+    """The named layers are federated, with their names in a network of this package. All others are private."""
 
     names: tuple[str, ...]
 
@@ -42,16 +42,16 @@ class Nothing:
 
 @dataclass(frozen=True)
 class AllButNormalisation:
-    """Everything except the weights and biases of normalisations, which stay private."""
+    """Everything is federated except the weights and biases of normalisations, which stay private."""
 
 
 @dataclass(frozen=True)
 class SensitivePrefix:
     """The layers from the input up to the first sharp rise of the federated sensitivity. PLayer-FL.
 
-    After one local epoch F_l = sum over layers k <= l of the mean over k's parameters of (value * gradient)^2;
-    p = min {p : F_(p+1) / F_p > threshold}; layers up to p are federated, all but the last where nothing
-    crosses. F is summed over the sites, so it travels masked.
+    After one local epoch F_l = sum over layers k <= l of the mean over k's parameters of (value * gradient)^2. Then p =
+    min {p : F_(p+1) / F_p > threshold}. Layers up to p are federated, or all but the last if no ratio exceeds the
+    threshold. F is summed over the sites, so each site sends it masked.
     """
 
     threshold: float
@@ -74,7 +74,7 @@ class Together:
 
 @dataclass(frozen=True)
 class PrivateFirst:
-    """Each round trains the private parameters for so many epochs, then the federated ones; never both."""
+    """Each round trains the private parameters for this many epochs, then the federated ones, never both."""
 
     epochs: int
 
@@ -104,8 +104,9 @@ class Mixture:
 
 @dataclass(frozen=True)
 class InnerProblem:
-    """Each batch finds t near argmin of the loss + strength / 2 * ||t - w||^2 in so many steps of the plan's
-    optimiser, then w moves by rate * strength * (t - w). The site uses t, w travels. pFedMe.
+    """Each batch finds t near argmin of the loss + strength / 2 * ||t - w||^2 in so many steps of the optimiser.
+
+    Then w moves by rate * strength * (t - w). The site uses t and sends w. pFedMe.
     """
 
     strength: float
@@ -144,7 +145,7 @@ class Blend:
 
 
 class Moment(StrEnum):
-    """How an adaptive rule keeps the size of past mean updates d in v."""
+    """How an adaptive rule stores the size of past mean updates d in v."""
 
     ADAM = "adam"  # v = second_decay * v + (1 - second_decay) * d^2
     YOGI = "yogi"  # v = v - (1 - second_decay) * sign(v - d^2) * d^2
@@ -170,8 +171,8 @@ class Adaptive:
 class Controlled:
     """x += rate * mean update; c += contributors / sites * mean change of the sites' c_i. SCAFFOLD.
 
-    A site's change of c_i is -c - update / (steps * learning rate), where only its update is the site's
-    own. So c follows from the mean update, and nothing but updates travels to the coordinator.
+    A site's change of c_i is -c - update / (steps * learning rate). Only its update is the site's own. So c follows
+    from the mean update, and the sites send only updates to the coordinator.
     """
 
     rate: float
@@ -181,10 +182,10 @@ class Controlled:
 class KeptLayersMean:
     """Each layer is kept with this probability in each round, by one draw for all sites. FedLP.
 
-    In the paper each site draws for itself, and the mean of a layer is over the sites that kept it. Anybody who knows
-    the draws then finds layers that one site alone has kept, whose sum is that site's update. Here a layer that is
-    kept is the mean over all contributors, and travels; one that is not kept neither travels nor moves. Each layer is
-    kept as often as in the paper, but at least one layer in each round. Sites do not differ in what they keep.
+    In the paper each site draws separately, and the mean of a layer is over the sites that kept it. Anybody who knows
+    the draws can then find layers that only one site has kept. Their sum is that site's update. Here a kept layer is
+    sent, and becomes the mean over all contributors. Any other layer is neither sent nor changed. Each layer is kept as
+    often as in the paper, but at least one layer in each round. All sites keep the same layers.
     """
 
     keep_probability: float
@@ -192,7 +193,7 @@ class KeptLayersMean:
 
 @dataclass(frozen=True)
 class LayerIntervals:
-    """The mean, for layers that move apart in every round, for the others in every `slow_factor`-th. FedLAMA."""
+    """The mean in every round for layers that move apart, in every `slow_factor`-th for all others. FedLAMA."""
 
     slow_factor: int
 
@@ -211,8 +212,8 @@ class Proximal:
 class Contrastive:
     """strength * con(z; z of the received model; z of the site's model of the last round). Li et al. 2021, eq. 3, 4.
 
-    con(z; a; b) is the cross-entropy of [cos(z, a), cos(z, b)] / temperature with label 0; z is what the
-    network's last layer decides on. Left out in the first round, which has no earlier model.
+    con(z; a; b) is the cross-entropy of [cos(z, a), cos(z, b)] / temperature with label 0; z is the input of the
+    network's last layer. It is skipped in the first round, which has no earlier model.
     """
 
     strength: float
@@ -223,8 +224,8 @@ class Contrastive:
 class ExtractorContrast:
     """PerFCL's two terms on the representations of the common and the unique extractor.
 
-    common_strength * con(z_c; received z_c; last round's own z_c)
-    + unique_strength * con(z_u; last round's own z_u; received z_c). Left out in the first round.
+    common_strength * con(z_c; received z_c; last round's own z_c) + unique_strength * con(z_u; last round's own z_u;
+    received z_c). They are skipped in the first round.
     """
 
     common_strength: float
@@ -240,14 +241,14 @@ class Method:
     """A federated algorithm as a value; the defaults are FedAvg.
 
     Attributes:
-        federated: which parameters travel.
-        procedure: how a site trains in one round.
-        server_rule: aggregate to next federated parameters.
+        federated: the parameters that are sent.
+        procedure: the training at a site in one round.
+        server_rule: the step from the aggregate to the next federated parameters.
         penalties: terms that a site adds to its loss in training, never in choosing a checkpoint.
-        update_rate: the weight of the shared value when a site takes it in; the site's own value
-            has one minus it. Global Layers' eta; 1 overwrites.
-        fine_tuning_epochs: epochs on all parameters of the chosen model, at the site, after the last round.
-        starts_equal: parts that start from the plan's seed at every site although they may be private.
+        update_rate: the weight of the shared value when a site loads it. The site's own value has one minus it. Global
+            Layers' eta; 1 overwrites.
+        fine_tuning_epochs: epochs of all parameters of the chosen model, at the site, after the last round.
+        starts_equal: parts that start from the plan's seed at every site, even if they are private.
     """
 
     federated: Federated = Everything()
@@ -290,7 +291,7 @@ def federated_tensors(federated: Federated, network: tuple[TensorSpec, ...], see
     """Return the tensors of a network that this choice shares, in the network's order.
 
     Args:
-        federated: a method's choice. Of a sensitive prefix, all layers that may be chosen are returned.
+        federated: a method's choice. For a sensitive prefix, all layers that may be chosen are returned.
         network: every tensor.
         seed: the plan's, which draws the length of a random prefix.
     """

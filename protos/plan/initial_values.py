@@ -29,9 +29,9 @@ _WORDS_AT_ONCE = 2**20
 def initial_values(spec: TensorSpec, seed: int) -> NDArray[np.float32]:
     """Return the first values of a tensor.
 
-    Source: docs/design/protocol.md, "Initial values". The keystream is AES-256-CTR from counter 0; each little-endian
-    32-bit word w gives the integer w >> 8 of 24 bits, and (w >> 8) / 2**23 - 1 times the bound,
-    itself rounded to float32, is the value.
+    Source: docs/design/protocol.md, "Initial values". The keystream is AES-256-CTR from counter 0. Each little-endian
+    32-bit word w gives the integer w >> 8 of 24 bits. The value is (w >> 8) / 2**23 - 1 times the bound, which is
+    itself rounded to float32.
 
     Args:
         spec: the tensor's name, shape and range.
@@ -41,7 +41,7 @@ def initial_values(spec: TensorSpec, seed: int) -> NDArray[np.float32]:
         float32 array of shape `spec.shape`, a new one, in C order.
 
     Raises:
-        ValueError: the seed does not fit 64 unsigned bits, or the values of the plan's starting file are not there.
+        ValueError: the seed does not fit 64 unsigned bits, or the plan's starting file has no such values.
     """
     if not 0 <= seed < 2**64:
         raise ValueError(f"a seed lies between 0 and 2**64 - 1, not {seed}")

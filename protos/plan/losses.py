@@ -28,9 +28,9 @@ class TaskDefault(Document):
 
 
 class Focal(Document):
-    """Lin et al. 2017, eq. 4: -(1 - p)^gamma * log(p), p being the target's probability; eq. 5 with class weights.
+    """Lin et al. 2017, eq. 4: -(1 - p)^gamma * log(p), where p is the target's probability; eq. 5 with class weights.
 
-    `gamma` 0 is cross-entropy; the higher, the less do rows count that are predicted well.
+    `gamma` 0 is cross-entropy. With a higher value, rows that are already predicted well count less.
     """
 
     name: Literal["focal"]

@@ -64,8 +64,8 @@ class Occasion(StrEnum):
     def travels_once(self) -> bool:
         """Whether a resampled attempt would send the same number again.
 
-        Two sums of it over two sets of sites would differ by one site's own number, so it stays out of
-        every draw but the ordinary one. docs/design/protocol.md, "Integers".
+        Two sums of the number over two sets of sites would differ by one site's own number. So only the ordinary draw
+        includes it. docs/design/protocol.md, "Integers".
         """
         return self not in (Occasion.TRAINING, Occasion.SYNCHRONISED)
 
@@ -74,7 +74,7 @@ class Occasion(StrEnum):
 class Scalar:
     """One 64-bit integer; `bound` is its largest magnitude at one site, and only a signed one may be negative.
 
-    It stands for integer / scale; `scale` is a power of two.
+    Its value is integer / scale; `scale` is a power of two.
     """
 
     name: str
@@ -94,8 +94,8 @@ class Manifest:
     """The data that one site may send in a run.
 
     Attributes:
-        tensors: the federated parameters whose updates travel, in the vector's order.
-        scalars: the sums that the method needs beside them.
+        tensors: the federated parameters whose updates are sent, in the vector's order.
+        scalars: the other sums that the method needs.
     """
 
     tensors: tuple[TensorSpec, ...]
@@ -228,7 +228,7 @@ def _federated_tensors(plan: Plan) -> tuple[TensorSpec, ...]:
 
 
 def _scalars(plan: Plan, tensors: tuple[TensorSpec, ...]) -> Iterator[Scalar]:
-    """Every scalar, in the order of the vector whenever several travel together."""
+    """Return every scalar, in the order of the vector."""
     weight, method = largest_weight(plan), plan.ingredients
     yield from _statistics_scalars(plan)
     if plan.prior is not None:

@@ -149,5 +149,5 @@ def described(choice: MethodChoice) -> str:
 
 
 def _one(values: Sequence[Value], plain: Value) -> Value:
-    """The ingredient that is not FedAvg's, of methods of which no two have another such one."""
+    """Return the ingredient that differs from FedAvg's. At most one of the methods has such a one."""
     return next((value for value in values if value != plain), plain)

@@ -83,7 +83,7 @@ class RectifiedAdam(Document):
 
 
 class Adagrad(Document):
-    """Duchi et al. 2011: the root of the sum of all squared gradients divides the step."""
+    """Duchi et al. 2011: the step is divided by the root of the sum of all squared gradients."""
 
     name: Literal["adagrad"]
     learning_rate: _LearningRate

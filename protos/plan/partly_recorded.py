@@ -41,7 +41,7 @@ class PartlyObserved(Document):
 
     @property
     def what(self) -> str:
-        """The subject as a clause names it."""
+        """The subject's name in a clause."""
         return f"output {self.output}"
 
 
@@ -56,11 +56,11 @@ def why_refused(
     """Yield each reason to refuse these entries, one clause each.
 
     Args:
-        partly: of the plan.
-        columns: that the plan lists.
-        outputs: that the plan lists.
+        partly: the entries of the plan.
+        columns: the columns of the plan.
+        outputs: the outputs of the plan.
         training_sites: all sites that train.
-        fewest: contributors that every number needs.
+        fewest: the number of contributors that every number needs.
     """
     if len({entry.what for entry in partly}) != len(partly):
         yield "a column or an output is named twice among those that some sites do not record"

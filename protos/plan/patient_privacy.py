@@ -64,19 +64,21 @@ class Privacy(Document):
     """Differential privacy of a whole run, for one patient.
 
     Attributes:
-        unit: one patient with all rows. Where a contract has no patient column, each row counts as a patient.
-        epsilon: no event gets more than e^epsilon times as probable when a patient joins or leaves a table, except
+        unit: one patient with all the patient's rows. Without a patient column in the contract, each row counts as a
+            patient.
+        epsilon: if a patient joins or leaves a table, no event becomes more than e^epsilon times as probable, except
             with probability delta.
-        delta: see epsilon; far below one divided by the number of patients.
-        clip: with federated-prior the largest norm of one standardised row, its intercept included; with a network
-            that of the gradient of one patient. With statistics one patient counts at most as so many complete rows.
-            A longer vector is shortened to it.
-        patients: with a network, the number by which each sum of gradients is divided: about as many as train at all
-            sites. It is declared, so that no count leaves.
+        delta: see epsilon; much smaller than one divided by the number of patients.
+        clip: with federated-prior the largest norm of one standardised row, its intercept included; with a network that
+            of one patient's gradient. With statistics one patient counts at most as much as this many complete rows. A
+            longer vector is shortened to this norm.
+        patients: with a network, the number that divides each sum of gradients: about the number of training patients
+            at all sites. It is declared, so that no site sends a count.
         sampling: with a network, the probability with which each patient takes part in a round. The site draws it from
             system randomness and keeps it secret. Without it all patients take part in all rounds.
-        noise: with a network, shared if the noise of a round is made of the sites' shares, so that a round is one sum;
-            local if each site adds the whole noise in each of its steps, of which a round may have several.
+        noise: with a network, `shared` or `local`. With `shared` the sites' shares add up to the noise of a round, so a
+            round is one sum. With `local` each site adds the whole noise in each of its steps, of which a round may
+            have several.
     """
 
     unit: Literal["patient"]
@@ -100,7 +102,7 @@ class Privacy(Document):
 
     @property
     def keys_of_networks(self) -> tuple[str, ...]:
-        """The keys here that only the gradients of a network use."""
+        """The keys in this record that only the gradients of a network use."""
         found = {"patients": self.patients, "sampling": self.sampling, "noise": self.noise == "local" or None}
         return tuple(key for key, value in found.items() if value is not None)
 
@@ -111,14 +113,14 @@ class Privacy(Document):
 
 
 def noise_multiplier(privacy: Privacy, sums: int) -> float:
-    """The standard deviation of the noise in each of this number of sums, if a patient's term has norm 1."""
+    """Return the standard deviation of the noise in each of this many sums, if a patient's term has norm 1."""
     if privacy.sampling is None:
         return sqrt(sums) / privacy.ratio
     return sampled_multiplier(privacy.epsilon, privacy.delta, privacy.sampling, sums)
 
 
 def price_in_words(privacy: Privacy, sums: int = 1) -> str:
-    """Return in one line the epsilon that each patient pays in a run, and the size of the noise."""
+    """Return in one line the epsilon that a run costs each patient, and the size of the noise."""
     deviations = noise_multiplier(privacy, sums)
     turn = "step" if privacy.noise == "local" else "round"
     sampled = f". Each takes part in a {turn} with probability {privacy.sampling:g}" if privacy.sampling else ""
@@ -158,7 +160,7 @@ def why_not_private(method: MethodChoice, noise: Literal["shared", "local"]) -> 
 
 
 def how_private(method: MethodChoice, privacy: Privacy) -> Iterator[str]:
-    """Yield what privacy changes in a method that keeps the promise, one sentence each."""
+    """Yield the changes that privacy makes in a method that keeps the promise, one sentence each."""
     if isinstance(method, FederatedPrior):
         yield "One noisy sum leaves, and each site computes the coefficients from it."
         return

@@ -39,9 +39,9 @@ _COMMON: Final = Parts((Part.COMMON,))
 class GlobalLayers(Document):
     """Private input and output layers around shared inner layers.
 
-    Source: Obeidi, "Global Layers: Non-IID Tabular Federated Learning", BatchAlignedFedAvg. The
-    schedule of the plan says after how many batches the sites aggregate. `layers` names the layers to share
-    (appendix C.2). Without it they are the body's: no shape in it depends on a site's columns or outputs.
+    Source: Obeidi, "Global Layers: Non-IID Tabular Federated Learning", BatchAlignedFedAvg. The plan's schedule sets
+    after how many batches the sites aggregate. `layers` names the layers to share (appendix C.2). Without it, the
+    layers of the body are shared, because none of their shapes depends on a site's columns or outputs.
     """
 
     name: Literal["global-layers"]
@@ -76,7 +76,10 @@ class FedRep(Document):
 
 
 class FedBABU(Document):
-    """The head keeps one start that all share, and is fine-tuned at the end. Oh et al. 2022, algorithm 1. †"""
+    """The head keeps its first values, which are equal at all sites, and is fine-tuned at the end.
+
+    Oh et al. 2022, algorithm 1. †
+    """
 
     name: Literal["fedbabu"]
     fine_tuning_epochs: StrictInt = Field(default=1, ge=0, le=1000)
@@ -103,7 +106,7 @@ class LocalAdaptation(Document):
 
 
 class Ditto(Document):
-    """A personal model held near the shared one. Li et al. 2021 (Ditto), algorithm 1."""
+    """A personal model that stays near the shared one. Li et al. 2021 (Ditto), algorithm 1."""
 
     name: Literal["ditto"]
     strength: float = Field(default=0.01, ge=0, le=1e6)
@@ -185,7 +188,7 @@ class CHFL(Document):
 class PLayerFL(Document):
     """A measured choice of which layers to share. Elhussein and Gürsoy 2025.
 
-    With `layers` nothing is measured, and so many layers from the input are shared: PLayer-FL-1 and PLayer-FL+1.
+    With `layers` nothing is measured, and this many layers from the input are shared: PLayer-FL-1 and PLayer-FL+1.
     """
 
     name: Literal["player-fl"]

@@ -59,11 +59,11 @@ Fingerprint: TypeAlias = Annotated[str, StringConstraints(pattern=r"^[a-z2-7]{4}
 
 
 class ListedSite(Document):
-    """A site that may contribute: its name, the fingerprint of its identity key, and what it does.
+    """A site that may contribute: its name, the fingerprint of its identity key, and its part in the study.
 
-    `answers` states how its outcome answers the plan's question.
-    A site of the tier `evaluation` measures what it receives; its update is nothing but zeros. A site of the tier
-    `receiving` sends no number at all and receives the result; it is no contributor, so it hides nobody's numbers.
+    `answers` states whether its outcome is the one in the plan's question. A site of the tier `evaluation` measures the
+    received model. Its update is all zeros. A site of the tier `receiving` sends no number at all and receives the
+    result. It is no contributor, so it does not hide another site's numbers.
     """
 
     name: Name
@@ -78,7 +78,7 @@ _Layer = Annotated[str, Field(pattern=TENSOR_NAME)]  # no control character reac
 class StartingFile(Document):
     """A safetensors file with first values, such as those of an earlier study. Coordinator and sites have copies.
 
-    `sha256` is the file's digest. `layers` are those whose tensors it has; None means all shared and frozen ones.
+    `sha256` is the file's digest. `layers` are the layers whose tensors it has; None means all shared and frozen ones.
     """
 
     sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
@@ -171,7 +171,7 @@ class Plan(Document):
                 yield f"{concept.name} is recorded by sites that are not contributors of this plan: {unknown}"
 
     def _of_prior(self) -> Iterator[str]:
-        """Sums over two sets of sites differ by one site's own, so there is one set in all rounds."""
+        """Sums over two sets of sites differ by one site's own contribution, so all rounds have one set."""
         if (prior := self.prior) is None:
             missing = [key for key in _OF_NETWORKS if key not in self.model_fields_set]
             yield from (f"{key}: this key is missing" for key in missing)
@@ -231,7 +231,7 @@ class Plan(Document):
         yield from self.sweep.why_impossible(self.model_dump(mode="json"), self._same_exchange)
 
     def _same_exchange(self, alternative: str) -> None:
-        """Raise ValueError if a plan, as JSON, sends other layers than this one, or sends them in other rounds."""
+        """Raise ValueError if a plan, as JSON, sends other layers than this one or sends them in other rounds."""
         if Plan.model_validate_json(alternative)._choice_of_layers != self._choice_of_layers:
             raise ValueError("it changes which layers leave, or when; one approval covers equal exchanges only")
 
@@ -301,7 +301,7 @@ class Plan(Document):
             yield "with every-steps the sites have different epochs, so the learning rate cannot follow epochs"
 
     def _of_weighting(self) -> Iterator[str]:
-        """Two sums of exact counts over other sets of sites would differ by the count of one site."""
+        """Two sums of exact counts over different sets of sites would differ by the count of one site."""
         if not isinstance(self.weighting, RowWeights) or not self.weighting.exact:
             return
         if self.secure_aggregation != "required" or self.two_sites is not None:
@@ -313,7 +313,7 @@ class Plan(Document):
             )
 
     def _of_sizes(self) -> Iterator[str]:
-        """A federated part has one size for all sites; of a private one each site has its own."""
+        """A federated part has one size for all sites. A private part may have another size at each site."""
         if len(set(self.columns)) != len(self.columns):
             yield "a column is listed twice"
         if set(self.columns) & set(self.unused_columns):
@@ -383,8 +383,8 @@ class Plan(Document):
     def smallest_masked_quorum(self) -> int:
         """The smallest number of sites for which any two quorums share an honest site.
 
-        Two sites can be hidden from the coordinator, never from one another; the plan and both
-        policies must state it in words. Sites that only evaluate hide nobody's update, so they come on top.
+        Two sites can hide their updates from the coordinator, but never from one another. The plan and both policies
+        must state this in words. Sites that only evaluate hide no other site's update, so they are not counted.
         """
         colluders, evaluating = self.assumed_colluders, len(self.evaluating_sites)
         if self.two_sites is not None:
@@ -459,7 +459,7 @@ class Plan(Document):
 
     @property
     def noise_variance(self) -> int:
-        """Of one site's noise in each integer of a sum, or of a step if it is local; 0 without `privacy`."""
+        """The variance of one site's noise in each integer of a sum, or of a local step; 0 without `privacy`."""
         of_prior = None if self.prior is None else self.prior.private
         private = self.private_statistics or self.private_training or of_prior
         return 0 if private is None else private.share_variance
@@ -542,13 +542,13 @@ class Plan(Document):
 
     @property
     def placeholder_columns(self) -> int:
-        """A number of columns for listing the network when only its shared parts are needed."""
+        """A number of columns that is used to list the network if only its shared parts are needed."""
         shared = len(self.shared_columns)
         return shared + 1 if isinstance(self.architecture, ColumnsNetwork) else shared or 1
 
     @property
     def site_names(self) -> tuple[str, ...]:
-        """The names of all sites that may contribute, sorted. Sites that only receive are left out."""
+        """The names of all sites that may contribute, sorted. Sites that only receive are not included."""
         return tuple(sorted(site.name for site in self.sites if site.tier != "receiving"))
 
     @property
@@ -560,9 +560,8 @@ class Plan(Document):
     def run_name(self) -> str:
         """The name of this plan's only run. Sites refuse any other name.
 
-        A plan that could run twice would be trained twice from the same start, and two sums over
-        different sites would differ by one site's update. To run a study again, raise its version
-        and have it approved again.
+        A plan that could run twice would be trained twice from the same start. Two sums over different sets of sites
+        would then differ by one site's update. To run a study again, raise its version and have it approved again.
         """
         return f"{self.study}-v{self.version}-{self.digest.hex()[:12]}"
 
@@ -586,7 +585,7 @@ class Plan(Document):
 
     @property
     def public_draws(self) -> bytes:
-        """The key of public random draws, 32 bytes. It depends on all that is agreed, except on masking.
+        """The key of public random draws, 32 bytes. It depends on the whole agreement, except on masking.
 
         Another study draws other numbers, also with the same seed. A masked and an unmasked run draw the same.
         """

@@ -19,7 +19,7 @@ from protos.plan.ingredients import Method, Nothing
 
 
 class YesOrNo(Document):
-    """The outcome is there or not."""
+    """The outcome is present or absent."""
 
     task: Literal["binary"]
 
@@ -42,7 +42,7 @@ class OneOfClasses(Document):
 
 
 class Number(Document):
-    """The outcome is a number; values outside `low` to `high` count as the nearer end in sums of statistics."""
+    """The outcome is a number. In sums of statistics, values outside `low` to `high` count as the nearer limit."""
 
     task: Literal["regression"]
     low: float
@@ -69,18 +69,19 @@ PriorOutcome: TypeAlias = Annotated[YesOrNo | OneOfClasses | Number, Field(discr
 
 
 class FederatedPrior(Document):
-    """A regression on common concepts from sums, and at each site a join with its own models.
+    """A regression on common concepts from sums, which each site joins with its own models.
 
     Attributes:
-        outcome: what kind of outcome all sites predict.
-        concepts: the names of those that are used; None for all of the plan.
+        outcome: the kind of outcome that all sites predict.
+        concepts: the names of the concepts to use; None for all concepts of the plan.
         ridge: the penalty is ridge / 2 times the squared coefficients, in standardised units.
-        rounds: the most Newton rounds; they stop when no coefficient moves by 1e-8.
-        fewest_sites: that record a concept, by the plan. With three, each of the three can compute the sum of the two
-            others. Of four or more, one may turn out to have too few different values.
-        largest_rows: training rows of all sites together, for the bounds of sums.
-        rows_per_unknown: how many rows of other sites there are at least for each number that a reader could solve
-            for: this times rounds times (columns + 3) / 2.
+        rounds: the largest number of Newton rounds; they stop when no coefficient moves by 1e-8.
+        fewest_sites: the number of sites that must record a concept, according to the plan. With three, each of the
+            three can compute the sum of the two others. With four or more, one may prove to have too few different
+            values.
+        largest_rows: the number of training rows of all sites together, for the bounds of sums.
+        rows_per_unknown: the least number of other sites' rows for each number that a reader could solve for: this
+            times rounds times (columns + 3) / 2.
     """
 
     name: Literal["federated-prior"]

@@ -45,11 +45,11 @@ _MOMENTS: Final = ("sites", "count", "sum", "squares")
 
 @dataclass(frozen=True)
 class Prior:
-    """A plan's use of federated-prior.
+    """A plan's settings for federated-prior.
 
     Attributes:
-        method: as in the plan.
-        concepts: those that the method uses, in the plan's order.
+        method: the method in the plan.
+        concepts: the concepts that the method uses, in the plan's order.
         private: the one round of the private form; None if the plan has no key `privacy`.
     """
 
@@ -93,9 +93,9 @@ class Prior:
 
     @cached_property
     def statistics_names(self) -> tuple[str, ...]:
-        """The names of the sums in round 0: of each column sites and moments, of each pair sites, then outcomes.
+        """The names of the sums in round 0: for each column sites and moments, for each pair sites, then outcomes.
 
-        In the private form all sums of the regression, which has no other round.
+        In the private form these are all sums of the regression, which has no other round.
         """
         if self.private is not None:
             return self.private.names
@@ -147,7 +147,7 @@ class Prior:
 
         Args:
             round_number: 0 for the statistics, then the Newton rounds, then the guard.
-            made: Newton rounds of the run; the round after them is the guard.
+            made: Newton rounds of the run; the next round is the guard.
         """
         if round_number == 0:
             return slice(0, len(self.statistics_names))
@@ -180,12 +180,11 @@ def prior_of(
 class Standard:
     """The standardisation of the common columns at every site, from the announced statistics.
 
-    Attributes:
-        means, deviations: float64 of shape (columns,), of values moved from the concept's range to 0..1.
-        is_used: bool of shape (columns,): enough sites record the column, and it varies.
-        rows: training rows with an outcome, of all sites; None in the private form, which does not count them.
-        outcome_means: float64 of shape (outputs,): shares of classes, or the number's mean in 0..1.
-        outcome_deviation: of a number, in 0..1; 1 for classes.
+    Attributes: means, deviations: float64 of shape (columns,), of values scaled from the concept's range to 0..1.
+        is_used: bool of shape (columns,): enough sites record the column, and it varies. rows: training rows with an
+        outcome at all sites; None in the private form, which does not count them. outcome_means: float64 of shape
+        (outputs,): shares of classes, or the number's mean in 0..1. outcome_deviation: the deviation of a number, in
+        0..1; 1 for classes.
     """
 
     means: Float64 = field(repr=False)
@@ -208,7 +207,7 @@ class AnnouncedSums:
         """`vector` is float32 of shape (4 * prior.words,).
 
         Raises:
-            OutOfBound: these are no sums.
+            OutOfBound: these numbers are no sums.
         """
         if vector.shape != (4 * prior.words,):
             raise OutOfBound("another number of announced sums")
@@ -224,7 +223,7 @@ class AnnouncedSums:
         """The standardisation of columns. In the private form the plan declares it.
 
         Raises:
-            OutOfBound: no honest sites can have sent these statistics.
+            OutOfBound: honest sites cannot have sent these statistics.
         """
         prior = self._prior
         if prior.private is not None:
@@ -285,7 +284,7 @@ class AnnouncedSums:
             rounds + 1 arrays of shape (outputs, columns); the first one is 0.
 
         Raises:
-            OutOfBound: sums that no honest sites can have sent.
+            OutOfBound: honest sites cannot have sent these sums.
         """
         prior = self._prior
         rows = self.standard.rows
@@ -299,7 +298,10 @@ class AnnouncedSums:
 
     @property
     def guard(self) -> float:
-        """The drop in log loss by the others' score, summed over all sites. For numbers: in half squared errors."""
+        """The decrease of log loss by the others' score, summed over all sites.
+
+        For numbers it is half the decrease of squared errors.
+        """
         return self._words[-1] / GUARD_SCALE
 
 
@@ -321,7 +323,10 @@ def place_sums(vector: Float32, place: slice, integers: Sequence[int]) -> None:
 
 
 def _recorded_by_enough(prior: Prior, sites: Float64, together: Mapping[tuple[str, str], int]) -> npt.NDArray[np.bool_]:
-    """Which columns are used: an entry of H is a sum over the sites that record both columns, so these count too."""
+    """Return which columns are used.
+
+    An entry of H is a sum over the sites that record both columns, so these sites are counted too.
+    """
     # One site may turn out to have too few different values, or a small hospital would take columns from all others.
     fewest, used = max(FEWEST_THERE, prior.method.fewest_sites - 1), np.zeros(len(prior.columns), dtype=np.bool_)
     for place, column in enumerate(prior.columns):

@@ -41,7 +41,7 @@ class PrivateSums:
         columns: of the regression.
         sites: by name, in order; each has an intercept.
         promise: the plan's key `privacy`.
-        colluders: sites whose share of the noise is not counted.
+        colluders: the number of sites whose share of the noise does not count.
     """
 
     columns: tuple[ConceptColumn, ...]
@@ -73,7 +73,7 @@ class PrivateSums:
         """The unit of each number of a patient's term, float64 of shape (numbers,).
 
         With rows of norm at most R, a gradient has norm at most R / 2 and a Hessian at most R^2 / 4 (Frobenius). Each
-        of the two gets half of the squared norm 1, and an entry off the diagonal counts twice.
+        of the two has half of the squared norm 1, and an entry off the diagonal counts twice.
         """
         first, second = self.pairs
         radius = self.promise.clip
@@ -82,12 +82,12 @@ class PrivateSums:
 
     @cached_property
     def share_variance(self) -> int:
-        """Of one site's noise in each integer."""
+        """The variance of one site's noise in each integer."""
         return share_variance(self.promise.ratio, len(self.sites) - self.colluders)
 
     @cached_property
     def standard(self) -> tuple[Float64, Float64]:
-        """The typical value and the spread of each column's values in 0..1, as the plan declares them."""
+        """The plan's declared typical value and spread of each column's values in 0..1."""
         found = [declared_standard(column) for column in self.columns]
         return np.array([typical for typical, _ in found]), np.array([spread for _, spread in found])
 

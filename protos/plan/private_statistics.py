@@ -30,7 +30,7 @@ class PrivateStatistics:
     Attributes:
         statistics: the declared columns.
         promise: the plan's key `privacy`.
-        honest: sites whose shares of the noise are in the sum and are counted.
+        honest: the number of sites whose shares of the noise are in the sum and count.
     """
 
     statistics: Statistics
@@ -46,8 +46,8 @@ class PrivateStatistics:
     def unit(self) -> float:
         """The largest norm of one patient's term, in rows.
 
-        With -1 <= u <= 1 a number's column has at most the squared norm 1 + u^2 + u^4 <= 3. Of a category's codes a
-        row has one.
+        With -1 <= u <= 1 a number's column has at most the squared norm 1 + u^2 + u^4 <= 3. A row has only one of a
+        category's codes.
         """
         columns = self.statistics.columns
         return self.promise.clip * sqrt(sum(3 if isinstance(column, NumericColumn) else 1 for column in columns))
@@ -58,14 +58,14 @@ class PrivateStatistics:
         return share_variance(self.promise.ratio, self.honest)
 
     def noise_rows(self, contributors: int) -> float:
-        """Return the standard deviation of the noise in a count over so many sites, in rows."""
+        """Return the standard deviation of the noise in a count over this many sites, in rows."""
         return sqrt(contributors * self.share_variance) / PRIVATE_SCALE * self.unit
 
     def summed(self, sums: Mapping[str, int], contributors: int) -> dict[str, dict[str, float | int | None]]:
         """Return the noisy rows of each cell with their noise, and for a number also mean and standard deviation.
 
         Args:
-            sums: by the names in the manifest.
+            sums: the sums by their names in the manifest.
             contributors: sites in the sum.
 
         Returns:

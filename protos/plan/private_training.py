@@ -48,18 +48,18 @@ class PrivateTraining:
 
     Attributes:
         network: every tensor, in the network's order.
-        tensors: that are shared, in the same order.
-        has_own_steps: whether the tensors that are not shared train too, with noise of their site alone.
+        tensors: the shared tensors, in the same order.
+        has_own_steps: whether private tensors are trained too, with noise of their site alone.
         promise: the plan's key `privacy`.
-        patients: by which sums are divided.
+        patients: the number that divides sums.
         rounds: of the whole run.
         steps: noisy sums of a site in each round; 1 unless the noise is local.
-        sites: that the plan lists as contributors.
-        honest: sites whose shares of the noise are in every sum and are counted; 1 if the noise is local.
+        sites: the plan's contributors.
+        honest: the number of sites whose shares of the noise are in every sum and count; 1 if the noise is local.
         learning_rate: of each step.
         inner: noisy sums of each step; more than 1 only for pFedMe's inner problem.
-        pull: by which part of its way a sum's step returns to where the round or the shared model is.
-        follow: by which part of the way the shared model follows pFedMe's inner one after a step; 0 without that.
+        pull: the part of its distance that a sum's step returns to the start of the round or the shared model.
+        follow: the part of the distance that the shared model follows pFedMe's inner one after a step; otherwise 0.
     """
 
     network: tuple[TensorSpec, ...]
@@ -78,7 +78,7 @@ class PrivateTraining:
 
     @cached_property
     def names(self) -> tuple[str, ...]:
-        """The numbers that travel in each round, in the order of the parameters."""
+        """The numbers that are sent in each round, in the order of the parameters."""
         return tuple(
             f"private gradient: {tensor.name} {place}" for tensor in self.tensors for place in range(prod(tensor.shape))
         )
@@ -101,7 +101,7 @@ class PrivateTraining:
 
     @cached_property
     def own_variance(self) -> int:
-        """Of the noise in each number of a private layer's sum: the whole noise, from one site."""
+        """The variance of the noise in each number of a private layer's sum: the whole noise, from one site."""
         return _variance_of(self.promise, 1, self.sums)
 
     @cached_property
@@ -111,17 +111,17 @@ class PrivateTraining:
 
     @property
     def is_local(self) -> bool:
-        """Whether a site's trainer draws the noise of each step, so that its gate adds none."""
+        """Whether a site's trainer draws the noise of each step, so its gate adds none."""
         return self.promise.noise == "local"
 
     @cached_property
     def share_variance(self) -> int:
-        """Of one site's noise in each integer of each round, or of each step if the noise is local."""
+        """The variance of one site's noise in each integer of each round, or of each step if the noise is local."""
         return _variance_of(self.promise, self.honest, self.sums)
 
     @property
     def sums(self) -> int:
-        """Noisy sums of a site in the whole run."""
+        """The number of noisy sums of a site in the whole run."""
         return self.rounds * self.steps * self.inner
 
     @cached_property
@@ -133,11 +133,11 @@ class PrivateTraining:
 
     @property
     def deviation(self) -> float:
-        """Standard deviation of the counted noise in a round's or local step's sum, where a term has norm 1."""
+        """The standard deviation of the counted noise in a round's or local step's sum, if a term has norm 1."""
         return sqrt(self.honest * self.share_variance) / PRIVATE_SCALE
 
     def mean_change(self, sums: Float64) -> Float64:
-        """One plain step along the sums, float64 of shape (numbers,): what the method's server rule receives.
+        """Return one plain step along the sums, float64 of shape (numbers,), for the method's server rule.
 
         Args:
             sums: integers over all sites, float64 of shape (numbers,).
@@ -146,7 +146,7 @@ class PrivateTraining:
         return sums * (-self.learning_rate * self.promise.clip / (taking_part * PRIVATE_SCALE))
 
     def local_change(self, sums: Float64) -> Float64:
-        """The movement of a site by its own noisy sums, float64 of shape (numbers,).
+        """Return the movement of a site by its own noisy sums, float64 of shape (numbers,).
 
         The mean over all sites is the mean change, because each site has the same part of the declared patients.
         """
@@ -154,7 +154,7 @@ class PrivateTraining:
 
 
 def _variance_of(promise: Privacy, honest: int, sums: int) -> int:
-    """The variance of one site's noise in each integer of so many sums."""
+    """Return the variance of one site's noise in each integer of this many sums."""
     if promise.sampling is None:
         return share_variance(promise.ratio, honest, sums)
     multiplier = noise_multiplier(promise, sums)
@@ -219,12 +219,12 @@ class TrainingKeys:
         honest: sites whose shares of the noise are in every sum and are counted.
         network: its architecture.
         columns: of the concepts that the network reads; None if it does not read concepts.
-        outputs: as the plan lists them; None if each site has its own, which its own table then has to be binary for.
+        outputs: as the plan lists them; None if each site has its own. Then its own table must have a binary outcome.
         schedule: as in the plan.
         has_plain_steps: whether each step is a constant rate times the gradient.
         method: built from its ingredients.
         pull: the learning rate times the strength of the inner problem or of all proximal terms.
-        unpaid: keys of `UNPAID` whose values do not go with privacy.
+        unpaid: keys of `UNPAID` whose values are not possible with privacy.
     """
 
     promise: Privacy

@@ -16,12 +16,12 @@ class Question(Document):
     """The question of a study: outcome, patients, time, purpose and responsible person.
 
     Attributes:
-        outcome: what is predicted.
-        population: in whom.
-        time: at what time, and how far ahead.
-        use: what a prediction would be used for.
+        outcome: the outcome to predict.
+        population: the patients.
+        time: the time of the prediction, and how far ahead it looks.
+        use: the purpose of a prediction.
         responsible: the person, with the institution.
-        approval_number: of the ethics board or authority.
+        approval_number: the number from the ethics board or authority.
     """
 
     outcome: Sentence

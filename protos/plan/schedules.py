@@ -61,7 +61,7 @@ class EpochSchedule(Document):
 
 
 class StepSchedule(Document):
-    """Equal steps: batches of `batch_rows` rows, of which a small site draws its own epochs more often.
+    """Equal steps: batches of `batch_rows` rows. A small site uses its rows more often.
 
     Source: FENDA-FL's experiments, 100 steps a round with batches of 4.
     """
@@ -87,7 +87,7 @@ class StepSchedule(Document):
 
 
 def too_few_rows(schedule: EpochSchedule | StepSchedule, rows: int) -> str | None:
-    """Name what a schedule requires beyond these training rows, such as `5 batches an epoch`; None if rows suffice."""
+    """Return what a schedule lacks with these training rows, such as `5 batches an epoch`; None if rows suffice."""
     if schedule.batches(rows):
         return None
     match schedule:
@@ -111,7 +111,7 @@ class Deadlines(Document):
 class Snapshots(Document):
     """The intervals at which coordinator and sites save the state for a restart after a crash.
 
-    The limit that is reached first decides. They also save after the first round, after each change of the
+    Whichever limit is reached first decides. They also save after the first round, after each change of the
     contributors, and after the last training round. `every_seconds` is of a clock that never jumps.
     """
 
@@ -122,8 +122,8 @@ class Snapshots(Document):
 class EarlyStopping(Document):
     """The rule that ends training before its last round.
 
-    After `patience` measured rounds without improvement of the validation loss over all sites (global),
-    or when no site's own loss has improved for so long (local). Either way only sums are seen.
+    It ends after `patience` measured rounds without improvement of the validation loss over all sites (global), or when
+    no site's own loss has improved for that long (local). In both cases only sums are used.
     """
 
     signal: Literal["local", "global"]

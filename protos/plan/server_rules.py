@@ -43,14 +43,14 @@ RuleState: TypeAlias = dict[str, Float64]
 
 @dataclass(frozen=True)
 class _Stretch:
-    """Numbers that lie together and are divided by one weight, above 0."""
+    """Numbers that are contiguous and divided by one weight, above 0."""
 
     place: slice  # in the parameters
     part: slice  # in the sum
     weight: float
 
     def blocks(self) -> Iterator[_Stretch]:
-        """Yield pieces of it that fit a core's cache."""
+        """Yield pieces of it that fit into a core's cache."""
         for start in range(0, self.part.stop - self.part.start, BLOCK):
             part = slice(self.part.start + start, min(self.part.start + start + BLOCK, self.part.stop))
             first = self.place.start + start
@@ -85,8 +85,8 @@ def apply_rule(plan: Plan, manifest: Manifest, sums: Sums, parameters: Float32, 
         plan: its method sets the rule.
         manifest: the plan's.
         sums: of one training round.
-        parameters: float32 of shape (manifest.parameters,), what this round was trained from.
-        state: what `begin_rule` made.
+        parameters: float32 of shape (manifest.parameters,), the starting parameters of this round.
+        state: the result of `begin_rule`.
     """
     rule, training = plan.ingredients.server_rule, plan.private_training
     rates = plan.schedule.steps_per_round * plan.optimiser.learning_rate
@@ -119,9 +119,10 @@ def apply_rule(plan: Plan, manifest: Manifest, sums: Sums, parameters: Float32, 
 def largest_step(plan: Plan) -> float:
     """Return how far one round may move a shared number, if every update was clipped as the plan requires.
 
-    A mean of updates that were clipped to C after they were weighed is at most C over the smallest weight. Adam's step
-    m / sqrt(v) is bounded by the ratio of the two geometric series: by Cauchy and Schwarz, m^2 <= (1 - a)^2 / ((1 - b)
-    (1 - a^2 / b)) * v for the decays a of m and b of v, where a^2 < b. Adagrad's is bounded alike with v = sum of d^2.
+    A mean of updates that were clipped to C after weighting is at most C over the smallest weight. Adam's step m /
+    sqrt(v) is bounded by the ratio of the two geometric series: by Cauchy and Schwarz, m^2 <= (1 - a)^2 / ((1 - b) (1 -
+    a^2 / b)) * v for the decays a of m and b of v, where a^2 < b. Adagrad's is bounded in the same way with v = sum of
+    d^2.
     """
     fewest = plan.weighting.fewest_rows if isinstance(plan.weighting, RowWeights) else 1
     rule, reach = plan.ingredients.server_rule, plan.encoding.clipping_range * largest_weight(plan) / fewest
@@ -142,13 +143,13 @@ def largest_step(plan: Plan) -> float:
 
 
 def _stretches(plan: Plan, manifest: Manifest, sums: Sums) -> Iterator[_Stretch]:
-    """What of the parameters moves; one stretch where all of it does."""
+    """Return the parameters that change, as stretches; one stretch if all change."""
     weight = sums.weight(plan.weighting)
     yield from (_Stretch(place, part, weight) for place, part in spans(manifest, sums.exchange.up))
 
 
 def _step(rule: ServerRule, mean: Float64, state: RuleState, pace: _Pace) -> Float64:
-    """By how much the parameters move for a mean update; the state is written in place."""
+    """Return the change of the parameters for a mean update. The state is written in place."""
     match rule:
         case Mean() | KeptLayersMean() | LayerIntervals():
             return mean
@@ -182,8 +183,8 @@ def _adaptive_step(rule: Adaptive, mean: Float64, first: Float64, second: Float6
 def _move_control(mean: Float64, control: Float64, pace: _Pace) -> None:
     """c += contributors / sites * mean change of the sites' c_i. Karimireddy et al. 2020, eq. 5.
 
-    A site's c_i changes by -c - update / rates, with the c that it was sent. With any other, c would
-    drift away from the mean of the c_i by one rounding in every round.
+    A site's c_i changes by -c - update / rates, with the c that it received. With any other, c would drift away from
+    the mean of the c_i by one rounding in every round.
     """
     sent = control.astype(np.float32)
     control += pace.share * (-sent - mean / pace.rates)

@@ -19,11 +19,11 @@ class BaselineUse(Document):
     """The use of a site's own baseline for its network. A key with the value 0 has no effect.
 
     Attributes:
-        target_share: how much of a training row's target is what the baseline says of the row without having
-            seen its patient; the rest is the label.
-        path_start: with which weight the baseline's logit enters the network's linear path at the start. The
-            logit is then one more private column (one for each class if there are several).
-        result_share: how much of the site's result is the baseline's, on the scale of logits.
+        target_share: the baseline's share of a training row's target, from fits without the row's patient; the rest is
+            the label.
+        path_start: the first weight of the baseline's logit in the network's linear path. The logit is then one more
+            private column (one for each class if there are several).
+        result_share: the baseline's share of the site's result, on the scale of logits.
     """
 
     target_share: float = Field(default=0.5, ge=0, le=1)

@@ -36,7 +36,7 @@ class Sweep(Document):
     Attributes:
         keys: each names a number of the plan by its path, such as `optimiser.learning_rate`.
         alternatives: for each alternative one value for each key.
-        at: which alternative this plan is, counted from 0. A plan's file leaves it out.
+        at: the number of this alternative, counted from 0. A plan's file does not contain it.
     """
 
     keys: tuple[SweptKey, ...] = Field(min_length=1, max_length=8)
@@ -60,8 +60,8 @@ class Sweep(Document):
 
         Args:
             settings: the plan as JSON.
-            read: reads an alternative from JSON. It raises ValidationError if this is no plan, and another ValueError
-                if it may not be an alternative of this one.
+            read: a function that reads an alternative from JSON. It raises ValidationError if this is no plan, and
+                another ValueError if it may not be an alternative of this one.
         """
         for key, value in zip(self.keys, self.alternatives[self.at], strict=True):
             found = _find(settings, key)
@@ -79,7 +79,7 @@ class Sweep(Document):
                 yield f"alternative {number} of sweep is impossible: {other}"
 
     def documents(self, settings: Settings) -> Iterator[str]:
-        """Yield the settings of each alternative as JSON, without the key sweep; `settings` are of any alternative."""
+        """Yield each alternative's settings as JSON, without the key sweep; `settings` are of any alternative."""
         for number in range(len(self.alternatives)):
             yield json.dumps(self._settings_of(settings, number))
 
@@ -94,7 +94,7 @@ class Sweep(Document):
 
     @property
     def is_last(self) -> bool:
-        """Whether this is the last alternative, with whose result the choice is announced."""
+        """Whether this is the last alternative. The choice is announced with its result."""
         return self.at == len(self.alternatives) - 1
 
     def text_of(self, number: int) -> str:
@@ -109,7 +109,7 @@ def chosen_of(losses: Sequence[float]) -> int:
 
 
 def _find(settings: Settings, key: str) -> tuple[Any, str | int] | None:
-    """The place of a number: what holds it, and its name or index there."""
+    """Return the place of a number: its container, and its name or index there."""
     *path, last = [int(part) if part.isdigit() else part for part in key.split(".")]
     holder: Any = settings
     try:

@@ -19,18 +19,17 @@ _LARGEST_EXACT: Final = 1 << 24
 
 
 class EqualWeights(Document):
-    """Every site counts the same."""
+    """Every site has the same weight."""
 
     name: Literal["equal"]
 
 
 class RowWeights(Document):
-    """A site counts by its training rows, on a grid of two significant bits, or with `exact` as they are.
+    """A site is weighted by its training rows, rounded to a grid of two significant bits, or exactly with `exact`.
 
-    `largest_rows`, a power of two, caps a site's count; the weight is rows over the cap, so the cap
-    should be near the largest site's size. A site with fewer training rows than `fewest_rows` takes no part, so no sum
-    of rows is smaller than that many for each contributor: a site that claims few rows cannot make the others' weights
-    vanish.
+    `largest_rows`, a power of two, limits a site's count. The weight is rows divided by it, so it should be near the
+    largest site's size. A site with fewer training rows than `fewest_rows` takes no part. So no sum of rows is smaller
+    than that many for each contributor, and a site that claims few rows cannot make the others' weights vanish.
     """
 
     name: Literal["rows"]
@@ -39,7 +38,7 @@ class RowWeights(Document):
     exact: StrictBool = False
 
     def counted(self, rows: int) -> int:
-        """Return the weight of a site with these rows. `exact_rows` decides before what may leave."""
+        """Return the weight of a site with these rows. `exact_rows` first decides which count may be sent."""
         return min(rows, self.largest_rows) if self.exact else round_rows(rows, self.largest_rows)
 
     @model_validator(mode="after")

@@ -30,14 +30,14 @@ _STEPS: Final = 200
 
 
 def delta_of(epsilon: float, mu: float) -> float:
-    """The smallest delta with which a Gaussian of ratio `mu` is (epsilon, delta)-private."""
+    """Return the smallest delta with which a Gaussian of ratio `mu` is (epsilon, delta)-private."""
     if mu == 0.0:
         return 0.0
     return _below(mu / 2 - epsilon / mu) - exp(epsilon) * _below(-mu / 2 - epsilon / mu)
 
 
 def epsilon_of(mu: float, delta: float) -> float:
-    """The smallest epsilon with which a Gaussian of ratio `mu` is (epsilon, delta)-private; inf above 700."""
+    """Return the smallest epsilon with which a Gaussian of ratio `mu` is (epsilon, delta)-private; inf above 700."""
     if delta_of(0.0, mu) <= delta:
         return 0.0
     if delta_of(_LARGEST, mu) > delta:
@@ -50,7 +50,7 @@ def epsilon_of(mu: float, delta: float) -> float:
 
 
 def ratio_of(epsilon: float, delta: float) -> float:
-    """The largest mu that is (epsilon, delta)-private, rounded down. Both must be above 0."""
+    """Return the largest mu that is (epsilon, delta)-private, rounded down. Both must be above 0."""
     low, high = 0.0, 100.0
     for _ in range(_STEPS):
         middle = (low + high) / 2
@@ -59,12 +59,12 @@ def ratio_of(epsilon: float, delta: float) -> float:
 
 
 def together(ratios: Iterable[float]) -> float:
-    """The mu of several sums of the same patients."""
+    """Return the mu of several sums of the same patients."""
     return sqrt(sum(ratio * ratio for ratio in ratios))
 
 
 def _below(value: float) -> float:
-    """The probability that a standard normal number is below `value`."""
+    """Return the probability that a standard normal number is below `value`."""
     return erfc(-value / sqrt(2.0)) / 2.0
 
 
@@ -81,7 +81,7 @@ def share_variance(ratio: float, honest: int, sums: int = 1) -> int:
 
     Args:
         ratio: the mu that all sums together may have.
-        honest: sites whose shares are in every sum, at least 1.
+        honest: the number of sites whose shares are in every sum, at least 1.
         sums: of the same patients, in the whole run.
     """
     # The ratio is a float64, which is one exact fraction, so that every program computes the same integer.

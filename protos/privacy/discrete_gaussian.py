@@ -40,7 +40,7 @@ def discrete_gaussian(count: int, variance: int, random_bytes: RandomBytes) -> I
     Args:
         count: how many.
         variance: sigma^2 of the continuous Gaussian of this shape, from 1 to LARGEST_VARIANCE.
-        random_bytes: returns so many independent, uniform bytes; `os.urandom` outside of tests.
+        random_bytes: a function that returns this many independent, uniform bytes; `os.urandom` outside tests.
 
     Returns:
         int64 of shape (count,).
@@ -83,9 +83,9 @@ def _of_laplace(count: int, scale_bits: int, random_bytes: RandomBytes) -> Integ
 
 
 def _geometric(count: int, random_bytes: RandomBytes) -> Integers:
-    """How often a coin of probability exp(-1) shows heads before tails.
+    """Return how often a coin of probability exp(-1) shows heads before tails.
 
-    That is how many of exp(-1), exp(-2), ... are above one uniform number.
+    This equals how many of exp(-1), exp(-2), ... are above one uniform number.
     """
     coarse = _words(count, random_bytes) >> np.uint64(64 - _COARSE_BITS)
     lowest = coarse / 2.0**_COARSE_BITS
@@ -102,11 +102,11 @@ def _geometric(count: int, random_bytes: RandomBytes) -> Integers:
 def _accepted(
     gammas: npt.NDArray[np.float64], exactly: Callable[[int], Fraction], random_bytes: RandomBytes
 ) -> npt.NDArray[np.bool_]:
-    """For each gamma True with probability exp(-gamma).
+    """Return for each gamma True with probability exp(-gamma).
 
     Args:
         gammas: not negative, float64 of shape (count,), close to the exact ones.
-        exactly: returns the gamma at a place.
+        exactly: a function that returns the exact gamma at an index.
         random_bytes: see `discrete_gaussian`.
     """
     coarse = _words(len(gammas), random_bytes) >> np.uint64(64 - _COARSE_BITS)

@@ -26,7 +26,7 @@ _SAFETY: Final = 1.0 + 1e-9  # above every rounding error of these formulas
 
 
 def sampled_epsilon(multiplier: float, rate: float, sums: int, delta: float) -> float:
-    """An epsilon that `sums` sampled sums have together at `delta`; inf if there is no useful bound.
+    """Return an epsilon that `sums` sampled sums have together at `delta`; inf if there is no useful bound.
 
     Args:
         multiplier: standard deviation of the noise in each sum, where a patient's term has norm 1; above 0.
@@ -43,7 +43,7 @@ def sampled_epsilon(multiplier: float, rate: float, sums: int, delta: float) -> 
 
 @lru_cache(maxsize=64)
 def sampled_multiplier(epsilon: float, delta: float, rate: float, sums: int) -> float:
-    """The smallest noise multiplier on the grid with which sampled sums have at most this epsilon; inf if none is."""
+    """Return the smallest noise multiplier on the grid that gives at most this epsilon; inf if none does."""
     low, high = 0, _LARGEST_MULTIPLIER * _STEPS_OF_NOISE
     if sampled_epsilon(high / _STEPS_OF_NOISE, rate, sums, delta) > epsilon:
         return inf
@@ -55,7 +55,7 @@ def sampled_multiplier(epsilon: float, delta: float, rate: float, sums: int) -> 
 
 
 def _divergence(order: int, multiplier: float, rate: float) -> float:
-    """The Rényi divergence of one sampled sum, for an integer order."""
+    """Return the Rényi divergence of one sampled sum, for an integer order."""
     present, absent = log(rate), log1p(-rate)
     logs = [
         lgamma(order + 1) - lgamma(taken + 1) - lgamma(order - taken + 1)

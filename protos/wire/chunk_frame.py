@@ -23,8 +23,8 @@ def encode_chunk(chunk: Chunk, field: int) -> bytes:
     """Encode a message that contains only a chunk.
 
     Args:
-        chunk: what is sent.
-        field: the number that chunks have in the message.
+        chunk: the chunk to send.
+        field: the field number of chunks in the message.
 
     Raises:
         ValueError: the body is larger than any message.
@@ -56,9 +56,11 @@ def decode_chunk(raw: bytes | memoryview, field: int) -> Chunk | None:
 
 
 def _header(field: int, number: int, attempt: int, index: int, size: int) -> bytes:
-    """Numbers padded to their width: seven bits a byte, the lowest first; each but the last says that another follows.
+    """Return numbers padded to their width: seven bits a byte, the lowest first.
 
-    Spelt out, because it is made twice for each chunk that passes.
+    Each byte but the last marks that another follows.
+
+    It is written without a loop, because every chunk needs it twice.
     """
     rest = size + _HEADER_BYTES - 5
     return bytes(

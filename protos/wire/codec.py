@@ -98,7 +98,7 @@ def decode_site_message(raw: bytes) -> SiteMessage | Upkeep:
     """Decode a message from a site.
 
     Raises:
-        MalformedMessage: the bytes are none, or say what no site of this version says.
+        MalformedMessage: the bytes are no message that a site of this version sends.
     """
     chunk = _chunk(raw, _CHUNK_OF_SITE)
     return chunk if chunk is not None else _inner(_parsed(generated.SiteMessage(), raw), _OF_SITE)
@@ -115,7 +115,7 @@ def decode_coordinator_message(raw: bytes | memoryview) -> CoordinatorMessage | 
     """Decode a message from the coordinator.
 
     Raises:
-        MalformedMessage: the bytes are none, or say what no coordinator of this version says.
+        MalformedMessage: the bytes are no message that a coordinator of this version sends.
     """
     chunk = _chunk(raw, _CHUNK_OF_COORDINATOR)
     return chunk if chunk is not None else _inner(_parsed(generated.CoordinatorMessage(), raw), _OF_COORDINATOR)
@@ -171,7 +171,7 @@ def _content(message: SiteMessage | CoordinatorMessage | Upkeep) -> dict[str, An
 
 
 def _facts(record: object) -> dict[str, Any]:
-    """The fields of a record as its generated message has them."""
+    """Return the fields of a record in the form of its generated message."""
     kind: Any = type(record)
     facts = {name: _written(name, getattr(record, name)) for name, _ in _readers(kind)}
     match record:
@@ -221,7 +221,7 @@ def _inner(outer: Any, kinds: Mapping[str, type[Record]]) -> Record | Upkeep:
 
 
 def _record(kind: Callable[..., Record], message: Any) -> Record:
-    """The record of this kind that a generated message stands for."""
+    """Return the record of this kind from a generated message."""
     if kind is LogCosignature:
         return kind(message.size, _record(Cosignature, message))
     if kind is LogStanding and not message.HasField("checkpoint"):
@@ -231,7 +231,7 @@ def _record(kind: Callable[..., Record], message: Any) -> Record:
 
 @cache
 def _readers(kind: Any) -> tuple[tuple[str, Callable[[Any], Any]], ...]:
-    """The fields of a kind of record, each with what makes its value from that of the generated message."""
+    """Return the fields of a kind of record, each with the function that converts its generated value."""
     hints = get_type_hints(kind)
     return tuple((field.name, _reader(kind, field.name, hints[field.name])) for field in fields(kind))
 

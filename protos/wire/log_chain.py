@@ -43,7 +43,7 @@ class LogPosition:
 
 
 class BrokenChain(ValueError):  # a finding, worded by whoever reads the log
-    """A log is not what was written; `line` counts from 1."""
+    """A log was changed; `line` counts from 1."""
 
     def __init__(self, line: int, reason: str) -> None:
         super().__init__(f"line {line}: {reason}")
@@ -54,9 +54,9 @@ def append(position: LogPosition, facts: Mapping[str, object], salt: bytes) -> t
     """Append a record. Return the new position of the chain, the record's leaf (32 bytes) and its line.
 
     Args:
-        checkpoint: where it stands now.
-        facts: what JSON can hold.
-        salt: random, of the caller's making; 16 bytes keep a hash from confirming a guess.
+        checkpoint: the current position.
+        facts: values that JSON can contain.
+        salt: random bytes from the caller; 16 bytes prevent that a hash confirms a guess.
     """
     # Read back first: what JSON makes of the facts is what a reader will find and hash.
     text = _text(json.loads(json.dumps(facts)))
@@ -77,7 +77,7 @@ def relink(position: LogPosition, leaves: Iterable[bytes]) -> LogPosition:
 
 @dataclass(frozen=True)
 class Record:
-    """One checked line: where the chain stands before and after it, its leaf (32 bytes) and its facts."""
+    """One checked line: the chain's positions before and after it, its leaf (32 bytes) and its facts."""
 
     before: LogPosition
     position: LogPosition
@@ -90,10 +90,10 @@ def checked(lines: Iterable[bytes], position: LogPosition | None = None) -> Iter
 
     Args:
         lines: each with its newline, in the order of the file.
-        checkpoint: where the chain stood before them; None before its first line.
+        checkpoint: the chain's position before the lines; None before its first line.
 
     Raises:
-        BrokenChain: a line was changed, taken out, moved, torn or made up.
+        BrokenChain: a line was changed, removed, moved, cut or invented.
     """
     position = position or LogPosition()
     for number, line in enumerate(lines, start=1):
@@ -114,7 +114,7 @@ def start_of(line: bytes) -> LogPosition:
     """Return the position of a chain before a line, as the line itself records it.
 
     Raises:
-        BrokenChain: it is no record.
+        BrokenChain: the line is no record.
     """
     try:
         record = json.loads(line)
@@ -153,7 +153,7 @@ def _line(position: LogPosition, text: str, salt: str) -> tuple[LogPosition, byt
 
 
 def _in_present_words(facts: dict[str, Any]) -> dict[str, Any]:
-    """Facts of a record that version 0.1 wrote, under the names of this version; the line itself keeps its bytes."""
+    """Return facts of a record of version 0.1 under the names of this version. The line itself does not change."""
     event = facts.get("event")
     if event not in _WORDS_OF_0_1 or not _WORDS_OF_0_1[event].keys() & facts.keys():
         return facts

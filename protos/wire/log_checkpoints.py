@@ -26,11 +26,11 @@ _LARGEST_SIZE: Final = 1 << 62
 
 
 class CheckpointRefused(ValueError):  # a finding, worded by whoever asked
-    """A checkpoint or a cosignature is not what it claims to be, or does not follow on what was seen before."""
+    """A checkpoint or a cosignature is not valid, or does not continue the earlier ones."""
 
 
 def owner_of_site(site: str) -> str:
-    """Return the owner name of a site's log. It never equals the name of the coordinator's log."""
+    """Return the owner name of a site's log. It always differs from the name of the coordinator's log."""
     return f"site/{site}"
 
 
@@ -40,10 +40,10 @@ class LogCheckpoint:
 
     Attributes:
         owner: `coordinator`, or `site/` and a site's name.
-        generation: from 1; a person who restarts a log after its loss raises it.
+        generation: from 1. It rises when a person restarts a log after its loss.
         size: records in the log.
         hash: of the last record, 64 hexadecimal digits.
-        time: when it was signed, as the owner's clock tells, ISO 8601.
+        time: the time of the signature, by the owner's clock, ISO 8601.
         key: the owner's identity key, raw Ed25519, 32 bytes.
         signature: 64 bytes.
     """
@@ -76,11 +76,11 @@ class LogCheckpoint:
 
 @dataclass(frozen=True, slots=True)
 class Cosignature:
-    """A witness has linked a log up to a head.
+    """A witness has linked a log up to a checkpoint.
 
     Attributes:
         witness: `coordinator`, or `site/` and a site's name.
-        time: when it was signed, by the witness's clock.
+        time: the time of the signature, by the witness's clock.
         key: the witness's identity key, 32 bytes.
         signature: 64 bytes.
     """
@@ -134,12 +134,12 @@ def follow(last: LogCheckpoint | None, grown: LogCheckpoint, start: int, leaves:
 
     Args:
         last: the last checkpoint of this log that this witness cosigned; None if there is none.
-        grown: the checkpoint that is asked to be cosigned; its signature was checked.
-        start: the size from which on the leaves are.
-        leaves: 32 bytes each, of every record between.
+        grown: the checkpoint to cosign; its signature was checked.
+        start: the size of the log before the first of the leaves.
+        leaves: 32 bytes each, of every record in between.
 
     Raises:
-        CheckpointRefused: the log was rolled back, or has parted from what was seen before.
+        CheckpointRefused: the log was rolled back, or differs from the earlier records.
     """
     generation, position = (last.generation, last.position) if last else (grown.generation, LogPosition())
     if grown.generation < generation or (grown.generation == generation and grown.size < position.sequence):

@@ -48,7 +48,7 @@ class Stage(IntEnum):
 
 
 class SiteReason(IntEnum):
-    """Why a site takes no further part; a closed list, because free text could quote data."""
+    """Why a site leaves a run. The list is closed, because free text could quote data."""
 
     PLAN_NOT_APPROVED = 1
     POLICY_FORBIDS = 2
@@ -67,7 +67,7 @@ class SiteReason(IntEnum):
 
 
 class CoordinatorReason(IntEnum):
-    """Why the coordinator ends a stream; the site decides by it whether to come back."""
+    """Why the coordinator ends a stream. It decides whether the site reconnects."""
 
     ALL_RUNS_OVER = 1
     NOT_ACCEPTED = 2
@@ -97,8 +97,8 @@ class Hello:
 
     Attributes:
         upkeep: the version of messages outside the rounds (upkeep_messages.py), 0 for none.
-        away_from: when the window begins in which this site may be away, seconds since 1970; 0 for none.
-        away_until: when it ends.
+        away_from: the begin of this site's announced absence, seconds since 1970; 0 for none.
+        away_until: its end.
     """
 
     protocol: int
@@ -127,7 +127,10 @@ class Announcement:
 
 @dataclass(frozen=True, slots=True)
 class Saved:
-    """A state on a site's disk. It continues with `round`. Draw `resample` of the round before produced it."""
+    """A state on a site's disk, from which the site continues with `round`. It continues with `round`.
+
+    The draw `resample` of the previous round produced it.
+    """
 
     round: int
     resample: int = 0
@@ -138,11 +141,11 @@ class Saved:
 
 @dataclass(frozen=True, slots=True)
 class Join:
-    """The site agrees to a plan and to what it will send, and reports from which state it can continue.
+    """The site agrees to a plan and to the data that it will send, and reports from which state it can continue.
 
     Attributes:
-        key_session: the one whose masking keys it holds, 0 for none.
-        next_round: the round that the training in its memory goes on with; None if that was lost.
+        key_session: the key session whose masking keys it has, 0 for none.
+        next_round: the round with which the training in its memory continues; None if that was lost.
         saved: the states on its disk, in order of their rounds.
     """
 
@@ -165,18 +168,18 @@ class Join:
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """A round begins; what it is trained from follows as chunks.
+    """A round begins. Its starting parameters follow as chunks.
 
     Attributes:
-        parameters_digest: of everything that follows.
-        stage: what the round is for.
-        layers: which of the manifest's layers take part, one bit each; empty for all.
+        parameters_digest: the digest of everything that follows.
+        stage: the purpose of the round.
+        layers: the manifest's layers that take part, one bit each; empty for all.
         best_round: the round whose received model had the lowest validation loss over all sites so far,
             None if no round was measured.
-        saves: every contributor saves its state after training, before anything of the round leaves it.
-        oldest: the oldest round to which this run may still go back; a site forgets what was before.
-        returned_to: the earlier round that was trained from these same parameters, where the sites refused what came
-            of it; otherwise None.
+        saves: whether every contributor saves its state after training, before it sends anything of the round.
+        oldest: the oldest round to which this run may still return; a site deletes earlier states.
+        returned_to: the earlier round that was trained from these same parameters, if the sites refused its result;
+            otherwise None.
     """
 
     round: int
@@ -200,7 +203,10 @@ class Offer:
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """The site holds its checked contribution for a round; in a large plan also: it is about to send it."""
+    """The site has its checked contribution for a round.
+
+    In a large plan it may also mean that the site will send it soon.
+    """
 
     round: int
     attempt: int
@@ -211,11 +217,10 @@ class Ready:
 
 @dataclass(frozen=True, slots=True)
 class Bind:
-    """The contributors of a round are fixed; the site sends from `first_chunk` on.
+    """The contributors of a round are fixed. The site sends from `first_chunk` on.
 
-    `resample` is 0 for the ordinary draw of the step. After a site was lost for good it is the attempt
-    at which that was decided: every contributor resamples, keyed by this number, so that
-    the result follows from the sets and attempts alone.
+    `resample` is 0 for the ordinary draw of the step. After a site was lost for good, it is the attempt that decided
+    this. Every contributor resamples by this number, so the result depends only on the sets and attempts.
     """
 
     round: int
@@ -233,7 +238,7 @@ class Bind:
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """Part of a vector; `body` is checked against the layout by its reader."""
+    """Part of a vector. Its reader checks `body` against the layout."""
 
     round: int
     attempt: int
@@ -247,7 +252,7 @@ class Chunk:
 
 @dataclass(frozen=True, slots=True)
 class Finish:
-    """The last aggregate follows as chunks; `round` counts the rounds made, all else as in an Offer.
+    """The last aggregate follows as chunks. `round` counts the completed rounds; all other fields are as in an Offer.
 
     `alternative` is the chosen one of a sweep, after the last of its runs.
     """
@@ -270,7 +275,7 @@ class Finish:
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """The site has taken in the last aggregate."""
+    """The site has loaded the last aggregate."""
 
     run: str
 
@@ -280,7 +285,7 @@ class Done:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """The site takes no further part in a run; `tensor` is a federated one's name or empty."""
+    """The site leaves a run; `tensor` is the name of a federated tensor, or empty."""
 
     run: str
     reason: SiteReason
@@ -304,7 +309,7 @@ class Farewell:
 
 @dataclass(frozen=True, slots=True)
 class KeySessionOpen:
-    """These sites agree on fresh masking keys."""
+    """These sites agree on new masking keys."""
 
     key_session: int
     sites: tuple[str, ...]
@@ -349,7 +354,7 @@ class KeySessionRoster:
 
 @dataclass(frozen=True, slots=True)
 class KeySessionAcknowledgement:
-    """A site's signature over the transcript that it has seen."""
+    """A site's signature of the transcript that it has seen."""
 
     site: str
     key_session: int

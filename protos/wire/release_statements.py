@@ -25,13 +25,13 @@ Digest = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
 
 
 class ReleaseApproval(Document):
-    """One site's signed yes; the signature covers every other field.
+    """One site's signed approval; the signature covers all other fields.
 
     Attributes:
-        run: the run's name, which holds the plan's digest.
+        run: the run's name, which contains the plan's digest.
         parameters_sha256: of the last aggregate, as this site received it.
-        recipient: who may have the parameters, and for what, in one line.
-        site: who signs.
+        recipient: the recipient of the parameters and the purpose, in one line.
+        site: the signing site.
         by: the person at the site.
         at: an aware time in ISO 8601.
         identity_key: the site's raw Ed25519 public key in hexadecimal.
@@ -74,7 +74,7 @@ def read_release_approval(path: Path) -> ReleaseApproval:
     """Read the file of a site's approval.
 
     Raises:
-        RefusedError: it is none.
+        RefusedError: the file is no approval.
     """
     try:
         return ReleaseApproval.model_validate_json(path.read_bytes())
@@ -89,12 +89,12 @@ def check_release(
 
     Args:
         plan: of the run.
-        sites: those that were in it.
+        sites: the sites of the run.
         parameters_sha256: of the final parameters at the coordinator.
-        approvals: what the sites have sent.
+        approvals: the approvals from the sites.
 
     Raises:
-        RefusedError: one is missing, speaks of something else, or is not signed by the key that the plan lists.
+        RefusedError: an approval is missing, is about something else, or is not signed by the key in the plan.
     """
     listed = {site.name: site.identity for site in plan.sites}
     for approval in approvals:

@@ -19,7 +19,7 @@ _LARGEST_CHAIN_BYTES: Final = 64 << 10
 
 @dataclass(frozen=True, slots=True)
 class LogStanding:
-    """What the sender keeps of the receiver's log, and the sender's identity key, raw, 32 bytes."""
+    """The sender's stored checkpoint of the receiver's log, and the sender's identity key, raw, 32 bytes."""
 
     key: bytes
     checkpoint: LogCheckpoint | None
@@ -54,9 +54,10 @@ class LogCosignature:
 
 @dataclass(frozen=True, slots=True)
 class RenewalAsked:
-    """A site asks for its next certificate: signing request (PEM) for a new TLS key, the identity key's signature.
+    """A site requests its next certificate: a signing request (PEM) for a new TLS key, the identity key's signature.
 
-    `chain` (PEM) is there where the hospital's own authority has issued it already: then the site asks that it count.
+    `chain` (PEM) is present if the hospital's own authority has already issued it. Then the site requests its
+    acceptance.
     """
 
     site: str
@@ -73,9 +74,10 @@ class RenewalAsked:
 
 @dataclass(frozen=True, slots=True)
 class RenewalAnswered:
-    """The next chain (PEM), or one line that shows why there is none.
+    """The next chain (PEM), or one line with the reason why there is none.
 
-    `roots` are the federation's root certificates (PEM): beside the present one, while the authority changes, the next.
+    `roots` are the federation's root certificates (PEM): the current one and, during a change of the authority, the
+    next.
     """
 
     chain: bytes
@@ -89,7 +91,7 @@ class RenewalAnswered:
 
 @dataclass(frozen=True, slots=True)
 class EnrolmentRequest:
-    """A site without a certificate shows its invitation; the token never appears in a repr."""
+    """A site without a certificate presents its invitation. A repr never shows the token."""
 
     token: bytes = field(repr=False)
     signing_request: bytes
@@ -105,7 +107,7 @@ class EnrolmentRequest:
 
 @dataclass(frozen=True, slots=True)
 class EnrolmentReply:
-    """The certificate chain, or what is still missing, or why not."""
+    """The certificate chain, or the missing step, or the reason for a refusal."""
 
     chain: bytes
     fingerprint: str

@@ -77,7 +77,7 @@ async def _relay(connection: socket.socket, kept: KeptCertificates) -> None:
 
 
 async def _pulse(relay: Relay) -> None:
-    """Ready means that the gate is there; whether the coordinator is, stands in the status."""
+    """The service is ready when it has reached the gate. The status shows whether the coordinator answers."""
     notifier = sdnotify.SystemdNotifier()
     notifier.notify("READY=1")
     while True:
@@ -86,7 +86,7 @@ async def _pulse(relay: Relay) -> None:
 
 
 def _connected(place: Path | None) -> socket.socket:
-    """The gate's socket; a service that has just started is given time to listen."""
+    """Return the gate's socket. A service that has just started gets time to listen."""
     deadline = time.monotonic() + _WAIT_SECONDS
     while place is not None:
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)

@@ -60,7 +60,7 @@ async def examine(hospital: Hospital, environment: Mapping[str, str]) -> list[Fi
 
 
 def _certificate(keys: SiteKeys, now: datetime) -> list[Finding]:
-    """The certificate in force, and one that waits."""
+    """Check the current certificate, and a waiting one."""
     usual = key_checks.judge_certificate(keys.certificate_path, "This site's certificate", _RENEWAL, now)
     try:
         return [*(own_authority_checks.judge_own(keys, now) or [usual]), *own_authority_checks.judge_waiting(keys)]
@@ -69,7 +69,7 @@ def _certificate(keys: SiteKeys, now: datetime) -> list[Finding]:
 
 
 def _enrolment(hospital: Hospital, environment: Mapping[str, str], now: datetime) -> list[Finding]:
-    """A site without a certificate: its invitation, and the port where it asks."""
+    """Check a site without a certificate: its invitation, and the port for its request."""
     if hospital.invitation is None:
         says = "This site has no certificate, and hospital.yaml names no invitation."
         return [failure("D417", says, "Ask the federation office for an invitation and name its file as `invitation`.")]
@@ -85,7 +85,7 @@ def _enrolment(hospital: Hospital, environment: Mapping[str, str], now: datetime
 async def _coordinator(
     hospital: Hospital, keys: SiteKeys, environment: Mapping[str, str]
 ) -> tuple[list[Finding], float | None]:
-    """The way to the coordinator, whether it takes this site, and by how many seconds the clocks differ."""
+    """Check the way to the coordinator, whether it accepts this site, and by how many seconds the clocks differ."""
     record = keys.directory / ADDRESSES
     address = hospital.coordinator or str(json.loads(store.read_public(record))["coordinator"])
     root = store.read_public(keys.root_certificate_path)
@@ -103,8 +103,8 @@ async def _coordinator(
 def _closed_at_once(leaf: x509.Certificate, now: datetime) -> Finding:
     """The coordinator proved itself, and closed the connection when it saw this site's certificate.
 
-    A gRPC server sends no TLS alert with its reason. A clock there that is wrong by days looks the same as a
-    certificate that it does not trust, so both are named, with the times that a person needs to compare clocks.
+    A gRPC server sends no TLS alert with its reason. A clock that is wrong by days at the coordinator has the same
+    effect as an untrusted certificate. So both are named, with the times that a person needs to compare clocks.
     """
     start, end = leaf.not_valid_before_utc, leaf.not_valid_after_utc
     says = "The coordinator rejects this site's certificate. It closes the connection at once."
@@ -128,7 +128,7 @@ def _target(address: str, root: bytes) -> address_checks.Target:
 
 
 async def _membership(address: str, credentials: Credentials, leaf: x509.Certificate) -> tuple[Finding, float | None]:
-    """Open a stream, send nothing on it, and see whether it is accepted; `leaf` is this site's certificate."""
+    """Open a stream, send nothing on it, and check whether it is accepted; `leaf` is this site's certificate."""
     taken: list[float | None] = []
     answered = asyncio.Event()
 

@@ -59,7 +59,7 @@ class Credentials:
 
 
 class CallEnded(Exception):  # an end, and no failure of this program: the caller words it
-    """A stream or a call is over; `status` is one of gate_socket.STATUSES."""
+    """A stream or a call has ended; `status` is one of gate_socket.STATUSES."""
 
     def __init__(self, status: str) -> None:
         super().__init__(status)
@@ -72,7 +72,7 @@ class Connection:
     def __init__(
         self, address: str, credentials: Credentials, accepted: Callable[[float | None], None] | None = None
     ) -> None:
-        """`accepted` is called once when the coordinator has taken this stream.
+        """`accepted` is called once, after the coordinator has accepted this stream.
 
         It receives the coordinator's time in seconds since 1970 in UTC, or None from an earlier version.
         """
@@ -100,7 +100,7 @@ class Connection:
         """Send the bytes of one message. Waits if the coordinator reads more slowly than this site writes.
 
         Raises:
-            CallEnded: the stream is over.
+            CallEnded: the stream has ended.
         """
         assert self._stream is not None
         try:
@@ -113,7 +113,7 @@ class Connection:
         """Return the bytes of the next message, unchanged.
 
         Raises:
-            CallEnded: the stream is over.
+            CallEnded: the stream has ended.
         """
         assert self._stream is not None
         assert self._greeting is not None
@@ -130,8 +130,8 @@ class Connection:
     async def part(self) -> None:
         """Stop sending, and wait a short time until the coordinator ends the stream.
 
-        A stream that is left at once is cancelled, and gRPC then drops what the other side has not
-        read yet: the reason for leaving would be lost with it.
+        A stream that is left at once is cancelled. gRPC then drops data that the other side has not read, also the
+        reason for leaving.
         """
         assert self._stream is not None
         with suppress(TimeoutError):

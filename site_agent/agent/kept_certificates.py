@@ -27,7 +27,7 @@ class KeptCertificates:
     """One site's folder `agent`."""
 
     def __init__(self, directory: Path, now: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
-        """`directory` is made with mode 0700 if there is none; `now` gives aware times."""
+        """`directory` is created with mode 0700 if it is missing; `now` gives aware times."""
         self._now = now
         exists = SiteKeys.exists(directory)
         self._keys = SiteKeys.load(directory) if exists else SiteKeys.create(directory)

@@ -52,7 +52,7 @@ _ORDERS: Final = (Look, Make, Call, Install, Trust, Settle, Open, Up, Taken, Par
 
 
 class Relay:
-    """The agent of one site, for as long as the gate's socket is open."""
+    """The agent of one site, while the gate's socket is open."""
 
     def __init__(self, gate: FramedSocket[Message], kept: KeptCertificates) -> None:
         self._gate, self._kept = gate, kept
@@ -106,7 +106,7 @@ class Relay:
 
 
 class _Stream:
-    """One stream to the coordinator: a task that reads, a task that writes."""
+    """One stream to the coordinator, with one task that reads and one that writes."""
 
     def __init__(self, number: int, report: Callable[[Message], None]) -> None:
         self.number, self._report, self.is_accepted = number, report, False

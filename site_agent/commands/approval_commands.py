@@ -146,7 +146,7 @@ def _ask(hospital: Hospital, plan: Plan, by: str, ends: datetime | None) -> None
     """Show the plan in short and require a yes.
 
     Raises:
-        UsageError: the answer was another one, or there is no terminal to ask at.
+        UsageError: the answer was not y, or there is no terminal.
     """
     if not sys.stdin.isatty():
         raise UsageError(
@@ -231,7 +231,7 @@ def read_plan(hospital: Hospital, path: Path | None) -> Plan:
     """Return the named plan, or the last one that was announced or approved here.
 
     Raises:
-        OperatorError: it is wrong, or there is none.
+        OperatorError: the plan is wrong, or there is none.
     """
     if path is not None:
         return read_document(path, Plan, consequence="Nothing was approved. Nothing left this site.")
@@ -323,7 +323,7 @@ def _of_receiver(hospital: Hospital, plan: Plan) -> Iterator[Section]:
 
 
 def _meanings(hospital: Hospital, plan: Plan) -> Iterator[Section]:
-    """The plan's question and concepts, beside this site's contract where this user can read it."""
+    """Return the plan's question and concepts, beside this site's contract if this user can read it."""
     from site_agent.desk.mapped_concepts import concept_sections
     from site_agent.trainer.data.contract import read_contract
     from site_agent.trainer.prior.found_suspicions import find_suspicions
@@ -336,7 +336,7 @@ def _meanings(hospital: Hospital, plan: Plan) -> Iterator[Section]:
 
 
 def _table(hospital: Hospital, plan: Plan) -> _Table:
-    """Compared with the counts that `data check` has left; this command reads no table."""
+    """Compare with the stored counts of `data check`. This command reads no table."""
     heading, rows = "This site's table", find_counted_rows(hospital.state_path)
     if plan.tier_of(hospital.site) == "receiving":
         told = (
@@ -422,7 +422,7 @@ def person(by: str, option: str = "--by") -> str:
 
 
 def _end_of(text: str, now: datetime) -> datetime:
-    """A day's end, or a time; aware and still to come."""
+    """Return the end of a day, or a time; aware and in the future."""
     try:
         found = datetime.fromisoformat(text)
     except ValueError as cause:
@@ -435,7 +435,7 @@ def _end_of(text: str, now: datetime) -> datetime:
 
 
 def _moment(ends: datetime) -> str:
-    """The end of an approval for a person; a midnight is the end of the day before."""
+    """Return the end of an approval for a person. Midnight is shown as the end of the day before."""
     if ends.time() == time():
         return f"the end of {ends - timedelta(days=1):%Y-%m-%d} ({ends:%Z})"
     return f"{ends:%Y-%m-%d %H:%M} ({ends:%Z})"

@@ -165,7 +165,10 @@ def invent(contract_path: Path, output: Path, rows: int, seed: int) -> None:
 
 
 def _keep_counts(hospital: Hospital, rows: Mapping[str, int]) -> None:
-    """Let `review` compare plans with the table's size; counts of a table that cannot be split do not stay."""
+    """Store the table's size so that `review` can compare plans with it.
+
+    Counts of a table that cannot be split are removed.
+    """
     from site_agent.desk.result_files import write_result
 
     path = counted_rows_path(hospital.state_path)

@@ -70,7 +70,7 @@ def _agent(hospital: Hospital) -> list[Finding]:
 
 
 def _trainer(path: Path) -> list[Finding]:
-    """The other half, in a process of its own: this one has seen the network."""
+    """Run the other half in a process of its own, because this process has used the network."""
     words = [sys.executable, "-P", "-m", "site_agent.desk.trainer_doctor", "--config", str(path.resolve())]
     done = subprocess.run(words, stdout=subprocess.PIPE, text=True, check=False, timeout=_TRAINER_SECONDS)
     if done.returncode:

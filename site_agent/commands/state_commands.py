@@ -99,7 +99,7 @@ def _phase(facts: dict[str, Any]) -> str:
 
 
 def _ago(at: str | None) -> str:
-    """A time with its age, both as a person reads them."""
+    """Return a time and its age, as a person reads them."""
     if at is None:
         return "none since the agent started"
     seconds = (datetime.now(UTC) - datetime.fromisoformat(at)).total_seconds()

@@ -28,14 +28,14 @@ class Act:
     """One act.
 
     Attributes:
-        role: whose act it is.
+        role: the role that may do this.
         words: the command.
         needs: fields of the form that become options.
         may_have: fields that become options unless they are empty.
         has_plan: whether it is about a plan, which the field `plan` names by its digest.
         page: the option that names the page to write; empty if the command writes none.
         facts: the option that names the file of facts to write, as JSON; empty if the command writes none.
-        is_decision: whether it only records what a person decided about a plan. It never waits for another act.
+        is_decision: whether it only records what a person decided about a plan. It never waits for another action.
     """
 
     role: Role
@@ -48,7 +48,7 @@ class Act:
     is_decision: bool = False
 
     def require_fields(self, form: Mapping[str, str]) -> None:
-        """Return if a form has what the command needs.
+        """Check that a form has the fields that the command needs.
 
         Raises:
             RefusedRequest: a field is missing.
@@ -61,8 +61,8 @@ class Act:
 
         Args:
             config: hospital.yaml.
-            folder: where the plan is (`plan.json`), and where page and facts are written.
-            form: what was typed, with all that this act needs.
+            folder: the folder with the plan (`plan.json`), to which page and facts are written.
+            form: the typed values, with all fields of this action.
         """
         options = {name: form[name] for name in self.needs if name != "model"}
         options |= {name: form[name] for name in self.may_have if form.get(name)}
@@ -74,7 +74,7 @@ class Act:
 
 
 def _decision(*words: str, needs: tuple[str, ...] = ("by",), may_have: tuple[str, ...] = ()) -> Act:
-    """An act about a plan that records what the officer decided."""
+    """An action about a plan that records the officer's decision."""
     return Act(role=Role.OFFICER, words=words, needs=needs, may_have=may_have, has_plan=True, is_decision=True)
 
 
@@ -105,14 +105,14 @@ ACTS: Final[Mapping[str, Act]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Done:
-    """The end of a command.
+    """The result of a finished command.
 
     Attributes:
         status: its exit status.
-        text: what it printed as its result.
-        problems: what it printed as errors and warnings.
-        document: the page that it wrote; None if it wrote none.
-        facts: the facts that it wrote; None if it wrote none.
+        text: its output.
+        problems: its errors and warnings.
+        document: the page that it wrote, or None.
+        facts: the facts that it wrote, or None.
     """
 
     status: int
@@ -127,11 +127,11 @@ async def run_command(words: list[str], folder: Path, patience_seconds: float) -
 
     Args:
         words: the command with its options.
-        folder: where it writes.
-        patience_seconds: how long it may go on after this is cancelled.
+        folder: the folder to which it writes.
+        patience_seconds: how long it may continue after a cancellation.
 
     Raises:
-        TimeoutError: it did not end within an hour, and was ended.
+        TimeoutError: it did not end within an hour and was stopped.
     """
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-P", "-m", "site_agent.site_cli", *words),

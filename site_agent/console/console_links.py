@@ -30,7 +30,7 @@ _MOST_SHOWN: Final = 30
 
 
 class Role(StrEnum):
-    """What a person does at a hospital; a session may have several roles."""
+    """The work of a person at a hospital. A session may have several roles."""
 
     DATA_MANAGER = "data-manager"
     OFFICER = "officer"
@@ -39,11 +39,11 @@ class Role(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Shown:
-    """The result of one act.
+    """The result of one action.
 
     Attributes:
-        page: makes its own page, as things are when a person looks; None if the document is all of it.
-        document: the page that the command wrote, as it was written; None if there is none.
+        page: a function that makes its page from the current state; None if there is only the document.
+        document: the page that the command wrote, unchanged, or None.
         plan: the plan that the document reviews.
     """
 
@@ -61,11 +61,11 @@ class Session:
     """One browser that opened a link.
 
     Attributes:
-        roles: whose acts it may ask for.
+        roles: the roles whose actions it may request.
         last_seconds: when it was used last, on the console's clock.
         by: the name that was typed last.
         read: plan digest -> each plan whose review this session has opened.
-        acts: number of a form -> the act that it began, which ends with the path of its result.
+        acts: number of a form -> its action, which ends with the path of its result.
     """
 
     roles: frozenset[Role]
@@ -112,7 +112,7 @@ class Session:
         return self._forms
 
     def form_number(self, key: str, number: str) -> int | None:
-        """The number of a form, or None if no page of this session has it."""
+        """Return the number of a form, or None if no page of this session has it."""
         is_own = _is_same(key, self.form_key) and _is_number(number) and 0 < int(number) <= self._forms
         return int(number) if is_own else None
 
@@ -131,7 +131,7 @@ class Links:
         return list(self._unused.items())
 
     def open(self, given: str, now_seconds: float) -> Session | None:
-        """Use a link; None if it was used, has expired, or never was one."""
+        """Use a link. Return None if it was used, has expired or never existed."""
         known = next((link for link in self._unused if _is_same(given, link)), None)
         if known is None or now_seconds >= self._ends_seconds:
             return None
@@ -140,7 +140,7 @@ class Links:
         return session
 
     def session(self, path: str, cookies: Iterable[str], now_seconds: float) -> Session | None:
-        """The session that a request belongs to by its path and its cookies; None if there is none, or it is over."""
+        """Return the session of a request, by its path and cookies, or None if there is none or it has ended."""
         folder = path.split("/")[1]
         for session in self._sessions:
             if _is_same(folder, session.folder) and any(_is_same(cookie, session.cookie) for cookie in cookies):
@@ -163,7 +163,7 @@ class Links:
         return idle
 
     def is_over(self, now_seconds: float) -> bool:
-        """Whether no session and no valid link is left."""
+        """Whether no session and no valid link remains."""
         return not self._sessions and (not self._unused or now_seconds >= self._ends_seconds)
 
     def _is_idle(self, session: Session, now_seconds: float) -> bool:

@@ -36,8 +36,8 @@ class KnownPlan:
     Attributes:
         title: study and version.
         digest: in hexadecimal.
-        standing: who decided, and what is missing, in a few sentences.
-        is_approved: whether there is an approval that can be withdrawn.
+        standing: the persons who decided, and what is missing, in a few sentences.
+        is_approved: whether there is an approval to withdraw.
         is_damaged: whether the file with the approval cannot be read.
     """
 
@@ -54,8 +54,8 @@ class Shelf:
 
     Attributes:
         site: the hospital's name.
-        plans: those that were announced, the latest first; None if this user cannot read them.
-        runs: names of runs that left models, the latest first.
+        plans: the announced plans, the latest first; None if this user cannot read them.
+        runs: names of runs with models, the latest first.
     """
 
     site: str
@@ -68,9 +68,9 @@ class Desk:
     """The parts that every page of one session has.
 
     Attributes:
-        session: whose page it is.
-        account: the user of this computer as whom every command runs.
-        fixed_name: the name that was given when the console started; empty if it is typed on the page.
+        session: the session of the page.
+        account: the user of this computer who runs every command.
+        fixed_name: the name from the start of the console; empty if it is typed on the page.
     """
 
     session: Session
@@ -78,7 +78,7 @@ class Desk:
     fixed_name: str
 
     def home(self, shelf: Shelf) -> str:
-        """The first page: everything that this session's roles can ask for."""
+        """Return the first page with every action that this session's roles can request."""
         mine = [role for role in Role if role in self.session.roles]
         sections = [section for role in mine for section in self._sections(role, shelf)]
         roles = " and ".join(ROLE_NAMES[role] for role in mine)
@@ -95,7 +95,7 @@ class Desk:
         return page(f"Console of {shelf.site}", opening, sections, has_forms=True)
 
     def plan(self, plan: KnownPlan, status: int, document: int) -> str:
-        """A plan whose review was made: read it, then decide."""
+        """Return the page of a reviewed plan, with the form for a decision."""
         known, name = {"plan": plan.digest}, self._name()
         reading = [paragraph(_VERDICTS.get(status, "")), self._link(document, "Read the review")]
         sections = [Section(heading="1. Read the review", parts=reading)]
@@ -123,7 +123,7 @@ class Desk:
         return page(plan.title, opening, sections, has_forms=True)
 
     def examination(self, done: Done, document: int) -> str:
-        """The examined table: its findings, and the form that accepts exactly its warnings if there are open ones."""
+        """Return the page of the examined table: its findings, and a form to accept exactly its open warnings."""
         read = self._link(document, "Read the examination")
         sections = [Section(heading="What was found", parts=[read, *self._lines(done.text)])]
         digest = _to_accept(done)
@@ -136,7 +136,7 @@ class Desk:
         return page(title, [self._back()], sections, has_forms=True)
 
     def models(self, text: str) -> str:
-        """The models of a run, as `adopt --json` lists them."""
+        """Return the page of a run's models, as `adopt --json` lists them."""
         listed: dict[str, Any] = json.loads(text)
         rows = [(model["title"], "in use" if model["in_use"] else "") for model in listed["models"]]
         notices = [paragraph(for_buttons(notice, self.session.roles)) for notice in listed["notices"]]
@@ -161,15 +161,15 @@ class Desk:
         return page(title, [self._back()], [Section(heading="What the program reported", parts=parts)], has_forms=True)
 
     def message(self, text: str) -> str:
-        """Why a request of this session was not answered."""
+        """Return the page that explains why a request of this session was refused."""
         return page("This was not done", [self._back()], [Section(heading="The reason", parts=list(self._lines(text)))])
 
     def with_way_back(self, document: str) -> str:
-        """A command's own page with a link to the console's first page."""
+        """Return a command's own page with a link to the console's first page."""
         return document.replace("<body>", f"<body>{self._back()}", 1)
 
     def repeated(self, shown: str) -> str:
-        """A result, for a person who sent its form a second time."""
+        """Return a result for a person who sent its form a second time."""
         return shown.replace("<body>", f"<body>{paragraph(_REPEATED, 'warning')}", 1)
 
     def _sections(self, role: Role, shelf: Shelf) -> Iterator[Section]:
@@ -219,7 +219,7 @@ class Desk:
         return f'<p><a href="{self.session.address}">Back to the console</a></p>'
 
     def _form(self, *acts: str, hidden: Mapping[str, str] | None = None, fields: str = "", label: str = "") -> str:
-        """A form with one button for each act; it has a number, so that it is carried out once."""
+        """Return a form with one button for each action. It has a number, so it is carried out once."""
         known = {"form_key": self.session.form_key, "form": str(self.session.new_form()), **(hidden or {})}
         kept = "".join(f'<input type="hidden" name="{name}" value="{escape(text)}">' for name, text in known.items())
         buttons = " ".join(
@@ -235,7 +235,7 @@ class Desk:
 
 
 def _to_accept(done: Done) -> str | None:
-    """The digest of the examination that this very command made, if a person can accept its warnings."""
+    """Return the digest of this command's own examination, if a person can accept its warnings."""
     if done.facts is None:
         return None
     facts: dict[str, Any] = json.loads(done.facts)

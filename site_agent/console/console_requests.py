@@ -41,7 +41,7 @@ _STYLE: Final = re.compile(r"<style>(.*?)</style>", re.DOTALL)
 
 
 class RefusedRequest(Exception):
-    """A request that is not answered with a page of the console."""
+    """A request that the console refuses."""
 
     def __init__(self, status: int, words: str) -> None:
         super().__init__(words)
@@ -53,10 +53,10 @@ class Head:
     """A request without its body.
 
     Attributes:
-        is_form: whether a form was sent; otherwise a page is asked for.
-        path: as it was sent; nothing is decoded, and no file is looked for by it.
+        is_form: whether it is a form; otherwise it requests a page.
+        path: the received path. It is not decoded and never used to find a file.
         cookies: every value under the console's name.
-        body_bytes: how long the body says it is.
+        body_bytes: the length of the body according to the head.
     """
 
     is_form: bool
@@ -69,7 +69,7 @@ def read_head(raw: bytes, host: str) -> Head:
     """The head of a request.
 
     Args:
-        raw: up to its empty line, at most as long as the server reads.
+        raw: the bytes up to its empty line, at most as long as the server reads.
         host: the console's own address.
 
     Raises:
@@ -93,7 +93,7 @@ def read_form(body: bytes) -> dict[str, str]:
     """The fields of a form.
 
     Raises:
-        RefusedRequest: it is none, or a field comes twice.
+        RefusedRequest: it is no form, or a field occurs twice.
     """
     try:
         pairs = parse_qsl(body.decode("ascii"), True, True, errors="strict", max_num_fields=_MOST_FIELDS)
@@ -114,7 +114,7 @@ def answer(status: int, content: str, *, is_page: bool = False, fields: tuple[st
 
     Args:
         status: of HTTP.
-        content: the page, whose own styles are the only ones that a browser uses.
+        content: the page; a browser uses only its own styles.
         is_page: whether it is HTML.
         fields: further lines of the head.
     """

@@ -53,9 +53,9 @@ class Setting:
         host: the address that browsers must name.
         by: the name for the audit log; empty if people type it on the page.
         account: the user of this computer.
-        idle_seconds: after so long without a request a session ends, as the links have it.
+        idle_seconds: a session ends after this time without a request.
         clock: seconds of a clock that never jumps, and that runs while the computer sleeps.
-        say: writes a line to the terminal.
+        say: a function that writes a line to the terminal.
     """
 
     config: Path
@@ -122,7 +122,7 @@ class Console:
             await asyncio.sleep(_LOOK_SECONDS)
 
     async def close(self) -> None:
-        """End what still runs, with its files. A decision may end by itself within seconds."""
+        """Stop running commands and remove their files. A decision may end by itself within seconds."""
         for act in self._acts:
             act.cancel()
         await asyncio.gather(*self._acts, return_exceptions=True)
@@ -193,9 +193,9 @@ class Console:
             raise
 
     async def _carry_out(self, session: Session, act: Act, typed: dict[str, str], plan: Plan | None) -> str:
-        """Run the command of an act in its turn; the path of its result.
+        """Run the command of an action in its turn. Return the path of its result.
 
-        It works in a folder that only this user can read, and that is removed at once.
+        It works in a folder that only this user can read, and that is removed afterwards.
         """
         async with nullcontext() if act.is_decision else self._turns[act.role]:
             if not self._links.has(session):  # it was left while another act ran
@@ -227,7 +227,7 @@ class Console:
         return Shown(document=done.document)
 
     def _plan(self, session: Session, act: Act, digest: str) -> Plan:
-        """The plan that a form names. One is approved as it was read, whatever lies in its file by now."""
+        """The plan that a form names. A plan is approved as it was read, even if its file has changed since."""
         known = session.read.values() if act is APPROVE else self._announced(read_hospital(self._setting.config))
         for plan in known:
             if plan.digest.hex() == digest:
@@ -245,7 +245,7 @@ class Console:
         return Shelf(site=hospital.site, plans=plans if plans or _can_read_plans(state) else None, runs=runs)
 
     def _announced(self, hospital: Hospital) -> Iterator[Plan]:
-        """The plans of this site, the latest first, each once; a file that is no plan is skipped."""
+        """Return the plans of this site, the latest first, each once. A file that is no plan is skipped."""
         seen: set[bytes] = set()
         for place in reversed(announced_plans(hospital.state_path)):
             with suppress(OSError, OperatorError):
@@ -292,7 +292,7 @@ def _names(session: Session) -> str:
 
 
 def _decisions(approval: Approval | None, refusal: Refusal | None) -> Iterator[str]:
-    """List who decided what, the latest decision last, without refusals before the last approval."""
+    """List the decisions and their persons, the latest last, without refusals before the last approval."""
     if approval is not None:
         yield f"Approved by {approval.names}."
         if approval.withdrawn is not None:
@@ -310,7 +310,7 @@ def _day(moment: str) -> str:
 
 
 def _can_read_plans(state: Path) -> bool:
-    """Whether this user sees what the gate received. Before the first plan there is no folder for plans."""
+    """Whether this user can read the gate's plans. Before the first plan there is no folder for plans."""
     gate = gate_folder(state)
     there = [place for place in (gate / "plans", gate, state) if os.access(place, os.F_OK)]
     return not there or os.access(there[0], os.R_OK | os.X_OK)

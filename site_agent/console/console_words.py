@@ -53,11 +53,11 @@ _OPTION: Final = re.compile(rf"(?<![\w-])--({'|'.join(FIELDS)})\b")
 
 
 def for_buttons(text: str, roles: frozenset[Role]) -> str:
-    """The text with buttons and fields of the console in place of commands and options.
+    """Return the text with buttons and fields of the console instead of commands and options.
 
     Args:
         text: what a command printed.
-        roles: the reader's own. For a button of another role the reader is sent to that person.
+        roles: the reader's own. If the button belongs to another role, the text refers the reader to that person.
     """
 
     def button(found: re.Match[str]) -> str:

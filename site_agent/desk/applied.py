@@ -57,11 +57,14 @@ class AppliedModel:
         return self._flat.network.eval()
 
     def rows_at_once(self, features: npt.NDArray[np.float32]) -> int:
-        """Return how many rows the network computes at once. So many are computed alone as among others, to the bit."""
+        """Return how many rows the network computes at once.
+
+        Alone or among others, these rows give the same result to the bit.
+        """
         return rows_at_once(self._flat, torch.from_numpy(features))
 
     def outputs(self, features: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
-        """Return what network and baseline compute, float32 of shape (rows, outputs). Not for a simple model.
+        """Return the outputs of network and baseline, float32 of shape (rows, outputs). Not for a simple model.
 
         Args:
             features: (rows, columns), as the model encodes them; at least one row.
@@ -88,7 +91,10 @@ class AppliedModel:
         return place_columns(features, own, model.columns, model.plan.unused_columns)
 
     def scores(self, features: npt.NDArray[np.float32]) -> Scores:
-        """Return probabilities, or numbers in the target's unit. See `scores_of`. NaN means no finite output."""
+        """Return probabilities, or numbers in the target's unit. See `scores_of`.
+
+        NaN means that the output is not finite.
+        """
         preprocessing, own = self.model.preprocessing, self.model.own
         if own is not None:
             task = preprocessing.contract.target.task

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 def check_table(hospital: Hospital) -> None:
-    """Look for the device of training, and read the table as training would.
+    """Find the device of training, and read the table as training does.
 
     Raises:
         OperatorError: there is no such device, or the table cannot be read, does not fit the contract, or has warnings

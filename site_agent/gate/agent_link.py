@@ -223,8 +223,8 @@ class Stream:
     async def part(self) -> None:
         """Stop sending, and wait a short time until the coordinator ends the stream.
 
-        A stream that is left at once is cancelled, and gRPC then drops what the other side has not
-        read yet: the reason for leaving would be lost with it.
+        A stream that is left at once is cancelled. gRPC then drops data that the other side has not read, also the
+        reason for leaving.
         """
         self._link.post(Part(self.number))
         await asyncio.wait({asyncio.ensure_future(self._is_over.wait())}, timeout=PARTING_SECONDS)

@@ -24,7 +24,7 @@ def check_fit(plan: Plan, dataset: Dataset, site: str) -> None:
     """Compare outcome, columns and number of training rows with the plan's requirements.
 
     Args:
-        plan: as approved.
+        plan: the approved plan.
         dataset: the site's own columns.
         site: its name.
 

@@ -120,7 +120,7 @@ class Study:
         """Build and start the network.
 
         Args:
-            plan: as approved.
+            plan: the approved plan.
             dataset: this site's own columns.
             seeds: what this site draws from, with its name.
             resample_budget: how many rounds the policy allows to be resampled.

@@ -30,9 +30,9 @@ ExtractorWidths: TypeAlias = Annotated[tuple[Width, ...], Field(min_length=1, ma
 
 
 class ParallelNetwork(Document):
-    """Hidden widths of the common extractor, the unique one and the head; dropout is before the head.
+    """Hidden widths of the common extractor, the unique one and the head. Dropout is before the head.
 
-    A head without hidden widths stays out of a plan's bytes, so that a plan that was approved earlier keeps its digest.
+    A plan's bytes omit a head without hidden widths, so a plan that was approved earlier keeps its digest.
     """
 
     name: Literal["parallel"]
@@ -63,7 +63,7 @@ def _extractor(part: str, widths: tuple[int, ...]) -> Iterator[TensorSpec]:
 
 
 class ColumnsNetwork(Document):
-    """Hidden widths of both columns, and the strength mu of what the unique column reads."""
+    """Hidden widths of both columns, and the strength mu of the common column's effect on the unique column."""
 
     name: Literal["columns"]
     hidden: ExtractorWidths = (512, 256, 128)

@@ -60,7 +60,7 @@ class ConvolutionalNetwork(Document):
     """Channels of each block, then hidden widths of the linear layers between the blocks and the outputs.
 
     `normalisation` gives each block mean 0 and variance 1 over one image (Wu and He 2018, with one group), then scale
-    and shift. `dropout` leaves out a share of the last layer's inputs in training.
+    and shift. `dropout` skips a share of the last layer's inputs in training.
     """
 
     name: Literal["convolutional"]

@@ -23,8 +23,7 @@ ActivationName: TypeAlias = Literal["relu", "selu", "gelu", "tanh"]
 class DenseNetwork(Document):
     """Hidden widths from the columns to the outputs; none is logistic or linear regression.
 
-    `dropout` leaves out a share of the last layer's inputs in training; without hidden widths these are
-    the encoded columns.
+    `dropout` skips a share of the last layer's inputs in training. Without hidden widths these are the encoded columns.
     """
 
     name: Literal["dense"]

@@ -43,7 +43,7 @@ FIRST_KERNEL: Final = 3
 
 
 class InvertedBlock(NamedTuple):
-    """Expand the channels, filter each by itself, weight them, and map them to fewer."""
+    """Expands the channels, filters each separately, weights them, and maps them to fewer."""
 
     kernel: int
     stride: int
@@ -58,7 +58,7 @@ class InvertedBlock(NamedTuple):
 
     @property
     def is_residual(self) -> bool:
-        """Whether what it reads is added to what it computes."""
+        """Whether the input is added to the output."""
         return self.stride == 1 and self.inner == self.outer
 
 
@@ -132,7 +132,7 @@ def _block(name: str, block: InvertedBlock) -> Iterator[TensorSpec]:
 
 
 def _filter(name: str, inner: int, outer: int, kernel: int) -> Iterator[TensorSpec]:
-    """A convolution without bias, of which each result reads so many channels, and its normalisation."""
+    """A convolution without bias and its normalisation. Each result reads this many channels."""
     # He et al. 2015, equation 10: the variance of a layer's result is that of what it reads.
     yield _tensor(f"{name}.0.weight", (outer, inner, kernel, kernel), Uniform(math.sqrt(6.0 / inner) / kernel))
     for kind, first in (("weight", 1.0), ("bias", 0.0)):

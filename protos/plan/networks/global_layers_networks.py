@@ -41,9 +41,9 @@ _LATER: Final[dict[str, object]] = {"input_dropout": 0.0, "entities": True, "lin
 class GlobalLayersNetwork(Document):
     """The network of the paper: entities, transformer blocks, five layers; widths are multiples of `latent`.
 
-    `dropout` acts inside the layers and keeps SELU's mean and variance; `input_dropout` sets encoded
-    inputs to 0. `linear_path` adds W·x + b to the logits: it starts at 0, stands in the part unique
-    because it knows columns and outputs, and is so private with every method that shares inner layers.
+    `dropout` acts inside the layers and keeps SELU's mean and variance; `input_dropout` sets encoded inputs to 0.
+    `linear_path` adds W·x + b to the logits. It starts at 0 and depends on columns and outputs, so it belongs to the
+    part unique. Every method that shares inner layers keeps it private.
     """
 
     name: Literal["global-layers-network"]

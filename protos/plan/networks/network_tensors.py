@@ -32,9 +32,9 @@ Rate = Annotated[float, Field(ge=0.0, lt=1.0, allow_inf_nan=False)]
 class Part(StrEnum):
     """The place of a tensor in the network. Methods declare which parts they federate.
 
-    The body's shapes are the same at every site; the input depends on the columns, the head on the outputs.
-    The common part sees only columns that all sites have; the unique part stands beside the others
-    and may read all columns and the outputs of its site.
+    The body's shapes are the same at every site. The input depends on the columns, and the head on the outputs. The
+    common part reads only columns that all sites have. The unique part is beside the others and may read all columns
+    and the outputs of its site.
     """
 
     INPUT = "input"
@@ -70,9 +70,9 @@ Initial = Constant | Uniform | FromFile
 
 @dataclass(frozen=True)
 class TensorSpec:
-    """One named tensor of float32 numbers, where it stands and how it starts.
+    """One named tensor of float32 numbers, with its position and its start.
 
-    `layer` is the name of the layer it belongs to; left out, it is the tensor's name up to the last dot.
+    `layer` is the name of its layer. By default it is the tensor's name up to the last dot.
     """
 
     name: str
@@ -137,13 +137,13 @@ class NamedTensor(Document):
 
 
 class NamedTensors(Document):
-    """Tensors listed one by one: what a hospital's own module exchanges, and what a method keeps private of it.
+    """Tensors listed one by one: those that a hospital's own module exchanges, and those that a method keeps private.
 
     Attributes:
-        layers: `sequence` says that the layers follow one another in this order and the last one decides, as methods
-            that share the first layers need; `any` says nothing.
-        representations: how many the module's `represent` returns, for methods that compare them: 1, or 2 for a common
-            and a unique extractor. 0 says that the module need not have it.
+        layers: `sequence` means that the layers follow one another in this order and the last one gives the output.
+            Methods that share the first layers need this. `any` has no such meaning.
+        representations: the number that the module's `represent` returns, for methods that compare them: 1, or 2 for a
+            common and a unique extractor. 0 means that the module need not have it.
         buffers: `private` keeps the module's buffers, such as running means, at the site; `refuse` permits none.
     """
 

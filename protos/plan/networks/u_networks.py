@@ -25,7 +25,7 @@ from protos.plan.networks.network_tensors import TensorSpec, linear
 class UNetNetwork(Document):
     """`width` is the number of channels at the top level; `levels` is how often the sides are halved.
 
-    Each block is two convolutions of 3 by 3 pixels, each with the activation, and before it the normalisation of
+    Each block is two convolutions of 3 by 3 pixels, each with the activation. Before it is the normalisation of
     `ConvolutionalNetwork` if the plan has it. Each pixel has one output.
     """
 
@@ -48,7 +48,7 @@ class UNetNetwork(Document):
 
     @property
     def ways(self) -> tuple[tuple[tuple[int, int], ...], tuple[tuple[int, int], ...]]:
-        """The channels into and out of each block: of the way down, and of the way up."""
+        """The input and output channels of each block, on the way down and on the way up."""
         widths = [self.width << level for level in range(self.levels + 1)]
         up = tuple((below + own, own) for own, below in pairwise(widths))
         return tuple(pairwise((self.image.channels, *widths))), up[::-1]

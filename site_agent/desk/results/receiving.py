@@ -112,7 +112,7 @@ def receive(hospital: Hospital, plan: Plan, run: str, rounds: int, vector: Float
 
     Args:
         hospital: this site.
-        plan: as approved.
+        plan: the approved plan.
         run: its name.
         rounds: all rounds of the run.
         vector: the announced sums, float32.
