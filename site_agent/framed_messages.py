@@ -45,7 +45,7 @@ Message = TypeVar("Message", bound=Record)
 
 
 class Framing(Generic[Message]):
-    """The messages of one socket as bytes and back; a kind's place in the list is its number."""
+    """Converts the messages of one socket to bytes and back. The position of a kind in the list is its number."""
 
     def __init__(self, magic: bytes, kinds: tuple[type[Message], ...]) -> None:
         self._magic, self._kinds = magic, kinds
@@ -66,7 +66,7 @@ class Framing(Generic[Message]):
 
         Args:
             header: HEADER.size bytes.
-            largest_payload: the most bytes of payload that a kind may have here.
+            largest_payload: the largest payload of a kind in bytes.
 
         Raises:
             MalformedMessage: no such kind, or more bytes than that.
@@ -99,9 +99,9 @@ class Framing(Generic[Message]):
 
 
 class FramedSocket(Generic[Message]):
-    """One end of a socket, asynchronous; one task receives, and either one task sends or all tasks post.
+    """One end of a socket, asynchronous. One task receives. Either one task sends, or all tasks post.
 
-    A payload is written from where it lies, and read into the object that is passed on: neither is copied here.
+    A payload is written from its place in memory, and read into the object that is passed on. It is never copied here.
     """
 
     def __init__(self, connection: socket.socket, framing: Framing[Message]) -> None:
@@ -126,7 +126,7 @@ class FramedSocket(Generic[Message]):
 
         Raises:
             OSError: the other side has gone.
-            MalformedMessage: what came is none of this socket's messages.
+            MalformedMessage: the bytes are none of this socket's messages.
         """
         header = await self._exactly(HEADER.size)
         kind, facts_bytes, payload_bytes = self._framing.sizes(header, largest_payload)
@@ -134,10 +134,10 @@ class FramedSocket(Generic[Message]):
         return self._framing.build(kind, text, await self._exactly(payload_bytes))
 
     def post(self, message: Message, body: bytes | memoryview = b"") -> None:
-        """Queue one complete message without waiting. Cancelling a task never cuts a message.
+        """Queue one complete message without waiting. A cancelled task never cuts off a message.
 
-        `body` is the end of its payload. It is read when it is written, so nobody may change it any more. Where the
-        other side has gone the message is dropped: the receiver is informed of the end.
+        `body` is the end of its payload. It is read when it is written, so nobody may change it before that. If the
+        other side has closed, the message is dropped, and the receiver is informed of the end.
         """
         if self._is_over:
             return
@@ -149,7 +149,7 @@ class FramedSocket(Generic[Message]):
                 asyncio.get_running_loop().add_writer(self._socket, self._write_more)
 
     def has_ended(self) -> bool:
-        """Return whether the other side has closed and nothing is unread. Call it only while nobody receives."""
+        """Return whether the other side has closed and nothing is unread. Call it only while no task receives."""
         try:
             return not self._socket.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
         except BlockingIOError:
@@ -184,7 +184,7 @@ class FramedSocket(Generic[Message]):
             asyncio.get_running_loop().remove_writer(self._socket)
 
     async def _exactly(self, count: int) -> bytes | memoryview:
-        """So many bytes: as the system gives them where all are there, else gathered in memory of that size."""
+        """Return this many bytes: directly if all have arrived, otherwise collected in memory of that size."""
         first = b""
         if 0 < count < _LARGE_BYTES:
             first = await self._some(count)
@@ -225,7 +225,7 @@ def unpacked(payload: bytes | memoryview, count: int) -> tuple[bytes, ...]:
     """Split a payload of `packed` into exactly this number of byte strings.
 
     Raises:
-        MalformedMessage: there are fewer or more, or something follows.
+        MalformedMessage: there are fewer or more, or bytes follow.
     """
     found, rest = list[bytes](), bytes(payload)
     for _ in range(count):

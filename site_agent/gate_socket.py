@@ -44,7 +44,7 @@ def _require(is_right: bool, what: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """To the agent: say what is shown and trusted; the answer is Shown."""
+    """To the agent: report the presented and trusted certificates; the answer is Shown."""
 
     payload: bytes | memoryview = field(default=b"", repr=False)
 
@@ -54,8 +54,8 @@ class Make:
     """To the agent: a signing request; the answer is Requested.
 
     Attributes:
-        key: `first` for the key of enrolment, which is made if there is none; `next` for a new key, which waits
-            for its certificate; `own` for the key that waits for a certificate of the hospital's own authority.
+        key: `first` for the key of enrolment, which is created if missing; `next` for a new key, which waits for its
+            certificate; `own` for the key that waits for a certificate of the hospital's own authority.
     """
 
     key: str
@@ -69,8 +69,8 @@ class Make:
 class Call:
     """To the agent: one call on the enrolment port; the answer is Called or Unable.
 
-    The payload has two parts: the roots to trust (PEM), none for those that are trusted already, and the request.
-    The address is empty for the one that came with enrolment.
+    The payload has two parts: the roots to trust (PEM), or none to use the trusted ones, and the request. An empty
+    address means the one from enrolment.
     """
 
     call: str
@@ -108,7 +108,7 @@ class Trust:
 
 @dataclass(frozen=True, slots=True)
 class Settle:
-    """To the agent: the renewed pair works, so that the one before it goes, or it is put back; the answer is Shown."""
+    """To the agent: delete the previous pair because the renewed one works, or restore it; the answer is Shown."""
 
     works: bool
     payload: bytes | memoryview = field(default=b"", repr=False)
@@ -116,7 +116,7 @@ class Settle:
 
 @dataclass(frozen=True, slots=True)
 class Open:
-    """To the agent: open a stream with the certificate in force; an empty address is the one of enrolment."""
+    """To the agent: open a stream with the current certificate; an empty address is the one from enrolment."""
 
     stream: int
     address: str
@@ -125,7 +125,7 @@ class Open:
 
 @dataclass(frozen=True, slots=True)
 class Up:
-    """To the agent: one message of the site, to be sent as it is; Sent follows when the stream has taken it."""
+    """To the agent: send one message of the site unchanged; Sent follows when the stream has taken it."""
 
     stream: int
     payload: bytes | memoryview = field(repr=False)
@@ -133,7 +133,7 @@ class Up:
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """To the agent: so many messages of the coordinator are worked on, and as many may come."""
+    """To the agent: this many messages of the coordinator were handled, so that many more may come."""
 
     stream: int
     count: int
@@ -145,7 +145,7 @@ class Taken:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """To the agent: nothing more is sent; wait a moment until the coordinator has ended the stream."""
+    """To the agent: no more messages follow; wait a moment until the coordinator has ended the stream."""
 
     stream: int
     payload: bytes | memoryview = field(default=b"", repr=False)
@@ -161,10 +161,10 @@ class Shut:
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """To the gate: what this site's agent shows and trusts.
+    """To the gate: the certificates that this site's agent presents and trusts.
 
-    The payload has five parts, each PEM or empty: the chain in force, the roots, the chain before the last renewal
-    until the new one has worked, and a chain of the hospital's own authority that waits with its signing request.
+    The payload has five parts, each PEM or empty: the current chain, the roots, the chain before the last renewal until
+    the new one has worked, and a waiting chain of the hospital's own authority with its signing request.
     """
 
     coordinator: str
@@ -198,8 +198,10 @@ class Called:
 
 @dataclass(frozen=True, slots=True)
 class Unable:
-    """To the gate: an order could not be done. `status` shows how a call ended, and is empty for what the agent itself
-    has explained in its own log."""
+    """To the gate: an order failed. `status` shows how a call ended.
+
+    It is empty if the agent has explained the error in its own log.
+    """
 
     exit_status: int
     status: str
@@ -211,7 +213,7 @@ class Unable:
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """To the gate: the coordinator has taken the stream; its time in milliseconds since 1970, or -1."""
+    """To the gate: the coordinator has accepted the stream; its time in milliseconds since 1970, or -1."""
 
     stream: int
     milliseconds: int
@@ -223,7 +225,7 @@ class Opened:
 
 @dataclass(frozen=True, slots=True)
 class Down:
-    """To the gate: one message of the coordinator, as it came."""
+    """To the gate: one message of the coordinator, unchanged."""
 
     stream: int
     payload: bytes | memoryview = field(repr=False)
@@ -231,7 +233,7 @@ class Down:
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """To the gate: the stream has taken so many messages of the site."""
+    """To the gate: the stream has taken this many messages of the site."""
 
     stream: int
     count: int

@@ -41,7 +41,7 @@ TimeOfDay: TypeAlias = Annotated[str, StringConstraints(pattern=r"^([01][0-9]|2[
 
 
 class Hours(Document):
-    """A part of the day, by this computer's own clock and zone; one that begins after it ends goes over midnight."""
+    """A part of the day, by this computer's own clock and zone. If it begins after its end, it includes midnight."""
 
     begin: TimeOfDay
     end: TimeOfDay
@@ -69,36 +69,35 @@ class PrivacyLimits(Document):
 class Policy(Document):
     """The limits of this hospital for every plan. A setting that loosens them is off by default.
 
-    The keys with a default add a limit where they are written; left out, a plan that a person approves decides.
+    The keys with a default add a limit if they are written. Without them the approved plan decides.
 
     Attributes:
-        tier: the most that this site does: receiving the result of others, sums of declared columns, measuring models
-            of others, or training.
-        methods: names of methods that may run.
+        tier: the most that this site does: receive the result of others, send sums of declared columns, measure models
+            of others, or train.
+        methods: names of allowed methods.
         secure_aggregation: `required` refuses every plan without masking.
-        smallest_sites: fewest contributors with whom this site adds up.
+        smallest_sites: the fewest contributors in a sum with this site.
         largest_rounds: most rounds of one run.
-        largest_megabytes: most that may leave in one run, in units of 1,000,000 bytes.
-        largest_clipping_range: largest magnitude of an update that may leave.
-        two_sites: has to be said in words where only two sites add up, because each then sees the
-            other's update.
+        largest_megabytes: the most that this site may send in one run, in units of 1,000,000 bytes.
+        largest_clipping_range: the largest magnitude of an update that this site may send.
+        two_sites: must be stated in words if a sum has only two sites, because each then sees the other's update.
         starting_file: `allow` permits plans whose network starts from a file. Its author chooses the values, and some
             values make a sum reveal single patients.
-        exact_rows: `allow` permits plans that weigh by exact counts of training rows. Between two studies this site's
+        exact_rows: `allow` permits plans with weights by exact counts of training rows. Between two studies this site's
             count then changes by smallest_cell or more, or not at all.
-        lost_site_budget: how many sums this site gives that, beside all earlier sums, isolate fewer sites than
-            smallest_sites; counted over all runs. With each of them a coordinator that lied about a loss could
-            compute the update of those few sites in one round. Under `on_lost_site: continue` only.
-        uncounted_runs: names of earlier runs whose sums are not compared with later ones; only for runs that
-            used other patients' rows, or whose lost site takes part again under a new identity.
-        federated: patterns of the only tensors whose updates may leave (`*`, `?`, `[abc]`); None for those of the
-            plan's method. One that matches no tensor of a plan's network refuses the plan.
-        private: patterns of tensors that never leave, whatever else is said; as above.
-        scalars: patterns of the only numbers that may leave beside updates; None for those that the plan names.
-        smallest_training_rows: with fewer rows this site does not train; the trainer, which has them, counts.
-        smallest_cell: no sum of statistics without noise has fewer of this site's rows in it.
-        hours: when contributions may leave; None for always. Outside them the site is not connected.
-        approvers: how many different persons have to approve a plan.
+        lost_site_budget: how many sums this site may send that, together with all earlier sums, isolate fewer sites
+            than smallest_sites; counted over all runs. With each such sum, a coordinator that lied about a loss could
+            compute the update of those few sites in one round. It applies only under `on_lost_site: continue`.
+        uncounted_runs: names of earlier runs whose sums are not compared with later ones. Use it only for runs with
+            other patients' rows, or if the lost site takes part again with a new identity.
+        federated: patterns of the only tensors whose updates may be sent (`*`, `?`, `[abc]`); None for those of the
+            plan's method. A plan is refused if a pattern matches no tensor of its network.
+        private: patterns of tensors that are never sent, whatever other keys allow; as above.
+        scalars: patterns of the only numbers that may be sent beside updates; None for those in the plan.
+        smallest_training_rows: with fewer rows this site does not train. The trainer, which has the rows, counts them.
+        smallest_cell: a sum of statistics without noise never has fewer of this site's rows.
+        hours: when contributions may be sent; None for always. Outside them the site is not connected.
+        approvers: how many different persons must approve a plan.
         privacy: limits of epsilon. With it this site refuses plans that send numbers without noise; without it this
             site refuses plans that promise privacy.
     """
@@ -130,10 +129,10 @@ class Split(Document):
 
     Attributes:
         seed: of the shuffle.
-        test_share: of all rows (of all patients, where the contract names a patient column).
+        test_share: of all rows (of all patients, if the contract names a patient column).
         validation_share: of the rest.
-        stratified: whether each part has its share of every outcome. A site that has trained keeps what it had: another
-            value moves rows that a model was trained on into the test.
+        stratified: whether each part has its share of every outcome. After training a site keeps its value, because
+            another value would move rows on which a model was trained into the test.
     """
 
     seed: int = Field(ge=0, lt=1 << 32)
@@ -143,11 +142,11 @@ class Split(Document):
 
 
 class Data(Document):
-    """The hospital's table, its contract, and how its rows are dealt out.
+    """The hospital's table, its contract, and the division of its rows.
 
-    `unaccepted_warnings` sets whether a warning about the table that nobody has accepted stops training, or is
-    only told. `prevalence` is the share of patients with the outcome, for a site that only receives and has no outcomes
-    to count; None takes the other sites' share.
+    `unaccepted_warnings` sets whether a warning about the table that nobody has accepted stops training, or is only
+    shown. `prevalence` is the share of patients with the outcome, for a site that only receives and has no outcomes to
+    count; None takes the other sites' share.
     """
 
     table: PathText
@@ -179,18 +178,18 @@ class Hospital(Document):
 
     Attributes:
         site: the name that the certificate proves.
-        coordinator: host:port; taken from the invitation where it is left out.
-        invitation: the file by which a site without a certificate enrols.
+        coordinator: host:port; by default from the invitation.
+        invitation: the file with which a site without a certificate enrols.
         state: keys, approvals, audit log, models and reports; created with mode 0700.
         policy: see Policy.
         data: see Data.
         training: see Training.
-        gate_socket: where the gate listens for an agent that runs as a service of its own; without it
-            `site-agent join` starts the agent itself.
-        trainer_socket: where a trainer that runs as a service of its own listens; without it
-            `site-agent join` starts the trainer itself.
+        gate_socket: the gate's socket for an agent that runs as a service; without it `site-agent join` starts the
+            agent itself.
+        trainer_socket: the socket of a trainer that runs as a service; without it `site-agent join` starts the trainer
+            itself.
         starting_files: the folder of the files that plans name as starting_file.
-        metrics_listen: where this computer's own monitoring asks, on loopback or a Unix socket.
+        metrics_listen: the address for this computer's own monitoring, on loopback or a Unix socket.
         audit: the largest size of an audit log's file, and how long files are kept.
     """
 
@@ -219,7 +218,7 @@ class Hospital(Document):
 
 
 def read_hospital(path: Path) -> Hospital:
-    """Read the configuration. Paths become absolute. The invitation's place may come from the environment.
+    """Read the configuration. Paths become absolute. The environment may give the invitation's path.
 
     Raises:
         ConfigurationError: the file is wrong. The error lists every mistake.
@@ -246,7 +245,7 @@ def read_hospital(path: Path) -> Hospital:
 
 
 def _socket_path(key: str, base: Path, named: str | None) -> str | None:
-    """The absolute path of a Unix socket, which the kernel limits."""
+    """The absolute path of a Unix socket, whose length the kernel limits."""
     path = str(base / named) if named else None
     if path is not None and len(os.fsencode(path)) > _LONGEST_SOCKET_PATH:
         raise ConfigurationError(

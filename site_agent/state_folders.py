@@ -37,7 +37,10 @@ def audit_log_path(state: Path) -> Path:
 
 
 def is_run_name(run: str) -> bool:
-    """Return whether a run's name is safe as a folder name. The coordinator chooses it, so it could point elsewhere."""
+    """Return whether a run's name is safe as a folder name.
+
+    The coordinator chooses the name, so it could point elsewhere.
+    """
     return _RUN.fullmatch(run) is not None
 
 
@@ -45,7 +48,7 @@ def require_run_name(run: str) -> None:
     """Check that a run's name is safe as a folder name.
 
     Raises:
-        UsageError: it cannot.
+        UsageError: it is not safe.
     """
     if not is_run_name(run):
         raise UsageError(

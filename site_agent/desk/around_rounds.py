@@ -113,7 +113,7 @@ def own_numbers(hospital: Hospital, plan: Plan, folder: Path) -> tuple[int, ...]
     """Return what this site sends in the round of statistics. Without privacy, `folder` records it first.
 
     Raises:
-        OperatorError: the table may not be used, has answered for another run, or the disk does not take the record.
+        OperatorError: the table may not be used, was used for another run, or the record cannot be written to the disk.
     """
     from site_agent.desk.examination.admitted_rows import admitted
     from site_agent.trainer.own_statistics import numbers_of_table
@@ -137,7 +137,7 @@ def receive(hospital: Hospital, plan: Plan, run: str, rounds: int, vector: npt.N
 
 
 def make_report(hospital: Hospital, study: Study | PriorStudy, preprocessing: Preprocessing, run: str) -> GainSums:
-    """Save the models of a run, compare them and write the report. Return the only numbers of it that may leave."""
+    """Save the models of a run, compare them and write the report. Return its only numbers that may be sent."""
     from site_agent.desk.results import prior_report, run_report
     from site_agent.trainer.prior.prior_study import PriorStudy
 

@@ -22,7 +22,7 @@ _LARGEST_BYTES: Final = 1000
 
 @dataclass(frozen=True, kw_only=True)
 class CountedRows:
-    """Rows of each part of the split, and when they were counted, as a time with its zone."""
+    """The rows of each part of the split, and the time of the count, with its zone."""
 
     training: int
     validation: int

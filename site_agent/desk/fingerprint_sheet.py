@@ -32,7 +32,7 @@ def sheet_sections(plan: Plan, *, site: str, own: str | None) -> Iterator[Sectio
     """Yield all sections of the sheet.
 
     Args:
-        plan: that the hospital is asked to approve.
+        plan: the plan that the hospital has to approve.
         site: this hospital's name in it.
         own: the fingerprint of the identity key on this computer; None if this user cannot read it.
     """

@@ -22,10 +22,10 @@ def concept_sections(
     """Yield the question and the concepts, if the plan has them.
 
     Args:
-        plan: as announced.
+        plan: the announced plan.
         contract: this site's; None if this user cannot read it.
         site: its name.
-        suspicions: what an earlier run found when it compared this site's columns with the others'.
+        suspicions: the findings of an earlier run that compared this site's columns with the others'.
     """
     if plan.question is not None:
         yield _question(plan, contract, site)

@@ -50,11 +50,11 @@ def card_facts(hospital: Hospital, used: ModelInUse) -> dict[str, Json]:
     """Return the card as plain values.
 
     Args:
-        hospital: this site; its report of the run is read.
+        hospital: this site, whose report of the run is read.
         used: the model.
 
     Raises:
-        OperatorError: the run's scores were not kept.
+        OperatorError: the run's scores were not stored.
     """
     run, model, plan = used.run, used.model, used.model.plan
     contract = model.preprocessing.contract
@@ -107,7 +107,7 @@ def _measured(hospital: Hospital, used: ModelInUse, saved: Mapping[str, Any]) ->
 
 
 def _untested(saved: Mapping[str, Any]) -> dict[str, Json]:
-    """Of a site that only received: nothing was measured here."""
+    """Return the text for a site that only received and measured nothing."""
     return {
         "checkpoint_round": saved[RECEIVING]["newton_rounds"],
         "test_rows_by_class": {},
@@ -145,7 +145,7 @@ def _built_of(used: ModelInUse) -> str:
 def by_class(rows: HeldOutRows) -> dict[str, Json]:
     """Return the counts of the classes, or none if one is small, because the sum would reveal it.
 
-    The classes of several are codes of the hospital's table, so they are numbered instead.
+    Several classes are codes of the hospital's table, so they are numbered instead.
     """
     if not rows.classes:
         return {}
@@ -212,7 +212,7 @@ def _rounds(facts: Mapping[str, Any]) -> str:
 
 
 def _asked(facts: Mapping[str, Any]) -> list[str]:
-    """The plan's question, where it has one."""
+    """Return the plan's question, if it has one."""
     if facts["question"] is None:
         return []
     return ["## The question", _list({name.replace("_", " "): text for name, text in facts["question"].items()})]
@@ -232,7 +232,7 @@ def _list(facts: Mapping[str, Any]) -> str:
 
 
 def _told(gain: Mapping[str, Any]) -> str:
-    """The conclusion without the counts of test rows, some of which may be small."""
+    """Return the conclusion without the counts of test rows, because some may be small."""
     difference = gain["difference"]
     if difference is None:
         return "There is no comparison with a local model."

@@ -21,9 +21,9 @@ def in_words(plan: Plan, manifest: Manifest, rows: int | None) -> Section:
     """Return the section.
 
     Args:
-        plan: as announced.
+        plan: the announced plan.
         manifest: computed from it.
-        rows: training rows of this hospital's table, None if they were not counted.
+        rows: training rows of this hospital's table; None if they were not counted.
     """
     sentences = (*_asked(plan), *_patients(plan, rows), *_leaves(plan, manifest), *_masking(plan), *_worst(plan))
     return Section("In short, for the person who decides", tuple(sentences))

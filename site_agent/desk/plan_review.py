@@ -253,7 +253,10 @@ def largest(scalar: Scalar) -> str:
 
 
 def _grouped(scalars: Iterable[Scalar]) -> Iterator[tuple[Scalar, int]]:
-    """Every number; of those of two columns, and of each Newton round, the first of its kind and how many there are."""
+    """Yield every number.
+
+    For numbers of two columns, and of each Newton round, yield the first of its kind and their count.
+    """
     counts = Counter(kind for scalar in scalars if (kind := _kind(scalar)) is not None)
     told: set[str] = set()
     for scalar in scalars:
@@ -266,7 +269,7 @@ def _grouped(scalars: Iterable[Scalar]) -> Iterator[tuple[Scalar, int]]:
 
 
 def _kind(scalar: Scalar) -> str | None:
-    """The first word of a number that is reported together with others of its kind."""
+    """Return the first word of a number that is reported together with others of its kind."""
     if scalar.name.startswith("private "):
         return scalar.name.partition(":")[0]
     is_pair = scalar.occasion is Occasion.STATISTICS and " x " in scalar.name
@@ -432,8 +435,8 @@ def review_page(title: str, sections: Iterable[Section], *, signatures: int) -> 
 
     Args:
         title: shown at the top.
-        sections: as the terminal shows them.
-        signatures: how many lines to sign on.
+        sections: the same as at the terminal.
+        signatures: the number of lines for signatures.
     """
     lines = tuple((f"{number}.", "", "", "") for number in range(1, signatures + 1))
     signed = table("Signatures", ("line", "name", "date", "signature"), lines, style="sign")

@@ -26,7 +26,7 @@ _INSIDE: Final = 255
 
 
 def check_mask_folder(output: Path) -> None:
-    """Refuse a folder of masks that is already there, before anything is computed.
+    """Refuse a folder of masks that already exists, before anything is computed.
 
     Raises:
         UsageError: it exists.
@@ -48,11 +48,11 @@ def write_masks(
     Args:
         output: the table of the predictions.
         size: of each mask.
-        rows: the places of the rows in their table, from 0.
+        rows: the positions of the rows in their table, from 0.
         parts: the masks in this order, in arrays of shape (some rows, pixels).
 
     Raises:
-        UsageError: what stands in the place of the unfinished folder cannot be removed.
+        UsageError: the unfinished folder, or a file in its place, cannot be removed.
     """
     from PIL import Image
 

@@ -51,11 +51,11 @@ class Predicted:
     """The result of a prediction.
 
     Attributes:
-        rows: how many there were.
-        abstained: of how many of them nothing was predicted.
-        why: a line for each column and flaw.
-        model: which model predicted, as a sentence names it.
-        notices: what a person should read beside the result.
+        rows: the number of rows.
+        abstained: the number of rows without a prediction.
+        why: a line for each column and error.
+        model: the name of the predicting model, for a sentence.
+        notices: notes to read beside the result.
     """
 
     rows: int
@@ -66,20 +66,20 @@ class Predicted:
 
 
 def predict_table(hospital: Hospital, table: Path, output: Path, run: str | None) -> Predicted:
-    """Predict for every row of a table. Write CSV, or Parquet if the output's name ends so.
+    """Predict for every row of a table. Write CSV, or Parquet if the output's name ends with .parquet.
 
-    The first column is the patient's identifier, where the contract declares one and the table has it,
-    otherwise `row`, counted from 1 over the table's patients. Then follow the columns that nobody reads, as they are,
-    and `probability` (of the positive class), or one `probability_CODE` per class and `predicted`, or `prediction` in
-    the target's own unit. For masks `mask` has the path of a PNG file from the output's folder, and `mask_share` the
-    share of the pixels inside. The last column, `abstained_because`, shows why nothing was predicted, and is empty
-    otherwise. Numbers have all their digits: read back, they are the same floats.
+    The first column is the patient's identifier if the contract declares one and the table has it. Otherwise it is
+    `row`, counted from 1 over the table's patients. Then the columns follow that nobody reads, unchanged. After them is
+    `probability` (of the positive class), or one `probability_CODE` per class and `predicted`, or `prediction` in the
+    target's own unit. For masks, `mask` has the path of a PNG file from the output's folder, and `mask_share` the share
+    of the pixels inside. The last column, `abstained_because`, has the reason for a missing prediction, and is empty
+    otherwise. Numbers are written with all digits, so they can be read back as the same floats.
 
     Args:
         hospital: this site.
         table: new rows, with or without the columns of target, patient and ignored.
-        output: where the predictions go, in a folder that exists.
-        run: the run whose model is used; None takes the adopted model, or that of the latest run if there is none.
+        output: the file for the predictions, in an existing folder.
+        run: the run whose model is used; None means the adopted model, or that of the latest run if there is none.
 
     Raises:
         OperatorError: there is no such model, the table does not fit it, or the output cannot be written.
@@ -122,7 +122,7 @@ def scores_of_new_rows(hospital: Hospital, used: ModelInUse, new: NewRows) -> np
         shape (usable rows,), or (usable rows, classes).
 
     Raises:
-        DataError: a prediction is no finite number.
+        DataError: a prediction is not a finite number.
     """
     from site_agent.desk.use.recalibration import recalibration_of
 
@@ -139,10 +139,10 @@ def scores_before_recalibration(hospital: Hospital, used: ModelInUse, new: NewRo
 
 
 def scores_in_parts(hospital: Hospital, used: ModelInUse, new: NewRows) -> Iterator[npt.NDArray[np.float64]]:
-    """Yield the scores of the usable rows, in order: all at once, or of masks a few images' at a time.
+    """Yield the scores of the usable rows in order: all at once, or for masks those of a few images at a time.
 
     Raises:
-        DataError: a prediction is no finite number.
+        DataError: a prediction is not a finite number.
     """
     usable, model = new.usable, used.model
     if not len(usable):
@@ -169,7 +169,7 @@ def scores_in_parts(hospital: Hospital, used: ModelInUse, new: NewRows) -> Itera
 def dice_of_new_rows(
     hospital: Hospital, used: ModelInUse, new: NewRows, masks: npt.NDArray[np.float32]
 ) -> npt.NDArray[np.float64]:
-    """Return the Dice of each usable row's predicted mask, shape (usable rows,). `masks` are those of all rows."""
+    """Return the Dice of each usable row's predicted mask, shape (usable rows,). `masks` has the masks of all rows."""
     found, rows = [np.empty(0)], new.usable
     for scores in scores_in_parts(hospital, used, new):
         found.append(dice_of_images(masks[rows[: len(scores)]], scores >= 0.5))
@@ -193,7 +193,7 @@ def outcomes_of_new_rows(used: ModelInUse, new: NewRows) -> HeldOutRows | None:
 
 
 def _head(contract: Contract, new: NewRows) -> list[str | float | None]:
-    """The names of the columns.
+    """Return the names of the columns.
 
     Raises:
         DataError: a column of the table has the name of one of ours.
@@ -208,7 +208,7 @@ def _head(contract: Contract, new: NewRows) -> list[str | float | None]:
 
 
 def _lines(contract: Contract, new: NewRows, cells: Iterator[list[float | str]]) -> Iterator[list[str | float | None]]:
-    """A line for each row, without predictions where the model abstains."""
+    """Yield a line for each row, without predictions if the model abstains."""
     width, table, others = len(_columns(contract)), new.table, list(new.others.values())
     for number, reason in enumerate(new.reasons):
         who: str | float = number + 1 if table.patients is None else table.patients[number]
@@ -235,16 +235,16 @@ def _as_text(lines: list[list[str | float | None]]) -> bytes:
 
 
 def _quoted(cell: str | float | None) -> str:
-    """A cell of CSV that is read back as it is.
+    """Return a cell of CSV that can be read back unchanged.
 
-    A spreadsheet that parts cells at semicolons would begin a cell inside one that has one, so such a cell is quoted.
+    A spreadsheet that separates cells at semicolons would divide a cell with a semicolon, so such a cell is quoted.
     """
     text = "" if cell is None else str(cell)
     return '"' + text.replace('"', '""') + '"' if _TO_QUOTE.search(text) else text
 
 
 def _as_parquet(lines: list[list[str | float | None]]) -> bytes:
-    """The same as Parquet, which no program takes for formulas, so identifiers stay as they are."""
+    """Write the same as Parquet. No program takes it for formulas, so identifiers do not change."""
     import pyarrow as arrow
     import pyarrow.parquet as parquet
 

@@ -14,7 +14,7 @@ from site_agent.trainer.trainer_files import write_whole
 
 
 def write_result(path: Path, content: bytes, *, mode: int = 0o600) -> None:
-    """Write the file with this mode, and replace an earlier one. `check_place` ran before the work began."""
+    """Write the file with this mode, and replace an earlier one. `check_place` was called before the work began."""
     write_whole(path, content, mode=mode)
 
 
@@ -22,7 +22,7 @@ def check_places(places: Sequence[tuple[str, Path | None]], hospital: Hospital, 
     """Check all output places of a command, as `check_place` does. None means not requested.
 
     Raises:
-        UsageError: as there, or two results have one place.
+        UsageError: as in `check_place`, or two results have the same place.
     """
     asked = {option: place for option, place in places if place is not None}
     for option, place in asked.items():
@@ -39,13 +39,13 @@ def check_place(path: Path, option: str, hospital: Hospital, others: Sequence[Pa
     """Check that a result may be written here, before anything is computed.
 
     Args:
-        path: as it was given.
-        option: the option that gave it, such as --html.
-        hospital: its table and contract are never overwritten.
-        others: further files that are read, and must not be overwritten.
+        path: the path from the option.
+        option: the name of the option, such as --html.
+        hospital: the site, whose table and contract are never overwritten.
+        others: further input files that must not be overwritten.
 
     Raises:
-        UsageError: it lies in the state folder, would replace what is read, is no file, or lies in no folder.
+        UsageError: it is in the state folder, would replace an input, is not a file, or its folder does not exist.
     """
     kept = [*others, Path(hospital.data.table), Path(hospital.data.contract)]
     is_kept = any(one.exists() and path.exists() and path.samefile(one) for one in kept)

@@ -21,9 +21,9 @@ def compared_with_others(plan: Plan, others: Iterable[Plan], uncounted: Iterable
     """Report how the sites of a plan differ from those of plans approved here before; None if they are equal.
 
     Args:
-        plan: to be approved.
-        others: every other plan that was ever approved here, whatever its study.
-        uncounted: the runs that the policy leaves out.
+        plan: the plan to approve.
+        others: every other plan that was ever approved here, of any study.
+        uncounted: the runs that the policy excludes.
     """
     counted = (other for other in others if other.run_name not in set(uncounted))
     sentences = tuple(line for other in counted for line in _difference(plan, other))
@@ -53,10 +53,9 @@ Difference: TypeAlias = tuple[str, str, str]
 
 
 def plan_differences(before: Plan, after: Plan) -> tuple[Difference, ...]:
-    """Return each key with another value, then each tensor and number that only one plan sends.
+    """Yield each key with another value, then each tensor and number that only one plan sends.
 
-    Returns:
-        triples of what it is, what it was and what it is now; "absent" stands for what there is not.
+    Returns: triples of the subject, the earlier value and the present value; "absent" means that there is none.
     """
     old, new = dict(_flat(before)), dict(_flat(after))
     keys = dict.fromkeys((*old, *new))

@@ -91,7 +91,7 @@ def refuse_replay(
 
     Args:
         state: the site's state directory.
-        plan: as announced.
+        plan: the announced plan.
         finished: the audit log's records of runs that were finished here; the run's own file counts as well.
         now: an aware time.
 

@@ -28,7 +28,7 @@ def refusals(policy: Policy, plan: Plan, manifest: Manifest, *, site: str, ident
 
     Args:
         policy: from this hospital's own file.
-        plan: as announced.
+        plan: the announced plan.
         manifest: computed from the plan here.
         site: this site's name.
         identity: the fingerprint of this site's identity key; None checks only that the plan lists the name.

@@ -67,7 +67,7 @@ async def enrol_where_needed(
 async def _enrol(
     hospital: Hospital, certificates: SiteCertificates, identity_key: Ed25519PrivateKey, audit: AuditLog
 ) -> None:
-    """Ask for a certificate until a person at the federation office has approved it."""
+    """Request a certificate until a person at the federation office has approved it."""
     invitation = _invitation(hospital)
     certificates.check(invitation.federation, invitation.root_pem)
     signing_request = await certificates.make("first")
@@ -112,7 +112,7 @@ async def _answered(
 
 
 def _reply(raw: bytes) -> EnrolmentReply:
-    """The coordinator's answer to a request, where it is no refusal."""
+    """Return the coordinator's answer to a request, if it is no refusal."""
     try:
         reply = decode_enrolment_reply(raw)
     except MalformedMessage as malformed:
@@ -141,7 +141,7 @@ async def renew(
     """Request the next certificate on the enrolment port, after expiry or at a person's request.
 
     Raises:
-        RefusedError: this site is no member any more.
+        RefusedError: this site is no longer a member.
         UnavailableError: the enrolment port is closed or does not answer.
     """
     shown, site = certificates.shown, hospital.site

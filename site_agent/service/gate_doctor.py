@@ -35,7 +35,7 @@ async def examine(hospital: Hospital) -> list[Finding]:
 
 
 def _policy(hospital: Hospital) -> list[Finding]:
-    """Settings that loosen, so that nobody has them without knowing."""
+    """Yield settings that weaken protection, so that nobody has them without knowing."""
     policy, loose = hospital.policy, []
     if policy.secure_aggregation == "not-required":
         loose.append("secure_aggregation: not-required lets a plan send updates without masks")

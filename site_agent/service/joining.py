@@ -61,13 +61,13 @@ class Reloading:
     """The configuration in use. Call this to read it again."""
 
     def __init__(self, path: Path, hospital: Hospital, standing: Standing) -> None:
-        """`path` is the file that `hospital` was read from."""
+        """`path` is the file of `hospital`."""
         self._path, self._standing = path, standing
         self.hospital = hospital
         self.tell: Callable[[Hospital], None] = lambda _: None
 
     def __call__(self) -> None:
-        """Read the file; where it is wrong, what held before holds on."""
+        """Read the file. If it is wrong, the earlier configuration stays in use."""
         log = structlog.get_logger()
         try:
             self.hospital, waiting = adopted(self.hospital, read_hospital(self._path))
@@ -88,8 +88,8 @@ async def join(hospital: Hospital, path: Path, watch: Callable[[Standing], None]
 
     Args:
         hospital: the configuration.
-        path: its file, which the trainer reads itself, and which is read again on SIGHUP.
-        watch: is given what the site does, for a display.
+        path: the file of the configuration. The trainer also reads it, and SIGHUP reads it again.
+        watch: receives the site's current work, for a display.
 
     Raises:
         OperatorError: this site cannot or must not go on.
@@ -198,7 +198,9 @@ async def check_table(trainer: GateEnd) -> None:
 
 
 async def renew_now(hospital: Hospital, path: Path) -> ShownCertificates:
-    """Renew the certificate immediately, with a new key, while no gate of this site runs. Return the current ones.
+    """Renew the certificate immediately, with a new key, while no gate of this site runs.
+
+    Return the current certificates.
 
     Args:
         hospital: the configuration.

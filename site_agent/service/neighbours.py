@@ -27,10 +27,10 @@ _POLL_SECONDS: Final = 0.2
 
 
 class Neighbours:
-    """Starts or finds both processes, again where one has ended."""
+    """Starts or finds both processes, also again after one has ended."""
 
     def __init__(self, hospital: Hospital, path: Path) -> None:
-        """`path` is the file of the configuration, which a trainer that is started here reads itself."""
+        """`path` is the file of the configuration, which a trainer started here reads itself."""
         self._hospital, self._path = hospital, path
         self._agent: _Child | None = None
         self._next_agent: _Child | None = None  # started, and not requested yet
@@ -85,7 +85,7 @@ class Neighbours:
 
 
 class _Child:
-    """A process of this site that was started here, and this end of the socket pair."""
+    """A process of this site that was started here, and this process's end of the socket pair."""
 
     def __init__(self, words: list[str]) -> None:
         self.ours, theirs = socket.socketpair()
@@ -118,7 +118,7 @@ async def neighbours_of(hospital: Hospital, path: Path) -> AsyncIterator[Neighbo
 
 
 def _listening(place: Path) -> socket.socket:
-    """The gate's socket; one that an earlier process left is replaced, any other file stays."""
+    """Return the gate's socket. A socket from an earlier process is replaced; any other file stays."""
     if place.is_socket():
         place.unlink()
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -138,7 +138,7 @@ def _listening(place: Path) -> socket.socket:
 
 
 async def _found_trainer(place: str) -> GateEnd:
-    """A service that has just died is given time to be started again."""
+    """A service that has just ended gets time to restart."""
     deadline = asyncio.get_running_loop().time() + RESTART_SECONDS
     while True:
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)

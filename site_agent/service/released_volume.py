@@ -26,11 +26,11 @@ class Left:
     """The figures from the audit log.
 
     Attributes:
-        contributions: uploads that were handed over whole; a repeated upload counts again.
+        contributions: complete uploads; a repeated upload counts again.
         handed_bytes: their sum, in bytes.
         records: lines of the log.
         not_cosigned: lines after the last cosignature of the coordinator.
-        epsilons: of each payment of patients' privacy budget.
+        epsilons: the epsilon of each payment from the patients' privacy budget.
     """
 
     contributions: int = 0
@@ -52,14 +52,14 @@ class Left:
 
 
 class GrowingLog:
-    """Reads the lines of a log once, over all its files, also of a file that rotation put aside. Verifies nothing."""
+    """Reads the lines of a log once, over all its files, including rotated ones. Verifies nothing."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._sizes: dict[int, int] = {}  # by inode, which a file keeps when it is put aside
 
     def read(self, take: Callable[[bytes], None], begin: Callable[[], None]) -> None:
-        """Pass each new line to `take`. Call `begin` first if another file has taken the place of a file."""
+        """Pass each new line to `take`. Call `begin` first if another file has replaced a file."""
         for path in all_files(self._path):
             with suppress(FileNotFoundError), path.open("rb") as file:  # put aside since: found at the next reading
                 found = os.fstat(file.fileno())

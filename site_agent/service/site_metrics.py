@@ -26,7 +26,7 @@ class SiteCollector(Collector):
     """The facts of `site-agent status` as Prometheus metrics."""
 
     def __init__(self, facts: Callable[[], Mapping[str, Any]], state: Path) -> None:
-        """`facts` are those of Told; the disk is the one that holds `state`."""
+        """`facts` are those of Told; the disk is the one with `state`."""
         self._facts, self._state = facts, state
 
     def collect(self) -> Iterator[Metric]:

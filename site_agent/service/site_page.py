@@ -51,7 +51,10 @@ class RunLeft:
 
 
 class LogView:
-    """What a log says has left, read forward from where the last look ended; it shows and does not verify."""
+    """The data that were sent according to a log. Each reading continues at the end of the last one.
+
+    The log is not verified.
+    """
 
     def __init__(self, path: Path) -> None:
         self._log = GrowingLog(path)

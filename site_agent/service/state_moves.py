@@ -38,11 +38,11 @@ def move_old_state(state: Path, site: str, *, gives_up_by: str | None = None) ->
 
     Args:
         state: the state directory.
-        site: this site's name, as its audit log has it.
-        gives_up_by: the person who gives up a run that is under way; None for nobody.
+        site: this site's name in its audit log.
+        gives_up_by: the person who gives up an unfinished run; None for nobody.
 
     Raises:
-        ConfigurationError: a run is under way, a program holds the state, or this user may not move the files.
+        ConfigurationError: a run is unfinished, a program uses the state, or this user may not move the files.
     """
     if not is_of_old_version(state):
         return False
@@ -92,7 +92,10 @@ def _refuse_run(state: Path, site: str, gives_up_by: str | None) -> None:
 
 
 def _moves(state: Path) -> Iterator[tuple[Path, Path]]:
-    """From where to where, the audit log last: until it is moved, a start looks again for a run under way."""
+    """Return the old and new places, the audit log last.
+
+    Until it is moved, each start checks again for an unfinished run.
+    """
     gate, agent, keys = gate_folder(state), agent_folder(state), state / "keys"
     yield keys / "identity.key", gate / "identity.key"
     if keys.is_dir():
@@ -123,7 +126,7 @@ def _move(source: Path, target: Path) -> None:
 
 
 def _give(target: Path) -> None:
-    """Give moved files to the owner of their new folder if root moves them, as the services need it."""
+    """Give moved files to the owner of their new folder if root moves them, because the services need access."""
     if os.geteuid() != 0:
         return
     with opened_folder(target.parent) as folder:
@@ -133,7 +136,7 @@ def _give(target: Path) -> None:
 
 
 def _copy_approved_plans(state: Path) -> None:
-    """Approved plans lie beside their approvals from now on."""
+    """Move approved plans beside their approvals."""
     folder = approvals_folder(state)
     for approval in folder.glob("*.json"):
         plan, target = gate_folder(state) / "plans" / approval.name, folder / "plans" / approval.name

@@ -28,7 +28,7 @@ PATIENCE_SECONDS: Final = 10.0
 
 
 class Told:
-    """All that is reported about a site, put together when somebody asks."""
+    """All reported facts about a site, collected at each request."""
 
     def __init__(
         self,
@@ -108,7 +108,10 @@ async def _listen(folder: Path, told: Told) -> asyncio.Server:
 
 
 async def _pulse(standing: Standing) -> None:
-    """Ready means once connected; from then on a broken stream is in the status, and the agent reconnects by itself."""
+    """Ready means that the agent has connected once.
+
+    Later the status shows a broken stream, and the agent reconnects by itself.
+    """
     notifier = sdnotify.SystemdNotifier()
     is_ready = False
     while True:

@@ -84,7 +84,7 @@ def continue_after_standby(connection: socket.socket, configuration: bytes) -> N
 
     Args:
         connection: the trainer's end of its socket.
-        configuration: what `stand_by` kept.
+        configuration: the configuration that `stand_by` kept.
     """
     set_up_log(EVENTS, "site-trainer")
 
@@ -109,7 +109,7 @@ def _serve(hospital: Hospital, connection: socket.socket) -> None:
 
 @contextmanager
 def _explaining() -> Iterator[None]:
-    """End the process with three sentences and a status where the block fails."""
+    """End the process with three sentences and a status if the block fails."""
     try:
         yield
     except KeyboardInterrupt:
@@ -121,7 +121,7 @@ def _explaining() -> Iterator[None]:
 
 
 def _listen(hospital: Hospital, idle: Callable[[], None]) -> socket.socket:
-    """Wait for the agent on the Unix socket that the configuration names; meanwhile `idle` is called every second."""
+    """Wait for the agent on the configured Unix socket. Meanwhile call `idle` every second."""
     if hospital.trainer_socket is None:
         raise UnavailableError(
             what="hospital.yaml names no trainer_socket.",

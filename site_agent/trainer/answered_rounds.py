@@ -27,10 +27,10 @@ _FOLDER: Final = "answered"
 
 
 class AnsweredRounds:
-    """The rounds of one plan, each with every question that was answered for it."""
+    """The rounds of one plan, each with every answered request."""
 
     def __init__(self, folder: Path, plan: Plan, *, budget: int) -> None:
-        """`budget` is how many further questions the policy allows for rounds that were answered before."""
+        """`budget` is the number of further requests that the policy allows for rounds that were answered before."""
         self._path, self._budget = folder / _FOLDER / f"{plan.digest.hex()}.jsonl", budget
         self._known: set[Question] = set(self._read())
 
@@ -38,7 +38,7 @@ class AnsweredRounds:
         """Check that this round may be answered, and record it.
 
         Raises:
-            MalformedMessage: another question was answered for this round, and the budget does not allow it.
+            MalformedMessage: another request was answered for this round, and the budget does not allow a second one.
             UnavailableError: the disk cannot be written.
         """
         digest = blake3(train.payload).hexdigest()

@@ -22,10 +22,10 @@ _COMPILER: Final = "torch._dynamo"
 
 
 class _Uncompiled(ModuleType):
-    """What torch's optimisers need of its compiler. Anything else loads the compiler itself.
+    """The functions of torch's compiler that its optimisers call. Any other use loads the compiler itself.
 
-    They load it at their first use, only to except themselves from a compilation that never happens here. That takes
-    a second, and memory for 800 modules.
+    The optimisers load it at their first use, only to exclude themselves from a compilation that never happens here.
+    That takes a second, and memory for 800 modules.
     """
 
     @staticmethod
@@ -49,8 +49,8 @@ def prepare_arithmetic(threads: int, device: Literal["cpu", "cuda"] = "cpu") -> 
     """Load torch with matrix products that do not depend on addresses in memory.
 
     Args:
-        threads: how many compute one operation; part of what makes results repeatable.
-        device: where networks will be trained.
+        threads: the number of threads for one operation; results repeat only with the same number.
+        device: the device on which networks will be trained.
 
     Raises:
         ConfigurationError: the device is `cuda`, and PyTorch cannot use a graphics card.

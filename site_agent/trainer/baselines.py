@@ -58,9 +58,9 @@ class Baseline:
     """A linear model and a forest with their shares; numbers only.
 
     Attributes:
-        task: what is predicted.
+        task: the kind of prediction.
         lines: of the linear model; the start of a class without training rows is minus infinity.
-        forest: with one answer for each output: the share of the positive class, of each class, or the number.
+        forest: has one number for each output: the share of the positive class, of each class, or the number.
         forest_share: from 0 to 1.
     """
 
@@ -94,12 +94,12 @@ class Baseline:
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class FittedBaseline:
-    """A baseline as it comes from its training rows.
+    """A baseline that was just fitted to its training rows.
 
     Attributes:
         baseline: fitted to all training rows.
-        out_of_fold: float64 of shape (training rows, outputs): predictions of rows whose patient was not seen.
-        evidence: mean losses out of fold, and the share that follows; for the site's own report.
+        out_of_fold: float64 of shape (training rows, outputs): predictions of rows whose patient was not used.
+        evidence: mean losses out of fold, and the resulting share; for the site's own report.
     """
 
     baseline: Baseline
@@ -111,7 +111,7 @@ def baseline_of(task: Task, arrays: Arrays) -> Baseline:
     """Return the baseline from its `arrays`. Another process may have written them.
 
     Raises:
-        ValueError: they are those of no baseline.
+        ValueError: they are no arrays of a baseline.
     """
     if not has_types(arrays, _TYPES):
         raise ValueError("other arrays than a baseline's")
@@ -124,16 +124,16 @@ def baseline_of(task: Task, arrays: Arrays) -> Baseline:
 def fit_baseline(dataset: Dataset, seed: int) -> FittedBaseline:
     """Fit the linear model and the forest, within folds and to all training rows.
 
-    Logistic regression with C = 0.1 and a forest of 500 trees with at least 3 rows in a leaf; for a number
-    ridge regression with the same penalty. The forest's share is the probability that its mean loss is the
-    lower one, by the differences between patients: a normal one with their mean and standard error.
+    Logistic regression with C = 0.1 and a forest of 500 trees with at least 3 rows in a leaf; for a number ridge
+    regression with the same penalty. The forest's share is the probability that its mean loss is lower. The differences
+    between patients give it, by a normal distribution with their mean and standard error.
 
     Args:
         dataset: only its training rows are read.
         seed: of folds and forests, not negative.
 
     Raises:
-        DataError: the rows' patients are too few, or one fold would hold all of a class.
+        DataError: the rows have too few patients, or one fold would have all rows of a class.
     """
     rows, task = dataset.training, dataset.task
     patients = np.arange(len(rows)) if dataset.training_patients is None else dataset.training_patients
@@ -160,7 +160,7 @@ def fit_baseline(dataset: Dataset, seed: int) -> FittedBaseline:
 def patient_folds(
     targets: npt.NDArray[np.generic], patients: npt.NDArray[np.int64], seed: int
 ) -> npt.NDArray[np.int64]:
-    """Return a fold for each row, (rows,). Patients are dealt in turn by their mean target; ties are random."""
+    """Return a fold for each row, (rows,). Patients are assigned in turn by their mean target. Ties are random."""
     _, owners = np.unique(patients, return_inverse=True)
     counts = np.bincount(owners)
     if len(counts) < FOLDS:
@@ -196,12 +196,12 @@ def _fit(dataset: Dataset, rows: Examples, trees: int, seed: int, share: float =
 
 
 def _linear_answers(baseline: Baseline, features: _Features) -> Numbers:
-    """Probabilities of the positive class or of each, or the number: (rows, outputs)."""
+    """Return probabilities of the positive class or of each class, or the number: (rows, outputs)."""
     return probabilities(baseline.task, baseline.lines.of(features)).reshape(len(features), -1)
 
 
 def _joined(task: Task, linear: Numbers, grown: Numbers, share: float) -> Numbers:
-    """Both predictions at their shares; of several classes again the logarithms of probabilities."""
+    """Return the weighted sum of both predictions; for several classes again logarithms of probabilities."""
     both = (1.0 - share) * linear + share * grown
     return both - np.log(np.exp(both).sum(axis=1, keepdims=True)) if task == "multi-class" else both
 

@@ -92,7 +92,7 @@ class AroundRounds(Protocol):
     def make_report(
         self, hospital: Hospital, study: Study | PriorStudy, preprocessing: Preprocessing, run: str, /
     ) -> GainSums:
-        """Save the models, compare them and write the report. Return the only numbers of it that may leave."""
+        """Save the models, compare them and write the report. Return its only numbers that may be sent."""
 
 
 class Worker:

@@ -20,7 +20,7 @@ from site_agent.trainer.checkpoints import Json
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Assessment:
-    """All models on the same rows and resamples, by their names; see `gain_of` for these."""
+    """Return all models on the same rows and resamples, by their names; see `gain_of` for these."""
 
     compared: Compared
     calibrations: Mapping[str, Mapping[str, Calibration]]
@@ -28,7 +28,7 @@ class Assessment:
 
     @property
     def sums(self) -> GainSums:
-        """This site's part of the sums over all sites. It is zeros for an outcome without AUROC."""
+        """Return this site's part of the sums over all sites. It is zeros for an outcome without AUROC."""
         if self.gain.metric != "auroc":
             return gain_sums(None, ())
         return gain_sums(self.gain.federated, (self.gain.siloed,))
@@ -66,7 +66,7 @@ def assess(
         models: scores by name, FEDERATED among them.
         seed: of the resamples; from the plan's seed and the site's name, so that a report can be repeated.
         baselines: the best local model and the placebo; None takes SILOED and PLACEBO if there are any.
-        resamples: of the bootstrap.
+        resamples: their number in the bootstrap.
     """
     if FEDERATED not in models:
         raise ValueError(f"a model named {FEDERATED} is needed; {SILOED} and others are compared with it")

@@ -24,7 +24,7 @@ _DEFINED_SHARE: Final = 0.6  # of the resamples; a class with a single patient i
 
 @dataclass(frozen=True)
 class Interval:
-    """From where to where 95% of the resamples lie that define the metric."""
+    """The range of 95% of those resamples that define the metric."""
 
     low: float
     high: float
@@ -77,7 +77,7 @@ class Compared:
     Attributes:
         evaluations: each model's metrics, by the model's name.
         resampled: each model's metrics on the same resamples.
-        resamples: how many there were.
+        resamples: their number.
     """
 
     evaluations: Mapping[str, Evaluation]
@@ -110,12 +110,9 @@ class Compared:
 def apart(first: Compared, second: Compared, model: str, metric: str) -> Difference | None:
     """Return a metric on some patients minus the metric on others, with a two-sample interval, or None.
 
-    Args:
-        first, second: of resamples that are as many, and drawn apart from each other.
-        model, metric: their names.
+    Args: first, second: of equally many resamples, drawn independently. model, metric: their names.
 
-    Returns:
-        None if the metric is undefined for one.
+    Returns: None if the metric is undefined for one of them.
     """
     values = [compared.evaluations[model].metrics[metric] for compared in (first, second)]
     if values[0] is None or values[1] is None:

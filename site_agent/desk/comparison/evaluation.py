@@ -43,7 +43,7 @@ _OVER_CLASSES: Final = ("balanced_accuracy", "macro_f1")
 
 @dataclass(frozen=True, kw_only=True)
 class Evaluation:
-    """The metrics of one model on one part of the data; `rows` is how many they rest on."""
+    """The metrics of one model on one part of the data; `rows` is the number of rows behind them."""
 
     task: Task
     rows: int
@@ -56,15 +56,15 @@ class Evaluation:
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class HeldOutRows:
-    """The rows on which models are compared, with what really happened; they take part in no training.
+    """The rows on which models are compared, with the true outcomes. They are never used in training.
 
     Attributes:
-        task: what is predicted.
+        task: the kind of prediction.
         targets: shape (rows,): 0 and 1, indices of `classes`, numbers in the target's own unit, or the share of the
             pixels that the mask covers.
         classes: their names by index; empty for regression and segmentation.
-        patients: int64 of shape (rows,), equal for rows of one patient; None where every row is its own.
-        unit: of a regression's target, where the contract names it.
+        patients: int64 of shape (rows,), equal for rows of one patient; None if every row is a patient.
+        unit: of a regression's target, if the contract names it.
     """
 
     task: Task
@@ -101,7 +101,7 @@ class HeldOutRows:
         return [len(np.unique(self.owners[self.labels == place])) for place in range(len(self.classes))]
 
     def evaluate(self, scores: Scores) -> Evaluation:
-        """Return a model's metrics on these rows."""
+        """It shows no value of any patient."""
         return evaluate(self.task, self.targets, scores, self.classes)
 
 
@@ -114,7 +114,7 @@ def scores_of(preprocessing: Preprocessing, outputs: npt.NDArray[np.generic]) ->
     """Return a network's outputs for people: probabilities, or numbers in the target's own unit.
 
     Args:
-        preprocessing: what the site's rows were encoded with.
+        preprocessing: the preprocessing that encoded the site's rows.
         outputs: shape (rows, outputs); a regression's are z-scores.
 
     Returns:
@@ -126,22 +126,23 @@ def scores_of(preprocessing: Preprocessing, outputs: npt.NDArray[np.generic]) ->
 
 
 def judged(preprocessing: Preprocessing, outputs: npt.NDArray[np.generic], targets: Targets) -> Scores:
-    """Return what `measure` needs of a network's outputs for held-out rows: the scores, or for masks the Dice.
+    """Return the input of `measure` from a network's outputs for held-out rows: the scores, or for masks the Dice.
 
     Args:
-        preprocessing: what the site's rows were encoded with.
+        preprocessing: the preprocessing that encoded the site's rows.
         outputs: shape (rows, outputs).
         targets: encoded, of the same rows.
     """
     if preprocessing.contract.target.task == "segmentation":
-        return dice_of_images(targets, outputs.astype(np.float32) >= 0)  # a logit of 0 is a probability of 0.5
+        return dice_of_images(targets, outputs.astype(np.float32) >= 0)  # Only for a classification.
     return scores_of(preprocessing, outputs)
 
 
 def dice_of_images(masks: npt.NDArray[np.generic], predicted: npt.NDArray[np.bool_]) -> Scores:
     """Return the Dice coefficient of each image: twice the common pixels over the pixels of both masks.
 
-    Source: Dice 1945. An image without the structure in which none is predicted has 1, as the prediction is right.
+    Source: Dice 1945. An image without the structure, for which none is predicted, has 1, because the prediction is
+    right.
 
     Args:
         masks: 0 and 1, shape (rows, pixels).
@@ -191,18 +192,16 @@ def measure(task: Task, targets: npt.NDArray[np.generic], scores: Scores, classe
     """Return the metrics of a task. An undefined metric is None.
 
     Args:
-        task: what is predicted.
+        task: the kind of prediction.
         targets: shape (rows,): 0 and 1, indices of `classes`, or numbers in the target's unit.
-        scores: probabilities as `probabilities` gives them, numbers in the target's unit, or of masks the Dice of each
-            image as `judged` returns it; finite.
-        classes: the names of the classes, by index; their number matters here.
+        scores: probabilities from `probabilities`, numbers in the target's unit, or for masks the Dice of each image
+            from `judged`; finite.
+        classes: the names of the classes, by index. Only their number is used here.
 
-    Returns:
-        binary and multi-class: auroc, auprc (average precision), accuracy, balanced_accuracy,
-        macro_f1, a probability of at least 0.5 (or the largest) deciding; brier and log_loss as the
-        means of `brier_of_rows` and `log_loss_of_rows`. With several classes auroc and auprc are one
-        against the rest; all means over classes are over those present in `targets`. Regression:
-        rmse, mae, r2. Segmentation: dice, the mean over images.
+    Returns: binary and multi-class: auroc, auprc (average precision), accuracy, balanced_accuracy, macro_f1, where a
+        probability of at least 0.5 (or the largest) decides; brier and log_loss as the means of `brier_of_rows` and
+        `log_loss_of_rows`. With several classes auroc and auprc are one against the rest. All means over classes are
+        over those present in `targets`. Regression: rmse, mae, r2. Segmentation: dice, the mean over images.
     """
     if not len(targets) or len(targets) != len(scores) or not np.isfinite(scores).all():
         raise ValueError("as many finite scores as targets are needed, and at least one")
@@ -223,8 +222,8 @@ def predicted_classes(scores: Scores) -> npt.NDArray[np.int64]:
     """Return the predicted class of each row.
 
     Returns:
-        shape (rows,). Of scores with shape (rows,) it is 1 from a probability of 0.5. Otherwise it is the class with
-        the largest probability in the row, and of equal ones the first.
+        shape (rows,). With scores of shape (rows,) it is 1 from a probability of 0.5. Otherwise it is the class with
+        the largest probability in the row, or the first of several equal ones.
     """
     decided = scores >= 0.5 if scores.ndim == 1 else scores.argmax(axis=1)
     return np.asarray(decided, dtype=np.int64)
@@ -233,9 +232,9 @@ def predicted_classes(scores: Scores) -> npt.NDArray[np.int64]:
 def brier_of_rows(targets: npt.NDArray[np.int64], scores: Scores) -> Scores:
     """Return each row's part of the Brier score, shape (rows,).
 
-    Source: Brier 1950. Binary: the squared distance of the positive class's probability to 0 or 1, so
-    from 0 to 1. Several classes: the squared distance of the vector of probabilities to the one-hot
-    label, so from 0 to 2, which for two classes would be twice the binary one; scikit-learn does the same.
+    Source: Brier 1950. Binary: the squared distance of the positive class's probability to 0 or 1, so from 0 to 1.
+    Several classes: the squared distance of the vector of probabilities to the one-hot label, so from 0 to 2. For two
+    classes that would be twice the binary score, as in scikit-learn.
     """
     if scores.ndim == 1:
         return np.square(scores - targets)

@@ -45,12 +45,12 @@ _PLACEBOS: Final = {
 
 @dataclass(frozen=True, kw_only=True)
 class Baselines:
-    """Which models the federated one has to be better than.
+    """The models that the federated one should beat.
 
     Attributes:
-        best_local: a simple model's name; None takes SILOED if there is one.
-        placebo: PLACEBO, or SILOED where that is the same recipe without the others.
-        why_none: why there is no local model, as the sentence says it.
+        best_local: a simple model's name; None means SILOED if there is one.
+        placebo: PLACEBO, or SILOED if that is the same recipe without the others.
+        why_none: the reason why there is no local model, as part of a sentence.
     """
 
     best_local: str | None = None
@@ -63,14 +63,14 @@ class Gain:
     """The comparison in the task's headline metric.
 
     Attributes:
-        metric: auroc, dice, or rmse, of which less is better.
-        federated, siloed: None if undefined, or if there is no such model.
+        metric: auroc, dice, or rmse, where less is better. federated, siloed: None if undefined, or if there is no such
+            model.
         best_local: the name of the best local model; None if there is none.
         difference: federated minus the best local model with its paired interval.
         placebo: federated minus the placebo, if there was one.
         verdict: one of five.
         sentence: the verdict with its numbers, for the hospital.
-        warnings: why one should not build on it; each a sentence.
+        warnings: reasons not to rely on the result, each a sentence.
     """
 
     metric: str
@@ -110,9 +110,9 @@ def gain_of(rows: HeldOutRows, compared: Compared, baselines: Baselines) -> Gain
 
     Args:
         rows: the test rows.
-        compared: the models tested on them, by name: FEDERATED, and SILOED, PLACEBO and the simple
-            models of `simple_models.TITLES` if there are any.
-        baselines: which of them the federated model has to be better than.
+        compared: the tested models by name: FEDERATED, and SILOED, PLACEBO and the simple models of
+            `simple_models.TITLES` if there are any.
+        baselines: the models that the federated one should beat.
     """
     metric = headline_metric(rows.task)
     values = {name: evaluation.metrics[metric] for name, evaluation in compared.evaluations.items()}
@@ -157,7 +157,10 @@ def _verdict(difference: Difference, placebo: Difference | None) -> Verdict:
 
 
 def _other(best: str, baselines: Baselines) -> str:
-    """The best local model as the sentence names it. `recommend` may choose another one, on the validation rows."""
+    """Return the name of the best local model in a sentence.
+
+    `recommend` may choose another one, on the validation rows.
+    """
     if best in TITLES:
         return f"The best local model ({TITLES[best]}, chosen on the training rows)"
     recipe = _PLACEBOS[SILOED] if baselines.placebo == SILOED else "the same network trained alone"
@@ -165,7 +168,7 @@ def _other(best: str, baselines: Baselines) -> str:
 
 
 def _figures(rows: HeldOutRows, difference: Difference, other: str) -> Iterator[str]:
-    """The two figures, each in a sentence."""
+    """Return the two figures, each in a sentence."""
     first, second = difference.first, difference.second
     if difference.metric == "rmse":
         unit = f" {rows.unit}" if rows.unit else ""
@@ -205,7 +208,7 @@ def _counts(rows: HeldOutRows) -> str:
 
 
 def _noun(rows: HeldOutRows) -> str:
-    """What a row is: a patient, where it is known that none has two."""
+    """Return the noun for a row: a patient, if no patient has two rows."""
     is_patient = rows.patients is not None and len(np.unique(rows.patients)) == len(rows)
     return "patient" if is_patient else "row"
 

@@ -32,7 +32,7 @@ def recommend(kept: ScoredRows, seed: int) -> dict[str, Json] | None:
     """Return the recommended model with the reason, as plain values.
 
     Args:
-        kept: the run's scores; only those of the validation rows are read.
+        kept: the run's scores. Only those of the validation rows are read.
         seed: of the resamples.
 
     Returns:

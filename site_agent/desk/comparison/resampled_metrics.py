@@ -31,9 +31,8 @@ def resampled_metrics(rows: HeldOutRows, scores: Scores) -> Resampled:
         rows: the test rows.
         scores: one model's, as `evaluate` takes them.
 
-    Returns:
-        a function from counts of shape (resamples, rows) to each metric of `measure` that is defined on
-        the rows: float64 of shape (resamples,).
+    Returns: a function from counts of shape (resamples, rows) to each metric of `measure` that the rows define: float64
+    of shape (resamples,).
     """
     if rows.task == "regression":
         return _numbers(rows.targets.astype(np.float64), scores)
@@ -66,7 +65,7 @@ def _class_losses(labels: npt.NDArray[np.int64], scores: Scores) -> npt.NDArray[
 
 
 def _from_losses(sums: npt.NDArray[np.float64], present: npt.NDArray[np.int64] | tuple[()]) -> Values:
-    """Metrics from the sums of losses, and of hits, guesses and rows of each class that is present."""
+    """Metrics from the sums of losses, and of hits, guesses and rows of each present class."""
     total, right, brier, log_loss = sums[:, :4].T
     found = {"accuracy": right / total, "brier": brier / total, "log_loss": log_loss / total}
     if len(present):
@@ -82,9 +81,9 @@ class _Ranking:
 
     Attributes:
         positives, negatives: row numbers, by falling score.
-        positives_down_to: for each positive, how many positives have its score or a higher one.
-        negatives_above, negatives_down_to: for each positive, how many negatives have a higher score;
-            its score or a higher one.
+        positives_down_to: for each positive, the number of positives with its score or a higher one. negatives_above,
+            negatives_down_to: for each positive, the number of negatives with a higher score, and with its score or a
+            higher one.
     """
 
     positives: npt.NDArray[np.int64]
@@ -120,7 +119,7 @@ class _Ranking:
 
 
 def _running(counts: Counts) -> Counts:
-    """Sums of the first 0, 1, 2, ... columns; exact, as counts are whole numbers."""
+    """Return sums of the first 0, 1, 2, ... columns. They are exact, because counts are whole numbers."""
     running = np.zeros((len(counts), counts.shape[1] + 1))
     np.cumsum(counts, axis=1, out=running[:, 1:])
     return running

@@ -62,9 +62,9 @@ def over_patients(rows: int, patients: npt.NDArray[np.int64] | None, seed: int, 
     """Return the bootstrap of whole patients.
 
     Args:
-        rows: how many rows there are.
-        patients: equal for rows of one patient, shape (rows,); None where every row is its own.
-        seed: any whole number that is not negative; follows from the plan's seed and the site's name.
+        rows: their number.
+        patients: equal for rows of one patient, shape (rows,); None if every row is a patient.
+        seed: any whole number that is not negative. It follows from the plan's seed and the site's name.
         number: how many resamples.
     """
     if patients is None:

@@ -33,10 +33,10 @@ class ScoredRows:
 
     Attributes:
         test: the test rows.
-        scores: by the model's name, as the report has them, in its order.
+        scores: by the model's name in the report, in its order.
         validation: the validation rows.
         validation_scores: by the model's name; the placebo and the guess have none.
-        dataset: digest of the encoded table, so that a table that changed since is noticed.
+        dataset: digest of the encoded table, so that a later change of the table is detected.
     """
 
     test: HeldOutRows
@@ -74,7 +74,7 @@ def scored_rows(state: Path, run: str) -> ScoredRows:
     """Return the scores of a run.
 
     Raises:
-        ConfigurationError: none were kept, or the file is damaged or of another version.
+        ConfigurationError: none were stored, or the file is damaged or of another version.
     """
     if not (_folder(state, run) / f"{_NAME}.safetensors").exists():
         raise ConfigurationError(

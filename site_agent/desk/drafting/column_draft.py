@@ -48,7 +48,7 @@ _MOST_WORDS: Final = 30
 
 @dataclass(frozen=True, kw_only=True)
 class Line:
-    """A column as drafted: its keys in order, what a person should know about it, and its codes, if it has any."""
+    """A drafted column: its keys in order, remarks for a person, and its codes, if it has any."""
 
     keys: tuple[tuple[str, str], ...]
     words: tuple[str, ...]
@@ -61,7 +61,7 @@ class Line:
 
     @property
     def text(self) -> str:
-        """The keys as one line of YAML."""
+        """Return the keys as one line of YAML."""
         return "{" + ", ".join(f"{key}: {value}" for key, value in self.keys) + "}"
 
 
@@ -89,8 +89,8 @@ def feature_line(column: ColumnDraft, shared: frozenset[float] = frozenset()) ->
     """Return the line of a feature, or of an ignored column if it has no information.
 
     Args:
-        column: as far as it was read.
-        shared: numbers that the draft names once, for the whole table.
+        column: the part that was read.
+        shared: numbers that the draft names once for the whole table.
     """
     late = ("its name sounds like something known only after the outcome",) if _LATE.search(column.name) else ()
     if not column.values:
@@ -193,7 +193,7 @@ def _coded(column: ColumnDraft, late: tuple[str, ...], shared: frozenset[float])
 
 
 def _listed(column: ColumnDraft, separator: str, late: tuple[str, ...]) -> Line:
-    """A list of codes. The codes themselves are not repeated, because a rare one may identify a patient."""
+    """A list of codes. The codes themselves are not shown, because a rare one may identify a patient."""
     found = len(column.listed)
     buckets = min(MOST_LISTED, max(16, 1 << (found - 1).bit_length()))
     number = f"{found} or more" if found >= MOST_LISTED else str(found)
@@ -248,7 +248,7 @@ def _numeric(column: ColumnDraft, late: tuple[str, ...], shared: frozenset[float
 
 
 def _possible(values: Numbers) -> tuple[Numbers, list[str]]:
-    """The values that may be of one unit, and what a person should know about the others."""
+    """Return the values that may have one unit, and remarks on the others."""
     mixed = mixed_units(values)
     if mixed is not None:
         words = f"suspicious: {mixed.words}. The range holds the more frequent unit: convert the others to it"
@@ -273,7 +273,7 @@ def _line(column: ColumnDraft, role: str, keys: Sequence[tuple[str, str]], words
 
 
 def _shown_codes(column: ColumnDraft) -> list[str]:
-    """Its codes without words that occur once: such a word may be a name."""
+    """Return its codes without words that occur once, because such a word may be a name."""
     return [code for code, count in column.codes.items() if count > 1 or (column.is_numeric and _is_number(code))]
 
 

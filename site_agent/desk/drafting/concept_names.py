@@ -28,7 +28,7 @@ def likeness(column: str, names: Sequence[str]) -> float:
 
     Args:
         column: its name in the table.
-        names: of one concept, its synonyms with it.
+        names: of one concept, including its synonyms.
     """
     own = words_of(column)
     return max((_of_two(own, words_of(name)) for name in names), default=0.0)
@@ -36,7 +36,7 @@ def likeness(column: str, names: Sequence[str]) -> float:
 
 @lru_cache(maxsize=4096)
 def words_of(name: str) -> tuple[str, ...]:
-    """Return the words of a name in lower case without accents. Words without meaning are left out."""
+    """Return the words of a name in lower case without accents. Words without meaning are skipped."""
     plain = "".join(c for c in unicodedata.normalize("NFKD", name) if not unicodedata.combining(c))
     words = tuple(word.casefold() for word in _WORD.findall(plain))
     return tuple(word for word in words if word not in _EMPTY) or words
@@ -61,7 +61,7 @@ def _of_two(own: tuple[str, ...], other: tuple[str, ...]) -> float:
 
 
 def _matches(word: str, other: tuple[str, ...]) -> Iterator[tuple[int, int, float]]:
-    """Start, number of words and degree of each match of one word with words that follow each other."""
+    """Yield start, number of words and degree of each match of one word with consecutive words."""
     for start in range(len(other)):
         yield start, 1, _of_words(word, other[start])
         for length in range(2, min(_MOST_WORDS, len(other) - start) + 1):
@@ -80,7 +80,7 @@ def _of_words(one: str, other: str) -> float:
 
 
 def _abbreviates(word: str, words: tuple[str, ...]) -> bool:
-    """Whether a word is the first letters of several words, or is made of a beginning of each."""
+    """Whether a word consists of the first letters of several words, or of a beginning of each."""
     if not words:
         return not word
     return any(

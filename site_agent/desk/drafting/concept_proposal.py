@@ -36,10 +36,10 @@ class Proposed:
     """One column for one concept.
 
     Attributes:
-        concept: its name.
-        unit: of the column, as the plan names it; None if nothing speaks for one.
-        codes: of a concept with codes, the concept's code for each code of the column; None if they are not all known.
-        reasons: for a person to read.
+        concept: the name of the concept.
+        unit: of the column, with its name in the plan; None if there is no evidence for one.
+        codes: for a concept with codes, the concept's code for each code of the column; None if not all are known.
+        reasons: reasons for a person to read.
     """
 
     concept: str
@@ -83,7 +83,7 @@ def propose(concepts: Sequence[Concept], numbers: Sequence[ColumnDraft], coded: 
 def _fits(
     concept: Concept, numbers: Sequence[ColumnDraft], coded: Sequence[ColumnDraft]
 ) -> list[tuple[float, str, Proposed]]:
-    """Score, name and proposal of each column whose name and values fit."""
+    """Yield score, name and proposal of each column whose name and values fit."""
     found = []
     for column in numbers if isinstance(concept, NumberConcept) else coded:
         alike = likeness(column.name, (concept.name, *concept.synonyms))
@@ -159,7 +159,7 @@ def _codes(concept: CodedConcept, column: ColumnDraft) -> Proposed | None:
 
 
 def _by_first_letters(own: Sequence[str], codes: Sequence[str]) -> dict[str, str]:
-    """f and m for female and male: each own code begins one code of the concept, and no two the same one."""
+    """Match f and m with female and male: each own code begins another code of the concept."""
     found = {}
     for mine in own:
         begun = [code for code in codes if code.casefold().startswith(mine.casefold())]

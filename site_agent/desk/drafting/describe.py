@@ -50,7 +50,7 @@ _OUTCOME: Final = re.compile(
 
 @dataclass(frozen=True, kw_only=True)
 class Draft:
-    """A drafted contract as YAML, with the rows it was drafted from and whether there are more."""
+    """A drafted contract as YAML, with the number of rows that were read and whether there are more."""
 
     text: str
     rows: int
@@ -63,10 +63,10 @@ def describe(
     """Return the draft of a contract for a table.
 
     Args:
-        path: the table; of a long one the first hundred thousand rows are looked at, fewer where it is wide.
+        path: the table. Of a long table the first hundred thousand rows are read, and fewer of a wide one.
         sheet: of a workbook.
-        query: where the table is a database.
-        concepts: of a plan; for each the column that fits is proposed.
+        query: the query if the table is a database.
+        concepts: of a plan; the draft proposes the matching column of each.
 
     Raises:
         DataError: the table cannot be read, or has a column without a name.
@@ -141,10 +141,12 @@ def _check_names(names: list[str]) -> None:
 
 
 def _shared_markers(columns: list[ColumnDraft]) -> dict[float, list[str]]:
-    """Suspicious numbers of many columns, with their names: markers of the whole table, so they are named once.
+    """Return suspicious numbers of many columns with their names.
 
-    Not where the number seems to mean itself somewhere: among the amounts of another column, in the outcome, or, of
-    0, among the codes of any.
+    These are markers of the whole table, so they are named once.
+
+    A number is not a marker if it seems to have its normal meaning somewhere: among the amounts of another column, in
+    the outcome, or, for 0, among the codes of any column.
     """
     outcome, found = _outcome(columns), dict[float, list[str]]()
     for column in columns:
@@ -192,7 +194,7 @@ def _lines(columns: list[ColumnDraft], shared: frozenset[float]) -> list[Line]:
 def _with_concepts(
     concepts: Sequence[Concept], columns: list[ColumnDraft], lines: list[Line]
 ) -> tuple[list[Line], list[str]]:
-    """The lines with proposed concepts, and comments on what found no partner."""
+    """Yield the lines with proposed concepts, and comments on concepts without a column."""
     if not concepts:
         return lines, []
     both = list(zip(columns, lines, strict=True))
@@ -214,7 +216,7 @@ def _with_concepts(
 
 
 def _outcome(columns: list[ColumnDraft]) -> ColumnDraft:
-    """The column that is called like an outcome and holds codes; else the last such one; else the last of all."""
+    """Return the column named like an outcome that has codes; else the last one with codes; else the last of all."""
     named = [column for column in columns if _OUTCOME.fullmatch(column.name) and is_coded(column)]
     coded = [column for column in columns if is_coded(column)]
     if named:

@@ -47,12 +47,12 @@ def invent(contract: Contract, *, rows: int, seed: int) -> list[Cells]:
     """Return the table as rows of text. The first row has the names if the contract's format has such a row.
 
     Args:
-        contract: what the table is to satisfy.
-        rows: how many, without the names; at least twenty, and one per class.
+        contract: the contract that the table must satisfy.
+        rows: the number of rows without the names; at least twenty, and one for each class.
         seed: of the random generator.
 
     Raises:
-        UsageError: too few rows, or a name or code that a spreadsheet would take for a formula.
+        UsageError: too few rows, or a spreadsheet would take a name or code for a formula.
     """
     target = contract.target
     if contract.image is not None:
@@ -128,7 +128,7 @@ def write_table(table: list[Cells], contract: Contract) -> bytes:
 def _feature(
     feature: Feature, rows: int, generator: np.random.Generator, days: dict[str, list[date]]
 ) -> tuple[Cells, npt.NDArray[np.float64]]:
-    """A column, and how much each row leans towards the outcome by it."""
+    """Return a column, and how much it moves each row towards the outcome."""
     may_be_missing = feature.missing != "refuse"
     absent = generator.random(rows) < (_MISSING_SHARE if may_be_missing else 0.0)
     if isinstance(feature, CategoricalFeature):
@@ -149,7 +149,7 @@ def _feature(
 
 
 def _terms(column: TermsFeature, rows: int, generator: np.random.Generator) -> tuple[Cells, npt.NDArray[np.float64]]:
-    """Up to five terms in each row. The first term leans towards the outcome."""
+    """Return up to five terms in each row. The first term depends on the outcome."""
     names = column.codes or tuple(f"term{number}" for number in range(1, min(column.buckets or 0, _MOST_TERMS) + 1))
     drawn = [generator.integers(len(names), size=count).tolist() for count in generator.integers(1, 6, size=rows)]
     between = column.separator if column.type == "codes" else " "
@@ -158,7 +158,7 @@ def _terms(column: TermsFeature, rows: int, generator: np.random.Generator) -> t
 
 
 def _days(contract: Contract, rows: int, generator: np.random.Generator) -> dict[str, list[date]]:
-    """Days for every date column; where an interval has a range, it is kept."""
+    """Return days for every date column. An interval's range is kept."""
     found: dict[str, list[date]] = {}
     for name, column in contract.dates.items():
         if isinstance(column, DayColumn):

@@ -33,7 +33,7 @@ _DATES: Final = re.compile(r"\d{1,4}[-./]\d{1,2}[-./]\d{1,4}([ T].*)?|(19|20)\d{
 
 
 class ColumnDraft:
-    """One column so far."""
+    """The profile of one column so far."""
 
     def __init__(self, name: str, decimal: str) -> None:
         self.name, self._decimal = name, decimal
@@ -118,7 +118,7 @@ class ColumnDraft:
 
     @property
     def sample(self) -> Numbers:
-        """Some of the numbers as float64, and every found number that is used as a marker."""
+        """Some of the numbers as float64, and every number found that people use as a marker."""
         return np.array([*self._sample, *sorted(self._candidates)], dtype=np.float64)
 
     @property
@@ -130,8 +130,8 @@ class ColumnDraft:
     def patterns(self) -> dict[str, int]:
         """The date formats, each with its number of values; empty if the column has no dates.
 
-        The commonest way comes first. Another one is named if it reads values that those before it do not, and if
-        a contract may name them together, because no text is two different days.
+        The most frequent format comes first. Another format is named if it reads further values. A contract must also
+        be able to name both, because no text may mean two different days.
         """
         left, found = Counter(self._fitting), dict[str, int]()
         while left:

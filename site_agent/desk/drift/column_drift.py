@@ -27,13 +27,13 @@ class Watched:
 
     Attributes:
         name: as declared.
-        stability_index: see `drift.chance`; None if no row has a value that the contract allows.
-        by_chance: the index that chance alone exceeds, in one column or another, in 1 of 100 tables without drift.
-        missing, missing_in_training: shares of rows without a value.
+        stability_index: see `drift.chance`; None if no row has an allowed value.
+        by_chance: the index that chance alone exceeds, in any column, in 1 of 100 tables without drift. missing,
+            missing_in_training: shares of rows without a value.
         outside: the share of rows beyond the limits of the training rows.
         outside_contract: the share of rows with a value that the contract does not allow.
-        has_more_missing: whether the share of missing values differs by MISSING and more than chance.
-        is_outside: whether OUTSIDE and more lie beyond the limits, and more than chance.
+        has_more_missing: whether the share of missing values differs by MISSING or more, and by more than chance.
+        is_outside: whether OUTSIDE or more lie beyond the limits, and more than by chance.
     """
 
     name: str
@@ -74,7 +74,7 @@ def watch(profile: Profile, new: NewRows) -> tuple[Watched, ...]:
 
     Args:
         profile: of the model's training rows.
-        new: the new rows; rows of one patient are taken together where the table shows whose they are.
+        new: the new rows. Rows of one patient are combined if the table identifies patients.
     """
     generator, level = np.random.default_rng(_SEED), LEVEL / max(1, len(profile.columns))
     patients = None if new.table.patients is None else np.unique(new.table.patients, return_inverse=True)[1]

@@ -33,7 +33,7 @@ Patients = npt.NDArray[np.int64]
 def stability_index(expected: Shares, found: Shares) -> float:
     """Return Σ (found - expected)·ln(found / expected) over the shares of bins; 0 if they are equal.
 
-    A share is taken to be at least 1e-4, so that an empty bin does not make it infinite.
+    A share is set to at least 1e-4, so that an empty bin does not make it infinite.
 
     Args:
         expected, found: shares, each of shape (bins,).
@@ -47,9 +47,10 @@ def stability_by_chance(
     """Return the index that two samples of the same patients exceed with the probability `level`.
 
     Source: Yurdakul and Naranjo 2020, "Statistical properties of the population stability index": without drift the
-    index is (1/n + 1/m) times a chi-square with bins - 1 degrees of freedom. Differs from it where a bin may expect
-    fewer than 20 rows, as empty bins then count more: the quantile is that of drawn samples, or, for a level that so
-    many draws cannot tell, at least the largest of them and that of a chi-square with their mean and variance.
+    index is (1/n + 1/m) times a chi-square with bins - 1 degrees of freedom. One difference: if a bin may expect fewer
+    than 20 rows, empty bins have more effect. Then the quantile is that of drawn samples. For a level that is too rare
+    for the number of draws, it is at least the largest draw and the quantile of a chi-square with their mean and
+    variance.
 
     Args:
         expected, found: shares of the bins in the training rows and in the new ones, each of shape (bins,).
@@ -79,7 +80,7 @@ def stability_by_chance(
 def share_differs(shares: tuple[float, float], rows: tuple[float, float], level: float) -> bool:
     """Return whether two shares differ by more than chance, at a level between 0 and 1.
 
-    Source: Anscombe 1948, whose arcsine gives shares one variance, also near 0 and 1 and of few rows.
+    Source: Anscombe 1948, whose arcsine gives shares the same variance, also near 0 and 1 and with few rows.
 
     Args:
         shares: of training and new rows.
@@ -93,13 +94,13 @@ def share_differs(shares: tuple[float, float], rows: tuple[float, float], level:
 
 
 def _indices(expected: Shares, found: Shares) -> Shares:
-    """Of each pair of rows; both of shape (pairs, bins)."""
+    """Return the index of each pair of rows; both arguments have shape (pairs, bins)."""
     before, after = expected.clip(_SMALLEST), found.clip(_SMALLEST)
     return np.asarray(((after - before) * np.log(after / before)).sum(axis=1))
 
 
 def _chi_square(freedom: float, probability: float) -> float:
-    """The quantile of a chi-square, to within a hundredth of it from one degree of freedom on.
+    """Return the quantile of a chi-square, to within a hundredth of it for one degree of freedom or more.
 
     Source: Wilson and Hilferty 1931.
     """

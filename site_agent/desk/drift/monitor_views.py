@@ -87,7 +87,7 @@ def monitor_lines(facts: Facts) -> Iterator[str]:
 
 
 def _first_score(facts: Facts) -> str:
-    """Of a model that was received and never tested before."""
+    """Yield the lines of a model that was received and never tested before."""
     metric, score = headline_metric(facts["task"]), facts["first_score"]
     ends = score["intervals"][metric]
     span = "" if ends is None else f" (95% interval {ends[0]:.3f} to {ends[1]:.3f})"
@@ -220,7 +220,7 @@ def _quality(facts: Facts) -> list[str]:
 
 
 def _verdict(metric: str, found: Facts | None, is_worse: bool | None) -> str:
-    """Worse as the warnings have it, better if the 95% interval excludes zero."""
+    """Worse means the same as in the warnings. Better means that the 95% interval excludes zero."""
     if found is None or is_worse is None:
         return "not defined"
     if is_worse:

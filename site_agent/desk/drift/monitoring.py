@@ -41,7 +41,7 @@ def monitor_table(hospital: Hospital, path: Path, run: str | None) -> dict[str, 
     """Compare a table of new patients with the model in use. Return plain values.
 
     Raises:
-        OperatorError: there is no such model, it has no profile, or it is not a table of its contract.
+        OperatorError: there is no such model, it has no profile, or the file is no table of its contract.
     """
     used = model_in_use(hospital.state_path, run)
     model = used.model
@@ -83,7 +83,7 @@ def monitor_table(hospital: Hospital, path: Path, run: str | None) -> dict[str, 
 
 
 def _scores(hospital: Hospital, used: ModelInUse, new: NewRows) -> npt.NDArray[np.float64]:
-    """Those of the usable rows; of masks the Dice, or nothing if their masks are not known."""
+    """Return the scores of the usable rows; for masks the Dice, or nothing if their masks are not known."""
     if used.model.preprocessing.contract.mask is None:
         return scores_of_new_rows(hospital, used, new)
     masks = new.table.masks
@@ -91,7 +91,7 @@ def _scores(hospital: Hospital, used: ModelInUse, new: NewRows) -> npt.NDArray[n
 
 
 def _read(path: Path, contract: Contract, profile: Profile) -> NewRows:
-    """With the outcome where the table has it: where it is not there, or not yet for all, without."""
+    """Read the table with the outcome if all rows have it, otherwise without."""
     from protos.errors import DataError
 
     try:
@@ -104,7 +104,7 @@ def _read(path: Path, contract: Contract, profile: Profile) -> NewRows:
 def _quality(
     hospital: Hospital, used: ModelInUse, new: NewRows, scores: npt.NDArray[np.float64]
 ) -> dict[str, Json] | None:
-    """That of the usable rows beside that of the test rows; None without outcomes."""
+    """Return the mean prediction on the usable rows beside that on the test rows; None without outcomes."""
     if (rows := outcomes_of_new_rows(used, new)) is None:
         return None
     state, run = hospital.state_path, used.run
@@ -115,7 +115,7 @@ def _quality(
 
 
 def _first_score(used: ModelInUse, new: NewRows, scores: npt.NDArray[np.float64]) -> dict[str, Json] | None:
-    """Of a model that was received and never tested here: its metrics on outcomes that are known now."""
+    """Return the metrics of a received model, never tested here, on outcomes that are known now."""
     if (rows := outcomes_of_new_rows(used, new)) is None:
         return None
     found = compare(rows, {FEDERATED: scores}, _SEED, _RESAMPLES)

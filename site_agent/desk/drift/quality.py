@@ -36,8 +36,8 @@ _FEWEST: Final = 20  # of a normal interval
 class Expected:
     """A model's mean prediction, the observed mean, and the difference's deviation over whole patients.
 
-    Of a probability the deviation is at least that of outcomes that happen as often as the model says: where none
-    happened in a few rows, the rows alone would look certain.
+    For a probability the deviation is at least that of outcomes with the predicted frequency. Otherwise a few rows
+    without an outcome would look certain.
     """
 
     expected: float
@@ -53,9 +53,8 @@ class Expected:
 def quality_of(new: HeldOutRows, scores: Scores, test: HeldOutRows, then: Scores) -> dict[str, Json]:
     """Return metrics, calibration and expected values, now and in the test, with intervals of the differences.
 
-    Args:
-        new, test: new rows with outcomes, and the test rows of the run.
-        scores, then: the model's on both, recalibrated alike.
+    Args: new, test: new rows with outcomes, and the test rows of the run. scores, then: the model's scores of both,
+    with the same recalibration.
     """
     now = compare(new, {FEDERATED: scores}, _SEED, _RESAMPLES)
     before = compare(test, {FEDERATED: then}, _SEED + 1, _RESAMPLES)
@@ -89,7 +88,10 @@ def _calibration_spans(rows: HeldOutRows, scores: Scores) -> dict[str, Json]:
 
 
 def _is_worse(metric: str, now: Compared, before: Compared, metrics: int) -> bool | None:
-    """Whether a metric fell beyond chance; None if it is undefined. Normal, with the deviations of the resamples."""
+    """Whether a metric became worse beyond chance; None if it is undefined.
+
+    Return a normal interval, with the deviations of the resamples.
+    """
     values = [compared.evaluations[FEDERATED].metrics[metric] for compared in (now, before)]
     if values[0] is None or values[1] is None:
         return None
@@ -99,7 +101,7 @@ def _is_worse(metric: str, now: Compared, before: Compared, metrics: int) -> boo
 
 
 def quality_warnings(quality: Mapping[str, Any], task: Any) -> Iterator[str]:
-    """Yield what got worse by more than chance, from the result of `quality_of`, one sentence each."""
+    """Yield the figures that became worse by more than chance, from the result of `quality_of`, one sentence each."""
     metric = headline_metric(task)
     if quality["is_worse"][metric]:
         low, high = quality["differences"][metric]["interval"]
@@ -125,7 +127,7 @@ def expected_of(
     Args:
         happened: 0 and 1, or numbers, of shape (rows,).
         scores: probabilities, or numbers, of shape (rows,).
-        patients: int64 of shape (rows,), equal for rows of one patient; None where every row is its own.
+        patients: int64 of shape (rows,), equal for rows of one patient; None if every row is a patient.
         is_number: whether scores are numbers.
     """
     wrong = scores - happened.astype(np.float64)
@@ -142,7 +144,7 @@ def expected_of(
 
 
 def _expectations(new: HeldOutRows, scores: Scores, test: HeldOutRows, then: Scores) -> dict[str, Json]:
-    """By outcome; where nothing has changed, one of them is reported in 1 of 100 tables, however many there are."""
+    """By outcome. Without any change, one of them is reported in 1 of 100 tables, whatever their number."""
     found: dict[str, Json] = {}
     outcomes = list(_by_outcome(new, scores))
     if not outcomes:

@@ -39,7 +39,7 @@ def admitted(hospital: Hospital, scratch: Path | None = None) -> Examination:
     """Return the hospital's table if it may be used for training, counting or reporting. `scratch` as for `examined`.
 
     Raises:
-        DataError: it has errors, or warnings that nobody has accepted where this hospital's file lets those stop.
+        DataError: it has errors, or warnings that nobody has accepted and that stop training at this hospital.
     """
     examination = examined(hospital, scratch)
     _check_admitted(hospital, examination)
@@ -50,7 +50,7 @@ def admit(hospital: Hospital, scratch: Path | None = None) -> tuple[Dataset, Pre
     """Prepare the table for training. The trainer's log records how many warnings it has. `scratch` as for `examined`.
 
     Raises:
-        DataError: as `admitted`.
+        DataError: as in `admitted`.
     """
     examination = admitted(hospital, scratch)
     assert examination.split_rows is not None  # otherwise there was an error
@@ -61,7 +61,7 @@ def admit(hospital: Hospital, scratch: Path | None = None) -> tuple[Dataset, Pre
 
 
 def _check_admitted(hospital: Hospital, examination: Examination) -> None:
-    """Raises DataError where a table may not be used for training."""
+    """Raise DataError if a table may not be used for training."""
     check_errors(examination)
     warnings = examination.warnings
     if not is_accepted(hospital, examination) and hospital.data.unaccepted_warnings == "stop":
@@ -76,7 +76,7 @@ def _check_admitted(hospital: Hospital, examination: Examination) -> None:
 
 
 def stop_as_listed(hospital: Hospital, examination: Examination, configuration: Path) -> None:
-    """Raise DataError if findings that were just listed prevent training. The error does not repeat them."""
+    """Raise DataError if findings that were just listed prevent training. The error does not list them again."""
     unused = "The table is not used for training. Nothing left this site."
     if examination.errors:
         raise DataError(

@@ -43,9 +43,9 @@ def auroc_alone(values: Numbers, truth: Truth, *, is_code: bool) -> float | None
     """Return the larger area of one column or its inverse; None with fewer than ten rows of an outcome.
 
     Args:
-        values: float64 of shape (rows,), missing as NaN, or as -1 of a code.
+        values: float64 of shape (rows,); missing values are NaN, or -1 for a code.
         truth: of shape (rows,).
-        is_code: whether the order of the values means nothing.
+        is_code: whether the order of the values has no meaning.
     """
     if min(truth.sum(), (~truth).sum()) < _FEWEST:
         return None
@@ -87,7 +87,7 @@ def _ranks(values: Numbers) -> Numbers:
 
 
 def _cells(values: Numbers, absent: Truth, *, is_code: bool) -> npt.NDArray[np.int64]:
-    """A whole number for each row: the code, or the tenth of the column; 0 for missing."""
+    """Return a whole number for each row: the code, or the tenth of the column; 0 for missing."""
     if is_code:
         return np.where(absent, 0, values + 1).astype(np.int64)
     there = values[~absent]

@@ -26,9 +26,9 @@ _FAR: Final = 10.0
 def disguised_numbers(values: Numbers) -> tuple[float, ...]:
     """Return the float64 values, without NaN and in rising order, that may mean "not known".
 
-    They are candidates that lie beyond the others by ten times the usual step between two neighbouring values and a
-    fifth of their span; zero only where the others are far above it, by such steps or by their span. A column that is
-    nothing but one candidate is pointed out.
+    They are candidates that are far from the others: by ten times the usual step between neighbouring values and a
+    fifth of the span. Zero is one only if the others are far above it, by such steps or by their span. A column whose
+    values are all one candidate is reported.
     """
     present = np.unique(values[~np.isnan(values)])
     candidates = present[np.isin(present, CANDIDATES)]

@@ -21,7 +21,7 @@ def examination_page(examination: Examination, *, site: str, accepted_by: str | 
     """Return the page.
 
     Args:
-        examination: what was found.
+        examination: the result of the examination.
         site: the hospital's name.
         accepted_by: who accepted the warnings, and when; None if nobody has.
         warnings_stop: whether this hospital trains only after a person has accepted the warnings.

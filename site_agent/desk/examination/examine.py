@@ -48,17 +48,17 @@ class Examination:
     """The findings.
 
     Attributes:
-        table: what was examined.
+        table: the examined table.
         parts: training, validation and test in numbers; None if the table cannot be split.
         findings: errors first, then warnings, then notes.
-        hints: what corrects errors of the table, as far as that is known, in sentences.
+        hints: known corrections of errors in the table, in sentences.
         missing: by feature the share of rows without a value.
-        alone: by feature how well it predicts the outcome on its own.
-        patients: how many, None if no column identifies them.
+        alone: by feature how well it alone predicts the outcome.
+        patients: their number; None if no column identifies them.
         table_one: see there.
-        digest: of the table's content, its contract, the split and the warnings, in hexadecimal: what a person
-            accepts.
-        split_rows: which rows are in which part.
+        digest: of the table's content, its contract, the split and the warnings, in hexadecimal; a person accepts this
+            digest.
+        split_rows: the rows of each part.
     """
 
     table: Table
@@ -73,7 +73,7 @@ class Examination:
     split_rows: SplitRows | None
 
     def __repr__(self) -> str:
-        """Without a row of any patient, so that the record can stand in a traceback."""
+        """It shows no row of any patient, so the record may appear in a traceback."""
         return f"Examination(findings={len(self.findings)})"
 
     @property
@@ -113,11 +113,11 @@ class Examination:
 
 
 def examine(survey: Survey, split: Split) -> Examination:
-    """Examine a table as it was read.
+    """Examine a table that was read.
 
     Args:
-        survey: the table and what could not be read of it.
-        split: how its rows will be dealt out.
+        survey: the table and its unreadable cells.
+        split: how its rows are divided.
     """
     table = survey.table
     found = [

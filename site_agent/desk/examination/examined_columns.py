@@ -83,7 +83,7 @@ def terms_findings(table: Table) -> Iterator[Finding]:
 
 
 def outcome_and_group_findings(table: Table) -> Iterator[Finding]:
-    """Yield codes with two spellings in the outcome and in columns that only name groups."""
+    """Yield codes with two spellings in the outcome and in columns that only define groups."""
     target = table.contract.target
     if isinstance(target, MultiClassTarget) and table.target is not None:
         yield from _spellings(table, target.name, target.classes, table.target)
@@ -93,7 +93,7 @@ def outcome_and_group_findings(table: Table) -> Iterator[Finding]:
 
 
 def _spellings(table: Table, name: str, codes: Sequence[str], values: Numbers) -> Iterator[Finding]:
-    """One code in two spellings, of the codes that occur."""
+    """Yield one code in two spellings, among the codes that occur."""
     found = two_spellings([code for place, code in enumerate(codes) if (values == place).any()])
     if found is None:
         return
@@ -108,7 +108,7 @@ def _spellings(table: Table, name: str, codes: Sequence[str], values: Numbers) -
 
 
 def _units(table: Table, feature: Feature, values: Numbers) -> Iterator[Finding]:
-    """Two units in one column, or a few values that no measurement reaches."""
+    """Yield two units in one column, or a few values that are impossible for a measurement."""
     others = [*(column for name, column in table.features.items() if name != feature.name)]
     others += [] if table.target is None else [table.target]
     found, what = mixed_units(values, others), f"column {feature.name}: "
@@ -165,7 +165,7 @@ def collinear_findings(table: Table) -> Iterator[Finding]:
 
 
 def _close_pairs(columns: Numbers, absent: npt.NDArray[np.bool_]) -> list[tuple[int, int, float]]:
-    """Places of two columns and the magnitude of their correlation, the closest first."""
+    """Return positions of two columns and the magnitude of their correlation, the largest first."""
     there = (~absent).astype(np.float64)
     counts = np.maximum(there.sum(axis=1), 1.0)
     filled = np.where(absent, 0.0, columns)

@@ -33,7 +33,7 @@ _UNLIKELY: Final = 3.29  # a normal deviate that chance exceeds once in a thousa
 
 @dataclass(frozen=True, kw_only=True)
 class Part:
-    """One part of the split: how many rows and patients, and rows by class (or the outcome's mean)."""
+    """The size of one part of the split: rows, patients, and rows by class (or the outcome's mean)."""
 
     name: str
     rows: int
@@ -64,7 +64,7 @@ def parts_of(table: Table, parts: SplitRows, patients: npt.NDArray[np.int64] | N
 
 
 def dropped_findings(table: Table) -> Iterator[Finding]:
-    """Yield rows that were left out without an outcome, as the contract declares."""
+    """Yield rows that were skipped without an outcome, as the contract declares."""
     count = len(table.dropped)
     if not count:
         return
@@ -110,7 +110,8 @@ def group_findings(table: Table, test: npt.NDArray[np.int64]) -> Iterator[Findin
 def alone(table: Table, rows: npt.NDArray[np.int64]) -> dict[str, float]:
     """Return how well each feature alone predicts: an area under the ROC curve, or a correlation for a number.
 
-    Of a list or a note it is the area of its best single term. For a number it is left out.
+    For a list or a note it is the area of its best single term. If the outcome is a number, a list or a note is
+    skipped.
     """
     rows = sampled(rows)
     target = table.target
@@ -140,7 +141,7 @@ def alone(table: Table, rows: npt.NDArray[np.int64]) -> dict[str, float]:
 
 
 def alone_findings(table: Table, measured: Mapping[str, float]) -> Iterator[Finding]:
-    """Yield columns that predict suspiciously well alone."""
+    """Yield columns that alone predict suspiciously well."""
     is_number = isinstance(table.contract.target, RegressionTarget)
     limit = SUSPICIOUS_CORRELATION if is_number else SUSPICIOUS_AUROC
     what = "a rank correlation" if is_number else "an area under the ROC curve"

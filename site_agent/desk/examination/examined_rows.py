@@ -62,7 +62,7 @@ def _duplicates(table: Table, patients: Places | None, parts: SplitRows | None) 
 
 
 def _fingerprints(table: Table, patients: Places | None) -> npt.NDArray[np.uint64]:
-    """Uint64 of shape (rows,), equal for equal rows and, but for one chance in about 2 ** 24, for no others."""
+    """Return uint64 of shape (rows,), equal for equal rows and, but for a chance of 1 in 2 ** 24, for no others."""
     mixed = np.zeros(table.rows, dtype=np.uint64) if patients is None else patients.astype(np.uint64)
     columns = [*table.features.values(), *table.marks, *([] if table.target is None else [table.target])]
     for values in columns:
@@ -76,7 +76,7 @@ def _fingerprints(table: Table, patients: Places | None) -> npt.NDArray[np.uint6
 
 
 def _two_people(table: Table, patients: Places) -> Iterator[Finding]:
-    """Rows of one identifier that differ in what does not change in a person."""
+    """Yield rows with one identifier that differ in facts that a person cannot change."""
     first = np.unique(patients, return_index=True)[1]
     for feature in table.contract.features:
         if not feature.same_for_patient:

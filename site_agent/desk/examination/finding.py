@@ -22,11 +22,11 @@ Level: TypeAlias = Literal["error", "warning", "note"]
 
 @dataclass(frozen=True, kw_only=True)
 class Finding:
-    """A finding in words that hold no value of any patient.
+    """A finding, whose words have no value of any patient.
 
     Attributes:
-        level: an error stops; a warning has to be accepted by a person; a note is only told.
-        key: what it is about, the same for the same thing: a kind and perhaps a column.
+        level: an error stops training, a person must accept a warning, and a note is only shown.
+        key: the subject, equal for the same subject: a kind and perhaps a column.
         words: one sentence without its full stop.
         rows: the first rows concerned, as a spreadsheet counts them.
         count: of all rows concerned; 0 if it is not about rows.
@@ -45,7 +45,7 @@ def counted(number: int, word: str) -> str:
 
 
 class Acceptance(Document):
-    """A named person's yes to the warnings of one examination."""
+    """A named person's acceptance of the warnings of one examination."""
 
     digest: str
     warnings: tuple[str, ...]
@@ -67,7 +67,7 @@ def find_acceptance(state: Path, digest: str) -> Acceptance | None:
     """Return the acceptance of exactly this examination, or None.
 
     Raises:
-        DataError: there is a file in its place that is no acceptance.
+        DataError: the file in its place is no acceptance.
     """
     try:
         found = Acceptance.model_validate_json(_path(state, digest).read_bytes())

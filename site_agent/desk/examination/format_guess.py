@@ -40,8 +40,8 @@ def format_hint(path: Path, declared: Format, *, is_new: bool = False) -> str | 
 
     Args:
         path: a table in which mistakes were found.
-        declared: how the contract says that it is written.
-        is_new: whether it holds new patients of a model, whose contract no longer changes.
+        declared: the format that the contract declares.
+        is_new: whether it has new patients of a model, whose contract no longer changes.
     """
     if not isinstance(declared, TableFormat):
         return None
@@ -101,7 +101,7 @@ def _encoding(start: bytes) -> str:
 
 
 def _agreement(lines: list[str], delimiter: str) -> tuple[int, int]:
-    """How many of the first lines have the commonest number of cells above one, and that number."""
+    """Return how many of the first lines have the most frequent number of cells above one, and that number."""
     try:
         widths = Counter(len(row) for row in csv.reader(lines[:200], delimiter=delimiter))
     except csv.Error:
@@ -111,7 +111,7 @@ def _agreement(lines: list[str], delimiter: str) -> tuple[int, int]:
 
 
 def _has_header(rows: list[list[str]]) -> bool:
-    """Whether the first row is made of different words, none of them a number, as no row of a patient is."""
+    """Whether the first row has only different words and no number, as no row of a patient does."""
     if not rows:
         return True
     first = [cell.strip() for cell in rows[0]]

@@ -36,7 +36,7 @@ _FAR_BELOW: Final = 3.0
 
 @dataclass(frozen=True)
 class Conversion:
-    """Two units of one measurement: a number in the second is `factor` times that in the first, plus `offset`."""
+    """Two units of one measurement: the number in the second is `factor` times that in the first, plus `offset`."""
 
     first: str
     second: str
@@ -78,11 +78,11 @@ class MixedUnits:
     """Two scales in one column.
 
     Attributes:
-        is_minority: bool of shape (rows,): those at the scale that fewer have.
-        share: of them among the values that are there.
+        is_minority: bool of shape (rows,): rows at the scale with fewer values.
+        share: their share of the present values.
         factor: of the larger scale to the smaller one, by their medians.
-        minority_is_larger: whether the fewer values are the larger ones.
-        conversion: the two units that differ so, if there are known ones.
+        minority_is_larger: whether the minority has the larger values.
+        conversion: the two units with this difference, if they are known.
     """
 
     is_minority: npt.NDArray[np.bool_]
@@ -105,9 +105,9 @@ def mixed_units(values: Numbers, others: Sequence[Numbers] = ()) -> MixedUnits |
     """Return two scales among the positive values of a column, or None.
 
     Args:
-        values: float64 of shape (rows,), NaN where missing. A column with negative numbers is not looked at.
-        others: further columns of these rows, the outcome among them. Where one of them tells the two scales apart,
-            they are two kinds of patients and not two units.
+        values: float64 of shape (rows,), NaN where missing. A column with negative numbers is skipped.
+        others: further columns of these rows, including the outcome. If one of them separates the two scales, they are
+            two kinds of patients and not two units.
     """
     is_there = values > 0
     found = _two_heaps(np.log(values[is_there])) if not (values < 0).any() else None
@@ -129,12 +129,12 @@ def mixed_units(values: Numbers, others: Sequence[Numbers] = ()) -> MixedUnits |
 
 
 def unit_hint(column: str, inside: Numbers, outside: Numbers) -> str | None:
-    """Advise what to do with numbers outside of a declared range that are in another unit, as a sentence.
+    """Advise in a sentence what to do with numbers outside a declared range that have another unit.
 
     Args:
-        column: its name.
-        inside: float64 of shape (rows,), NaN where missing or outside of the range.
-        outside: float64, the numbers outside of it.
+        column: the name of the column.
+        inside: float64 of shape (rows,), NaN if missing or outside the range.
+        outside: float64, the numbers outside the range.
     """
     found = mixed_units(np.concatenate([inside, outside])) if len(outside) >= FEWEST_IN_A_UNIT else None
     if found is None:
@@ -146,7 +146,7 @@ def far_values(values: Numbers) -> npt.NDArray[np.bool_]:
     """Return which positive values are so far from the others that a decimal point may be lost.
 
     Args:
-        values: float64 of shape (rows,), NaN where missing. A column with negative numbers is not looked at.
+        values: float64 of shape (rows,), NaN where missing. A column with negative numbers is skipped.
 
     Returns:
         bool of shape (rows,).
@@ -166,7 +166,7 @@ def far_values(values: Numbers) -> npt.NDArray[np.bool_]:
 
 
 def _two_heaps(logs: Numbers) -> tuple[npt.NDArray[np.bool_], float, tuple[float, float]] | None:
-    """Which values are of the upper heap, the factor between the heaps, and their medians; None if there is one."""
+    """Return the upper group's values, the factor between the groups, and their medians; None if there is one group."""
     ordered = np.sort(logs)
     if len(ordered) < FEWEST_VALUES or len(np.unique(ordered)) < _FEWEST_DIFFERENT:
         return None
@@ -193,7 +193,7 @@ def _two_heaps(logs: Numbers) -> tuple[npt.NDArray[np.bool_], float, tuple[float
 
 
 def _parting(ordered: Numbers) -> int:
-    """Where sorted values part best into two: the number of the lower ones (Otsu 1979, equation 18)."""
+    """Return the best place to divide sorted values in two: the number of the lower ones (Otsu 1979, equation 18)."""
     counts = np.arange(1, len(ordered))
     sums = np.cumsum(ordered)[:-1]
     means = sums / counts, (ordered.sum() - sums) / (len(ordered) - counts)
@@ -212,12 +212,12 @@ def _within(ordered: Numbers, middle: float, width: float) -> int:
 
 
 def _surprise(valley: int, heap: int) -> float:
-    """By how many standard deviations the valley holds less than the heap, were both equally probable."""
+    """Return by how many standard deviations the gap has fewer values than the group, if both were equally probable."""
     return (heap - valley) / math.sqrt(heap + valley) if heap + valley else 0.0
 
 
 def _conversion(low: float, high: float) -> Conversion | None:
-    """The known units nearest to two medians, if any are near."""
+    """Return the known units nearest to two medians, if any are near."""
 
     def distance(one: Conversion) -> float:
         wanted = one.factor * low + one.offset

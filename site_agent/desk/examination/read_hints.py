@@ -23,7 +23,7 @@ def read_with_hints(path: Path, contract: Contract, scratch: Path | None) -> Tab
     """Return a table in which every row satisfies the contract.
 
     Raises:
-        DataError: it cannot be read, or does not fit; all that was found is reported, with hints.
+        DataError: it cannot be read, or does not fit. All findings are reported, with hints.
     """
     survey = survey_with_hints(path, contract, scratch=scratch)
     if survey.mistakes:
@@ -32,14 +32,14 @@ def read_with_hints(path: Path, contract: Contract, scratch: Path | None) -> Tab
 
 
 def survey_with_hints(path: Path, contract: Contract, *, scratch: Path | None) -> Survey:
-    """As `survey_table`, with hints."""
+    """Survey a table like `survey_table`, with hints."""
     return _hinted(path, contract, lambda: survey_table(path, contract, scratch=scratch), is_new=False)
 
 
 def survey_new_with_hints(
     path: Path, contract: Contract, *, has_outcome: bool = False, scratch: Path | None = None
 ) -> Survey:
-    """As `survey_new_rows`, with hints."""
+    """Survey new rows like `survey_new_rows`, with hints."""
     return _hinted(
         path,
         contract,

@@ -39,7 +39,7 @@ def table_one(table: Table) -> tuple[Line, ...]:
 
 
 def _terms_lines(column: TermsFeature, counts: Counts, columns: list[npt.NDArray[np.bool_]]) -> Iterator[Line]:
-    """Rows with each declared code, and rows without a term."""
+    """Yield the rows with each declared code, and rows without a term."""
     has_code = counts > 0
     is_empty = has_code.sum(axis=1) == 0
     for place, code in enumerate((column.codes or ())[:_MOST_CODES]):

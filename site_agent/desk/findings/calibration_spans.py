@@ -32,7 +32,7 @@ def calibration_spans(happened: Happened, scores: Scores, patients: Patients, se
     Args:
         happened: 0 and 1, or false and true, shape (rows,).
         scores: probabilities, shape (rows,).
-        patients: equal for rows of one patient; None where every row is its own.
+        patients: equal for rows of one patient; None if every row is a patient.
         seed: of the resamples, not negative.
     """
     outcome, logit = happened.astype(np.float64), logits(scores)
@@ -49,7 +49,7 @@ def calibration_spans(happened: Happened, scores: Scores, patients: Patients, se
 
 
 def _fitted(counts: Counts, outcome: Scores, logit: Scores, *, has_slope: bool) -> npt.NDArray[np.float64]:
-    """Intercept and slope of each resample, shape (resamples, 2); NaN if there is none."""
+    """Return intercept and slope of each resample, shape (resamples, 2); NaN if there is none."""
     line = np.tile([0.0, 1.0], (len(counts), 1))
     with np.errstate(all="ignore"):
         for _ in range(_STEPS):

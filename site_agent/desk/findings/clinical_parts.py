@@ -17,12 +17,12 @@ _CALIBRATION: Final = (
 
 
 def compared(facts: Facts, names: Mapping[str, str], models: Sequence[str]) -> str:
-    """Return what was compared, when, with which sites and in which patients.
+    """Return the compared models, the time, the sites and the patients.
 
     Args:
         facts: of the report.
         names: of models, as people call them.
-        models: that have figures.
+        models: the models with figures.
     """
     rows, sites = facts["rows"], facts["sites"]
     dropped = facts["rows_without_outcome"]
@@ -155,7 +155,7 @@ def _percent(share: Facts) -> str | None:
 
 
 def _span(low: str, high: str) -> str:
-    """An interval that is not divided at the end of a line: its blanks are the hard ones."""
+    """Return an interval that is not divided at the end of a line. Its blanks are hard ones."""
     return f"({low} to {high})".replace(" ", "\u00a0")
 
 

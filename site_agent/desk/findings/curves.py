@@ -24,7 +24,7 @@ Happened = npt.NDArray[np.generic]
 
 @dataclass(frozen=True, kw_only=True)
 class Curve:
-    """Points from left to right, equally many of both; at most MOST_POINTS of them."""
+    """The points of a curve from left to right, equally many in both lists; at most MOST_POINTS."""
 
     xs: tuple[float, ...]
     ys: tuple[float, ...]
@@ -36,14 +36,14 @@ class Curve:
 
 @dataclass(frozen=True, kw_only=True)
 class CalibrationCurve:
-    """Predicted against what happened.
+    """Predicted probabilities against outcomes.
 
     Attributes:
-        groups: mean predicted probability against the share of the outcome, in at most ten groups of almost
-            equal size; rows of equal probabilities share a group.
-        rows: how many rows each group has.
-        smooth: the curve of `calibration.smoothed`, from the lowest to the highest probability; None where
-            the rows are of one class.
+        groups: mean predicted probability against the share of the outcome, in at most ten groups of almost equal size.
+            Rows with equal probabilities share a group.
+        rows: the number of rows in each group.
+        smooth: the curve of `calibration.smoothed`, from the lowest to the highest probability; None if all rows are of
+            one class.
     """
 
     groups: Curve
@@ -96,8 +96,8 @@ def calibration_curve(happened: Happened, scores: Scores) -> CalibrationCurve:
 def decision_curve(happened: Happened, scores: Scores) -> Curve:
     """Return the net benefit of treating patients at or above each threshold of THRESHOLDS.
 
-    Source: Vickers and Elkin 2006: true positives / rows - false positives / rows · p / (1 - p), for a
-    threshold p. In units of true positives per row; treating nobody has 0.
+    Source: Vickers and Elkin 2006: true positives / rows - false positives / rows · p / (1 - p), for a threshold p. In
+    units of true positives per row. Treating nobody has the value 0.
     """
     outcome = happened.astype(bool)
     thresholds = np.array(THRESHOLDS)
@@ -122,7 +122,7 @@ def _has_both(happened: Happened) -> bool:
 
 
 def _thinned(xs: Scores, ys: Scores) -> Curve:
-    """At most MOST_POINTS of the points, evenly spread over them, both ends included."""
+    """Return at most MOST_POINTS of the points, evenly spaced, with both ends."""
     kept = np.unique(np.linspace(0, len(xs) - 1, min(len(xs), MOST_POINTS)).round().astype(np.int64))
     return Curve(xs=_plain(xs[kept]), ys=_plain(ys[kept]))
 

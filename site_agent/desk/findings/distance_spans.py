@@ -47,7 +47,7 @@ def distance_spans(happened: Happened, scores: Scores, patients: Patients, seed:
     Args:
         happened: 0 and 1, or false and true, shape (rows,).
         scores: probabilities, shape (rows,).
-        patients: equal for rows of one patient; None where every row is its own.
+        patients: equal for rows of one patient; None if every row is a patient.
         seed: of the resamples, not negative.
     """
     outcome = happened.astype(np.float64)
@@ -75,7 +75,7 @@ def _span(found: float, drawn: Float64, perfect: Float64) -> list[Json]:
 
 
 def _distances(counts: Counts, outcomes: Float64, scores: Scores, design: Float64) -> Float64:
-    """Both distances, shape (resamples, 2), for counts and outcomes of shape (resamples, rows)."""
+    """Return both distances, shape (resamples, 2), for counts and outcomes of shape (resamples, rows)."""
     rows = counts.sum(axis=1)
     ranks = np.searchsorted(np.sort(scores), scores, side="left")
     members = np.eye(BINS)[ranks * BINS // len(scores)]
@@ -85,14 +85,14 @@ def _distances(counts: Counts, outcomes: Float64, scores: Scores, design: Float6
 
 
 def _design(scores: Scores) -> Float64:
-    """The columns of the smooth curve, the first one constant, shape (rows, columns)."""
+    """Return the columns of the smooth curve, the first one constant, shape (rows, columns)."""
     columns = spline_columns(logits(scores))
     constant = np.ones((len(scores), 1))
     return constant if columns is None else np.concatenate([constant, columns], axis=1)
 
 
 def _curves(counts: Counts, outcomes: Float64, design: Float64) -> Float64:
-    """The smooth curve of `calibration.smoothed` for each resample, by Newton's method, shape (resamples, rows)."""
+    """Return the curve of `calibration.smoothed` for each resample, by Newton's method, shape (resamples, rows)."""
     width = design.shape[1]
     products = (design[:, :, None] * design[:, None, :]).reshape(len(design), width**2)
     ridge = np.diag([0.0, *[1.0 / SMOOTHING] * (width - 1)])

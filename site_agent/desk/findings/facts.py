@@ -72,7 +72,7 @@ _UNACCEPTED: Final = "Nobody has accepted what `site-agent data check` warns of 
 class TestPart:
     """The test rows' columns: encoded features of shape (rows, columns), and each group's value in each row.
 
-    `is_accepted` shows whether a person has accepted the table's warnings, where it has any.
+    `is_accepted` shows whether a person has accepted the table's warnings, if it has any.
     """
 
     features: npt.NDArray[np.float32]
@@ -90,8 +90,8 @@ def site_facts(
 
     Args:
         hospital: this site.
-        run: its name; None takes the one whose model was saved last.
-        groups: features by which subgroups are made, beside the contract's declared groups.
+        run: its name; None means the run whose model was saved last.
+        groups: features that define subgroups, beside the contract's declared groups.
         thresholds: probabilities between 0 and 1 from which a clinician would treat.
 
     Raises:
@@ -131,7 +131,7 @@ def saved_facts(state: Path, run: str) -> dict[str, Json]:
 
     Raises:
         UsageError: `run` cannot be a run's name.
-        ConfigurationError: there is none that can be read.
+        ConfigurationError: there is no readable report.
     """
     require_run_name(run)
     try:
@@ -145,7 +145,10 @@ def saved_facts(state: Path, run: str) -> dict[str, Json]:
 
 
 def _in_use(state: Path, run: str) -> str:
-    """Which model predictions use, in a sentence; a damaged record of it is reported by who uses the model."""
+    """Return in a sentence which model predictions use.
+
+    A damaged record is reported by the commands that use the model.
+    """
     adoption = find_adoption(state)
     if adoption is None:
         return NOBODY_ADOPTED
@@ -157,7 +160,10 @@ def _in_use(state: Path, run: str) -> str:
 
 
 def _test_part(hospital: Hospital, model: SavedModel, kept: ScoredRows, groups: Sequence[str]) -> TestPart | str:
-    """The columns of the test rows, or why they are left out: a table may be reported as it may be trained."""
+    """Return the columns of the test rows, or why they are absent.
+
+    A table may be reported under the same conditions as trained.
+    """
     from site_agent.desk.examination.admitted_rows import admitted, is_accepted
     from site_agent.trainer.data.dataset import prepare_rows
 
@@ -206,7 +212,7 @@ def _curves(kept: ScoredRows) -> dict[str, Json]:
 
 
 def _at_thresholds(kept: ScoredRows, thresholds: Sequence[float]) -> dict[str, Json]:
-    """What each model does at each threshold, and how certain calibration and prevalence are, by outcome."""
+    """Return each model's result at each threshold, and the uncertainty of calibration and prevalence, by outcome."""
     rows, chosen = kept.test, sorted(set(thresholds))
     found: dict[str, Json] = {}
     spans: dict[str, Json] = {}
@@ -233,7 +239,7 @@ def _at_thresholds(kept: ScoredRows, thresholds: Sequence[float]) -> dict[str, J
 
 
 def _shown_models(state: Path, run: str, facts: Mapping[str, Json]) -> list[Json]:
-    """Whose figures at a threshold matter: the federated, the recommended, the best local model, and the one in use."""
+    """Return the models to show at a threshold: the federated, the recommended, the best local, and the one in use."""
     adoption, recommended = find_adoption(state), cast(Mapping[str, Json], facts.get("recommendation") or {})
     used = adoption.model if adoption is not None and adoption.run == run else None
     wanted = dict.fromkeys([FEDERATED, recommended.get("model"), facts.get("best_local"), used])
@@ -262,7 +268,7 @@ def _outcome(contract: Contract) -> str:
 
 
 def _outcomes(rows: HeldOutRows) -> list[tuple[str, npt.NDArray[np.bool_], int]]:
-    """What is asked about: the positive class, or each class against the rest; with its place among scores."""
+    """Return the predicted outcomes: the positive class or each class against the rest, with its place in the scores."""
     if rows.task == "binary":
         return [(rows.classes[1], rows.labels == 1, 0)]
     return [(name, rows.labels == place, place) for place, name in enumerate(rows.classes)]
@@ -283,13 +289,13 @@ def _of_outcome(happened: npt.NDArray[np.bool_], scores: Scores) -> dict[str, Js
 
 
 def _suspicions(facts: Mapping[str, Json]) -> Sequence[str]:
-    """Columns that differ from the other sites' as a wrong unit or swapped codes would make them differ."""
+    """Return columns that differ from the other sites' as with a wrong unit or swapped codes."""
     prior = cast(Mapping[str, Json], facts.get("prior") or {})
     return [f"Look at {one}" for one in cast(Sequence[str], prior.get("suspicions") or ())]
 
 
 def _warnings(facts: Mapping[str, Json], kept: ScoredRows, found: Sequence[Subgroup]) -> list[str]:
-    """Why one should not build on the figures; those of the gain first."""
+    """Return the reasons not to rely on the figures; those of the gain come first."""
     gain = cast(Mapping[str, Json], facts["gain"])
     warnings = [str(text) for text in cast(Sequence[Json], gain["warnings"])]
     if kept.test.task == "binary":
@@ -329,16 +335,17 @@ def group_values(
 ) -> Mapping[str, Sequence[str]]:
     """Return for each group the value of each of these rows.
 
-    A feature with codes groups by its codes, a number by whether it is above the middle of the training rows.
+    A feature with codes forms groups by its codes. A number forms two groups, above and below the middle of the
+    training rows.
 
     Args:
         table: the whole table.
-        profile: of the training rows; without one no number can be a group.
-        rows: int64 of shape (rows,), the rows that are asked about.
+        profile: of the training rows; without it a number cannot form groups.
+        rows: int64 of shape (rows,), the requested rows.
         features: names of features, beside the columns that the contract declares as groups.
 
     Raises:
-        UsageError: a name is not that of a feature.
+        UsageError: a name is no feature's name.
     """
     found: dict[str, Sequence[str]] = {name: [values[row] for row in rows] for name, values in table.groups.items()}
     known = {feature.name: feature for feature in table.contract.features}

@@ -25,7 +25,7 @@ MOST_FEATURES: Final = 60
 
 @dataclass(frozen=True, kw_only=True)
 class Importance:
-    """Of one feature: the mean loss in the headline metric over the shuffles, and their standard deviation."""
+    """The mean loss of one feature in the headline metric over the shuffles, and their standard deviation."""
 
     feature: str
     loss: float
@@ -37,7 +37,7 @@ class Importance:
 
 
 def cuts(features: int, rows: int) -> list[str]:
-    """Return notes for the reader if some features or test rows were left out."""
+    """Return notes for the reader if some features or test rows were skipped."""
     found = []
     if features > MOST_FEATURES:
         found.append(f"Importance is that of the first {MOST_FEATURES} of {features} features.")
@@ -58,7 +58,7 @@ def importances(
     Args:
         rows: the test rows.
         features: float32 of shape (rows, columns), as the model's preprocessing encodes them.
-        columns: by the feature's name the places of the columns that it became.
+        columns: by the feature's name the positions of its columns.
         score: the model.
         seed: of the drawn rows and of the shuffles.
 

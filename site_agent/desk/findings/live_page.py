@@ -65,7 +65,7 @@ def _section(name: str, title: str, content: str) -> str:
 
 
 def _gain(state: Path, run: str) -> str:
-    """The verdict of the run's report, if there is one."""
+    """Return the verdict of the run's report, if there is one."""
     words = "The study is still running, or it ended without a report. The report shows the gain from joining."
     report = _read(state / "reports" / f"{run}.json")
     if report is not None and isinstance(report.get("gain"), dict):
@@ -96,7 +96,7 @@ def _metric(facts: Mapping[str, Any]) -> str:
 
 
 def _skipped(facts: Mapping[str, Any]) -> str:
-    """Which rounds the page lacks, and why."""
+    """Return which rounds are not on the page, and why."""
     losses, values = _all_points(facts, "validation"), _all_points(facts, "training")
     if not losses and not values:
         return _NOTHING
@@ -118,7 +118,7 @@ def _skipped(facts: Mapping[str, Any]) -> str:
 
 
 def _figures(facts: Mapping[str, Any]) -> str:
-    """The newest rounds as a table, for those who do not see the charts, and for runs too short for a line."""
+    """Return the newest rounds as a table, for people who cannot see charts, and for runs too short for a line."""
     columns = {
         "loss, training rows": dict(_all_points(facts, "training")),
         "loss, validation rows": dict(_all_points(facts, "validation")),
@@ -161,7 +161,7 @@ def _all_points(facts: Mapping[str, Any], key: str) -> Points:
 
 
 def _thinned(points: Sequence[tuple[int, float]]) -> Points:
-    """So many of them, evenly; the first, the newest, the lowest and the highest are always among them."""
+    """Return this many of them, evenly spaced, always with the first, the newest, the lowest and the highest."""
     step = -(-len(points) // _MOST_POINTS) or 1
     heights = [value for _, value in points]
     extremes = {heights.index(min(heights)), heights.index(max(heights))} if heights else set()

@@ -103,7 +103,7 @@ def models_of(facts: Facts) -> dict[str, Any]:
 
 
 def checkpoint_sentence(checkpoint: Facts, validation_rows: int) -> str:
-    """Explain which round's model was kept, and why."""
+    """Explain which round's model was chosen, and why."""
     number, loss, losses = checkpoint["round"], checkpoint["loss"], checkpoint["validation_losses"]
     if checkpoint["rule"] == "latest":
         return f"The plan keeps the model of the last round, round {number} (checkpoint: latest)."
@@ -173,7 +173,7 @@ def _differences(facts: Facts) -> list[str]:
 
 
 def _difference(metric: str, found: Facts | None) -> str | None:
-    """Federated minus another model, and whether that is better or worse."""
+    """Return federated minus another model, and whether that is better or worse."""
     if found is None:
         return None
     shown = figure_with_interval(found["difference"], found["interval"], sign="+")

@@ -33,7 +33,7 @@ Patients = npt.NDArray[np.int64] | None
 
 @dataclass(frozen=True, kw_only=True)
 class Share:
-    """Some of so many rows, with the 95% interval; a share of no rows is not defined."""
+    """A part of a number of rows, with the 95% interval. A share of no rows is undefined."""
 
     value: float | None
     low: float | None
@@ -80,7 +80,7 @@ def prevalence_of(happened: Happened, patients: Patients) -> Share:
 
     Args:
         happened: 0 and 1, or false and true, shape (rows,).
-        patients: equal for rows of one patient; None where every row is its own.
+        patients: equal for rows of one patient; None if every row is a patient.
     """
     return _share(happened.astype(bool), np.ones(len(happened), dtype=bool), patients)
 
@@ -92,9 +92,8 @@ def at_thresholds(
 
     Args:
         happened: 0 and 1, or false and true, shape (rows,).
-        scores: probabilities, shape (rows,).
-        thresholds: each between 0 and 1, both excluded.
-        patients: equal for rows of one patient; None where every row is its own.
+        scores: probabilities, shape (rows,). Return the part of each row in the net benefit, which is their mean.
+        patients: equal for rows of one patient; None if every row is a patient.
         seed: of the resamples, not negative.
     """
     outcome = happened.astype(bool)
@@ -136,7 +135,7 @@ def _benefit(outcome: npt.NDArray[np.bool_], treated: npt.NDArray[np.bool_], thr
 
 
 def _share(is_in: npt.NDArray[np.bool_], among: npt.NDArray[np.bool_], patients: Patients) -> Share:
-    """The share with the interval of as many as there are patients."""
+    """Return the share with an interval for as many observations as there are patients."""
     rows = int(among.sum())
     if not rows:
         return Share(value=None, low=None, high=None)
@@ -154,7 +153,7 @@ def wilson(share: float, number: int) -> tuple[float, float]:
 
 
 def _spans(values: Scores, patients: Patients, seed: int) -> list[Share]:
-    """The mean of each column of (rows, figures) with the interval of the bootstrap."""
+    """Return the mean of each column of (rows, figures) with the interval of the bootstrap."""
     drawn = []
     for counts in over_patients(len(values), patients, seed, _RESAMPLES).blocks():
         drawn.append(counts @ values / counts.sum(axis=1, keepdims=True))

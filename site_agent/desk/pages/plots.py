@@ -40,9 +40,8 @@ class Series:
     """One line or cloud of points.
 
     Attributes:
-        label: as the legend says it; empty for none.
-        xs, ys: of the points, of equal length.
-        colour: from 0; COLOURS of them, REFERENCE or OTHER_REFERENCE for the grey of what is only compared with.
+        label: its text in the legend; empty for none. xs, ys: of the points, of equal length.
+        colour: from 0, one of COLOURS; REFERENCE or OTHER_REFERENCE for the grey of a line for comparison.
         kind: how the points are drawn.
     """
 
@@ -55,7 +54,7 @@ class Series:
 
 @dataclass(frozen=True, kw_only=True)
 class Axis:
-    """One axis: its words, and from where to where."""
+    """One axis: its words and its two ends."""
 
     label: str
     low: float
@@ -66,7 +65,7 @@ class Axis:
 class Row:
     """One row of an interval plot: a figure, and its interval if there is one.
 
-    `words` stands in place of the interval's limits, where these are no interval of the figure.
+    `words` replaces the interval's limits if there is no interval of the figure.
     """
 
     label: str
@@ -77,12 +76,12 @@ class Row:
 
 
 def plot(about: str, x: Axis, y: Axis, series: Sequence[Series]) -> str:
-    """Draw series over two axes. Parts outside the axes are cut off.
+    """Draw series over two axes. Parts outside the axes are removed.
 
     Args:
         about: what the plot shows, in one sentence.
         x, y: the axes.
-        series: drawn in this order, the last one on top.
+        series: in the order of drawing, the last one on top.
 
     Returns:
         an `svg` element followed by its legend.
@@ -104,8 +103,8 @@ def intervals(about: str, label: str, rows: Sequence[Row], reference: float | No
     Args:
         about: what the plot shows, in one sentence.
         label: of the axis.
-        rows: from top to bottom; one without a value shows that it has none.
-        reference: where the line stands.
+        rows: from top to bottom. A row without a value shows that it has none.
+        reference: the position of the line.
     """
     shown = [number for row in rows for number in (row.value, row.low, row.high) if number is not None]
     low, high = _room([*shown, *([] if reference is None else [reference])])
@@ -141,7 +140,7 @@ def ticks(low: float, high: float) -> list[float]:
 def visible(points: Sequence[Point], x: Axis, y: Axis) -> list[list[Point]]:
     """Return the parts of a line inside two axes. A part ends at the border.
 
-    A line that were bent along the border instead would show values that nothing has.
+    A line along the border would show values that do not exist.
     """
     if len(points) == 1:
         return [list(points)] if x.low <= points[0][0] <= x.high and y.low <= points[0][1] <= y.high else []
@@ -254,7 +253,7 @@ def _style(one: Series) -> str:
 
 
 def _clipped(start: Point, end: Point, x: Axis, y: Axis) -> tuple[Point, Point] | None:
-    """The part of a straight line within two axes. Source: Liang and Barsky 1984."""
+    """Return the part of a straight line within two axes. Source: Liang and Barsky 1984."""
     first, last = 0.0, 1.0
     for one, other, axis in ((start[0], end[0], x), (start[1], end[1], y)):
         for step, room in ((one - other, one - axis.low), (other - one, axis.high - one)):

@@ -29,10 +29,10 @@ class JoinedModel:
     """The three models and their weights.
 
     Attributes:
-        task: what is predicted.
-        own: the site's regression, on its own encoded columns.
-        forest: the site's forest, on the same.
-        others: what the others know, on the standardised concepts.
+        task: the kind of prediction.
+        own: the site's regression on its own encoded columns.
+        forest: the site's forest on the same columns.
+        others: the others' score on the standardised concepts.
         weights: float64 of shape (3,), in the order of MODELS; not negative, with sum 1.
     """
 
@@ -76,7 +76,7 @@ def joined_model_of(task: Task, arrays: Arrays) -> JoinedModel:
     """Return the model from its `arrays`.
 
     Raises:
-        ValueError: they are those of no joined model.
+        ValueError: they are no arrays of a joined model.
     """
     if not has_types(arrays, _TYPES):
         raise ValueError("other arrays than a joined model's")

@@ -41,8 +41,8 @@ class FittedJoin:
     """A joined model, and the same without the others' score.
 
     Attributes:
-        model: with weights that this site's rows decided.
-        alone: of the same two own models; the weight of the others is 0.
+        model: the joined model, with weights from this site's rows.
+        alone: the join of the same two own models, with weight 0 for the others.
         losses: mean losses out of fold, in the order of MODELS.
     """
 
@@ -57,7 +57,7 @@ class OwnModels:
 
     Attributes:
         regression, forest: fitted to all training rows.
-        unseen: what each predicts for training rows that it did not see, both float64 of shape (rows, outputs).
+        unseen: the predictions of each for training rows that it did not use, both float64 of shape (rows, outputs).
     """
 
     regression: Lines
@@ -73,7 +73,7 @@ def fit_own_models(dataset: Dataset, seed: int) -> OwnModels:
         seed: of folds and forests, not negative.
 
     Raises:
-        DataError: the rows' patients are too few for folds.
+        DataError: the rows have too few patients for folds.
     """
     task, targets = dataset.task, dataset.training.targets
     patients = np.arange(len(targets)) if dataset.training_patients is None else dataset.training_patients
@@ -92,11 +92,11 @@ def join_models(
 
     Args:
         dataset: only its training rows are read.
-        own: fitted to these rows.
+        own: the own models, fitted to these rows.
         concepts: float64 of shape (training rows, concept columns), standardised.
-        others: float64 of shape (outputs, concept columns): coefficients that none of these rows took part in; of a
-            number already in the units of the dataset's targets.
-        has_others: False if the guard found that the others' score helps nobody; its weight is then 0.
+        others: float64 of shape (outputs, concept columns): coefficients without any of these rows; for a number
+            already in the units of the dataset's targets.
+        has_others: False if the guard found that the others' score helps no site. Its weight is then 0.
     """
     task, targets = dataset.task, dataset.training.targets
     score = _others(task, concepts, others, targets)
@@ -114,8 +114,8 @@ def join_weights(task: Task, models: Sequence[Float64], targets: npt.NDArray[np.
     """Return convex weights that minimise the summed loss of the mean + 5 * squared distance from equal weights.
 
     Args:
-        task: what is predicted.
-        models: what each says of rows that it did not see, float64 of shape (rows, outputs).
+        task: the kind of prediction.
+        models: the predictions of each for rows that it did not use, float64 of shape (rows, outputs).
         targets: of these rows.
 
     Returns:
@@ -135,7 +135,7 @@ def join_weights(task: Task, models: Sequence[Float64], targets: npt.NDArray[np.
 
 
 def _own_regression(dataset: Dataset, folds: npt.NDArray[np.int64]) -> tuple[Lines, Float64]:
-    """The mean over the penalties, and what it says of rows that it did not see, (rows, outputs)."""
+    """Return the mean over the penalties, and its predictions for rows that it did not use, (rows, outputs)."""
     rows, task = dataset.training, dataset.task
     unseen = np.empty((len(PENALTIES), len(rows), dataset.outputs))
     for fold in range(FOLDS):
@@ -166,7 +166,7 @@ def _line(dataset: Dataset, rows: Examples, penalty: float) -> Lines:
 def _forest(
     dataset: Dataset, folds: npt.NDArray[np.int64], patients: npt.NDArray[np.int64], seed: int
 ) -> tuple[Forest, Float64]:
-    """The forest, and what trees that did not see a row (of a patient with several rows: no row of it) say of it."""
+    """Return the forest, and for each row the predictions of trees that did not use it (or any row of its patient)."""
     rows = dataset.training
     trees = _trees(dataset, rows, seed, has_votes=True)
     places = _places(dataset, trees)
@@ -203,7 +203,7 @@ def _places(dataset: Dataset, trees: RandomForestClassifier | RandomForestRegres
 
 
 def _others(task: Task, concepts: Float64, others: Float64, targets: npt.NDArray[np.generic]) -> Lines:
-    """The others' coefficients with intercepts that fit this site's own prevalence."""
+    """Return the others' coefficients with intercepts that fit this site's own prevalence."""
     starts = np.empty(len(others))
     for output, slopes in enumerate(others):
         line = concepts @ slopes
@@ -217,7 +217,7 @@ def _others(task: Task, concepts: Float64, others: Float64, targets: npt.NDArray
 
 
 def _loss(task: Task, outputs: Float64, targets: npt.NDArray[np.generic]) -> Float64:
-    """Each row's loss, float64 of shape (rows,): log loss, or squared error."""
+    """Return each row's loss, float64 of shape (rows,): log loss, or squared error."""
     if task == "regression":
         return np.asarray((outputs[:, 0] - targets.astype(np.float64)) ** 2)
     if task == "binary":

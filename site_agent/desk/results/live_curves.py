@@ -57,10 +57,10 @@ class LiveCurves:
         """Store the measurement of a received model. For repeated rounds the newest figures are used.
 
         Args:
-            number: the round in which it was received.
-            training: holds the model as it was received.
+            number: the round in which the model was received.
+            training: has the received model.
             choice: has the losses of all rounds on the validation rows.
-            is_last: no later model comes, so this one is not skipped.
+            is_last: whether no later model follows, so that this one is not skipped.
         """
         began = self._clock()
         self._began = began if self._began is None else self._began

@@ -39,7 +39,7 @@ Float32: TypeAlias = npt.NDArray[np.float32]
 
 
 def has_placebo(plan: Plan) -> bool:
-    """Whether a plan's method can be run with copies of one site."""
+    """Whether a plan's method can run with copies of one site."""
     method = plan.ingredients
     depends = isinstance(method.federated, SensitivePrefix | Nothing) or isinstance(method.server_rule, LayerIntervals)
     return not depends and len(plan.sites) > 1 and plan.privacy is None
@@ -48,8 +48,7 @@ def has_placebo(plan: Plan) -> bool:
 def train_placebo(study: Study) -> Outcome | None:
     """Return this site's chosen model after the plan's rounds among copies of itself.
 
-    Returns:
-        None if the method has no placebo, or where training diverged.
+    Returns: None if the method has no placebo, or if training diverged.
     """
     if not has_placebo(study.plan):
         return None
@@ -84,7 +83,7 @@ def train_placebo(study: Study) -> Outcome | None:
 
 
 def _train_together(plan: Plan, manifest: Manifest, members: list[Study], parameters: Float32) -> None:
-    """All rounds; the shared parameters, float32 of shape (manifest.parameters,), are moved in place.
+    """Run all rounds; the shared parameters, float32 of shape (manifest.parameters,), change in place.
 
     Raises:
         NotFinite: training diverged at one of the members.
@@ -121,11 +120,10 @@ def _sum(exchange: Exchange, answers: list[Answer], rows: int, fixed_point: Fixe
 def train_alone(study: Study) -> Outcome | None:
     """Train the same network on this site's own columns alone, with equally many measurements.
 
-    Of the plan's method only the fine-tuning and what starts equal are kept: for method local it is the study
-    itself, to the bit. Epochs that FedRep spends on the head alone are not in its budget.
+    Of the plan's method only the fine-tuning and the equal starts are kept. For method local it is the study itself, to
+    the bit. Epochs in which FedRep trains only the head are not part of its budget.
 
-    Returns:
-        None where training diverged.
+    Returns: None if training diverged.
     """
     plan, networks, dataset = study.plan, study.networks, study.own
     if study.networks.common is not None:

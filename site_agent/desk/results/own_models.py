@@ -51,14 +51,14 @@ class LinearModel:
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class VotingForest:
-    """A random forest, whose answers are the shares of the outputs, or numbers."""
+    """A random forest, whose predictions are the shares of the outputs, or numbers."""
 
     forest: Forest
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class BoostedTrees:
-    """Boosted trees: `starts`, float64 of shape (outputs,), plus the forest's answers are logits, or numbers."""
+    """Boosted trees: `starts`, float64 of shape (outputs,), plus the forest's predictions are logits, or numbers."""
 
     forest: Forest
     starts: Float64
@@ -71,8 +71,8 @@ def own_scores(model: OwnModel, task: Task, features: npt.NDArray[np.float32]) -
     """Return the model's scores of rows.
 
     Args:
-        model: as it was kept.
-        task: what is predicted.
+        model: the stored model.
+        task: the kind of prediction.
         features: float32 of shape (rows, own columns), as the preprocessing encodes them.
 
     Returns:
@@ -94,12 +94,11 @@ def kept_model(fitted: object, task: Task, outputs: int) -> OwnModel | None:
     """Return a model of scikit-learn as numbers.
 
     Args:
-        fitted: to the site's training rows, with the indices of classes as labels.
-        task: what is predicted.
+        fitted: a model that was fitted to the site's training rows, with the indices of classes as labels.
+        task: the kind of prediction.
         outputs: one, or one per class if there are several.
 
-    Returns:
-        None for a kind that is not kept: the guesses.
+    Returns: None for a kind that is not stored: the guesses.
     """
     match fitted:
         case Ridge() | LogisticRegression():
@@ -140,7 +139,7 @@ def own_model_of(arrays: Arrays) -> OwnModel:
     """Return the model from its `arrays_of`.
 
     Raises:
-        ValueError: they are those of no such model.
+        ValueError: they are no arrays of such a model.
     """
     if not any(has_types(arrays, types) for types in (_LINE, FOREST_ARRAYS, _BOOSTED)):
         raise ValueError("other arrays than those of a line, a forest or boosted trees")
@@ -162,7 +161,7 @@ def _boosted(
     known: npt.NDArray[np.int64],
     starts: Float64,
 ) -> BoostedTrees:
-    """The trees with their step, each at its output; the starts are what the trees leave of an answer."""
+    """Return the trees with their step, each at its output. The starts are the predictions without the trees."""
     if isinstance(fitted, HistGradientBoostingClassifier | HistGradientBoostingRegressor):
         trees, answers, rate = [tree for step in fitted._predictors for tree in step], len(fitted._predictors[0]), 1.0
         forest = _binned(trees)  # whose leaves hold the learning rate already
@@ -183,7 +182,7 @@ def _boosted(
 
 
 def _binned(trees: Sequence[Any]) -> Forest:  # Any: scikit-learn has no public type for them
-    """The trees of boosting that counted values in bins; their thresholds are values, not numbers of bins."""
+    """Return the trees of boosting with binned values. Their thresholds are values, not numbers of bins."""
     nodes = [tree.nodes for tree in trees]
     roots = np.cumsum([0, *(len(each) for each in nodes)])[:-1]
     whole, first = np.concatenate(nodes), np.repeat(roots, [len(each) for each in nodes])

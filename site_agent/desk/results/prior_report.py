@@ -31,8 +31,8 @@ def make_prior_report(hospital: Hospital, study: PriorStudy, preprocessing: Prep
     """Join the models, save the result, compare it, then write and log the site's report.
 
     Raises:
-        OperatorError: the rows are too few for folds, or the disk does not take what is saved.
-        MalformedMessage: the announced sums are none of an honest federation.
+        OperatorError: the rows are too few for folds, or the result cannot be written to the disk.
+        MalformedMessage: an honest federation cannot have announced these sums.
     """
     known, seeds = study.known_by_others(), Seeds.published(study.plan.seed, study.site)
     join = joined_with(study, known, preprocessing, fit_own_models(study.own, seeds.own("join")))
@@ -125,7 +125,7 @@ def prior_facts(study: PriorStudy, known: KnownByOthers, join: FittedJoin) -> di
 def _scores(
     study: PriorStudy, known: KnownByOthers, preprocessing: Preprocessing, model: JoinedModel
 ) -> tuple[Scores, Scores]:
-    """Of the test rows and of the validation rows."""
+    """Return the weights for the test rows and the validation rows."""
     test, validation = (
         model.outputs(rows.features, known.design(study.part(name), len(rows)).astype(np.float32))
         for name, rows in (("test", study.own.test), ("validation", study.own.validation))

@@ -51,13 +51,13 @@ Float64: TypeAlias = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class _Received:
-    """The model that follows from the announced sums of a whole run.
+    """The model from the announced sums of a whole run.
 
     Attributes:
-        standard: how columns are standardised.
-        slopes, errors: of all contributing sites, float64 of shape (outputs, columns).
-        guard: as KnownByOthers has it.
-        rounds: Newton rounds that were made.
+        standard: the standardisation of the columns. slopes, errors: of all contributing sites, float64 of shape
+            (outputs, columns).
+        guard: as in KnownByOthers.
+        rounds: the number of completed Newton rounds.
     """
 
     standard: Standard
@@ -68,7 +68,7 @@ class _Received:
 
     @property
     def is_useful(self) -> bool:
-        """Whether the score helps the contributing sites, as far as it was measured."""
+        """Return whether the score helps the contributing sites, as far as it was measured."""
         return self.guard is None or self.guard > 0
 
 
@@ -113,13 +113,13 @@ def receive(hospital: Hospital, plan: Plan, run: str, rounds: int, vector: Float
     Args:
         hospital: this site.
         plan: the approved plan.
-        run: its name.
+        run: the name of the run.
         rounds: all rounds of the run.
         vector: the announced sums, float32.
 
     Raises:
-        MalformedMessage: no honest federation can have announced these.
-        OperatorError: the table does not fit any more, or the disk does not take what is saved.
+        MalformedMessage: an honest federation cannot have announced these sums.
+        OperatorError: the table does not fit any more, or the result cannot be written to the disk.
     """
     prior, mapped = _prior(plan), require_receivable(hospital, plan)
     found = _received(prior, rounds, vector)
@@ -149,7 +149,7 @@ def _received(prior: Prior, rounds: int, vector: Float32) -> _Received:
 
 
 def _model(hospital: Hospital, plan: Plan, table: Table, found: _Received, mapped: tuple[Mapped, ...]) -> SavedModel:
-    """The others' score as a joined model in which nothing else has a weight."""
+    """Return the others' score as a joined model in which all other weights are 0."""
     prior, contract, rows = _prior(plan), table.contract, np.arange(table.rows, dtype=np.int64)
     preprocessing = _preprocessing(prior, contract, table, found.standard)
     slopes = found.slopes
@@ -192,7 +192,7 @@ def _preprocessing(prior: Prior, contract: Contract, table: Table, standard: Sta
 
 
 def _shares(hospital: Hospital, prior: Prior, contract: Contract, standard: Standard) -> Float64:
-    """Of each output the share that the mean prediction here should have; for a number not used."""
+    """Return for each output its share in the mean prediction here; not used for a number."""
     outcome, own = prior.method.outcome, hospital.data.prevalence
     if isinstance(outcome, OneOfClasses):
         return standard.outcome_means[[outcome.classes.index(name) for name in contract.target.classes]]
@@ -200,13 +200,13 @@ def _shares(hospital: Hospital, prior: Prior, contract: Contract, standard: Stan
 
 
 def _intercept(line: Float64, share: float) -> float:
-    """The intercept with which the mean probability of these rows is the share, kept off 0 and 1."""
+    """Return the intercept with which the mean probability of these rows equals the share, kept away from 0 and 1."""
     kept = min(max(share, 1e-3), 1.0 - 1e-3)
     return profiled_intercept(line, np.full(len(line), kept), is_number=False)
 
 
 def _no_forest(outputs: int) -> Forest:
-    """One leaf, whose answer has no weight."""
+    """Return one leaf with weight 0."""
     return Forest(
         roots=np.zeros(1, np.int32),
         columns=np.zeros(1, np.int32),
@@ -219,7 +219,7 @@ def _no_forest(outputs: int) -> Forest:
 def _facts(
     hospital: Hospital, plan: Plan, run: str, table: Table, found: _Received, mapped: tuple[Mapped, ...]
 ) -> dict[str, Json]:
-    """The report: what the model is, on what it rests, and that nothing was tested."""
+    """Return the report: the model, its basis, and the fact that nothing was tested."""
     own, is_number = hospital.data.prevalence, _prior(plan).is_number
     return {
         "site": hospital.site,

@@ -40,8 +40,8 @@ class Report:
     """The result of a study at this site.
 
     Attributes:
-        facts: the report as it was written.
-        gain: the only part of it that may leave, for sums over all sites.
+        facts: the written report.
+        gain: the only part of it that may be sent, for sums over all sites.
     """
 
     facts: dict[str, Json]
@@ -51,13 +51,13 @@ class Report:
 def make_report(hospital: Hospital, study: Study, preprocessing: Preprocessing, run: str) -> Report:
     """Save the chosen model, compare it, then write and log the site's report.
 
-    `siloed` is in the report unless the site switched it off; where training alone diverged, its metrics
-    are null. `best_local` names the simple model that this site would have chosen on its training rows alone.
-    `differences` are the federated model's figures minus each other one's. Where the plan has an
-    baseline, it stands among the simple models, and `expert` shows how its two models were joined.
+    The report has `siloed` unless the site switched it off. If training alone diverged, its metrics are null.
+    `best_local` names the simple model that this site would have chosen on its training rows alone. `differences` are
+    the federated model's figures minus those of each other model. If the plan has a baseline, it is among the simple
+    models, and `expert` shows how its two models were joined.
 
     Raises:
-        OperatorError: no finite model is left, or the disk does not take what is saved.
+        OperatorError: no finite model remains, or the result cannot be written to the disk.
     """
     outcome, soft_targets, seeds = study.conclude(), study.soft_targets, study.seeds
     rows, facts = held_out_rows(study.own, preprocessing), facts_of(hospital, study, run)
@@ -100,16 +100,16 @@ def make_report(hospital: Hospital, study: Study, preprocessing: Preprocessing, 
 
 @dataclass(frozen=True, kw_only=True)
 class Ended:
-    """The result that both kinds of study have at their end. Their reports are made from it in the same way.
+    """The result that both kinds of study have at their end. Both kinds of reports are made from it in the same way.
 
     Attributes:
         dataset: the site's own rows.
-        like: a saved model of the run without a network, which each simple model becomes.
-        seeds: of this site.
+        like: a saved model of the run without a network, the template for each simple model.
+        seeds: the seeds of this site.
         models: scores of the test rows by model.
         validation: scores of the validation rows by model.
-        choices: the evidence of the checkpoint, of those models that have one.
-        baselines: what stands for training alone; the best simple model is added.
+        choices: the evidence for the checkpoint, of the models that have one.
+        baselines: the replacement of training alone; the best simple model is added.
     """
 
     dataset: Dataset
@@ -125,7 +125,7 @@ def written_report(hospital: Hospital, run: str, facts: dict[str, Json], ended: 
     """Add the simple models, recommend one, compare all, and write the report. `facts` becomes its content.
 
     Raises:
-        OperatorError: the disk does not take what is saved.
+        OperatorError: the result cannot be written to the disk.
     """
     dataset, preprocessing, seeds = ended.dataset, ended.like.preprocessing, ended.seeds
     models, validation = dict(ended.models), dict(ended.validation)
@@ -181,12 +181,11 @@ def save_simple_models(
     Args:
         hospital: this site.
         run: the run's name.
-        like: a saved model of the run without a network, which each one becomes.
+        like: a saved model of the run without a network, the template for each.
         dataset: the site's own rows.
         seed: of forests and ties, not negative.
 
-    Returns:
-        scores of the test rows by name, and of the validation rows, there without those that are not saved.
+    Returns: scores of the test rows by name, and of the validation rows, without models that are not saved.
     """
     test, validation = {}, {}
     for name, fit in fit_simple_models(dataset, like.preprocessing, seed):

@@ -44,17 +44,18 @@ class SavedModel:
     """One site's model of one run.
 
     Attributes:
-        plan: names the architecture, and the columns where they are common to all sites.
+        plan: names the architecture, and the columns if they are common to all sites.
         preprocessing: fitted on this site's training rows, with its contract.
         values: every parameter by name, float32.
-        report: what the model reached on the site's own test rows.
-        baseline: the site's own, where the plan has one.
+        report: the model's result on the site's own test rows.
+        baseline: the site's own, if the plan has one.
         joined: the model of federated-prior, which has no network and no other values.
-        concepts: the common columns that it reads, of federated-prior or of a network on concepts.
+        concepts: the common columns that it reads, for federated-prior or a network on concepts.
         profile: of the training rows; None in a model that was saved before there were profiles.
         own: a simple model, which has no network and no other values.
-        is_alone: whether the network was trained alone, on the site's own columns unless it has common columns apart.
-        digest: of the file that it was read from, in hexadecimal; None for a model that was not read.
+        is_alone: whether the network was trained alone, on the site's own columns unless it has separate common
+            columns.
+        digest: of its file, in hexadecimal; None for a model that was not read from a file.
     """
 
     plan: Plan
@@ -73,7 +74,7 @@ class SavedModel:
         """Return the model's inputs from a table, C-contiguous float32 of shape (rows, columns).
 
         Raises:
-            OperatorError: as `Preprocessing.encode`.
+            OperatorError: as in `Preprocessing.encode`.
         """
         own = self.preprocessing.encode(table, rows)
         if self.concepts is None:
@@ -82,7 +83,7 @@ class SavedModel:
 
     @property
     def columns_of_features(self) -> dict[str, list[int]]:
-        """The places of a feature's columns in the result of `encode`, by the feature's name."""
+        """Return the positions of a feature's columns in the result of `encode`, by the feature's name."""
         found: dict[str, list[int]] = {}
         place = 0
         contract = self.preprocessing.contract
@@ -208,7 +209,7 @@ def _joined(plan: Plan, preprocessing: Preprocessing, tensors: Tensors) -> Joine
 
 
 def _baseline(plan: Plan, preprocessing: Preprocessing, tensors: Tensors) -> Baseline | None:
-    """The saved baseline; there has to be one exactly where the plan has one."""
+    """Return the saved baseline. It must exist exactly if the plan has one."""
     arrays = _under(_BASELINE, tensors)
     if not arrays and (plan.expert is None or _under(_OWN, tensors)):
         return None
@@ -247,7 +248,7 @@ def saved_names(state: Path, run: str) -> tuple[str, ...]:
 
     Raises:
         UsageError: `run` cannot be a run's name.
-        OperatorError: this user may not look there.
+        OperatorError: this user may not read the folder.
     """
     require_run_name(run)
     try:

@@ -82,12 +82,12 @@ class _Classifier(Protocol):
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class SimpleFit:
-    """One simple model after it was fitted: its scores, and its numbers.
+    """One fitted simple model: its scores and its numbers.
 
     Attributes:
-        test: scores of the test rows as `evaluate` takes them.
+        test: scores of the test rows, in the form for `evaluate`.
         validation: the same of the validation rows.
-        kept: what a saved model holds; None for the guess.
+        kept: the content of a saved model; None for the guess.
     """
 
     test: Scores
@@ -98,9 +98,9 @@ class SimpleFit:
 def fit_simple_models(dataset: Dataset, preprocessing: Preprocessing, seed: int) -> Iterator[tuple[str, SimpleFit]]:
     """Yield every simple model by its name: those of `TITLES`, and the guess.
 
-    Linear model: logistic regression with C = 0.1, or ridge regression with the same penalty (10). Forest:
-    500 trees, at least 3 rows in a leaf. Boosting: scikit-learn's default. `majority_guess`: the shares of the
-    classes in training for every row, so that the commonest is predicted; `mean_guess`: the mean in training.
+    Linear model: logistic regression with C = 0.1, or ridge regression with the same penalty (10). Forest: 500 trees,
+    at least 3 rows in a leaf. Boosting: scikit-learn's default. `majority_guess`: the shares of the classes in training
+    for every row, so that the most frequent one is predicted. `mean_guess`: the mean in training.
 
     Args:
         dataset: the site's rows, as its own preprocessing encodes them.
@@ -127,7 +127,10 @@ def fit_simple_models(dataset: Dataset, preprocessing: Preprocessing, seed: int)
 
 
 def reads_simply(dataset: Dataset) -> bool:
-    """Return whether simple models can be fitted: not to masks, and not to images whose pixels memory cannot hold."""
+    """Return whether simple models can be fitted.
+
+    They cannot for masks, or for images whose pixels do not fit into memory.
+    """
     is_large = dataset.image is not None and dataset.training.features.size > MOST_NUMBERS
     return dataset.task != "segmentation" and not is_large
 
@@ -135,9 +138,9 @@ def reads_simply(dataset: Dataset) -> bool:
 def best_simple_model(dataset: Dataset, seed: int) -> str:
     """Return the simple model with the lowest loss in five folds: the best that this site has without joining.
 
-    Rows of one patient share a fold. The loss is the log loss, or the squared error of a number. Of more than
-    MOST_CHOOSING_ROWS rows so many are drawn. With fewer than five patients, or a fold without two classes, nothing
-    can be compared, and the linear model is taken.
+    Rows of one patient share a fold. The loss is the log loss, or the squared error of a number. If there are more than
+    MOST_CHOOSING_ROWS rows, that many are drawn. With fewer than five patients, or a fold without two classes, no
+    comparison is possible and the linear model is chosen.
 
     Args:
         dataset: only its training rows are read.
@@ -170,7 +173,7 @@ def best_simple_model(dataset: Dataset, seed: int) -> str:
 
 
 def _log_loss(classifier: _Classifier, features: _Matrix, labels: npt.NDArray[np.int64]) -> float:
-    """Summed over rows; a class that training did not have counts as nearly impossible."""
+    """Return the sum over rows. A class without training rows counts as nearly impossible."""
     known = classifier.predict_proba(features)
     places = np.searchsorted(classifier.classes_, labels)
     has_seen = np.isin(labels, classifier.classes_)
@@ -186,7 +189,7 @@ def _scores_of_classes(classifier: _Classifier, tested: _Matrix, dataset: Datase
 
 
 def _is_wide(dataset: Dataset) -> bool:
-    """Whether trees would take too long because they look at so many columns."""
+    """Whether trees would take too long because of the number of columns."""
     return len(dataset.columns) > MOST_COLUMNS
 
 

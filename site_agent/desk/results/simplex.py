@@ -19,7 +19,7 @@ _STILL: Final = 1e-7
 def smallest_on_simplex(value: Callable[[Float64], float], start: Float64) -> Float64:
     """Return the weights with the smallest value, found by moving weight between two at a time.
 
-    For a smooth convex function a point that no pair improves is the minimum (Beck 2014, "The 2-coordinate descent
+    For a smooth convex function, a point that no pair can improve is the minimum (Beck 2014, "The 2-coordinate descent
     method"). Deterministic, and without any other library.
 
     Args:
@@ -37,7 +37,7 @@ def smallest_on_simplex(value: Callable[[Float64], float], start: Float64) -> Fl
 
 
 def _between(value: Callable[[Float64], float], weights: Float64, one: int, other: int) -> Float64:
-    """The weights with the best division of what two of them have together; golden section (Kiefer 1953)."""
+    """Return the weights after the best division of the sum of two of them; golden section (Kiefer 1953)."""
     both = float(weights[one] + weights[other])
 
     def divided(share: float) -> Float64:

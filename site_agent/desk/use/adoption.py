@@ -24,7 +24,7 @@ class Adoption(Document):
     """One named person's decision.
 
     Attributes:
-        run: whose model it is.
+        run: the run of the model.
         model: its name in the run's report.
         digest: of the saved model, BLAKE3 in hexadecimal.
         by: the person.
@@ -50,7 +50,7 @@ def find_adoption(state: Path) -> Adoption | None:
     """Return the current decision, or None if nobody has adopted a model.
 
     Raises:
-        ConfigurationError: there is a file in its place that cannot be read.
+        ConfigurationError: the file in its place cannot be read.
     """
     try:
         return Adoption.model_validate_json(_path(state).read_bytes())

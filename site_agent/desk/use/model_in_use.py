@@ -27,11 +27,11 @@ class ModelInUse:
     """A model that a command may use.
 
     Attributes:
-        run: whose model it is.
+        run: the run of the model.
         name: its name in the run's report.
         model: the model.
         adoption: a person's decision; None if nobody decided.
-        notices: what a person should read beside the result, each a sentence or two.
+        notices: notes to read beside the result, each a sentence or two.
     """
 
     run: str
@@ -42,7 +42,7 @@ class ModelInUse:
 
     @property
     def title(self) -> str:
-        """The model as a sentence names it."""
+        """Return the name of the model for a sentence."""
         return f"{MODEL_TITLES.get(self.name, self.name)} of the run {self.run}"
 
 
@@ -55,7 +55,7 @@ def model_in_use(state: Path, run: str | None) -> ModelInUse:
 
     Raises:
         UsageError: the adopted model is of another run.
-        OperatorError: there is no such model, or it is not the one that was adopted.
+        OperatorError: there is no such model, or it is not the adopted one.
     """
     adoption = find_adoption(state)
     if adoption is None:

@@ -36,13 +36,13 @@ Rows = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class LeftOut:
-    """Rows that one column keeps from being predicted, for one reason.
+    """Rows that cannot be predicted because of one column and one reason.
 
     Attributes:
-        column: its name.
-        flaw: what is wrong.
+        column: the name of the column.
+        flaw: the error.
         places: int64, the rows, counted from 0, rising.
-        values: of each of these rows the value, as a person is shown it; empty if there is none.
+        values: for each of these rows the value to show to a person; empty if there is none.
     """
 
     column: str
@@ -57,7 +57,7 @@ class LeftOut:
 
     @property
     def line(self) -> str:
-        """The column, the flaw, the number of rows and the most frequent values, for the screen."""
+        """Return the column, the error, the number of rows and the most frequent values, for the screen."""
         kinds, counts = np.unique(np.array(self.values, dtype=object), return_counts=True)
         most = sorted(zip(-counts, kinds, strict=True))[:_SHOWN_VALUES]
         told = [f"{value} in {-count}" for count, value in most]
@@ -72,9 +72,9 @@ class NewRows:
     """A table of new patients.
 
     Attributes:
-        table: as it was read; cells of rows that are left out may be NaN.
-        left_out: why rows are left out, by column in the contract's order.
-        others: by name the cells of the columns that the contract ignores or does not name, as they are.
+        table: the table that was read. Cells of skipped rows may be NaN.
+        left_out: why rows are skipped, by column in the contract's order.
+        others: by name the unchanged cells of columns that the contract ignores or does not name.
     """
 
     table: Table
@@ -83,7 +83,7 @@ class NewRows:
 
     @property
     def reasons(self) -> tuple[str, ...]:
-        """For each row the reason why it is left out; empty if it is used."""
+        """Return for each row the reason why it is skipped; empty if it is used."""
         found: list[list[str]] = [[] for _ in range(self.table.rows)]
         for one in self.left_out:
             for place, value in zip(one.places.tolist(), one.values, strict=True):
@@ -92,7 +92,7 @@ class NewRows:
 
     @property
     def usable(self) -> Rows:
-        """The rows that are used, in rising order, int64 of shape (usable rows,)."""
+        """Return the rows that are used, in rising order, int64 of shape (usable rows,)."""
         is_usable = np.ones(self.table.rows, dtype=bool)
         for one in self.left_out:
             is_usable[one.places] = False
@@ -111,7 +111,7 @@ class NewRows:
 
 
 def missing_columns(new: NewRows) -> tuple[str, ...]:
-    """Return a sentence for each column that the model requires and the table does not have.
+    """Return a sentence for each column that the model requires and the table lacks.
 
     Without it the model abstains from every row.
     """
@@ -145,11 +145,11 @@ def read_new_rows(
     """Read new patients under the contract of the trained model.
 
     Args:
-        path: a file as the contract's format says; by its name it may also be Parquet (.parquet) or text (.csv).
+        path: a file in the contract's format. By its name it may also be Parquet (.parquet) or text (.csv).
         contract: the model's.
-        profile: of the training rows, for their limits; without one no value is too far.
+        profile: of the training rows, for their limits; without it no value is beyond them.
         has_outcome: whether the outcome is known and read.
-        scratch: the folder of the files with the pixels of images; None keeps them in memory.
+        scratch: the folder for files with the pixels of images; None keeps pixels in memory.
 
     Raises:
         DataError: it is not a table of this contract.
@@ -168,7 +168,7 @@ def read_new_rows(
 
 
 def _off_contract(survey: Survey, mistakes: Sequence[Mistake]) -> list[LeftOut]:
-    """The cells that could not be read, and the columns that are not there."""
+    """Return the unreadable cells and the missing columns."""
     table, found = survey.table, []
     assert table.row_numbers is not None
     for mistake in mistakes:
@@ -183,7 +183,7 @@ def _off_contract(survey: Survey, mistakes: Sequence[Mistake]) -> list[LeftOut]:
 
 
 def _foreign(table: Table, profile: Profile | None) -> list[LeftOut]:
-    """The numbers that leave the limits of the training rows."""
+    """Return the numbers beyond the limits of the training rows."""
     found = []
     for column in profile.columns if profile is not None else ():
         places = np.flatnonzero(column.is_outside(table.features[column.name])).astype(np.int64)
@@ -194,7 +194,7 @@ def _foreign(table: Table, profile: Profile | None) -> list[LeftOut]:
 
 
 def _with_format_of(path: Path, contract: Contract) -> Contract:
-    """The contract for a file whose name says that it is of another kind than the hospital's own table."""
+    """Return the contract for a file whose name shows another format than the hospital's own table."""
     suffix = path.suffix.lower()
     if suffix in _PARQUET and not isinstance(contract.format, ParquetFormat):
         return contract.model_copy(update={"format": ParquetFormat(kind="parquet")})

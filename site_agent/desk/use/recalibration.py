@@ -59,7 +59,7 @@ class IsotonicMap(Document):
 
 
 class Recalibration(Document):
-    """A map for the positive class, or one for each class; `rows` is on how many rows it rests."""
+    """A map for the positive class, or one for each class; `rows` is the number of rows behind it."""
 
     version: Literal[1] = 1
     maps: tuple[Annotated[PlattMap | IsotonicMap, Field(discriminator="kind")], ...] = Field(min_length=1)
@@ -84,7 +84,7 @@ def fit_recalibration(kind: Kind, rows: HeldOutRows, scores: Scores) -> Recalibr
         scores: the model's probabilities on them.
 
     Raises:
-        UsageError: the outcome has no classes, or the rows do not allow it.
+        UsageError: the outcome has no classes, or the rows are not suitable.
     """
     if not rows.classes:
         raise _impossible("the outcome is a number or a mask, and only the probabilities of classes are corrected")

@@ -173,7 +173,7 @@ def effective_rows(bins: npt.NDArray[np.int64], patients: npt.NDArray[np.int64] 
 
     Args:
         bins: int64 of shape (rows,): each row's bin, from 0.
-        patients: int64 of shape (rows,), equal for rows of one patient; None where every row is its own.
+        patients: int64 of shape (rows,), equal for rows of one patient; None if every row is a patient.
     """
     rows = len(bins)
     if patients is None or not rows:

@@ -173,7 +173,7 @@ def read_table(path: Path, contract: Contract, *, today: date | None = None, scr
         path: what the contract's format says: a text file, a workbook, a Parquet file, a database.
         contract: its declaration.
         today: after which a date lies in the future; None asks the clock.
-        scratch: the folder of the files with the pixels of images; None keeps them in memory.
+        scratch: the folder for files with the pixels of images; None keeps pixels in memory.
 
     Raises:
         DataError: the file cannot be read, or does not fit; all that was found is reported.

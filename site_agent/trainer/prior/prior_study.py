@@ -77,7 +77,7 @@ class KnownByOthers:
         others: coefficients without this site's own rows.
         guard: by how much the others' scores lower the loss, summed over the sites; None in the private form, which
             has no guard.
-        rounds: Newton rounds that were made.
+        rounds: the number of completed Newton rounds.
     """
 
     standard: Standard
