@@ -24,8 +24,8 @@ _GROUP_OF: Final = {
     **dict.fromkeys(
         (
             "plan_approved", "plan_declined", "approval_awaited", "plan_withdrawn", "data_accepted",
-            "data_withdrawn", "model_adopted", "release_approved", "maintenance_announced", "maintenance_cancelled",
-            "run_paused", "run_resumed", "run_stopped", "run_withdrawn", "log_began_anew",
+            "data_withdrawn", "model_adopted", "model_handed_over", "release_approved", "maintenance_announced",
+            "maintenance_cancelled", "run_paused", "run_resumed", "run_stopped", "run_withdrawn", "log_began_anew",
         ),
         _PEOPLE,
     ),

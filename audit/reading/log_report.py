@@ -33,6 +33,7 @@ _WORDS: Final = {
     "plan_approved": "{by} approved {study} version {version}, plan digest {plan}.",
     "data_accepted": "{by} accepted {warnings} warnings about this site's table.",
     "model_adopted": "{by} adopted the model {model} of the run {run}, digest {digest}.",
+    "model_handed_over": "{by} exported the model {model} of the run {run} for {recipient}, digest {digest}.",
     "approval_refused": "{by} could not approve {study} version {version}: {reason}.",
     "approval_awaited": "A plan of {study} waits for persons here: {because}.",
     "plan_declined": "{by} refused {study} version {version}: {reason}.",

@@ -405,14 +405,17 @@ def account() -> str:
         return str(os.getuid())
 
 
+_MEANT = {"--by": "name of the person", "--to": "recipient and the purpose"}
+
+
 def person(by: str, option: str = "--by") -> str:
-    """Return the name that a person entered, or the reason from `option`, in one line.
+    """Return the name that a person entered, or the text of another option, in one line.
 
     Raises:
         UsageError: it is empty.
     """
     if not by.strip() or not by.isprintable():
-        meant = "name of the person" if option == "--by" else "reason in a few words"
+        meant = _MEANT.get(option, "reason in a few words")
         raise UsageError(
             what=f"{option} is empty.",
             consequence="Nothing was changed. Nothing left this site.",

@@ -6,7 +6,7 @@ Everything stays on this computer.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypedDict, cast
@@ -132,11 +132,7 @@ def _adopted(hospital: Hospital, run: str, model: str, by: str, before: Adoption
     from site_agent.desk.results.saved_model import load_model
     from site_agent.desk.use.adoption import Adoption, keep_adoption
 
-    state, name = hospital.state_path, model.strip().lower().replace("-", "_")
-    names = _names_of(state, run)
-    if name not in names:
-        known = ", ".join(names)
-        raise _refused(f"The run {run} has no model {model}. It has {known}.", "Give one of these names.")
+    state, name = hospital.state_path, _name_of(hospital.state_path, run, model)
     digest = load_model(state, run, name).digest
     assert digest is not None  # it was read from a file
     now = datetime.now(UTC)
@@ -150,6 +146,15 @@ def _adopted(hospital: Hospital, run: str, model: str, by: str, before: Adoption
     yield "Predictions, exports and monitoring use it until a person adopts another model."
     if before is not None:
         yield f"Until now {MODEL_TITLES.get(before.model, before.model)} of the run {before.run} was in use."
+
+
+def _name_of(state: Path, run: str, model: str) -> str:
+    """The name of a run's model as the report has it."""
+    name, names = model.strip().lower().replace("-", "_"), _names_of(state, run)
+    if name not in names:
+        known = ", ".join(names)
+        raise _refused(f"The run {run} has no model {model}. It has {known}.", "Give one of these names.")
+    return name
 
 
 def _names_of(state: Path, run: str) -> tuple[str, ...]:
@@ -226,10 +231,24 @@ def _refused(what: str, remedy: str) -> UsageError:
 @click.option(
     "--run", "run_name", help="Name of the run whose model is used. If a model was adopted, it must be from this run."
 )
-def export(path: Path, output: Path, has_onnx: bool, run_name: str | None) -> None:
-    """Write the model in use with a loader that needs only PyTorch.
+@click.option(
+    "--model", help="Name of the model as in `adopt`, such as siloed. Without this option, export the model in use."
+)
+@click.option("--to", "recipient", help="Recipient and purpose, if you hand the folder to others. This needs --by.")
+@click.option("--by", help="Name of the person who hands the folder over, for the audit log.")
+def export(
+    path: Path,
+    output: Path,
+    has_onnx: bool,
+    run_name: str | None,
+    model: str | None,
+    recipient: str | None,
+    by: str | None,
+) -> None:
+    """Write a model with a loader that needs only PyTorch.
 
-    The loader's predictions are compared with the model's first.
+    The loader's predictions are compared with the model's first. With --to, the audit log records who hands the folder
+    to whom. Nothing is sent: a person delivers the folder.
 
     Example: site-agent export --config hospital.yaml --output model --onnx
     """
@@ -240,15 +259,43 @@ def export(path: Path, output: Path, has_onnx: bool, run_name: str | None) -> No
     give_up_network()  # before anything starts a thread: this command needs no network
 
     from site_agent.desk.export.export_folder import export_model
+    from site_agent.desk.results.saved_model import latest_run
 
-    made = export_model(hospital, output, run_name, has_onnx=has_onnx)
+    name = None
+    if model is not None:
+        run_name = latest_run(hospital.state_path) if run_name is None else run_name
+        name = _name_of(hospital.state_path, run_name, model)
+    record = _record_of(hospital, recipient, by)
+    made = export_model(hospital, output, run_name, has_onnx=has_onnx, name=name, record=record)
     click.echo(f"{', '.join(made.files)} are in {output}: {made.model}.")
     click.echo(f"On made-up rows the loader differs from the model by at most {made.loader_difference:.1e}.")
     if made.onnx_difference is not None:
         click.echo(f"On made-up rows ONNX differs from the model by at most {made.onnx_difference:.1e}.")
     click.echo("The files contain figures from this site's rows. Read card.md before you send them to others.")
+    if recipient is not None:
+        click.echo("The audit log records that you hand them over. Neither masking nor differential privacy protects")
+        click.echo("an exported model. It may reveal something about this site's patients.")
     for notice in made.notices:
         click.echo(notice)
+
+
+def _record_of(hospital: Hospital, recipient: str | None, by: str | None) -> Callable[[str, str, str], None] | None:
+    """Return the record in the audit log for an export that is handed over; None for an export that stays here."""
+    if recipient is None and by is None:
+        return None
+    if recipient is None or by is None:
+        raise UsageError(
+            what="Only one of --to and --by was given.",
+            consequence="Nothing was written, and nothing left this site.",
+            remedy="Give both to hand a model over, or neither for an export that stays here.",
+        )
+    whom, who, log = person(recipient, "--to"), person(by), audit_log_of(hospital)
+
+    def record(run: str, model: str, digest: str) -> None:
+        facts = {"run": run, "model": model, "digest": digest, "recipient": whom, "by": who}
+        log.write("model_handed_over", **facts, account=account())
+
+    return record
 
 
 @click.command()

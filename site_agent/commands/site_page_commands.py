@@ -76,6 +76,14 @@ async def _serve(listen: str, respond: Callable[[bytes], Awaitable[bytes]], runn
     help="Predicted probability from which you would treat a patient, such as 0.2. "
     "Repeat the option for more thresholds.",
 )
+@click.option(
+    "--with",
+    "received",
+    multiple=True,
+    type=click.Path(path_type=Path),
+    help="Folder with a model that another hospital exported and handed over. Test it on the same test rows. "
+    "Repeat the option for more folders.",
+)
 @click.option("--html", type=click.Path(path_type=Path), help="Output file for the page. The page needs no other file.")
 @click.option(
     "--json", "json_path", type=click.Path(path_type=Path), help="Output file for all figures and curves, as JSON."
@@ -85,6 +93,7 @@ def report(
     run_name: str | None,
     groups: tuple[str, ...],
     thresholds: tuple[float, ...],
+    received: tuple[Path, ...],
     html: Path | None,
     json_path: Path | None,
 ) -> None:
@@ -108,7 +117,9 @@ def report(
     check_places((("--html", html), ("--json", json_path)), hospital, [path])
     saved = saved_facts(hospital.state_path, latest_run(hospital.state_path) if run_name is None else run_name)
     is_received = RECEIVING in saved
-    facts = saved if is_received else site_facts(hospital, run_name, groups, thresholds or USUAL_THRESHOLDS)
+    chosen = thresholds or USUAL_THRESHOLDS
+    # A site without outcomes has no test rows, so with a received model this raises an error.
+    facts = saved if is_received and not received else site_facts(hospital, run_name, groups, chosen, received)
     for line in received_lines(facts) if is_received else report_lines(facts):
         click.echo(line)
     if html is not None:

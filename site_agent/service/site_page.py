@@ -30,6 +30,7 @@ _TOLD: Final = frozenset(
         "enrolled",
         "enrolment_requested",
         "model_adopted",
+        "model_handed_over",
         "plan_approved",
         "plan_withdrawn",
         "release_refused",

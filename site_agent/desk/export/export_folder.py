@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -33,8 +33,8 @@ from site_agent.desk.export.onnx_model import onnx_bytes, run_onnx
 from site_agent.desk.export.own_network import FILE, OwnNetwork, own_network
 from site_agent.desk.export.written import written_down
 from site_agent.desk.model_card import card_facts, card_markdown
-from site_agent.desk.results.saved_model import SavedModel
-from site_agent.desk.use.model_in_use import model_in_use
+from site_agent.desk.results.saved_model import SavedModel, load_model
+from site_agent.desk.use.model_in_use import ModelInUse, model_in_use
 from site_agent.desk.use.recalibration import Recalibration, recalibration_of
 from site_agent.hospital import Hospital
 from site_agent.trainer.arithmetic import prepare_arithmetic
@@ -73,24 +73,64 @@ class Exported:
     onnx_difference: float | None
 
 
-def export_model(hospital: Hospital, folder: Path, run: str | None, *, has_onnx: bool) -> Exported:
+def export_model(
+    hospital: Hospital,
+    folder: Path,
+    run: str | None,
+    *,
+    has_onnx: bool,
+    name: str | None = None,
+    record: Callable[[str, str, str], None] | None = None,
+) -> Exported:
     """Write a run's model into an empty or new folder.
+
+    Args:
+        hospital: this site.
+        folder: it may not have files.
+        run: its name; None takes that of the model in use.
+        has_onnx: whether model.onnx is written too.
+        name: of one of the run's models, as in the report; None takes the model in use.
+        record: receives the run, the model's name and the digest of its file, before the first file is written.
 
     Raises:
         OperatorError: there is no such model, it cannot be written down, its copies answer otherwise, or the folder is
             in use.
     """
     _check_folder(folder)
-    used = model_in_use(hospital.state_path, run)
-    model, name, changed = used.model, used.run, recalibration_of(hospital.state_path, used.run, used.name)
+    if run is None or name is None:
+        used = model_in_use(hospital.state_path, run)
+    else:
+        model = load_model(hospital.state_path, run, name)
+        used = ModelInUse(run=run, name=name, model=model, adoption=None, notices=())
+    files, differences = _checked_files(hospital, used, has_onnx=has_onnx)
+    if record is not None:
+        assert used.model.digest is not None  # it was read from a file
+        record(used.run, used.name, used.model.digest)
+    for file, content in files.items():
+        write_whole(folder / file, content)
+    return Exported(
+        files=tuple(files),
+        model=used.title,
+        notices=used.notices,
+        loader_difference=differences[0],
+        onnx_difference=differences[1] if has_onnx else None,
+    )
+
+
+def _checked_files(hospital: Hospital, used: ModelInUse, *, has_onnx: bool) -> tuple[dict[str, bytes], list[float]]:
+    """The files by name, and by how much the loader and ONNX differ from the model.
+
+    Raises:
+        OperatorError: the model cannot be written down, or its copies answer otherwise.
+    """
+    model, changed = used.model, recalibration_of(hospital.state_path, used.run, used.name)
     prepare_arithmetic(hospital.training.threads)
     graph, facts = written_down(model, changed), card_facts(hospital, used)
-    applied = AppliedModel(model, name, hospital.training)
+    applied = AppliedModel(model, used.run, hospital.training)
     own = _own_network(applied, hospital.training.own_module)
-    contract = model.preprocessing.contract
-    values = made_up_values(contract, model.profile, _ROWS, _SEED)
+    values = made_up_values(model.preprocessing.contract, model.profile, _ROWS, _SEED)
     said = answers(applied, values, changed)
-    description = description_of(model, graph, name, own)
+    description = description_of(model, graph, used.run, own)
     copy = loader_of(description, graph, own)
     differences = [_difference(model, said, copy.scores(torch.from_numpy(values)).numpy())]
     files = {
@@ -109,16 +149,7 @@ def export_model(hospital: Hospital, folder: Path, run: str | None, *, has_onnx:
         differences.append(_difference(model, said, np.concatenate(parts)))
     if max(differences) > LARGEST_DIFFERENCE:
         raise _differs(max(differences))
-    for file, content in files.items():
-        write_whole(folder / file, content)
-    onnx = differences[1] if has_onnx else None
-    return Exported(
-        files=tuple(files),
-        model=used.title,
-        notices=used.notices,
-        loader_difference=differences[0],
-        onnx_difference=onnx,
-    )
+    return files, differences
 
 
 def standalone(name: str) -> bytes:
@@ -177,6 +208,7 @@ def description_of(model: SavedModel, graph: Graph, run: str, own: OwnNetwork | 
         "plan_digest": model.plan.digest.hex(),
         "task": target.task,
         "classes": list(target.classes),
+        "outcome": {"unit": target.unit if target.task == "regression" else None, "answers": target.answers},
         "decimal": contract.format.decimal,
         "features": _features(model),
         "days": [_day(contract, column) for column in other_days(contract)],

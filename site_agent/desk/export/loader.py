@@ -143,11 +143,12 @@ class Exported:
                 if step["name"] == "module" and self._module is not None:
                     known[step["output"]] = self._module(*inputs)
                 else:
-                    known[step["output"]] = _computed(step["name"], inputs, step["attributes"])
+                    known[step["output"]] = computed(step["name"], inputs, step["attributes"])
         return known[self.facts["result"]]
 
 
-def _computed(name: str, inputs: list[Tensor], attributes: dict[str, Any]) -> Tensor:
+def computed(name: str, inputs: list[Tensor], attributes: dict[str, Any]) -> Tensor:
+    """Return the result of one operation. The names of operations are those of `graph.NAMES` without `module`."""
     if name in _PLAIN:
         return _PLAIN[name](*inputs)
     first = inputs[0]

@@ -72,9 +72,12 @@ _UNACCEPTED: Final = "Nobody has accepted what `site-agent data check` warns of 
 class TestPart:
     """The test rows' columns: encoded features of shape (rows, columns), and each group's value in each row.
 
-    `is_accepted` shows whether a person has accepted the table's warnings, if it has any.
+    `table` is the whole table, and `rows` has the places of the test rows in it. `is_accepted` shows whether a person
+    has accepted the table's warnings, if it has any.
     """
 
+    table: Table
+    rows: Rows
     features: npt.NDArray[np.float32]
     groups: Mapping[str, Sequence[str]]
     is_accepted: bool
@@ -85,6 +88,7 @@ def site_facts(
     run: str | None,
     groups: Sequence[str] = (),
     thresholds: Sequence[float] = USUAL_THRESHOLDS,
+    received: Sequence[Path] = (),
 ) -> dict[str, Json]:
     """Return all facts of a run at this site.
 
@@ -93,9 +97,10 @@ def site_facts(
         run: its name; None means the run whose model was saved last.
         groups: features that define subgroups, beside the contract's declared groups.
         thresholds: probabilities between 0 and 1 from which a clinician would treat.
+        received: folders with exported models of other hospitals, which are tested on the same rows.
 
     Raises:
-        OperatorError: there is no such run, or it ended without a report.
+        OperatorError: there is no such run, or it ended without a report. A received folder cannot be used.
     """
     name = latest_run(hospital.state_path) if run is None else run
     model = load_model(hospital.state_path, name)
@@ -106,6 +111,7 @@ def site_facts(
     found = () if part is None else subgroups(kept.test, kept.scores[FEDERATED], part.groups, _SEED)
     facts |= {"date": None, "rows_without_outcome": None, "sites": list(model.plan.site_names)} | facts
     facts |= _curves(kept) | _at_thresholds(kept, thresholds)
+    facts["other_hospitals"] = [_received(one, found_part, kept, facts) for one in received]
     facts["outcome"] = _outcome(model.preprocessing.contract)
     facts["subgroups"] = [one.to_json() for one in found]
     facts["importance"] = [] if part is None else _importance(hospital, model, name, kept.test, part)
@@ -181,7 +187,20 @@ def _test_part(hospital: Hospital, model: SavedModel, kept: ScoredRows, groups: 
     chosen = group_values(examination.table, model.profile, rows.test, groups)
     accepted = is_accepted(hospital, examination)
     features = model.encode(examination.table, rows.test)
-    return TestPart(features=features, groups=chosen, is_accepted=accepted)
+    return TestPart(table=examination.table, rows=rows.test, features=features, groups=chosen, is_accepted=accepted)
+
+
+def _received(folder: Path, part: TestPart | str, kept: ScoredRows, facts: Mapping[str, Json]) -> Json:
+    """Another hospital's model on the test rows, which need the table as it was in the run."""
+    if isinstance(part, str):
+        raise DataError(
+            what="The table cannot be used to test a received model: it changed since the run, or has findings.",
+            consequence="No report was made, and nothing left this site.",
+            remedy="Run `site-agent data check`, restore the table and contract of the run, or leave out --with.",
+        )
+    from site_agent.desk.findings.other_hospitals import tested_here
+
+    return tested_here(folder, str(facts["plan_digest"]), part.table, part.rows, kept, facts.get("best_local"))
 
 
 def _importance(hospital: Hospital, model: SavedModel, run: str, rows: HeldOutRows, part: TestPart) -> Json:

@@ -32,6 +32,7 @@ from site_agent.desk.results.simple_models import TITLES
 
 # The facts are JSON: what is in them is known by their names, which the tests hold fast.
 Facts: TypeAlias = Mapping[str, Any]
+RECEIVED: Final = "received"  # as `other_hospitals` names another hospital's model
 NAMES: Final = {
     FEDERATED: "federated",
     SILOED: "trained alone (siloed)",
@@ -83,6 +84,7 @@ def report_page(facts: Facts) -> str:
         Section(heading="What was compared", parts=[compared(facts, NAMES, tuple(models))]),
         Section(heading="How good the models are", parts=_quality(facts)),
         Section(heading="Federated minus every other model", parts=_differences(facts)),
+        Section(heading="Models of other hospitals", parts=_other_hospitals(facts)),
         Section(heading="Ranking", parts=_ranking(facts)),
         Section(heading="Calibration", parts=calibration(facts, NAMES, models)),
         Section(heading="Use for a decision", parts=at_threshold(facts, NAMES)),
@@ -180,6 +182,32 @@ def _difference(metric: str, found: Facts | None) -> str | None:
     return f"{shown}: {verdict(metric, found['difference'], found['interval'])}"
 
 
+def _other_hospitals(facts: Facts) -> list[str]:
+    """For each model that another hospital handed over, its figures beside this hospital's models on the same rows."""
+    parts = []
+    for found in facts.get("other_hospitals", ()):
+        keys, differences = list(found["models"][FEDERATED]["metrics"]), found["differences"]
+        lines = [
+            [_name(name, found), *(figure_with_interval(one["metrics"][key], one["intervals"][key]) for key in keys)]
+            for name, one in found["models"].items()
+        ]
+        lines += [[f"{_name(name, found)}, minus the received", *(_difference(key, one[key]) for key in keys)]
+                  for name, one in differences.items()]  # fmt: skip
+        title = _name(RECEIVED, found)
+        parts += [paragraph(_tested(found)), table(title, ["model", *(METRIC_NAMES[key] for key in keys)], lines)]
+    return parts
+
+
+def _name(name: str, found: Facts) -> str:
+    return f"received: {found['name']}" if name == RECEIVED else NAMES.get(name, name)
+
+
+def _tested(found: Facts) -> str:
+    left_out = ", ".join(f"{column} in {rows}" for column, rows in found["left_out"].items())
+    because = f" Other rows have values that its contract does not allow: {left_out}." if left_out else ""
+    return f"The model in the folder {found['name']} was tested on {found['rows']} test rows.{because}"
+
+
 def _ranking(facts: Facts) -> list[str]:
     if facts["task"] == "multi-class":
         return class_curves(facts, ("receiver_operating_characteristic", "precision_recall"))
@@ -234,6 +262,10 @@ def report_lines(facts: Facts) -> Iterator[str]:
     yield f"{metric} on the test rows, with 95% intervals:"
     for name, one in models_of(facts).items():
         yield f"  {NAMES.get(name, name):<34}{_figure(one['metrics'][metric], one['intervals'][metric])}"
+    for found in facts.get("other_hospitals", ()):
+        yield _tested(found)
+        for name, one in found["models"].items():
+            yield f"  {_name(name, found):<34}{_figure(one['metrics'][metric], one['intervals'][metric])}"
     if facts.get("recommendation"):
         yield facts["recommendation"]["sentence"]
     if facts.get("sweep"):

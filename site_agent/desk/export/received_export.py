@@ -1,0 +1,209 @@
+"""Reads a folder with another hospital's exported model, and computes its scores. The folder is not trusted.
+
+Only model.json and model.safetensors are read, never loader.py, ONNX or another file of the folder. The rules:
+
+* each file is a regular file in the folder itself, not a link, and its size is checked before memory is reserved;
+* model.json has exactly the keys of an export of numbers and codes; dates, lists, images and Python code are refused;
+* the operations are the few that an export has, and the trees lead downwards, so following them ends;
+* the shapes of all results are computed before the values, so a small file cannot ask for much memory.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Literal
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from pydantic import ValidationError
+from safetensors import SafetensorError
+from safetensors.torch import load as parse_tensors
+from torch import Tensor
+
+from protos.errors import ConfigurationError
+from protos.plan.documents import Document
+from site_agent.desk.export.graph import INPUT, NAMES
+from site_agent.desk.export.loader import computed
+from site_agent.desk.export.row_reader import RowReader
+from site_agent.trainer.data.codes import Name
+from site_agent.trainer.forest import Forest
+
+LARGEST_DESCRIPTION_BYTES: Final = 1 << 23
+LARGEST_TENSORS_BYTES: Final = 1 << 29
+_MOST_NUMBERS: Final = 1 << 26  # of all results for one block of rows
+_OPERATIONS: Final = NAMES - {"module", "convolution", "largest"}
+_TREES: Final = ("roots", "columns", "thresholds", "children", "values")
+_TYPES: Final = {torch.float32, torch.float64, torch.int64, torch.int32}
+# What torch and Python raise if operations, shapes, types and numbers do not fit each other.
+_UNFIT: Final = (RuntimeError, ValueError, TypeError, LookupError, ArithmeticError, AttributeError, MemoryError)
+_Limits = tuple[float | None, float | None]
+
+
+class _Rule(Document):
+    kind: Literal["number", "code"]
+    missing: tuple[str, ...]
+    refuses_missing: bool
+    range: _Limits = (None, None)
+    codes: tuple[str, ...] = ()
+
+
+class _Column(Document):
+    name: Name
+    unit: str | None
+    required: bool
+    limits: _Limits
+    rule: _Rule
+    interval: None
+
+
+class _Step(Document):
+    name: str
+    inputs: tuple[str, ...]
+    output: str
+    attributes: Mapping[str, int | str | tuple[int, ...]]
+
+
+class _Outcome(Document):
+    unit: str | None
+    answers: str
+
+
+class _Description(Document):
+    """model.json. The contract's range applies to a row, but not the limits of the other hospital's training rows."""
+
+    format: Literal["global-layers export 3"]
+    run: str
+    plan_digest: str
+    task: Literal["binary", "multi-class", "regression"]
+    classes: tuple[str, ...]
+    outcome: _Outcome
+    decimal: str
+    features: tuple[_Column, ...]
+    days: tuple[()]
+    terms: tuple[()]
+    image: None
+    module: None
+    operations: tuple[_Step, ...]
+    result: str
+
+    @property
+    def reader(self) -> RowReader:
+        """What reads rows of this hospital, as the model's own hospital reads its rows."""
+        features = [one.model_dump() | {"limits": (None, None)} for one in self.features]
+        return RowReader({"features": features, "days": (), "decimal": "."})
+
+
+@dataclass(frozen=True, eq=False)
+class ReceivedExport:
+    """Another hospital's model: its description and its constants by name."""
+
+    description: _Description
+    constants: Mapping[str, Tensor]
+
+    def scores(self, values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+        """Compute the scores of rows.
+
+        Args:
+            values: float64 (rows, features), as `RowReader.read` returns them; at least one row.
+
+        Returns:
+            probabilities or numbers in the target's unit, float64 of shape (rows,), or (rows, classes).
+
+        Raises:
+            ConfigurationError: the operations do not fit, need too much memory, or return no probabilities.
+        """
+        try:
+            rows = max(1, min(len(values), _MOST_NUMBERS // max(1, self._numbers(values[:1]))))
+            if self._numbers(values[:rows]) > 2 * _MOST_NUMBERS:
+                raise ValueError("results that are too large")
+            parts = [self._block(values[start : start + rows]) for start in range(0, len(values), rows)]
+            return self._checked(np.concatenate(parts, dtype=np.float64), len(values))
+        except _UNFIT as cause:
+            raise refused("Its operations do not fit its columns, or they need too much memory.") from cause
+
+    def _numbers(self, values: npt.NDArray[np.float64]) -> int:
+        """How many numbers all results have together, from shapes alone. It reserves no memory."""
+        known = dict(self.constants) | {INPUT: torch.from_numpy(values)}
+        return sum(one.numel() for one in self._results({name: one.to("meta") for name, one in known.items()}))
+
+    def _block(self, values: npt.NDArray[np.float64]) -> npt.NDArray[np.generic]:
+        known = dict(self.constants) | {INPUT: torch.from_numpy(values)}
+        for _ in self._results(known):
+            pass
+        return np.asarray(known[self.description.result].numpy())
+
+    def _results(self, known: dict[str, Tensor]) -> Iterator[Tensor]:
+        """Yield the result of each operation in order, and add it to what is known."""
+        for step in self.description.operations:
+            first, *others = inputs = [known[name] for name in step.inputs]
+            if step.name not in _OPERATIONS or step.attributes.get("to", "float32") not in ("float32", "float64"):
+                raise ValueError("an operation that no export of a table has")
+            if step.name == "forest" and first.is_meta:
+                # Following trees needs values. It reserves numbers for each row, tree and answer.
+                rows, trees, answers = len(first), len(others[0]), others[4].shape[1]
+                yield torch.empty((rows, trees, 8 + answers), device="meta")
+                result = torch.empty((rows, answers), dtype=others[4].dtype, device="meta")
+            else:
+                if step.name == "forest":
+                    Forest(**{name: one.numpy() for name, one in zip(_TREES, others, strict=True)})
+                plain = {key: list(one) if isinstance(one, tuple) else one for key, one in step.attributes.items()}
+                result = computed(step.name, inputs, plain)
+            known[step.output] = result
+            yield result
+
+    def _checked(self, scores: npt.NDArray[np.float64], rows: int) -> npt.NDArray[np.float64]:
+        outputs = len(self.description.classes) if self.description.task == "multi-class" else 1
+        if scores.shape != (rows, outputs) or not np.isfinite(scores).all():
+            raise ValueError("no finite number for each row and output")
+        if self.description.task != "regression" and (scores.min() < 0 or scores.max() > 1):
+            raise ValueError("no probabilities")
+        return scores if outputs > 1 else scores[:, 0]
+
+
+def read_received(folder: Path) -> ReceivedExport:
+    """Read another hospital's export of a model of numbers and codes.
+
+    Raises:
+        ConfigurationError: the folder is not such an export.
+    """
+    try:
+        description = _Description.model_validate_json(_content(folder, "model.json", LARGEST_DESCRIPTION_BYTES))
+    except ValidationError as error:
+        place = ".".join(str(part) for part in error.errors(include_url=False)[0]["loc"])
+        raise refused(f"In its model.json the key {place[:60]!r} is missing, unknown or not usable here.") from error
+    try:
+        constants = parse_tensors(_content(folder, "model.safetensors", LARGEST_TENSORS_BYTES))
+    except (SafetensorError, *_UNFIT) as cause:
+        raise refused("Its model.safetensors is damaged.") from cause
+    if any(one.dtype not in _TYPES for one in constants.values()):
+        raise refused("Its model.safetensors has numbers of a type that no export has.")
+    return ReceivedExport(description, constants)
+
+
+def refused(what: str) -> ConfigurationError:
+    """Return the error for a folder that cannot be used. `what` is a sentence about the model."""
+    return ConfigurationError(
+        what=f"The other hospital's exported model cannot be used. {what}",
+        consequence="No code of the folder was run. No report was made, and nothing left this site.",
+        remedy="Ask the other hospital for a new folder of `site-agent export`, or leave out --with.",
+    )
+
+
+def _content(folder: Path, name: str, most: int) -> bytes:
+    """The bytes of a regular file in the folder. Opening follows no link and waits for no other program."""
+    try:
+        descriptor = os.open(folder / name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        with os.fdopen(descriptor, "rb") as file:
+            state = os.fstat(descriptor)
+            if not stat.S_ISREG(state.st_mode):
+                raise refused(f"Its {name} is not a regular file.")
+            if state.st_size > most:
+                raise refused(f"Its {name} has {state.st_size:,} bytes. At most {most:,} are read.")
+            return file.read(most)
+    except OSError as cause:
+        raise refused(f"Its {name} cannot be read: {cause.strerror}.") from cause
