@@ -63,7 +63,7 @@ class AuditSettings(Document):
         return Limits(largest_bytes=int(self.largest_megabytes * 1_000_000), keep_days=self.keep_days)
 
 
-# Records about checkpoints themselves ask for no further checkpoint: two logs that witness each other would never end.
+# Records about checkpoints need no further checkpoint, because two logs that witness each other would never end.
 COSIGNED: Final = "checkpoint_cosigned"
 IDENTITY_REPLACED: Final = "identity_replaced"
 WITNESSED: Final = "log_witnessed"
@@ -119,8 +119,8 @@ class LogFile:
         self._sign, self._limits = sign, limits or Limits()
         self._position, self._size = LogPosition(), 0
         self._recent: deque[int] = deque(maxlen=_MOST_GROWTH)
-        # After each of the newest records: where the log stood, and the record's leaf. Witnesses of all peers ask for
-        # these few again and again, and for what is older only after a long absence.
+        # After each of the newest records: the log's position, and the record's leaf. Witnesses of all peers often
+        # request these few records. They request older ones only after a long absence.
         self._newest: deque[tuple[LogPosition, bytes]] = deque(maxlen=_MOST_NEWEST)
         self._bookmark = (0, 0, 0)
         with self._explained():
@@ -182,7 +182,7 @@ class LogFile:
                 return [leaf for _, leaf in islice(self._newest, place, place + most)]
             return [record.leaf for record in islice(self._from(start), most)]
 
-    def records(self, event: str) -> Iterator[dict[str, Any]]:  # Any: whatever JSON holds
+    def records(self, event: str) -> Iterator[dict[str, Any]]:  # Any: every type that JSON has
         """Yield the facts of every record of one kind, oldest first, over all files.
 
         Raises:
@@ -215,7 +215,7 @@ class LogFile:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             os.fdatasync(self._file)
         except OSError:
-            os.ftruncate(self._file, self._size)  # a part of a record is no record
+            os.ftruncate(self._file, self._size)  # an incomplete record is no record
             raise
         for number, facts in enumerate(records, start=self._position.sequence):
             self._count(number, facts)
@@ -234,7 +234,7 @@ class LogFile:
         fcntl.flock(self._file, fcntl.LOCK_EX)
         os.close(old)
         self._size = 0
-        self._begin_file()  # another process may have begun it
+        self._begin_file()  # another process may have begun the record
         self._catch_up()
         outdated = self._outdated()
         self._append([{"event": DELETED, "time": self._time(), "file": file.name} for file in outdated])
@@ -268,7 +268,7 @@ class LogFile:
         """Continue with the current file, if another process has rotated the open one."""
         while not self._is_present():
             if self._size:
-                self._catch_up()  # to the end of the file that is full now
+                self._catch_up()  # up to the end of the full file
             ours = os.fstat(self._file)
             if self._size and not any(os.path.samestat(ours, full.stat()) for full in full_files(self._path)):
                 raise BrokenFile(self._path.name, 1, "the file was taken away or exchanged")

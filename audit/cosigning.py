@@ -34,8 +34,8 @@ from protos.wire.log_checkpoints import (
 from protos.wire.messages import MalformedMessage
 from protos.wire.upkeep_messages import LogCosignature, LogGrowth, LogMessage, LogStanding
 
-GROWTH: Final = 20  # records after which a checkpoint is shown
-_FAR_BEHIND: Final = 64  # records after which the next checkpoint follows immediately
+GROWTH: Final = 20  # number of records after which a checkpoint is sent
+_FAR_BEHIND: Final = 64  # number of records after which the next checkpoint follows immediately
 
 
 class LogParty:
@@ -63,7 +63,7 @@ class LogParty:
             self.own.write(IDENTITY_REPLACED, owner=owner, size=kept.size, key=key.hex(), former=former)
             checkpoint_memory.put_aside(self.folder, kept)
             kept = None
-        # A key that comes back is held to what was confirmed under it before.
+        # If a key is used again, its earlier checkpoints apply.
         return kept or checkpoint_memory.former_checkpoint(self.folder, owner, key)
 
     def witness(self, grown: LogGrowth, owner: str, key: bytes) -> LogCosignature:
@@ -92,7 +92,7 @@ class LogSession:
     def __init__(self, party: LogParty, peer: str, peer_key: bytes) -> None:
         """`peer` is the owner of the other log; `peer_key` is its identity key, raw, 32 bytes."""
         self._party, self._peer, self._peer_key = party, peer, peer_key
-        self._confirmed: int | None = None  # records of the own log that the peer has linked; None: not yet told
+        self._confirmed: int | None = None  # records of the own log that the peer has linked; None: not reported yet
         self._under_way: LogCheckpoint | None = None
 
     def standing(self) -> LogStanding:
@@ -113,7 +113,7 @@ class LogSession:
         """
         match message:
             case LogStanding():
-                if self._confirmed is not None:  # each one could require the whole log again
+                if self._confirmed is not None:  # each of them could request the whole log again
                     raise MalformedMessage("where a log stands, twice")
                 self._stand(message)
                 return self.due(at_least=1)
@@ -121,7 +121,8 @@ class LogSession:
                 return [self._party.witness(message, self._peer, self._peer_key)]
             case LogCosignature():
                 self._take(message)
-                return self.due(_FAR_BEHIND)  # fewer wait for the owner's next pulse: both sides sync each checkpoint
+                # fewer records wait for the owner's next pulse, because both sides sync each checkpoint
+                return self.due(_FAR_BEHIND)
 
     def due(self, at_least: int = GROWTH) -> list[LogMessage]:
         """Return the messages that are due after this many new records. Checkpoint records do not count."""

@@ -24,7 +24,7 @@ _DIGITS: Final = 10
 _TAIL_BYTES: Final = 1 << 16
 
 
-class BrokenFile(ValueError):  # a finding, worded by whoever reads the log
+class BrokenFile(ValueError):  # the reader of the log words this finding
     """A file of a log was changed. `line` counts from 1 within the file."""
 
     def __init__(self, name: str, line: int, reason: str) -> None:
@@ -154,7 +154,7 @@ def set_aside(path: Path, now: datetime, *, least: int = 0) -> int:
     try:
         generation = generation_of(path)
     except BrokenFile:
-        generation = FIRST_GENERATION  # unreadable: what a witness has seen decides
+        generation = FIRST_GENERATION  # unreadable; the witness's checkpoint decides
     for file in all_files(path):
         file.rename(file.with_name(f"{file.name}.before-{now:%Y%m%dT%H%M%S}"))
     return max(generation, least) + 1

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from audit.audit_log import AuditError as AuditError  # raised here, and caught by who writes here
+from audit.audit_log import AuditError as AuditError  # raised here, and caught by the writer
 from audit.audit_log import Consequences, Limits, LogFile
 from protos.wire.log_chain import LogPosition
 from protos.wire.log_checkpoints import COORDINATOR, LogCheckpoint, owner_of_site, sign_checkpoint
@@ -71,7 +71,7 @@ class AuditLog:
         time = self.time()
         self.file.write([{"time": time} | self._every | dict(facts) for facts in records])
 
-    def records(self, event: str) -> Iterator[dict[str, Any]]:  # Any: whatever JSON holds
+    def records(self, event: str) -> Iterator[dict[str, Any]]:  # Any: every type that JSON has
         """Yield the facts of every record of one kind, oldest first.
 
         Raises:

@@ -31,7 +31,7 @@ from site_agent.hospital import read_hospital
 _METHOD: Final = "/bare/stream"
 _CHUNK: Final = bytes(512 << 10)
 _CHUNKS: Final = 8
-_SETTLE_SECONDS: Final = 1.0  # until threads have freed what they used
+_SETTLE_SECONDS: Final = 1.0  # until threads have freed their memory
 _LIMIT_SECONDS: Final = 120.0
 
 

@@ -30,7 +30,7 @@ def presence(draw: random.Random, sites: int, share: float) -> Iterator[frozense
 
 def run_of(way: str, sites: int, share: float, seed: int) -> tuple[float, int]:
     """Stretches of time for each of the rounds, and units of the budget, of one run."""
-    draw = random.Random(seed)  # draws who is away
+    draw = random.Random(seed)  # draws the absent sites
     quorum = max(3, (sites + 1) // 2 + 1)
     groups = [frozenset(range(start, start + 3)) for start in range(0, sites, 3)]
     made = waited = 0

@@ -34,7 +34,7 @@ _LATENT: Final = {
 }  # fmt: skip
 _PARALLEL: Final = {"name": "parallel", "common": [8], "unique": [8]}
 _PLAIN: Final = {"optimiser": {"name": "sgd", "learning_rate": 0.1}}
-# What a plan says beside the method's name.
+# A plan's keys beside the method's name.
 METHODS: Final[Mapping[str, Mapping[str, Any]]] = {
     "global-layers": {"architecture": _LATENT},
     "fedavg": {},

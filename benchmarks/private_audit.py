@@ -41,7 +41,7 @@ Numbers = npt.NDArray[np.float64]
 CANARIES: Final = 450
 _PATIENTS: Final = 300
 _CONFIDENCE: Final = 0.95
-_ALPHA: Final = 0.01  # how often a test should name a patient who is not there
+_ALPHA: Final = 0.01  # how often a test may name a patient who is absent
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -114,7 +114,7 @@ def audited_training(plan: Plan, seed: int, deviations: float = 1.0) -> Audited:
         sums = np.array(clipped_gradients(layers, training.promise.clip, everybody))
         variance = max(1, round(training.honest * training.share_variance * deviations**2))
         noisy = sums + discrete_gaussian(len(sums), variance, generator.bytes)
-        # The attacker knows all other patients, so it subtracts them. A canary's gradient lowers its own column.
+        # The attacker knows all other patients, so it subtracts them. The gradient of a canary lowers its own column.
         others = np.array(clipped_gradients(layers, training.promise.clip, known))
         scores -= (noisy - others)[:CANARIES] / PRIVATE_SCALE
         scalars = dict(zip(training.names, noisy.tolist(), strict=True))

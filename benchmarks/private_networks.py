@@ -43,7 +43,7 @@ from site_agent.trainer.training.private_gradient import Layer, PrivateRows, cli
 
 Float32 = npt.NDArray[np.float32]
 Float64 = npt.NDArray[np.float64]
-# Who adds the noise: shares of the sites, a trusted curator, each site all of it, or nobody.
+# Who adds the noise: shares of the sites, a trusted curator, each site the whole noise, or nobody.
 Kind: TypeAlias = Literal["shared", "curator", "each", "none"]
 
 # Usual values of adults, as a cardiologist would declare them; nothing here was computed from the tables.

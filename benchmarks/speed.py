@@ -23,11 +23,11 @@ from matplotlib import pyplot as plt
 from benchmarks.experiments.plots import STYLE, save
 
 ROOT: Final = Path(__file__).parents[1]
-USUAL: Final = 5  # so many earlier ratios say what is usual, by their median
+USUAL: Final = 5  # the median of this many earlier ratios is the usual ratio
 NOTABLE: Final = 1.1
 LIMIT_SECONDS: Final = 300
 _ROUND: Final = ("-m", "benchmarks.round_overhead", "--sites", "3", "--masked", "--rounds")
-# What is measured: the words of the command, the key of the program's time and that of its floor.
+# The measured programs: the words of the command, and the keys of the program's time and of its floor.
 MEASURED: Final = {
     "round of 300,000 parameters": ((*_ROUND, "100", "--parameters", "300000"), "median_s", "floor_s"),
     "round of 1,000 parameters": ((*_ROUND, "200", "--parameters", "1000", "--early"), "median_s", "floor_s"),

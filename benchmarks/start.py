@@ -56,7 +56,7 @@ def until_first_round(folder: Path, *words: str) -> tuple[float, dict[str, float
             if not began and log.exists():
                 began = time.time()
             if began and "round_closed" not in times_of(log):
-                for process in _below(run.pid):  # one that is just ending has no words any more
+                for process in _below(run.pid):  # a process that is just ending has no command line
                     kind = _kind(process) or computed.get(process, ("gate", 0.0))[0]
                     computed[process] = kind, processor_seconds(process)
             time.sleep(_LOOK_SECONDS)

@@ -60,10 +60,10 @@ def start(path: Path) -> None:
     configuration = read_configuration(path)
     plans = read_plans(configuration)
 
-    from coordinator.serve import serve  # gRPC is loaded only where it is needed
+    from coordinator.serve import serve  # gRPC is loaded only if it is needed
 
     displays = []
-    if sys.stderr.isatty():  # a service draws nothing, and keeps no memory for it
+    if sys.stderr.isatty():  # a service draws nothing, and needs no memory for it
         from rich.console import Console
 
         from coordinator.operations.status_lines import shown
@@ -176,7 +176,7 @@ def runs(path: Path, as_json: bool) -> None:
 
     from coordinator.operations.status_lines import print_wide
 
-    # Other commands need the whole name, so that it is cut at no width.
+    # Other commands need the whole name, so it is never cut off.
     widest = max((len(run.name) for run in found), default=0)
     table = Table(
         Column("run", no_wrap=True, min_width=widest),

@@ -51,7 +51,7 @@ from protos.errors import ConfigurationError, OperatorError, UnavailableError
 from protos.plan.plan import Plan
 
 REGISTER_POLL_SECONDS: Final = 0.5
-_CERTIFICATE_SECONDS: Final = 3600.0  # how often the coordinator looks whether its own certificate is due
+_CERTIFICATE_SECONDS: Final = 3600.0  # how often the coordinator checks whether its own certificate is due
 _STOPPING_SECONDS: Final = 3.0
 
 
@@ -139,7 +139,7 @@ async def serve(
             await server.start()
         if plans:
             engine.start()
-        # Before anybody is informed that it runs: an unhandled SIGHUP would end it.
+        # Before the start is reported, because an unhandled SIGHUP would end the program.
         stop = _stop_on_signals()
         asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, Reloading(path, configuration, plans, engine.add))
         structlog.get_logger().info("coordinator_listening", address=configuration.listen)
@@ -163,7 +163,7 @@ async def serve(
 def _ended_well(engine: Engine) -> bool:
     if engine.failure is not None:
         raise engine.failure
-    if not engine.finished.is_set():  # asked to stop; nothing failed
+    if not engine.finished.is_set():  # a request to stop; nothing failed
         kept = "The run's journal, its snapshots and the register are kept."
         structlog.get_logger().info("coordinator_stopped", kept=kept, remedy="`coordinator start` continues the run.")
         return True
@@ -265,13 +265,14 @@ def status_path(state: Path) -> Path:
     return state / "status.socket"
 
 
-def _told(engine: Engine, membership: Membership, authority: Authority) -> dict[str, Any]:  # Any: whatever JSON holds
+# Any: every type that JSON has
+def _told(engine: Engine, membership: Membership, authority: Authority) -> dict[str, Any]:
     """Return the engine's status, the remaining days of certificates, and the sites without an accepted certificate."""
     facts, now = engine.status(), datetime.now(UTC)
     try:
         shut_out = membership.shut_out()
         ends, own = certificate_ends(authority.register_path), authority.coordinator_leaf().not_valid_after_utc
-    except OperatorError:  # a file that is being replaced, or the disk; `coordinator doctor` looks which
+    except OperatorError:  # a file that is being replaced, or a disk error; `coordinator doctor` finds out which
         return facts | {"coordinator_certificate_days": None}
     for name, site in facts["sites"].items():
         site["certificate_days"] = _days(ends[name] - now) if name in ends else None

@@ -66,7 +66,7 @@ def _column(name: str, values: pd.Series[Any]) -> dict[str, Any] | None:
         return None
     common = {"name": name, "role": "feature", "concept": _concept_name(name)}
     if pd.api.types.is_numeric_dtype(values) and not pd.api.types.is_bool_dtype(values):
-        # Columns with a flag are the same at all sites, so that networks can share them.
+        # Columns with a flag are the same at all sites, so networks can share them.
         missing = "median-and-flag" if values.isna().any() else "refuse"
         return common | {"type": "numeric", "missing": missing}
     return common | {"type": "categorical", "codes": _codes(values), "encoding": "one-hot"}

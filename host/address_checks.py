@@ -46,7 +46,7 @@ def _is_taken(family: int, place: tuple[object, ...]) -> bool:
             if family == socket.AF_INET6:
                 own.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
             own.bind(place)
-    except OSError as cause:  # also where this computer has no IPv6, although a name has such an address
+    except OSError as cause:  # also if this computer has no IPv6 but a name has such an address
         return cause.errno == errno.EADDRINUSE
     return False
 
@@ -79,7 +79,7 @@ class Proxy:
     port: int
 
 
-class _Unreachable(Exception):  # carries a finding, is never shown
+class _Unreachable(Exception):  # has a finding, is never shown
     def __init__(self, finding: Finding) -> None:
         super().__init__(finding)
         self.finding = finding

@@ -36,7 +36,7 @@ _FORMAT: Final = 1
 _BLOCK: Final = 1 << 20
 _LARGEST_CATALOGUE: Final = 256 << 20
 _LEFT_OUT: Final = (".partial", ".incomplete", ".lock", ".sqlite-shm", f"/{KEY_NAME}")
-_MODES: Final = 0o755  # no set-user, set-group and sticky bit, and nothing that group or others may write
+_MODES: Final = 0o755  # no set-user, set-group or sticky bit, and no permission to write for group or others
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -255,7 +255,7 @@ def _add(archive: tarfile.TarFile, at: PurePosixPath, place: Path) -> Entry:
     if place.is_dir():
         archive.addfile(archive.gettarinfo(str(place), str(at)))
         return Entry(**_facts(place.stat()))
-    # By its open folder and without following a link, by which a service's user could have root read any file.
+    # By its open folder and without following a link, with which a service's user could let root read any file.
     with opened_folder(place.parent) as folder:
         descriptor = os.open(place.name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
     with os.fdopen(descriptor, "rb") as file:
@@ -263,7 +263,7 @@ def _add(archive: tarfile.TarFile, at: PurePosixPath, place: Path) -> Entry:
         if not stat.S_ISREG(state.st_mode):
             raise _refused(f"{place} is a link or a device", "Put the file itself there, then try again.")
         member = archive.gettarinfo(arcname=str(at), fileobj=file)
-        member.type = tarfile.REGTYPE  # also where the file has a second name
+        member.type = tarfile.REGTYPE  # also if the file has a second name
         member.size = state.st_size
         reader = _Hashing(file)
         archive.addfile(member, reader)

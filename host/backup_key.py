@@ -22,7 +22,7 @@ from host.durable import opened_folder, replace_file
 from protos.errors import ConfigurationError
 from protos.fingerprints import grouped
 
-NAME: Final = "backup.seal"  # left out of every backup (backup_archive.py)
+NAME: Final = "backup.seal"  # excluded from every backup (backup_archive.py)
 _BYTES: Final = 20
 _CONTEXT: Final = b"global-layers 2026-11 seal of a backup"
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Final
 
-# Below two of a unit the next smaller one is used, so that no number stands before a wrong plural.
+# Below two of a unit the next smaller unit is used, so that every number has the right plural.
 _UNITS: Final = ((86400.0, "days"), (3600.0, "hours"), (60.0, "minutes"))
 SET_CLOCK: Final = "Set this computer's clock: `timedatectl set-ntp true`."
 COMPARE_CLOCK: Final = "Compare this computer's clock with a watch first."

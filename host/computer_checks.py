@@ -27,7 +27,7 @@ def free_bytes(place: Path) -> int:
 
 def is_clock_synchronised() -> bool | None:
     """Return whether a time server keeps the clock, as the kernel reports it, or None if it does not report."""
-    buffer = ctypes.create_string_buffer(512)  # larger than struct timex everywhere; zeros ask and change nothing
+    buffer = ctypes.create_string_buffer(512)  # larger than struct timex everywhere; zeros only read the state
     try:
         state = ctypes.CDLL(None, use_errno=True).adjtimex(buffer)
     except AttributeError:
@@ -51,7 +51,7 @@ def enforces_address_rules() -> bool | None:
     kernel = ctypes.CDLL(None, use_errno=True)
     descriptor = kernel.syscall(number, _BPF_PROG_LOAD, attributes, 128)
     if descriptor < 0:
-        # Without the right to try, as in a container, the answer is not known.
+        # Without the permission to try, as in a container, the answer is unknown.
         return None if ctypes.get_errno() == errno.EPERM else False
     os.close(descriptor)
     return True

@@ -138,7 +138,7 @@ _SUBJECTS: Final = {entry.identifier: entry.name for entry in AILMENTS}
 
 FEW_BYTES: Final = 1 << 30
 TOO_FEW_BYTES: Final = 64 << 20
-RENEWAL_IS_LATE_DAYS: Final = 14.0  # renewed from day 30 of 90, so 60 are left when all goes well
+RENEWAL_IS_LATE_DAYS: Final = 14.0  # renewed from day 30 of 90, so 60 days remain if all is well
 WIDEST_CLOCK_DIFFERENCE_SECONDS: Final = 60.0
 
 

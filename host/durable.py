@@ -24,7 +24,7 @@ from protos.errors import ConfigurationError, OperatorError, UnavailableError
 
 _FOLDER: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _DESCRIPTORS: Final = ("/", "proc", "self", "fd")
-_MOST_LINKS: Final = 40  # as many as the kernel follows on one path
+_MOST_LINKS: Final = 40  # the largest number that the kernel follows in one path
 
 
 @contextmanager
@@ -123,9 +123,9 @@ def make_folder(folder: Path, *, mode: int = 0o700) -> None:
         ConfigurationError: as `opened_folder`.
         OSError: the disk cannot be written.
     """
-    if folder.is_dir():  # beyond another user's link it is refused as soon as anything is written
+    if folder.is_dir():  # behind another user's link, the first write is refused
         return
-    with suppress(FileNotFoundError), opened_folder(folder):  # such a link may also lead nowhere
+    with suppress(FileNotFoundError), opened_folder(folder):  # such a link may also have no target
         return
     make_folder(folder.parent)
     with opened_folder(folder.parent) as above:
@@ -152,7 +152,8 @@ def give_to_owner(descriptor: int, folder: int) -> None:
     around, given = os.fstat(folder), os.fstat(descriptor)
     has_second_name = not stat.S_ISDIR(given.st_mode) and given.st_nlink != 1
     if not around.st_mode & stat.S_IWOTH and not has_second_name:
-        with suppress(PermissionError):  # an administrator of a container may lack the right; the file is then theirs
+        # an administrator of a container may lack the permission; then the file stays theirs
+        with suppress(PermissionError):
             os.fchown(descriptor, around.st_uid, around.st_gid)
 
 
@@ -170,8 +171,8 @@ def sync_folder(folder: Path) -> None:
 
 
 def _opened_by_steps(folder: Path) -> int:
-    # A folder that this process has open is where it begins; by the words of its link it could be another one by now,
-    # and in a container without real root the link `self` seems to be somebody else's.
+    # It begins at a folder that this process has open. By its link's text it could meanwhile be another folder, and in
+    # a container without real root the link `self` seems to belong to another user.
     is_open = folder.parts[: len(_DESCRIPTORS)] == _DESCRIPTORS and len(folder.parts) > len(_DESCRIPTORS)
     known = len(_DESCRIPTORS) + 1 if is_open else 0
     here = os.open(Path(*folder.parts[:known]) if is_open else folder.anchor or ".", os.O_PATH | _FOLDER)
@@ -186,7 +187,7 @@ def _opened_by_steps(folder: Path) -> int:
                 here = there
                 continue
             try:
-                # The open link is looked at, not its name: another one could stand there by now.
+                # The open link is checked, not its name, because another file could have that name by now.
                 target = os.readlink("", dir_fd=there)
             finally:
                 os.close(there)
@@ -202,7 +203,7 @@ def _opened_by_steps(folder: Path) -> int:
 def _step(step: str, here: int) -> int:
     """Open a folder, or the symbolic link itself, only as a place in the file system."""
     with suppress(NotADirectoryError):
-        # Asked for as a folder, since otherwise one that is mounted when it is used would not be.
+        # Opened as a folder, because otherwise a folder that is mounted on use would not be mounted.
         return os.open(step, os.O_PATH | _FOLDER | os.O_NOFOLLOW, dir_fd=here)
     return os.open(step, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=here)
 

@@ -55,10 +55,10 @@ def take_memory(count: int) -> memoryview:
     size = -(-count // _LARGE_PAGE) * _LARGE_PAGE
     pages = next((pages for pages in _taken if len(pages) == size and _is_free(pages)), None)
     if pages is None:
-        return_memory()  # of another size
+        return_memory()  # of a different size
         try:
             pages = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-        except OSError as cause:  # whoever reads a socket would take it for the other side's end
+        except OSError as cause:  # the reader of a socket would take it for the end of the connection
             raise MemoryError from cause
         with suppress(OSError):  # a kernel without large pages
             pages.madvise(mmap.MADV_HUGEPAGE)
@@ -73,7 +73,7 @@ def return_memory() -> None:
 
 def _is_free(pages: mmap.mmap) -> bool:
     try:
-        pages.resize(len(pages))  # changes nothing, and is refused while there is a view
+        pages.resize(len(pages))  # changes nothing, and fails while a view exists
     except BufferError:
         return False
     return True

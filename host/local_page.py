@@ -161,7 +161,7 @@ def curves(lines: Mapping[str, Points], *, what: str, lowest_is_best: bool, fram
     last = max(points[-1][0] for _, points in drawn)
     values = [value for _, points in drawn for _, value in points]
     low, high = min(values), max(values)
-    if low == high:  # a single height stands in the middle
+    if low == high:  # a single height is in the middle
         low, high = low - (0.1 * abs(low) or 1.0), high + (0.1 * abs(high) or 1.0)
     wide, tall = frame.width - frame.left - frame.right, frame.height - frame.top - frame.bottom
 

@@ -16,7 +16,7 @@ from typing import Final
 from host.http_answers import LONGEST_REQUEST_BYTES, PATIENCE_SECONDS, Page, answer, refuse_other_hosts
 from protos.errors import ConfigurationError
 
-_MOST_CONNECTIONS: Final = 64  # at once; every user of this computer can open one to a port
+_MOST_CONNECTIONS: Final = 64  # at once; every user of this computer can open a connection to a port
 
 
 @asynccontextmanager
@@ -39,7 +39,8 @@ async def serving_pages(
         return
 
     async def respond(request: bytes) -> bytes:
-        # Another user's browser reaches no Unix socket; to a port any web page can make a name of its own point.
+        # Another user's browser cannot reach a Unix socket. For a port, any web page can make a name of its own point
+        # to it.
         refusal = None if listen.startswith("unix:") else refuse_other_hosts(request)
         return refusal or answer(request, pages)
 

@@ -263,7 +263,8 @@ def named(entries: Sequence[Entry]) -> Mapping[str, str]:
 
 def identify(
     entries: Sequence[Entry],
-) -> Callable[[Any, str, MutableMapping[str, Any]], MutableMapping[str, Any]]:  # as structlog wants a processor
+    # the form that structlog requires of a processor
+) -> Callable[[Any, str, MutableMapping[str, Any]], MutableMapping[str, Any]]:
     """Return a function that adds each event's identifier to its log line."""
     identifiers = named(entries)
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from html import escape
 from typing import Final, TypeAlias, assert_never
 
-# Colours of lines are those of Okabe and Ito 2008, which people with colour blindness tell apart.
+# The colours of lines are those of Okabe and Ito 2008, which people with colour blindness can distinguish.
 _STYLE: Final = """
 :root{color-scheme:light dark;--ink:#1b1f24;--soft:#57606a;--ground:#fff;--rule:#d0d7de;--card:#f6f8fa;--warn:#8a4600;
 --c0:#0072b2;--c1:#d55e00;--c2:#009e73;--c3:#aa4499;--c4:#806600;--c5:#7a3e9d;--c6:#b3003b;--c7:#2b6b6b}

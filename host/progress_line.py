@@ -13,13 +13,13 @@ from typing import Final, TypeAlias
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-Shown: TypeAlias = Callable[[], tuple[str, int, int]]  # words with rich's markup, done, and how many in all
+Shown: TypeAlias = Callable[[], tuple[str, int, int]]  # words with rich's markup, the completed number, and the total
 _LOOK_SECONDS: Final = 0.5
 
 
 def drawn_on(console: Console) -> Callable[[Shown], None]:
     """Return a function that draws its input until the loop ends. Without a terminal it draws nothing."""
-    held: list[asyncio.Task[None]] = []  # the loop alone would forget a task that nobody holds
+    held: list[asyncio.Task[None]] = []  # without this reference the loop would delete the task
 
     def watch(shown: Shown) -> None:
         if console.is_terminal:

@@ -24,7 +24,7 @@ from host.backup_archive import Catalogue, digest_of_beginning, extract, give_ba
 from host.durable import MODELS_RESERVE_BYTES, by_descriptor, make_folder, opened_folder, require_room
 from protos.errors import ConfigurationError, UnavailableError
 
-# What only grows, by its path in a backup.
+# Files that only grow, by their path in a backup.
 GROWING: Final = (
     "state/audit.log",
     "state/audit.log.??????????",
@@ -148,7 +148,7 @@ def _new_folder(folder: Path) -> Iterator[int]:
         flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
         descriptor = os.open(folder.name, flags, dir_fd=above)
     try:
-        # Whoever owns the folder around it may have put one of its own there, and links in that, before it was opened.
+        # The owner of the folder around it may have put a folder of its own there, with links, before it was opened.
         if os.geteuid() == 0 and os.fstat(descriptor).st_uid != 0:
             raise _refused(f"{folder} was exchanged by another user", "Find out who did that before anything else.")
         yield descriptor

@@ -27,7 +27,7 @@ def _part_folders(_: Path) -> None:
     """From 1 to 2 a site's folders are separated, which the site does itself. A coordinator's folders are unchanged."""
 
 
-# The step at place n leads from format n to n + 1. Each may be interrupted and made again.
+# The step at place n leads from format n to n + 1. Each step may be interrupted and repeated.
 _STEPS: Final[tuple[Callable[[Path], None], ...]] = (_begin_numbering, _part_folders)
 
 

@@ -54,7 +54,7 @@ def report_findings(program: str, found: Sequence[Finding], *, as_json: bool, pl
 
 def bundle_of(
     program: str, software: str, findings: Sequence[Finding], counts: Mapping[str, int | float] | None = None
-) -> dict[str, Any]:  # Any: whatever JSON holds
+) -> dict[str, Any]:  # Any: every type that JSON has
     """Return the bundle's content.
 
     Args:

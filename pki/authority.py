@@ -236,7 +236,7 @@ class Authority:
         stays.
         """
         key = certificates.key_from_pem(store.read_secret(self.coordinator_key_path))
-        # The same key, so that certificate and key on the disk agree at every moment of a power cut.
+        # The same key, so certificate and key on the disk match at every moment of a power cut.
         self._issue_coordinator(key, now, record)
 
     def renew_issuing(self, passphrase: str, now: datetime) -> None:

@@ -25,10 +25,10 @@ def certificates_in(pem: bytes) -> list[x509.Certificate]:
         raise _refused(f"it has more than {LARGEST_BYTES} bytes")
     try:
         found = x509.load_pem_x509_certificates(pem)
-        # Names, keys and times are decoded when they are asked for, so that is done here, where it may fail.
+        # Names, keys and times are decoded when they are first read, so that is done here, where an error is handled.
         for one in found:
             _ = one.subject, one.issuer, one.public_key(), one.not_valid_before_utc, one.not_valid_after_utc
-    except Exception as cause:  # the parser of hostile bytes raises several kinds, none of which may pass
+    except Exception as cause:  # the parser of hostile bytes raises several kinds of errors, and none may pass
         raise _refused("it cannot be read") from cause
     return found
 
@@ -94,8 +94,8 @@ def trusted_after(trusted_pem: bytes, told_pem: bytes, now: datetime) -> bytes:
 
 
 def _vouches(old: x509.Certificate, paper: x509.Certificate, new: x509.Certificate, now: datetime) -> bool:
-    # A change of the authority keeps the root's name, and no issuing certificate has it: else the certificate of the
-    # issuing key, which the coordinator holds, would vouch for a root of the coordinator's own making.
+    # A change of the authority keeps the root's name, which no issuing certificate may have. Otherwise the certificate
+    # of the issuing key, which the coordinator has, could sign a root that the coordinator made.
     is_for = paper.public_key() == new.public_key() and paper.subject == new.subject == old.subject
     is_valid = paper.not_valid_before_utc <= now <= paper.not_valid_after_utc
     return is_for and is_valid and paper.issuer == old.subject and has_signed(old, paper)

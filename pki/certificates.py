@@ -103,7 +103,7 @@ def requested_key(request_pem: bytes) -> ec.EllipticCurvePublicKey:
     try:
         request = x509.load_pem_x509_csr(request_pem)
         key, is_valid = request.public_key(), request.is_signature_valid
-    except Exception as cause:  # the parser of hostile bytes raises several kinds, none of which may pass
+    except Exception as cause:  # the parser of hostile bytes raises several kinds of errors, and none may pass
         raise _refused("it cannot be read") from cause
     if not isinstance(key, ec.EllipticCurvePublicKey) or not is_p256(key):
         raise _refused("its key is not a P-256 key")
@@ -201,7 +201,7 @@ def _leaf(
     usage: x509.ObjectIdentifier,
     now: datetime,
 ) -> x509.Certificate:
-    # The subject stays empty, hence the critical name: who somebody is stands in one place.
+    # The subject stays empty, so the name is critical: only one place states an identity.
     until = min(now + LEAF_LIFETIME, issuing.not_valid_after_utc)
     return (
         _builder(x509.Name([]), issuing.subject, key, now, until)

@@ -71,7 +71,7 @@ def _load(leaf: bytes) -> x509.Certificate:
         if not leaf.lstrip().startswith(b"-----BEGIN"):
             return x509.load_der_x509_certificate(leaf)
         found = x509.load_pem_x509_certificates(leaf)
-    except Exception as cause:  # the parser of hostile bytes raises several kinds, none of which may pass
+    except Exception as cause:  # the parser of hostile bytes raises several kinds of errors, and none may pass
         raise _refused("it cannot be read") from cause
     if len(found) != 1:
         raise _refused(f"{len(found)} certificates came instead of one")

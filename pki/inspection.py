@@ -60,7 +60,8 @@ def _is_authority(certificate: x509.Certificate) -> bool:
 
 
 def _subject(certificate: x509.Certificate) -> str:
-    # Shown with escapes (`!a`): a certificate from a stranger may hold characters that repaint the terminal.
+    # Shown with escapes (`!a`), because a stranger's certificate may have characters that change the terminal's
+    # display.
     try:
         names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     except (x509.ExtensionNotFound, x509.DuplicateExtension, x509.UnsupportedGeneralNameType, ValueError):

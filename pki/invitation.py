@@ -86,8 +86,8 @@ class Invitation:
 
         The token is included by its hash, so that two invitations of one site differ.
         """
-        # 80 bits: a forger must meet this very value, one try at a time; the birthday bound does
-        # not help, because the honest side does not let a stranger choose the other half.
+        # 80 bits: a forger must find exactly this value, one try at a time. The birthday bound does not help, because
+        # the honest side does not let a stranger choose the other half.
         root = certificates_in(self.root_pem)[0]
         expires = self.expires.astimezone(UTC).strftime(_TIME)
         parts = (self.federation, self.site, str(self.coordinator), str(self.enrolment), expires)

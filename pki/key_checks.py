@@ -105,7 +105,7 @@ def judge_members(directory: Path, now: datetime) -> list[Finding]:
         authority = Authority.load(directory)
         members = judge_sites(authority, now)
     except OperatorError:
-        return []  # told by judge_authority already
+        return []  # judge_authority has already reported it
     renewal = "Run `pki rotate begin` years before, and let it take its time."
     found = [judge_certificate(authority.root_certificate_path, "The root certificate", renewal, now), *members]
     if authority.is_changing():

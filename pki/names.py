@@ -107,5 +107,5 @@ def _checked(text: str, kind: str) -> str:
 
 
 def _shown(text: str) -> str:
-    # What arrives may be long, or may hold control characters that repaint a terminal.
+    # The received text may be long, or may have control characters that change a terminal's display.
     return ascii(text if len(text) <= 60 else text[:57] + "...")

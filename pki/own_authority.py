@@ -33,7 +33,7 @@ from protos.fingerprints import grouped
 MOST_BETWEEN: Final = 3  # authorities between the site's certificate and the one that is registered
 LONGEST_LIFETIME: Final = timedelta(days=398)  # of a site's certificate; a hospital's people issue it by hand
 SMALLEST_RSA_BITS: Final = 3072  # about as strong as P-256
-WARNING_DAYS: Final = 30.0  # before a certificate ends that people have to replace, not the program
+WARNING_DAYS: Final = 30.0  # days before a certificate ends that people must replace, not the program
 AUTHORITY_WARNING_DAYS: Final = 90.0  # before the authority itself ends
 _FINGERPRINT_BYTES: Final = 20
 _UNDERSTOOD: Final = (x509.BasicConstraints, x509.KeyUsage, x509.ExtendedKeyUsage, x509.NameConstraints)

@@ -113,7 +113,7 @@ def put_in_force(keys: SiteKeys) -> None:
     The old pair is kept until the new one has worked, as at every renewal.
     """
     chain = store.read_public(_requested(keys.certificate_path))
-    # After a power cut it may be in force already; exchanged again, it would be kept as the pair before itself.
+    # After a power cut it may already be in use. A second exchange would store it as its own predecessor.
     if chain != store.read_public(keys.certificate_path):
         keys.exchange(_requested(keys.tls_key_path), chain)
     _forget(keys)
@@ -131,7 +131,7 @@ def authority_of(keys: SiteKeys) -> x509.Certificate:
 
 
 def _forget(keys: SiteKeys) -> None:
-    # The certificate first: one without its key could never be put in force.
+    # The certificate first, because one without its key could never be used.
     for place in (keys.certificate_path, keys.tls_key_path):
         _requested(place).unlink(missing_ok=True)
     sync_folder(keys.directory)

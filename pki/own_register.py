@@ -21,7 +21,7 @@ from pki.register import Register, SiteState
 from pki.typed_fingerprints import is_same_fingerprint
 from protos.errors import RefusedError
 
-MOST_OF_A_SITE: Final = 2  # the present one and the next, while a hospital changes its authority
+MOST_OF_A_SITE: Final = 2  # the current one and the next, while a hospital changes its authority
 
 
 class OwnAuthorities:

@@ -139,7 +139,7 @@ def invite(site: str, directory: Path, output: Path, valid_hours: float, pre_app
             )
         except BaseException:
             if has_saved:
-                output.unlink(missing_ok=True)  # the register knows nothing of it
+                output.unlink(missing_ok=True)  # the register does not have it
             raise
     click.echo(f"Invitation of site {site} written to {output}, valid until {invitation.expires:%Y-%m-%d %H:%M} UTC.")
     click.echo(f"Fingerprint to read aloud: {invitation.fingerprint}")
@@ -352,7 +352,7 @@ def _facts(site: SiteRecord) -> dict[str, object]:
 
 
 def _plan_snippet(sites: Sequence[SiteRecord]) -> str:
-    # A site that nobody approved yet stays out: its key has not been compared with anybody.
+    # A site that nobody has approved yet is not included, because nobody has compared its key.
     listed = [site for site in sites if site.state in (SiteState.ACTIVE, SiteState.APPROVED)]
     lines = [f"  - name: {site.name}\n    identity: {site.identity_fingerprint}" for site in listed]
     return "\n".join(["sites:", *lines]) if lines else "sites: []"

@@ -213,7 +213,7 @@ class Register:
                 return kept
             self._insert(name, issued, now)
             if authority_sha256 is not None:
-                # Asked here, because it may have been removed since the chain was looked at.
+                # Checked here, because it may have been removed since the chain was checked.
                 values = (issued.sha256, authority_sha256, name)
                 added = database.execute(
                     "INSERT INTO own_certificates (sha256, authority_sha256)"
@@ -228,7 +228,7 @@ class Register:
         """Record that the site has connected with this certificate. Its earlier certificates are no longer accepted."""
         values = (name, certificate_sha256)
         with self.reading() as database:
-            # Asked first without the write lock: nearly every call finds nothing to do.
+            # First checked without the write lock, because nearly every call finds nothing to do.
             older = database.execute(
                 "SELECT 1 FROM certificates WHERE site = ? AND is_accepted = 1"
                 " AND rowid < (SELECT rowid FROM certificates WHERE sha256 = ?)",

@@ -49,7 +49,7 @@ _SCHEMA = (
     f"PRAGMA user_version = {_VERSION}",
 )
 # Registers of earlier states of this version lack these and get them when they are opened. An older program that opens
-# the file later does not know them, and trusts no hospital's authority.
+# the file later ignores them, and trusts no hospital's authority.
 _LATER: Final = (
     """CREATE TABLE IF NOT EXISTS own_authorities (
         sha256 TEXT PRIMARY KEY,
@@ -116,7 +116,7 @@ def explained(path: Path) -> Iterator[None]:
 @contextmanager
 def transaction(connection: sqlite3.Connection) -> Iterator[None]:
     """Apply all of the changes inside or none, as one new generation."""
-    # IMMEDIATE takes the write lock first, so what is read inside cannot change before it is written.
+    # IMMEDIATE takes the write lock first, so data read inside cannot change before it is written.
     connection.execute("BEGIN IMMEDIATE")
     try:
         yield
@@ -133,7 +133,7 @@ def _open(path: Path) -> sqlite3.Connection:
         f"{path.resolve().as_uri()}?mode=rw",
         uri=True,
         timeout=_PATIENCE_SECONDS,
-        isolation_level=None,  # transactions are written out, never begun behind our back
+        isolation_level=None,  # transactions are explicit, and never begun automatically
         check_same_thread=False,
     )
     connection.execute("PRAGMA synchronous = FULL")

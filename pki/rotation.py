@@ -44,7 +44,7 @@ def begin(authority: Authority, passphrase: str, next_passphrase: str, now: date
     store.write_secret(authority.directory / "next-issuing.key", certificates.key_to_pem(issuing_key), replace=True)
     store.write_public(authority.directory / "next-issuing.crt", certificates.certificate_pem(issuing))
     store.write_public(authority.vouching_path, certificates.certificate_pem(vouching))
-    # Last, because its presence says that all the others are there.
+    # Last, because its presence means that all the others exist.
     store.write_public(authority.next_root_path, certificates.certificate_pem(next_root))
 
 

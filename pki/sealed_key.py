@@ -39,7 +39,7 @@ def seal(secret: bytes, passphrase: str) -> bytes:
             remedy="Choose a longer passphrase, such as five words drawn by dice, and keep it apart from the file.",
         )
     salt, nonce = secrets.token_bytes(_SALT_BYTES), secrets.token_bytes(_NONCE_BYTES)
-    # A fresh salt gives a fresh key, so one nonce is never used twice with one key.
+    # A new salt gives a new key, so one nonce is never used twice with one key.
     sealed = AESGCM(_key(passphrase, salt)).encrypt(nonce, secret, _header())
     return strict_json.encode(
         {

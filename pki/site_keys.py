@@ -152,8 +152,8 @@ class SiteKeys:
 
     def next_signing_request(self) -> bytes:
         """Return a signing request (PEM) for a new TLS key. It replaces the key of an unfinished renewal."""
-        # Always a new key: one that waited for months in an interrupted renewal may be bound to a
-        # certificate that has expired meanwhile, and a key is certified only once.
+        # Always a new key. A key that waited for months in an interrupted renewal may belong to a certificate that has
+        # expired, and a key is certified only once.
         key = certificates.new_tls_key()
         store.write_secret(self._next(self.tls_key_path), certificates.key_to_pem(key), replace=True)
         return certificates.signing_request(key)
@@ -197,8 +197,8 @@ class SiteKeys:
         sync_folder(self.directory)
 
     def _exchange(self) -> None:
-        # The key moves first. After a crash between the two moves, tls.crt.next without tls.key.next
-        # says that the certificate must follow (`_finish_interrupted_renewal`).
+        # The key moves first. After a crash between the two moves, tls.crt.next without tls.key.next means that the
+        # certificate must follow (`_finish_interrupted_renewal`).
         for path in (self.tls_key_path, self.certificate_path):
             with store.explained(path, "replaced"):
                 self._next(path).replace(path)

@@ -43,7 +43,7 @@ def read_secret(path: Path) -> bytes:
     Raises:
         ConfigurationError: the file is missing, too large, owned by another account, or open to others.
     """
-    # Without waiting: what stands there may be a pipe that nobody ever writes to.
+    # Without waiting, because the file may be a pipe that nobody ever writes to.
     flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
     with explained(path, "read"), os.fdopen(os.open(path, flags), "rb") as file:
         # The open file is examined, not the path: the path could be exchanged in between.
@@ -68,7 +68,7 @@ def check_secret(path: Path, state: os.stat_result) -> None:
             f"can be used by other accounts of this computer (mode {stat.S_IMODE(state.st_mode):04o})",
             f"If nobody else had access, run `chmod 600 {path}`; otherwise make a new key.",
         )
-    # The administrator may keep a service's secrets in order, and may hand secrets to a service.
+    # The administrator may manage a service's secrets, and may give secrets to a service.
     if os.geteuid() != 0 and state.st_uid not in (0, os.geteuid()):
         raise _unsafe(path, "belongs to another account", "Run this as the account that owns the file.")
 
@@ -95,7 +95,7 @@ def hold_directory(directory: Path, program: str) -> int:
         UnavailableError: its disk cannot be written.
     """
     with explained(directory, "held"), opened_folder(directory) as folder:
-        # Without waiting: a service's user may have put a pipe there that nobody ever reads.
+        # Without waiting, because a service's user may have put a pipe there that nobody ever reads.
         flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
         descriptor = os.open(".lock", flags, 0o600, dir_fd=folder)
         give_to_owner(descriptor, folder)

@@ -110,7 +110,7 @@ def _approve(state: Path, plan: Plan, signature: Signature) -> Approval:
         signatures=(*others, signature),
     )
     plans = approvals_folder(state) / "plans"
-    make_folder(plans, mode=0o750)  # as a service the gate is another user of its group, and reads plans there
+    make_folder(plans, mode=0o750)  # as a service the gate runs as another user of its group, and reads plans there
     _write(plans / f"{plan.digest.hex()}.json", plan.canonical)
     _write(approval_path(state, plan), json.dumps(approval.model_dump(), indent=2).encode())
     return approval
@@ -270,7 +270,7 @@ def _held(state: Path) -> Iterator[None]:
     folder = approvals_folder(state)
     make_folder(folder)
     with opened_folder(folder) as opened:
-        # Without waiting for who writes to a pipe, which the service's user may have put there.
+        # Without waiting for the writer of a pipe, which the service's user may have put there.
         flags = os.O_RDONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
         descriptor = os.open(".lock", flags, 0o644, dir_fd=opened)
         give_to_owner(descriptor, opened)
@@ -283,5 +283,5 @@ def _held(state: Path) -> Iterator[None]:
 
 def _write(path: Path, content: bytes) -> None:
     make_folder(path.parent)
-    # As a service the trainer is another user of the folder's group, and trains only under what it reads here.
+    # As a service the trainer runs as another user of the folder's group, and trains only plans that it reads here.
     replace_file(path, content, mode=0o640)

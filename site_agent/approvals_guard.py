@@ -20,7 +20,7 @@ from typing import Final
 from protos.errors import ConfigurationError
 from site_agent.state_folders import agent_folder, approvals_folder, gate_folder
 
-_UNKNOWN_USER: Final = 65534  # whom the kernel names for users that this service's namespace does not have
+_UNKNOWN_USER: Final = 65534  # the kernel's name for users that this service's namespace lacks
 
 
 def require_guarded(state: Path) -> None:

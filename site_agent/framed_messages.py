@@ -24,7 +24,7 @@ from protos.wire.messages import MalformedMessage
 
 HEADER: Final = struct.Struct("<4sBIQ")  # magic, kind, bytes of JSON, bytes of payload
 _LARGEST_FACTS_BYTES: Final = 4096
-_SOCKET_BYTES: Final = 4 << 20  # the kernel may grant less; each refill costs a change of process
+_SOCKET_BYTES: Final = 4 << 20  # the kernel may give less; each refill costs a change of process
 _LARGE_BYTES: Final = 4 << 20
 _MOST_PARTS: Final = 64
 _PART: Final = struct.Struct("<I")
@@ -34,7 +34,7 @@ _JSON: Final = json.JSONEncoder(sort_keys=True)
 class Record(Protocol):
     """A frozen record with facts of the types str, int and bool, and a payload of bytes."""
 
-    __dataclass_fields__: ClassVar[dict[str, Field[Any]]]  # Any: as dataclasses declares it
+    __dataclass_fields__: ClassVar[dict[str, Field[Any]]]  # Any: the type in dataclasses
 
     @property
     def payload(self) -> bytes | memoryview:
@@ -107,7 +107,7 @@ class FramedSocket(Generic[Message]):
     def __init__(self, connection: socket.socket, framing: Framing[Message]) -> None:
         connection.setblocking(False)
         self._socket, self._framing = widen(connection), framing
-        self._waiting: deque[memoryview] = deque()  # posted, and not written yet
+        self._waiting: deque[memoryview] = deque()  # queued, and not written yet
         self._is_over = False
 
     async def send(self, message: Message) -> None:
@@ -175,7 +175,7 @@ class FramedSocket(Generic[Message]):
                     self._waiting[0] = self._waiting[0][written:]
         except BlockingIOError:
             return
-        except OSError:  # the other side has gone: the receiver is informed
+        except OSError:  # the other side has closed: the receiver is informed
             self._waiting.clear()
 
     def _write_more(self) -> None:

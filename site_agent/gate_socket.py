@@ -19,7 +19,7 @@ from protos.wire.messages import LARGEST_MESSAGE_BYTES, MalformedMessage
 from site_agent.framed_messages import Framing, unpacked
 
 WINDOW: Final = 8
-CREDITS_AT_ONCE: Final = 4  # less than the window, so that nobody waits for credits that are held back
+CREDITS_AT_ONCE: Final = 4  # less than the window, so that no sender waits for credits that are held back
 LARGEST_PEM_BYTES: Final = 64 << 10
 LARGEST_REQUEST_BYTES: Final = 8192
 # How a call can end, in gRPC's own words, "ended" for a stream that the coordinator has closed in order, and three for

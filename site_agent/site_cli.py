@@ -13,7 +13,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import NoReturn
 
-# Nothing here multiplies matrices, and a thread that numpy starts would keep `predict` from giving up the network.
+# This process multiplies no matrices, and a thread of numpy would prevent `predict` from giving up the network.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 import click
@@ -64,7 +64,7 @@ def join(path: Path) -> None:
     from site_agent.service.joining import join as run_gate
 
     displays = []
-    if sys.stderr.isatty():  # a service draws nothing, and keeps no memory for it
+    if sys.stderr.isatty():  # a service draws nothing, and needs no memory for it
         from rich.console import Console
 
         from host.progress_line import drawn_on

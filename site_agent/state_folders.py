@@ -61,6 +61,6 @@ def require_run_name(run: str) -> None:
 def saved_runs(state: Path) -> list[str]:
     """Return the runs with a saved federated model, the latest first; empty if there is none."""
     models = (state / "models").glob(f"*/{FEDERATED_FILE}.safetensors")
-    # Where two were saved within one tick of the clock, the name decides, so that the answer is always the same.
+    # If two were saved within one tick of the clock, the name decides, so that the answer is always the same.
     times = {path.parent.name: path.stat().st_mtime_ns for path in models if is_run_name(path.parent.name)}
     return sorted(times, key=lambda run: (times[run], run), reverse=True)

@@ -156,7 +156,7 @@ class TrainerEnd:
     def __init__(self, connection: socket.socket, idle: Callable[[], None] = lambda: None) -> None:
         """`idle` is called every second in which the agent neither asks nor takes anything."""
         self._socket, self._idle = widen(connection), idle
-        # A whole second without a byte is no fault: a study has hours in which nothing is asked.
+        # A whole second without a byte is no fault, because a study has hours without requests.
         self._socket.settimeout(_IDLE_SECONDS)
         self.largest_payload = LARGEST_PLAN_BYTES
 

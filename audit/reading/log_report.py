@@ -146,7 +146,7 @@ def in_words(facts: Facts) -> str:
             words = pattern.format_map({name: _shown(value) for name, value in _flat(from_one(facts)).items()})
             return _ONE.sub(r"\1", words)
         except (KeyError, ValueError, IndexError):
-            pass  # of another version, with other facts: said as below
+            pass  # a record of another version, with other facts: shown as below
     name = str(facts.get("event", "record")).replace("_", " ")
     shown = from_one(facts)
     rest = ", ".join(f"{key.replace('_', ' ')} {_shown(shown[key])}" for key in shown if key not in _SHOWN_APART)
@@ -228,5 +228,5 @@ def _shown(value: object) -> str:
 
 
 def _harmless(text: str) -> str:
-    # A spreadsheet takes a cell that begins so for a formula.
+    # A spreadsheet takes a cell with this beginning for a formula.
     return f"'{text}" if text[:1] in ("=", "+", "-", "@", "\t", "\r") else text

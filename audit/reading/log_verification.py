@@ -71,7 +71,7 @@ class _Pass:
         self.first, self.generation, self.cosigned = -1, 1, 0
         self.witnesses: set[str] = set()
         self.unchecked: set[str] = set()
-        self._former: dict[tuple[str, str], Placed] = {}  # by witness and key, where it first signed
+        self._former: dict[tuple[str, str], Placed] = {}  # by witness and key: its first signature
 
     def take(self, placed: Placed) -> None:
         """Check the next record."""
@@ -100,7 +100,7 @@ class _Pass:
     def check_place(self, signed: LogCheckpoint) -> None:
         """Check that the log had this position. Raises CheckpointRefused."""
         if signed.generation != self.generation or signed.size < self.first:
-            return  # of files that are not here any more
+            return  # of files that no longer exist
         if self.hash_at(signed.size) != signed.hash:
             raise CheckpointRefused(f"after record {signed.size} the log stood elsewhere")
 
@@ -124,7 +124,7 @@ class _Pass:
         if key is None:
             self.unchecked.add(given.witness)
         elif key != given.key:
-            # Of an identity key that was replaced since, or of a stranger; it proves nothing about the known key.
+            # The signature is by a replaced identity key, or by a stranger. It proves nothing about the known key.
             check_cosignature(signed, given, given.witness, given.key)
             self._former.setdefault((given.witness, given.key.hex()), placed)
             return

@@ -42,7 +42,7 @@ from site_agent.trainer.soft_target_training import Predictions, SoftTargets, so
 
 RESULTS: Final = Path(__file__).parents[1] / "results" / "default-recipe.csv"
 MODELS: Final = ("federated", "alone", "placebo", "expert")
-# A statistician's three, then what a better encoding does for the linear one.
+# A statistician's three models, then the linear one with a better encoding.
 SIMPLE: Final = ("logistic-regression", "random-forest", "gradient-boosting")
 ENCODED: Final = ("logistic-regression-one-hot", "logistic-regression-piecewise")
 BEST: Final = "best of the three"

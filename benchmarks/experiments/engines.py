@@ -18,7 +18,7 @@ from benchmarks.experiments.chunks import Chunk, Computed, Refused, run_chunk
 from protos.errors import UnavailableError, UsageError
 
 _NOTHING: Final = "Nothing was computed."
-_STARTS: Final = 3  # how often a Ray that answers may fail to start the process of this client
+_STARTS: Final = 3  # how often a running Ray may fail to start the process of this client
 
 
 @dataclass(frozen=True)
@@ -112,7 +112,8 @@ def _on_dask(address: str, chunks: Sequence[Chunk]) -> Iterator[Computed | Refus
         client = Client(f"tcp://{address}")
     with client:
         threads = sorted({worker["nthreads"] for worker in client.scheduler_info(n_workers=-1)["workers"].values()})
-        if threads != [1]:  # torch has one generator in a process, so two chunks there would disturb each other
+        # torch has one generator for each process, so two chunks in one process would disturb each other
+        if threads != [1]:
             raise UsageError(
                 what=f"The workers of dask://{address} run {threads or 'no'} chunks at once in a process; 1 is needed.",
                 consequence=_NOTHING,

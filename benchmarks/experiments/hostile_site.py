@@ -180,7 +180,7 @@ def _sent(attack: Attack, update: Float32, plan: Plan, generator: np.random.Gene
             wanted = noise * (np.linalg.norm(update) / max(float(np.linalg.norm(noise)), 1e-12))
         case Attack.RING:
             return generator.integers(-(1 << 31), 1 << 31, size=update.size, dtype=np.int64).astype(np.int32)
-    # As far as the sum still passes for one of clipped updates.
+    # Only as far as the sum can still be one of clipped updates.
     limit = fixed_point.scale * fixed_point.clipping_range * others
     return np.rint(np.clip(wanted * fixed_point.scale, -limit, limit)).astype(np.int32)
 

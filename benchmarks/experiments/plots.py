@@ -22,7 +22,7 @@ from matplotlib.ticker import MaxNLocator
 
 from benchmarks.experiments.statistics import Mean
 
-# Okabe and Ito's colours, which people with any kind of colour vision tell apart.
+# Okabe and Ito's colours, which people with any kind of colour vision can distinguish.
 _COLOURS: Final = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#999999")
 _MARKS: Final = ("o", "s", "^", "D", "v", "P", "X", "*")
 _ROUND: Final = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)
@@ -157,7 +157,7 @@ def _curves(place: Axes, curves: Sequence[Curve]) -> None:
     is_wide = bool(every) and every[0] > 0 and every[-1] / every[0] >= 4
     names = list(dict.fromkeys(curve.name for curve in curves))
     for number, curve in enumerate(curves):
-        # Slightly apart, so that intervals at the same place do not hide one another.
+        # Slightly apart, so that equal intervals do not hide one another.
         apart = number - (len(curves) - 1) / 2
         xs = [at * 1.03**apart if is_wide else at + 0.01 * apart * (every[-1] - every[0]) for at, _ in curve.points]
         colour = names.index(curve.name)

@@ -28,7 +28,7 @@ from protos.wire.messages import Stage
 from site_agent.trainer.data.dataset import Dataset
 
 Float32: TypeAlias = npt.NDArray[np.float32]
-# What a site that does harm sends instead of its update, float32 of shape (numbers,).
+# The values that a harmful site sends instead of its update, float32 of shape (numbers,).
 Harm: TypeAlias = Callable[[Float32], Float32]
 
 
@@ -139,7 +139,7 @@ class LayerMixtures(nn.Module):
 
     def next_values(self, received: Float32, updates: Float32) -> Float32:
         """See VectorRule."""
-        if self._own is not None:  # what was received first came from the plan's seed, not from a mixture
+        if self._own is not None:  # the first received values came from the plan's seed, not from a mixture
             self.learn(torch.from_numpy(updates).double())
         self._own = torch.from_numpy(received + updates).double()
         return self.mixtures(self._own).detach().numpy().astype(np.float32)

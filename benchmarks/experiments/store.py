@@ -99,7 +99,7 @@ def merge(path: Path, other: Path) -> None:
             remedy="Compute the table with one kind of CPU and the libraries in constraints.txt, or merge neither.",
         )
     add_rows(path, (row for run, rows in more.items() if run not in own for row in rows))
-    # A variant without a common seed was never merged, so its costs are new, even where a cost here reads the same.
+    # A variant without a common seed was never merged, so its costs are new, even if equal costs are already here.
     merged = {variant for variant, _ in own.keys() & more.keys()}
     here = Counter(cost for cost in read_costs(costs_beside(path)) if cost.variant in merged)
     for cost in (Counter(read_costs(costs_beside(other))) - here).elements():

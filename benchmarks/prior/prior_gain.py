@@ -84,7 +84,7 @@ def split_of(table: Table, rows: int, seed: int) -> SplitRows:
     training = [part[: max(2, round(share * len(part)))] for part in rest]
     return SplitRows(
         training=generator.permutation(np.concatenate(training)),
-        validation=np.concatenate(test)[:1],  # not looked at
+        validation=np.concatenate(test)[:1],  # not read
         test=np.concatenate(test),
     )
 
@@ -120,7 +120,7 @@ def of_one_run(
         known = study.known_by_others()
         join = joined_with(study, known, preprocessing, fit_own_models(study.own, seed))
         scores = _scores(study, known, join.model) | {"alone": _said(study, known, join.alone)}
-        if known.guard is not None:  # the private form has no Newton rounds that could go on
+        if known.guard is not None:  # the private form has no Newton rounds that could continue
             refitted = _refitted(known, [other for site, (other, _) in studies.items() if site != name])
             scores["others refitted"] = known.design(study.part("test"), len(study.own.test)) @ refitted
         labels = study.own.test.targets

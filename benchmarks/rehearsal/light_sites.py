@@ -188,7 +188,7 @@ async def take_part_as_stream(hospital: Hospital) -> None:
 @click.argument("sites", nargs=-1, required=True)
 def main(folder: Path, kind: str, sites: tuple[str, ...]) -> None:
     """Take part as these sites until the coordinator says that everything is over."""
-    # On the error stream, as the agent's own log is; whoever has started this may read no other one.
+    # On the error stream, like the agent's own log. The caller may read no other stream.
     structlog.configure(
         wrapper_class=structlog.make_filtering_bound_logger(30),
         logger_factory=structlog.PrintLoggerFactory(sys.stderr),

@@ -42,7 +42,7 @@ def _answer(question: Message, update: npt.NDArray[np.float32], rounds: int) -> 
             return Prepared(manifest_of(plan_from_wire(bytes(payload))).digest.hex())
         case Train(round=number, payload=payload):
             received = np.frombuffer(payload, "<f4")
-            # The ends alone, because reading the whole would be this trainer's cost, not the round's.
+            # Only the ends are read, because reading the whole would be this trainer's cost, not the round's.
             assert received.size == update.size
             assert received[0] == received[-1] == number
             return Trained(number, 0, memoryview(update).cast("B"))

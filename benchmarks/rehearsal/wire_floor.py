@@ -166,7 +166,7 @@ async def _call(folder: Path, address: str, parameters: int, rounds: int) -> Non
             for start in range(0, len(up), _CHUNK_BYTES):
                 await stream.write(up[start : start + _CHUNK_BYTES])
         await stream.done_writing()
-        await stream.read()  # the server's end: a channel that closes before it would cut the last bytes off
+        await stream.read()  # the server ends first; a channel that closes earlier would lose the last bytes
 
 
 @click.command()

@@ -145,7 +145,7 @@ def _still(authority: Path) -> Iterator[None]:
     from pki.register import Register
 
     place = Authority.load(authority).register_path
-    Register(place).close()  # moves what stands in its write-ahead file into the file itself
+    Register(place).close()  # moves the content of its write-ahead file into the file itself
     with Register(place) as register, register.held():
         yield
 

@@ -114,5 +114,5 @@ def _seen_from_outside(directory: Path, environment: Mapping[str, str]) -> list[
             record.coordinator.host.strip("[]"), record.coordinator.port, authority.root_pem().decode("ascii")
         )
     except OperatorError:
-        return []  # told by judge_authority already
+        return []  # judge_authority has already reported it
     return address_checks.findings(target, environment, _PATIENCE_SECONDS)

@@ -49,7 +49,7 @@ def release(path: Path, name: str, files: tuple[Path, ...], output: Path) -> Non
             consequence="Nothing was written or sent.",
             remedy="List their names with `coordinator runs`.",
         )
-    parts = {part: (folder / part).read_bytes() for part in _PARTS}  # what is checked is what is written
+    parts = {part: (folder / part).read_bytes() for part in _PARTS}  # the checked bytes are the written ones
     record, plan = json.loads(parts["record.json"]), plan_from_wire(parts["plan.json"])
     approvals = [read_release_approval(file) for file in files]
     recipient = check_release(plan, plan.site_names, record["shared_parameters_sha256"], approvals)

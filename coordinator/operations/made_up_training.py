@@ -85,10 +85,10 @@ def _area(
     places = [place for place, tensor in enumerate(training.network) if tensor.name in shared]
     moving = range(len(first)) if training.has_own_steps else places
     scale = training.patients * (training.promise.sampling or 1.0) / len(known[0])
-    # Where each site makes steps of its own, its patients are a part of their own.
+    # If each site makes its own steps, its patients are a separate part.
     sites = training.sites if training.is_local or training.has_own_steps else 1
     parts = [(known[0][site::sites], known[1][site::sites]) for site in range(sites)]
-    kept = np.zeros((sites, len(training.is_own)))  # what private layers have moved by
+    kept = np.zeros((sites, len(training.is_own)))  # the movements of private layers
     alone = sqrt(training.own_variance if training.has_own_steps else 0) / PRIVATE_SCALE
     deviations = np.where(training.is_own, alone, training.deviation / (1 if training.is_local else sqrt(sites)))
     for _ in range(training.rounds):

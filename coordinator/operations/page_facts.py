@@ -137,7 +137,7 @@ def checkpoints_in(folder: Path) -> tuple[Checkpoint, ...]:
         try:
             told = file.stat()
         except FileNotFoundError:
-            continue  # replaced by a newer one in this moment
+            continue  # a newer one is just replacing it
         found.append(Checkpoint(name=file.name, size=told.st_size, at=datetime.fromtimestamp(told.st_mtime, UTC)))
     return tuple(sorted(found, key=lambda checkpoint: checkpoint.at, reverse=True))
 

@@ -15,7 +15,7 @@ _MOST_NAMES: Final = 3
 _OTHER_COLUMNS: Final = 80  # characters beside the names
 
 
-def print_status(answer: Mapping[str, Any], console: Console) -> None:  # Any: whatever JSON holds
+def print_status(answer: Mapping[str, Any], console: Console) -> None:  # Any: every type that JSON has
     """Print the status of a running coordinator. An earlier version reports less."""
     for line in status_lines(answer):
         console.print(line, soft_wrap=True)

@@ -26,7 +26,7 @@ from pki.register_tables import certificate_ends
 from protos.errors import UnavailableError
 
 _TEMPLATES: Final = Path(__file__).parent / "templates"
-# All runs are read whole to be counted, which a long journal makes slow; nobody looks at them every second.
+# Counting all runs reads them completely, which is slow for a long journal. Nobody needs that every second.
 _RUNS_SECONDS: Final = 30.0
 
 
@@ -88,7 +88,7 @@ class StatusPage:
         facts = await self.facts()
         drawn = curve(
             facts.curve, what="Mean validation loss"
-        )  # of numbers and fixed words alone, so it stays as it is
+        )  # has only numbers and fixed words, so it needs no escapes
         return self._template.render(facts=facts, curve=drawn)
 
     async def respond(self, request: bytes) -> bytes:

@@ -30,10 +30,10 @@ class Windows:
     def take(self, site: str, begins: int, ends: int) -> bool:
         """Store a site's window, in seconds since 1970. The values 0 and 0 remove it. Return whether it is new."""
         if self._heard.get(site, (0, 0)) == (begins, ends):
-            return False  # also where the wall's clock has jumped since
+            return False  # also if the wall clock has jumped since
         self._heard[site] = (begins, ends)
         present = self.now().timestamp()
-        # From its beginning on, so that telling the same again and again makes no longer window of it.
+        # Counted from its beginning, so that repeated announcements do not make the window longer.
         ends = min(ends, begins + LONGEST_SECONDS)
         is_near = begins - present < LONGEST_SECONDS
         told = (begins, ends) if is_near and max(begins, present) < ends else (0, 0)

@@ -29,7 +29,7 @@ class RunningSum:
         self._layout = layout
         self._words = [np.zeros(layout.words_in(index), np.int64) for index in range(layout.chunks)]
         self._updates = self._memory[: layout.parameters]
-        self._has_begun = [False] * layout.chunks  # what earlier attempts left there is replaced by the first chunk
+        self._has_begun = [False] * layout.chunks  # the first chunk replaces values of earlier attempts
         self._arrived = dict.fromkeys(sites, 0)
 
     def awaits(self, site: str) -> bool:

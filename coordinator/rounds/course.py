@@ -71,7 +71,7 @@ class Course:
         rollbacks: every time that the sites refused the received parameters.
     """
 
-    __pydantic_config__ = ConfigDict(extra="forbid")  # of what is read back
+    __pydantic_config__ = ConfigDict(extra="forbid")  # of values that are read back
 
     chosen: tuple[bool, ...] = ()
     sensitivities: tuple[float, ...] = ()
@@ -188,7 +188,7 @@ def _measure(plan: Plan, course: Course, round_number: int, sums: Sums) -> Cours
     if not weight:
         return course
     loss = sums.scalars["validation loss"] / LOSS_SCALE / weight
-    # A loss that was not finite counts as the largest, so this is one that no site has.
+    # A loss that was not finite counts as the largest, so no site has this loss.
     is_better = loss < (LARGEST_LOSS if course.best is None else course.best[1])
     here = (round_number, loss)
     return replace(course, curve=(*course.curve, here), best=here if is_better else course.best)
@@ -203,7 +203,7 @@ def _end_early(plan: Plan, before: Course, after: Course, round_number: int, sum
     else:
         best = -1 if after.best is None else after.best[0]
         is_over = sum(number > best for number, _ in after.curve) >= stopping.patience
-    # The next training round is on its way already, since offers travel with the result before them.
+    # The next training round is already offered, because offers are sent with the previous result.
     made = round_number - plan.has_probe + 2
     return replace(after, training_rounds=made) if is_over and made < plan.schedule.rounds else after
 
@@ -247,9 +247,9 @@ def _spreads(plan: Plan, manifest: Manifest, sums: Sums) -> dict[str, float]:
     for tensor, part in zip(sums.exchange.up, slices_of(sums.exchange.up), strict=True):
         for start in range(part.start, part.stop, BLOCK):
             mean = fixed_point.decode(sums.updates[start : min(start + BLOCK, part.stop)], weight)
-            # Not a dot product, whose last bits follow the number of threads.
+            # Not a dot product, whose last bits depend on the number of threads.
             found[tensor.layer] -= float(np.square(mean).sum())
-    return {layer: max(0.0, spread) for layer, spread in found.items()}  # rounding can leave it below 0
+    return {layer: max(0.0, spread) for layer, spread in found.items()}  # rounding can make it negative
 
 
 def _gain(sums: Sums) -> GainOverSites:

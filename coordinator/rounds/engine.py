@@ -318,7 +318,7 @@ class Engine:
 
     def _join(self, run: Run, site: str, join: Join) -> None:
         if join.run != run.name:
-            return  # of the run before; the announcement of this one is on its way
+            return  # of the previous run; the announcement of this one is being sent
         reason = refuse_join(run.plan, run.manifest, join)
         if reason is not None:
             self._log.warning("site_not_admitted", site=site, reason=reason)
@@ -335,7 +335,7 @@ class Engine:
             self._refuse(self._kept, "refused", site, "this site no longer holds a state that the run can go on from")
             return
         if not is_current and isinstance(run.state, Collecting) and site in run.state.complete:
-            self._held[site] = join  # it has sent all of this round; what it needs for the next one shows then
+            self._held[site] = join  # it has sent all of this round; the next round shows what it needs
             return
         self._joined.add(site)
         if site in run.plan.receiving_sites:

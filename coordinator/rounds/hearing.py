@@ -67,7 +67,7 @@ def hear_chunk(run: Run, site: str, chunk: Chunk) -> Event | None:
     current = (state.attempt.round, state.attempt.number)
     if not isinstance(state, Collecting) or at != current:
         if at < current or (at == current and isinstance(state, Interrupted)):
-            return None  # of an attempt that became void while the chunk was under way
+            return None  # of an attempt that became void before the chunk arrived
         raise MalformedMessage("a chunk of a round that is not collecting")
     if not run.running_sum.add(site, chunk.index, chunk.body):
         return None

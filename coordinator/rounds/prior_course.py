@@ -63,10 +63,10 @@ def fitted(prior: Prior, course: Course, values: Float32, rounds_made: int) -> d
         slopes, deviations = prior.private.fitted(found.terms, prior.method.ridge)
         return {"coefficients": slopes.astype(np.float32), "standard_errors": deviations.astype(np.float32)}
     most = prior.newton_rounds if course.training_rounds is None else course.training_rounds
-    made = min(most, rounds_made - 1)  # sums that were never announced are zeros, and no step follows from them
+    made = min(most, rounds_made - 1)  # sums that were never announced are zeros, and give no step
     try:
         coefficients = found.coefficients(made)[-1]
         errors = found.newton(made).standard_errors(prior.method.ridge)
-    except OutOfBound:  # no honest sites can have sent these sums
+    except OutOfBound:  # honest sites cannot have sent these sums
         return {}
     return {"coefficients": coefficients.astype(np.float32), "standard_errors": errors.astype(np.float32)}

@@ -88,7 +88,7 @@ def roll_back(plan: Plan, accepted: Accepted, course: Course, round_number: int,
     """
     here = Rollback(round=round_number, returned_to=accepted.round, refusals=refusals)
     after = replace(accepted.course, rollbacks=(*course.rollbacks, here))
-    if sums.exchange.stage is not Stage.TRAINING:  # training has ended, and stays so
+    if sums.exchange.stage is not Stage.TRAINING:  # training has ended for good
         return replace(after, training_rounds=course.training_rounds)
     made = round_number - plan.has_probe + 1
     return replace(after, training_rounds=made) if has_lost_patience(plan, after.rollbacks) else after

@@ -93,7 +93,7 @@ def _gather(terms: Terms, state: Gathering, event: Event, now: float) -> Outcome
         case Left(site=site):
             state = replace(state, joined=state.joined - {site})
         case Declined(site=site, reason=SiteReason.REVOKED) if not _can_begin(terms, state.declined | {site}):
-            # Too few would be left: it may be invited again, with the identity key that the plan lists.
+            # Too few would remain. The site may be invited again with the identity key in the plan.
             state = replace(state, joined=state.joined - {site})
         case Declined(site=site):
             state = replace(state, joined=state.joined - {site}, declined=state.declined | {site})
@@ -166,7 +166,7 @@ def _work(terms: Terms, state: Working, event: Event, now: float) -> Outcome:
         case Left(site=site):
             return _lose(terms, state, site, now)
         case Declined(site=site) if site not in state.attempt.bound:
-            return _lose(terms, state, site, now)  # it was to enter with the next round
+            return _lose(terms, state, site, now)  # it would enter with the next round
         case Declined(site=site, reason=SiteReason.WITHDRAWN | SiteReason.REVOKED):
             return _withdraw(terms, state, site, now)
         case Declined(site=site, reason=reason):
@@ -321,7 +321,7 @@ def _complete(terms: Terms, state: Collecting, now: float) -> Outcome:
     attempt = state.attempt
     if state.complete < attempt.bound:
         return state, ()
-    # A larger set is another set: sites answer it within their budgets alone, which a plan that waits leaves at 0.
+    # A larger set is a different set. Sites answer it only within their budgets, and a plan that waits sets these to 0.
     entering = attempt.entering if terms.on_lost_site == "continue" else frozenset()
     close = CloseRound(attempt.round, attempt.bound)
     past = terms.past.get(attempt.round + 1) or Past(attempt=terms.first_attempt - 1, bound=attempt.bound | entering)
@@ -331,11 +331,11 @@ def _complete(terms: Terms, state: Collecting, now: float) -> Outcome:
         after, effects = _go_on(terms, waits, now)
         return after, (close, *effects)
     if following.round < terms.rounds:
-        if terms.is_paused:  # one number is left out, because the continued run increases it
+        if terms.is_paused:  # one number is excluded, because the continued run increases it
             return Interrupted(attempt=following, deadline=math.inf), (close,)
         after, effects = _begin_attempt(terms, following, now)
         return after, (close, *effects)
-    # Who was to enter with the next round has no part in a result: it was never offered a round.
+    # A site that would enter with the next round has no part in a result, because it was never offered a round.
     made = replace(following, bound=attempt.bound)
     deadline = now + terms.deadlines.contribute_seconds
     return Finishing(attempt=made, deadline=deadline), (
@@ -367,7 +367,7 @@ def _check_deadline(terms: Terms, state: Working, now: float) -> Outcome:
         return replace(state, deadline=until), ()
     if isinstance(state, Interrupted):
         return _give_up_waiting(terms, state, now)
-    # A grace that ended is the fault of who is away; who is still at work is not cut off for it.
+    # An absent site is responsible for an expired grace period. A site that still works is not disconnected for it.
     missing = lost or waited_for
     waits = Interrupted(attempt=after_missing(terms, attempt, missing), deadline=_until_return(terms, now))
     goes_on = goes_on_without_late(terms, waits.attempt, missing)

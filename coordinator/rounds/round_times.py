@@ -67,7 +67,7 @@ class JournalTimes:
         self.newest: deque[float] = deque(maxlen=NEWEST)
         self._offered: dict[int, datetime] = {}
 
-    def take(self, entry: Mapping[str, Any]) -> float | None:  # Any: whatever JSON holds
+    def take(self, entry: Mapping[str, Any]) -> float | None:  # Any: every type that JSON has
         """Return the seconds of the round that this entry closes, or None if it closes none or was interrupted."""
         kind, seconds = entry["kind"], None
         if kind == "offered":
@@ -76,7 +76,7 @@ class JournalTimes:
             self._offered.clear()
         elif kind == "closed" and (began := self._offered.pop(entry["round"], None)) is not None:
             seconds = (datetime.fromisoformat(entry["time"]) - began).total_seconds()
-            if seconds >= 0:  # a clock that was set back measures nothing
+            if seconds >= 0:  # if the clock was set back, the time is unknown
                 self.newest.append(seconds)
                 return seconds
         return None

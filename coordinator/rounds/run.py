@@ -103,7 +103,7 @@ class Run:
             and all(sites * lowest <= total <= sites * largest for total, lowest, largest in limits)
             and self._fewest_rows <= sums.scalars.get(ROWS, self._fewest_rows)
             and is_possible(sums)
-            # Where sites may refuse, the run is rolled back for such a sum.
+            # If sites may refuse, the run is rolled back for such a sum.
             and (self.plan.acceptance is not None or self._is_in_range(sums))
         )
 
@@ -146,7 +146,7 @@ class Run:
         self.accepted = None if snapshot is None else snapshot.accepted
 
     def _become(self, course: Course, values: Float32, rule_state: Mapping[str, Float64], rounds_made: int) -> None:
-        # Not into the memory there is: a slow peer may still be reading what was offered out of it.
+        # Uses new memory, because a slow peer may still be reading the offered values from the old one.
         self.values = values.copy()
         for name, array in self.rule_state.items():
             array[...] = rule_state[name]

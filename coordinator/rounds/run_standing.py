@@ -65,7 +65,7 @@ class Around:
     unaware: list[str]
 
 
-def status_facts(run: Run | None, kept: Kept | None, around: Around) -> dict[str, Any]:  # Any: whatever JSON holds
+def status_facts(run: Run | None, kept: Kept | None, around: Around) -> dict[str, Any]:  # Any: every type that JSON has
     """Return the status for operators, ready for JSON.
 
     Args:

@@ -16,7 +16,7 @@ from protos.plan.plan import Plan
 from protos.plan.sweep import chosen_of
 
 
-def sweep_facts(state: Path, plans: Iterable[Plan]) -> Iterator[dict[str, Any]]:  # Any: whatever JSON holds
+def sweep_facts(state: Path, plans: Iterable[Plan]) -> Iterator[dict[str, Any]]:  # Any: every type that JSON has
     """Yield each sweep among the plans with its complete runs and, once all are complete, the chosen one.
 
     Args:

@@ -14,14 +14,14 @@ from typing import Final
 from coordinator.rounds.phases import Past
 from coordinator.storage.journal import Entry, read_journal
 
-# What an operator asks about afterwards; the rest of a journal is the ordinary course of a run.
+# The entries that an operator may need later. All others are the ordinary course of a run.
 _TOLD: Final = (
     "void", "back", "paused", "resumed", "stopped", "left", "refused", "withdrawn", "revoked", "ahead", "restored",
     "maintenance", "given_up", "rolled_back",
 )  # fmt: skip
 _MOST_TOLD: Final = 200
-# What was decided after the backup that was restored is not known here, and sites take no attempt and no key session
-# twice. So both go on this much higher; should more have been used, sites refuse, and nothing is masked a second time.
+# Decisions after the restored backup are unknown here, and sites accept no attempt and no key session twice. So both
+# numbers continue this much higher. If even more were used, sites refuse, and nothing is masked a second time.
 RESTORED_STEP: Final = 1 << 12
 
 

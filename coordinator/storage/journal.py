@@ -25,7 +25,7 @@ from typing import Any, Final, TypeAlias
 from host.durable import RECORDS_RESERVE_BYTES, require_room, sync_folder
 from protos.errors import OperatorError, UnavailableError
 
-Entry: TypeAlias = dict[str, Any]  # Any: whatever JSON holds
+Entry: TypeAlias = dict[str, Any]  # Any: every type that JSON has
 _FIRST: Final = "global-layers journal 1"
 
 
@@ -34,7 +34,7 @@ class JournalDamaged(OperatorError):
 
     code = "E011"
 
-    exit_status = 78  # no restart corrects it
+    exit_status = 78  # a restart does not correct it
 
     def __init__(self, path: Path, finding: str) -> None:
         super().__init__(
@@ -102,7 +102,7 @@ class Journal:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             os.fdatasync(self._file.fileno())
         except OSError as cause:
-            self._file.truncate(self._size)  # a part of a decision is none
+            self._file.truncate(self._size)  # an incomplete decision is no decision
             raise _cannot_write(cause) from cause
         self._size += len(content)
         self._waiting.clear()
@@ -129,7 +129,7 @@ def _checked_lines(path: Path) -> Iterator[tuple[int, str, Entry]]:
     with path.open("rb") as file:
         for number, line in enumerate(file):
             if not line.endswith(b"\n"):
-                return  # it is being written
+                return  # another process is writing it
             try:
                 entry = json.loads(line)
                 given = entry.pop("check")

@@ -38,7 +38,7 @@ from protos.errors import UnavailableError
 from protos.plan.exchange import stage_at
 from protos.wire.messages import Join, Offer, Saved, Stage
 
-LARGE_BYTES: Final = 4 << 20  # a smaller snapshot is on disk sooner than another thread would begin with it
+LARGE_BYTES: Final = 4 << 20  # writing a smaller snapshot is faster than starting another thread
 
 
 class Kept:
@@ -140,7 +140,7 @@ class Kept:
 
     def joined(self, site: str, join: Join) -> None:
         """Record from which states a site can continue."""
-        # Whoever has not begun can begin; every other memory moves on, and what is on disk stays.
+        # A site that has not begun can begin. Any other memory changes, and the disk keeps its state.
         begun = {Saved(0)} if join.next_round == 0 else set()
         self.holds[site] = {*join.saved, *begun}
 
@@ -216,7 +216,7 @@ class Kept:
 
     def close(self) -> None:
         """Finish the current write, if the disk permits, and close."""
-        with suppress(UnavailableError):  # the run then goes on from the snapshot before
+        with suppress(UnavailableError):  # then the run continues from the previous snapshot
             self._settle(waits=True)
         self.journal.close()
 
@@ -252,10 +252,10 @@ class Kept:
         if attempt.round == 0 or following is not Stage.TRAINING or attempt.bound != self._saved_for:
             return True
         if self._writing is not None:
-            return False  # the one after this round comes later
+            return False  # the one after this round is written later
         if every.every_rounds is not None and attempt.round + 1 - self.rounds[-1] >= every.every_rounds:
             return True
-        # A round that is as long as the last one is over after the time that it is to be saved at.
+        # If the round takes as long as the last one, it ends after the time to save.
         expected = self._clock() - self._saved_at + (run.times.newest[-1] if run.times.newest else 0.0)
         return every.every_seconds is not None and expected >= every.every_seconds
 

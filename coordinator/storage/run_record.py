@@ -58,7 +58,7 @@ def _write_record(directory: Path, run: Run, over: Over, happened: Mapping[str, 
     replace_file(directory / "plan.json", run.plan.canonical)
     partial = directory / "parameters.safetensors.partial"
     save_file(run.views(), partial, metadata={"run": run.name, "plan_digest": run.plan.digest.hex()})
-    # Synced before the record, which says that these parameters are there.
+    # Synced before the record, which states that these parameters exist.
     with partial.open("rb") as file:
         os.fsync(file.fileno())
     partial.replace(directory / "parameters.safetensors")
@@ -68,8 +68,8 @@ def _write_record(directory: Path, run: Run, over: Over, happened: Mapping[str, 
         "missing": sorted(over.missing),
         **happened,
         "ended": datetime.now(UTC).isoformat(timespec="seconds"),
-        # These are not among the facts, which are asked for twice a second: a hash of 25 million numbers
-        # takes 0.2 s, and a curve may have a hundred thousand points.
+        # These are not among the facts, which are requested twice a second: a hash of 25 million numbers takes 0.2 s,
+        # and a curve may have a hundred thousand points.
         "validation_curve": run.course.curve,
         "shared_parameters_sha256": sha256_of(run.result()[1]),
     }

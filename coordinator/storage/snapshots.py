@@ -99,7 +99,8 @@ def write_snapshot(folder: Path, snapshot: Snapshot) -> None:
     with _explained():
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         require_room(folder, snapshot.number_bytes + len(header), MODELS_RESERVE_BYTES)
-        save_file(arrays, partial, metadata={_KEY: header})  # from where they lie: no second model in memory
+        # written directly from their memory, without a second model
+        save_file(arrays, partial, metadata={_KEY: header})
         with partial.open("rb") as file:
             os.fsync(file.fileno())
         partial.replace(path)
@@ -179,7 +180,7 @@ def _of(arrays: Mapping[str, npt.NDArray[Any]], prefix: str) -> dict[str, npt.ND
     return {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
 
 
-def _migrated(facts: dict[str, Any]) -> dict[str, Any]:  # Any: whatever JSON holds
+def _migrated(facts: dict[str, Any]) -> dict[str, Any]:  # Any: every type that JSON has
     """Convert the facts of an earlier version to this version; there is no earlier one yet."""
     if facts["version"] != FORMAT:
         raise ValueError("another version")

@@ -22,7 +22,7 @@ from materials import write_bill, write_checksums
 from wheels import WORK, collect_wheels, opened_store, version_of
 
 ROOT: Final = Path(__file__).parents[2]
-# 1980, the oldest date that a wheel can hold, for a tree without history.
+# 1980, the oldest date that a wheel can store, for a tree without history.
 _NO_HISTORY: Final = "315532800"
 
 
@@ -50,7 +50,7 @@ def main() -> None:
                     version=version,
                     tree=ROOT,
                     wheels=wheels,
-                    root=Path(place, "root"),  # not the place itself, which nobody else may enter
+                    root=Path(place, "root"),  # not the folder itself, which nobody else may enter
                     output=output,
                     store=store,
                 )

@@ -124,7 +124,7 @@ class Build:
 
 def build_package(build: Build, *, compression: str) -> Path:
     """Lay out the files, write the control files, build the package, and return its file."""
-    before = os.umask(0o022)  # what is installed has to be readable, whoever builds it
+    before = os.umask(0o022)  # installed files must be readable, whoever builds them
     try:
         return _build(build, compression)
     finally:
@@ -191,7 +191,7 @@ def _write_control(build: Build) -> None:
         f"Architecture: {_architecture()}",
         "Maintainer: The global-layers authors <global-layers@localhost>",
         f"Installed-Size: {size}",
-        # All of them are in a Debian 12 with systemd, so that nothing has to be fetched.
+        # All of them are in a Debian 12 with systemd, so nothing must be downloaded.
         "Depends: python3 (>= 3.11), python3 (<< 3.12), systemd (>= 252), libc6 (>= 2.28), libstdc++6",
         "Section: science",
         "Priority: optional",

@@ -33,13 +33,13 @@ def prune(library: Path) -> int:
     for path in gone:
         path.unlink()
     folders = {folder for path in gone for folder in path.parents if library in folder.parents}
-    for folder in sorted(folders, reverse=True):  # what is deeper first
+    for folder in sorted(folders, reverse=True):  # deeper folders first
         if not any(folder.iterdir()):
             folder.rmdir()
     names = {str(path.relative_to(library)) for path in gone}
     for record in library.glob("*.dist-info/RECORD"):
         listed = csv.reader(io.StringIO(record.read_text()))
-        # Libraries' programs are not there, and their digests depend on where the interpreter is that installed them.
+        # Libraries' programs are absent, and their digests depend on the path of the interpreter that installed them.
         rows = [row for row in listed if row[0] not in names and not row[0].startswith("../../bin/")]
         text = io.StringIO()
         csv.writer(text, lineterminator="\n").writerows(rows)

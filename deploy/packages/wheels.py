@@ -50,7 +50,7 @@ def opened_store(tree: Path, cache: Path) -> Iterator[Path]:
         (store / WORK).mkdir(parents=True)
         for older in cache.glob(f"libraries-{'[0-9a-f]' * 16}"):
             if older != store:
-                older.rename(store / WORK / older.name)  # half of it could be taken for the whole one day
+                older.rename(store / WORK / older.name)  # an incomplete store could later look complete
         yield store
         shutil.rmtree(store / WORK)
 
@@ -65,7 +65,7 @@ def collect_wheels(tree: Path, folder: Path, store: Path) -> None:
     """
     if folder.exists():
         shutil.rmtree(folder)
-    # Of a copy: building in the tree would leave folders there, and pack what an earlier build left.
+    # Build from a copy, because a build in the tree would leave folders there and pack files of an earlier build.
     with tempfile.TemporaryDirectory(dir=store / WORK) as copy:
         project = Path(copy, "project")
         project.mkdir()
@@ -175,10 +175,10 @@ def _compile(library: Path, place: str) -> None:
         workers=0,
         stripdir=str(library),
         prependdir=f"{place}/{LIBRARY}",
-        # No time of a file inside, so that two builds are equal; dpkg guards what is installed.
+        # Without file times, so that two builds are equal; dpkg protects the installed files.
         invalidation_mode=py_compile.PycInvalidationMode.UNCHECKED_HASH,
     )
-    del done  # false where a library ships a file for another version of Python; nothing imports that
+    del done  # false if a library ships a file for another version of Python; nothing imports it
 
 
 def _pip(*words: object) -> None:

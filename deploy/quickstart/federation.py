@@ -137,7 +137,7 @@ def _hospital(rehearsal: Rehearsal, hospital: HospitalData) -> dict[str, object]
             "table": str(hospital.table),
             "contract": str(hospital.contract),
             "split": {"seed": rehearsal.seed, "stratified": True},
-            "unaccepted_warnings": "tell",  # nobody sits at these hospitals
+            "unaccepted_warnings": "tell",  # nobody works at these hospitals
         },
         "training": {"draws": "published"},  # so that equal seeds end with equal bits, masked or not
     }

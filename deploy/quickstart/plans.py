@@ -31,7 +31,7 @@ from site_agent.trainer.data.contract import read_contract
 
 CONCEPTS = Path(__file__).parent.parent / "data" / "uci-heart" / "concepts.yaml"
 _FEWEST_SITES = 3
-_LONGEST_STUDY = 40  # letters of a plan's study
+_LONGEST_STUDY = 40  # largest number of letters in a plan's study
 
 
 class _Asked(Document):

@@ -137,7 +137,7 @@ def paid_part(answered: Mapping[Answer, int], smallest: int) -> dict[Answer, int
     """
     free: list[Answer] = []
     paid: dict[Answer, int] = {}
-    # The most frequent first, so that few are left to be paid for. The second key makes the order the same everywhere.
+    # The most frequent first, so that few remain to be paid for. The second key makes the order the same everywhere.
     for answer in sorted(answered, key=lambda entry: (-answered[entry], _in_order(entry))):
         if isolates([*free, answer], smallest):
             paid[answer] = answered[answer]

@@ -27,7 +27,7 @@ from protos.masking.masking_refusals import MaskingRefused, Reason, require
 from protos.plan.canonical import digest, pack
 from protos.wire.messages import KeyAdvert, KeySessionAcknowledgement
 
-SMALLEST_COHORT: Final = 2  # one site alone has nobody to hide behind
+SMALLEST_COHORT: Final = 2  # a single site has no other site to hide among
 _FIELD_PRIME: Final = 2**255 - 19
 _ZERO: Final = bytes(32)
 
@@ -169,7 +169,7 @@ def check_roster(terms: KeySessionTerms, adverts: Sequence[KeyAdvert], own_adver
         require(advert.site in terms.candidates, Reason.SITE_NOT_EXPECTED)
         require(advert.key_session == terms.key_session, Reason.WRONG_KEY_SESSION)
         require(fingerprint(advert.identity_key) == listed[advert.site], Reason.WRONG_IDENTITY_KEY)
-        # A number has several encodings on this curve; one form only, so that equal keys are equal bytes.
+        # A number has several encodings on this curve. Only one form is allowed, so that equal keys are equal bytes.
         require(int.from_bytes(advert.exchange_key, "little") < _FIELD_PRIME, Reason.EXCHANGE_KEY_UNFIT)
         statement = _advert_statement(terms, advert.site, advert.exchange_key, advert.nonce)
         _verify(advert.identity_key, advert.signature, statement, Reason.ADVERT_NOT_SIGNED)

@@ -37,8 +37,8 @@ from protos.masking.ledger_lines import checked, digest, listing_in, listing_out
 from protos.masking.masking_refusals import MaskingRefused, Reason, require
 
 _FORMAT: Final = "global-layers masking ledger 3"
-_FORMAT_2: Final = "global-layers masking ledger 2"  # forgot which sets were answered at steps that are over
-_FORMAT_1: Final = "global-layers masking ledger 1"  # knew one step; whoever wrote it never went back
+_FORMAT_2: Final = "global-layers masking ledger 2"  # deleted which sets were answered at final steps
+_FORMAT_1: Final = "global-layers masking ledger 1"  # had only one step; its writer never returned to an earlier one
 
 
 @dataclass(frozen=True, order=True)
@@ -237,7 +237,7 @@ class Ledger:
         require(not isolates([answer], compared.smallest), Reason.TOO_FEW_FOR_A_NUMBER)
         before = self.answered() + Counter(compared.others)
         costs = price(with_one_more(before, answer), compared.smallest)
-        # A sum that costs nothing more is free, even if the policy has become stricter than what was spent.
+        # A sum without further cost is allowed, even if the policy is now stricter than the spent budget.
         is_free = costs <= price(before, compared.smallest)
         require(is_free or budget > 0, reason)
         require(is_free or costs <= budget, Reason.BUDGET_SPENT)

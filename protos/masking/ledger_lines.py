@@ -23,7 +23,7 @@ def checked(before: str, content: dict[str, Any]) -> tuple[str, str]:
     return check, json.dumps(content | {"check": check}, sort_keys=True, separators=(",", ":")) + "\n"
 
 
-def uncheck(before: str, line: str) -> tuple[str, dict[str, Any]]:  # Any: whatever JSON holds
+def uncheck(before: str, line: str) -> tuple[str, dict[str, Any]]:  # Any: every type that JSON has
     """Return the content of a line and its check.
 
     Raises:

@@ -24,7 +24,7 @@ from protos.numbers.chunk_layout import Layout
 from protos.plan.canonical import pack
 
 _CIPHER: Final = "aes-256-ctr"
-# Measured best of 2**14 to 2**17: zeros, keystream and vector stay in a core's own cache together.
+# The best of 2**14 to 2**17 in measurements: zeros, keystream and vector stay in a core's own cache together.
 BLOCK_PARAMETERS: Final = 1 << 16
 _BLOCK_WORDS: Final = 1 << 13
 _BLOCK_BYTES: Final = 8 * _BLOCK_WORDS + 4 * BLOCK_PARAMETERS
@@ -131,7 +131,7 @@ class Masker:
             if words.size:  # all wrap on purpose: sums are modulo 2**64 and 2**32
                 combine(plain[0], word_masks, out=words)
             combine(plain[1], update_masks, out=updates)
-            plain = out  # a contributor has at least one peer, so `out` is written whole
+            plain = out  # a contributor has at least one peer, so all of `out` is written
 
 
 def _blocks(words: int, updates: int) -> Iterator[tuple[slice, slice]]:

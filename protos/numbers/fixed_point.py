@@ -15,7 +15,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-BLOCK: Final = 1 << 16  # numbers handled at once: three float32 blocks stay in a core's own cache
+BLOCK: Final = 1 << 16  # numbers processed at once: three float32 blocks stay in a core's own cache
 
 
 def is_power_of_two(number: float) -> bool:
@@ -23,7 +23,7 @@ def is_power_of_two(number: float) -> bool:
     return number > 0 and math.isfinite(number) and math.frexp(number)[0] == 0.5
 
 
-class NotFinite(ValueError):  # names what was found; the caller turns it into an error
+class NotFinite(ValueError):  # names the finding; the caller turns it into an error
     """A value is infinite or no number; `index` is its position in the vector."""
 
     def __init__(self, index: int) -> None:
@@ -76,7 +76,7 @@ class FixedPoint:
         limit = factor * np.float32(self.clipping_range)
         scratch = np.empty(min(BLOCK, values.size), np.float32)
         clipped = 0
-        with np.errstate(over="ignore"):  # what overflows is infinite, and clipped like any other large value
+        with np.errstate(over="ignore"):  # an overflow becomes infinite, and is clipped like any other large value
             for start in range(0, values.size, BLOCK):
                 given, block = values[start : start + BLOCK], scratch[: min(BLOCK, values.size - start)]
                 np.multiply(given, factor, out=block)

@@ -25,7 +25,7 @@ import numpy.typing as npt
 NEWTON_SCALE: Final = 1 << 36
 CONVERGED: Final = 1e-8  # the largest change of a coefficient in the last step, in standardised units
 _PARTS: Final = 4  # 16-bit parts of one 64-bit integer
-_ROUNDING: Final = 1e-6  # of a sum of so many numbers rounded to 2**-37, and of an eigenvalue in float64
+_ROUNDING: Final = 1e-6  # of a sum of this many numbers rounded to 2**-37, and of an eigenvalue in float64
 
 Float32: TypeAlias = npt.NDArray[np.float32]
 Float64: TypeAlias = npt.NDArray[np.float64]

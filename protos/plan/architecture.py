@@ -61,7 +61,7 @@ __all__ = [
 
 LARGEST_NUMBER_COUNT = 2**31
 
-# They read one image, and answer with logits of its classes.
+# They read one image, and return logits of its classes.
 ImageNetwork = ConvolutionalNetwork | ParallelConvolutionalNetwork | EfficientNetwork
 
 Architecture = Annotated[

@@ -111,7 +111,7 @@ def _of_network(method: Method, conditions: Conditions) -> Iterator[str]:
     network = conditions.architecture
     if isinstance(network, ColumnsNetwork) and isinstance(method.federated, Everything):
         yield "the unique column of the network columns differs between sites, so not everything can be federated"
-    # Method local too: a site needs the plan's list to distinguish common columns from its own.
+    # Also for method local: a site needs the plan's list to distinguish common columns from its own.
     if isinstance(network, ColumnsNetwork) != isinstance(method.procedure, ColumnByColumn):
         yield "training column by column needs the network columns, which has a common and a unique column"
     branches = isinstance(network, ParallelNetwork | ParallelConvolutionalNetwork | ColumnsNetwork)
@@ -149,7 +149,7 @@ def _of_private(method: Method, conditions: Conditions) -> Iterator[str]:
     tensors = network_tensors(network, columns=2, outputs=1, common=1)
     if isinstance(federated, AllButNormalisation) and not any(tensor.is_normalisation for tensor in tensors):
         yield f"the network {network.name} has no tensor known as a normalisation, so none would stay private"
-    # Of a hospital's own module the plan lists what is federated; the private rest is not in the list.
+    # For a hospital's own module the plan lists only the federated tensors, not the private ones.
     is_whole = not isinstance(network, NamedTensors) and all(tensor.part in parts for tensor in tensors)
     if isinstance(federated, Parts) and is_whole:
         yield f"all layers of the network {network.name} would be federated, so nothing would stay private"

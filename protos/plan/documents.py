@@ -67,7 +67,7 @@ _PlainLoader.yaml_implicit_resolvers = {
     first: [(tag, expression) for tag, expression in resolvers if tag not in _REPLACED]
     for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
 }
-# Only true and false: with YAML 1.1's yes, no, on and off, `secure_aggregation: off` would be a truth value.
+# Only true and false. With YAML 1.1's yes, no, on and off, `secure_aggregation: off` would be a truth value.
 _PlainLoader.add_implicit_resolver("tag:yaml.org,2002:bool", re.compile(r"^(?:true|false)$"), list("tf"))
 _WHOLE: Final = r"[-+]?(?:0|[1-9][0-9]*)"
 _PlainLoader.add_implicit_resolver("tag:yaml.org,2002:int", re.compile(f"^{_WHOLE}$"), list("-+0123456789"))
@@ -134,7 +134,7 @@ def _schema(model: type[BaseModel]) -> Mapping[str, Any]:
     return model.model_json_schema()
 
 
-class _Mistakes(Exception):  # carries findings, is never shown
+class _Mistakes(Exception):  # has findings, is never shown
     def __init__(self, found: list[tuple[int, int, str]]) -> None:
         super().__init__(found)
         self.found = found
@@ -171,8 +171,8 @@ def _refuse_surprises(text: str) -> None:
             raise _Mistakes([(line, column, "anchors and aliases are not allowed")])
         if tag := getattr(event, "tag", None):
             raise _Mistakes([(line, column, f"the tag {tag} is not allowed")])
-        # Counted here and not in the finished tree, because the reader's effort grows with the
-        # square of the depth: 20,000 brackets kept it busy for a minute.
+        # Counted here and not in the finished tree, because the reader's time grows with the square of the depth:
+        # 20,000 brackets took a minute.
         depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
         if depth > DEEPEST_NESTING:
             raise _Mistakes([(line, column, "nested too deeply")])
@@ -193,7 +193,7 @@ def _construct(node: Node) -> Any:
         raise _Mistakes([(line, column, "this number cannot be read")]) from cause
     if isinstance(value, float) and not math.isfinite(value):
         raise _Mistakes([(line, column, "a number has to be finite")])
-    return 0.0 if value == 0.0 and isinstance(value, float) else value  # minus zero has another digest
+    return 0.0 if value == 0.0 and isinstance(value, float) else value  # minus zero has a different digest
 
 
 def _construct_mapping(node: MappingNode) -> dict[str, Any]:
@@ -212,7 +212,8 @@ def _describe(detail: Mapping[str, Any], root: Node, schema: Mapping[str, Any]) 
     """Return one of pydantic's errors as lines, columns and words."""
     location: Sequence[str | int] = detail["loc"]
     kind, context = detail["type"], detail.get("ctx", {})
-    if kind in ("union_tag_invalid", "union_tag_not_found"):  # the place of the word, or where it is missing
+    # the position of the word, or the place where it is missing
+    if kind in ("union_tag_invalid", "union_tag_not_found"):
         location = (*location, context["discriminator"].strip("'"))
     keys, _ = _walk(schema, location)
     node, path = root, []

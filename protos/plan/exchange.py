@@ -258,7 +258,7 @@ class Exchanges:
         planned = stage_at(self._plan, round_number)
         if stage is planned:
             return True
-        if self._plan.prior is not None:  # the Newton rounds end when the coefficients stand still
+        if self._plan.prior is not None:  # the Newton rounds end when the coefficients no longer change
             return planned is Stage.NEWTON and stage is Stage.GUARD and round_number > 1
         ends_early = self._plan.may_end_early and round_number > self._plan.has_probe
         closing = {Stage.VALIDATION: self._plan.has_validation_round, Stage.REPORT: self._plan.gain == "sums"}
@@ -268,7 +268,7 @@ class Exchanges:
         if stage in (Stage.PROBE, Stage.STATISTICS, Stage.NEWTON, Stage.GUARD):
             return all(chosen)
         if stage is Stage.TRAINING and not is_synchronised(self._plan, round_number):
-            # Until the first round in which all layers are aggregated, nothing was measured that could slow one down.
+            # Before the first round that aggregates all layers, no measurement can slow down a layer.
             rule = self._plan.ingredients.server_rule
             made = round_number - self._plan.has_probe
             return all(chosen) or (any(chosen) and isinstance(rule, LayerIntervals) and made >= rule.slow_factor)

@@ -101,7 +101,8 @@ def gain_over_sites(sums: GainSums) -> GainOverSites:
     if not sites:
         return GainOverSites(sites=0, mean=None, fairness=None, incentive=None)
     mean = sums.metric / largest
-    # Integers keep what a difference of two nearly equal floats would lose; rounding may still pass below 0.
+    # Integers keep digits that a difference of two nearly equal floats would lose. Rounding may still give a negative
+    # result.
     spread = sites * squared * GAIN_SCALE - sums.metric**2
     has_spread = sites >= FEWEST_FOR_VARIANCE and sums.metric_squared is not None
     fairness = max(0.0, spread / (largest * largest)) if has_spread else None

@@ -81,15 +81,15 @@ def _values(spec: TensorSpec, key: bytes) -> NDArray[np.float32]:
 
 
 def _uniform(key: bytes, count: int, bound: float) -> NDArray[np.float32]:
-    # The zero counter is safe to start from because the key is used for this tensor alone.
+    # The zero counter is safe, because the key is used only for this tensor.
     keystream = Cipher(algorithms.AES256(key), modes.CTR(bytes(16))).encryptor()
     scale = float(np.float32(bound))
     values = np.empty(count, dtype=np.float32)
     for start in range(0, count, _WORDS_AT_ONCE):
         block = values[start : start + _WORDS_AT_ONCE]
         words = np.frombuffer(keystream.update(bytes(4 * block.size)), dtype="<u4")
-        # A 24-bit integer times a 24-bit float is exact in float64, so the only rounding is the
-        # last one, and the value stays below the bound.
+        # A 24-bit integer times a 24-bit float is exact in float64. So the last rounding is the only one, and the value
+        # stays below the bound.
         centred = (words >> np.uint32(8)).astype(np.float64) - 2.0**23
         block[:] = centred * (scale * 2.0**-23)
     return values

@@ -37,7 +37,7 @@ Float32 = npt.NDArray[np.float32]
 Starts = Mapping[str, Float32]  # the values of a plan's starting file by the name of their tensor
 
 ROWS: Final = "rows"  # the one scalar that weighs the updates beside it
-LARGEST_LOSS: Final = 1024.0  # a validation loss above it counts as this much
+LARGEST_LOSS: Final = 1024.0  # a larger validation loss counts as this value
 LARGEST_SENSITIVITY: Final = 8.0
 LARGEST_DISTANCE: Final = float(1 << 22)
 LOSS_SCALE: Final = 1 << 32
@@ -217,7 +217,7 @@ def started(plan: Plan, tensors: Iterable[TensorSpec], starts: Starts | None) ->
 
 
 def _federated_tensors(plan: Plan) -> tuple[TensorSpec, ...]:
-    # A size that the plan leaves to the sites belongs to a part that is not read here.
+    # A size that the plan leaves to the sites belongs to a part that is not used here.
     network = network_tensors(
         plan.architecture,
         columns=plan.placeholder_columns,
@@ -246,7 +246,7 @@ def _scalars(plan: Plan, tensors: tuple[TensorSpec, ...]) -> Iterator[Scalar]:
             bound = int(LARGEST_DISTANCE) * DISTANCE_SCALE
             yield Scalar(f"distance {layer}", bound, Occasion.SYNCHRONISED, DISTANCE_SCALE)
     if isinstance(method.federated, SensitivePrefix):
-        # The last layer is never federated, but the rise into it is measured too.
+        # The last layer is never federated, but the rise to it is measured too.
         for number in range(len(layers_of(tensors)) + 1):
             bound = int(LARGEST_SENSITIVITY) * SENSITIVITY_SCALE
             yield Scalar(f"sensitivity {number + 1}", bound, Occasion.PROBE, SENSITIVITY_SCALE)
@@ -259,7 +259,7 @@ def _scalars(plan: Plan, tensors: tuple[TensorSpec, ...]) -> Iterator[Scalar]:
     if plan.gain == "sums":
         yield Scalar("sites with a metric", 1, Occasion.REPORT)
         yield Scalar("metric", GAIN_SCALE, Occasion.REPORT, GAIN_SCALE)
-        # A report may be summed over no more sites than the quorum.
+        # The sums of a report may cover no more sites than the quorum.
         if plan.quorum - max(1, plan.assumed_colluders) >= _FEWEST_WITH_SQUARES:
             yield Scalar("metric squared", GAIN_SCALE, Occasion.REPORT, GAIN_SCALE)
         yield Scalar("sites that gained", 1, Occasion.REPORT)
@@ -293,7 +293,7 @@ def _prior_scalars(prior: Prior) -> Iterator[Scalar]:
         return
     for name in prior.statistics_names:
         kind = name.partition(" ")[0]
-        # Of classes a sum is a count; of columns and numbers it is one of values between 0 and 1.
+        # For classes a sum is a count. For columns and numbers it is a sum of values between 0 and 1.
         is_count = kind in ("count", "outcomes") or (name.startswith("sum outcome") and not prior.is_number)
         scale = 1 if is_count or kind == "sites" else PRIOR_MOMENT_SCALE
         yield Scalar(name, 1 if kind == "sites" else rows * scale, Occasion.STATISTICS, scale)

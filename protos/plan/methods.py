@@ -77,12 +77,12 @@ SingleMethod: TypeAlias = Annotated[
     Field(discriminator="name"),
 ]
 
-# What a hospital's policy may name; from the definitions themselves, so that neither can lack one.
+# The names that a hospital's policy may use, from the definitions themselves, so none can be missing.
 METHOD_NAMES: Final[tuple[str, ...]] = tuple(
     get_args(choice.model_fields["name"].annotation)[0] for choice in get_args(get_args(SingleMethod)[0])
 )
 
-# Those that train a network; federated-prior has a regression instead.
+# The methods that train a network; federated-prior has a regression instead.
 NETWORK_METHODS: Final[tuple[str, ...]] = tuple(name for name in METHOD_NAMES if name != "federated-prior")
 
 

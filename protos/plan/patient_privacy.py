@@ -56,8 +56,8 @@ SMALLEST_EPSILON: Final = 0.01
 LARGEST_DELTA: Final = 1e-3
 SMALLEST_DELTA: Final = 1e-12
 SMALLEST_SAMPLING: Final = 1e-4
-LARGEST_SAMPLING: Final = 0.9  # with more, all patients are as cheap
-SMALLEST_CLIP: Final = 1e-6  # its inverse and its square stay far from the ends of float64
+LARGEST_SAMPLING: Final = 0.9  # with more, all patients cost the same
+SMALLEST_CLIP: Final = 1e-6  # its inverse and its square are far from the limits of float64
 
 
 class Privacy(Document):
@@ -217,7 +217,7 @@ def _of_federated(method: Method) -> Iterator[str]:
 
 def _of_private_layers(method: Method) -> Iterator[str]:
     if isinstance(method.procedure, PrivateFirst):
-        return  # its own reason stands with the procedures
+        return  # the procedures give its own reason
     if not isinstance(method.procedure, Together):
         yield "private layers beside a personal model would take steps that nothing pays for"
     elif method.update_rate != 1.0:

@@ -51,7 +51,7 @@ from protos.plan.weighting import EqualWeights, RowWeights, Weighting
 
 LARGEST_PLAN_BYTES: Final = 1 << 20
 MOST_SITES: Final = 100
-# The keys of a network and its training, of which federated-prior makes no use; all other methods need them.
+# The keys of a network and its training. federated-prior does not use them, and all other methods need them.
 _OF_NETWORKS: Final = ("architecture", "schedule", "optimiser", "weighting", "seed")
 
 Name: TypeAlias = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9-]{0,39}$")]
@@ -332,7 +332,7 @@ class Plan(Document):
             fewest=self.assumed_colluders + 2 if is_hidden else 1,
         )
         if missing_parts(self.ingredients, self.architecture):
-            return  # the network does not fit the method, and that is what has to be reported
+            return  # the network does not fit the method, and that is the error to report
         agreed = agreed_sizes(self.ingredients, self.architecture)
         for key, is_given in (("columns", bool(self.shared_columns)), ("outputs", self.outputs is not None)):
             if key in agreed and not is_given:
@@ -571,7 +571,8 @@ class Plan(Document):
         sweep = self.sweep
         if sweep is None:
             return (self,)
-        # Each was checked when this plan was read. To check the list again in each would take minutes for a large plan.
+        # Each was checked when this plan was read. A check of the list in each alternative would take minutes for a
+        # large plan.
         plans = map(type(self).model_validate_json, sweep.documents(self.model_dump(mode="json")))
         return tuple(
             plan.model_copy(update={"sweep": sweep.model_copy(update={"at": number})})

@@ -35,9 +35,9 @@ from protos.privacy.accounting import PRIVATE_SCALE
 
 PRIOR_MOMENT_SCALE: Final = 1 << 30
 GUARD_SCALE: Final = 1 << 20
-LARGEST_ROW_LOSS: Final = 64  # nats of one row; a probability keeps 2.2e-16 from 0 and 1, which is 36
+LARGEST_ROW_LOSS: Final = 64  # nats of one row; a probability is at least 2.2e-16 away from 0 and 1, which is 36
 GUARD: Final = "guard"
-FEWEST_ROWS: Final = 10  # values that differ from the most common one, so that a sum does not show a single row
+FEWEST_ROWS: Final = 10  # values that differ from the most frequent one, so that a sum does not show a single row
 _NARROWEST: Final = 1e-4  # standard deviation of a column, as a part of its concept's range
 FEWEST_THERE: Final = 3
 _MOMENTS: Final = ("sites", "count", "sum", "squares")
@@ -327,7 +327,8 @@ def _recorded_by_enough(prior: Prior, sites: Float64, together: Mapping[tuple[st
 
     An entry of H is a sum over the sites that record both columns, so these sites are counted too.
     """
-    # One site may turn out to have too few different values, or a small hospital would take columns from all others.
+    # One site may prove to have too few different values. Otherwise a small hospital would remove columns from all
+    # others.
     fewest, used = max(FEWEST_THERE, prior.method.fewest_sites - 1), np.zeros(len(prior.columns), dtype=np.bool_)
     for place, column in enumerate(prior.columns):
         before = (prior.columns[other].name for other in np.flatnonzero(used))

@@ -119,7 +119,7 @@ class PrivateSums:
         sure = np.maximum(eigenvalues, _FLOOR * of_hessian * sqrt(size))
         inverse = 1.0 / (sure + ridge * (1.0 + of_gradient**2 / sure))
         slopes = vectors @ (inverse * (vectors.T @ -gradient))
-        # Of the gradient: that of the patients, which is the Hessian, and that of the noise.
+        # The variance of the gradient: that of the patients, which is the Hessian, plus that of the noise.
         errors = np.sqrt((vectors**2) @ (inverse**2 * (sure + of_gradient**2)))
         places = slice(0, len(self.columns))
         return slopes[None, places].copy(), errors[None, places].copy()

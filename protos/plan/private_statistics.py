@@ -20,7 +20,7 @@ from protos.plan.federated_statistics import NumericColumn, Statistics, numbers_
 from protos.plan.patient_privacy import Privacy
 from protos.privacy.accounting import PRIVATE_SCALE, share_variance
 
-_SURE: Final = 5.0  # a mean needs a count above so many standard deviations of its noise
+_SURE: Final = 5.0  # a mean needs a count above this many standard deviations of its noise
 
 
 @dataclass(frozen=True)

@@ -39,7 +39,7 @@ MOST_PRIVATE_NUMBERS: Final = 4096
 MOST_PRIVATE_ROUNDS: Final = 10_000
 LARGEST_PATIENTS: Final = 1 << 22  # of one site, for the bound of its sums
 WIDEST: Final = 500  # inputs of one layer, so that sums of products are exact (private_gradient.py)
-_DEVIATIONS: Final = 64  # a share of the noise is larger with a probability below 10**-800
+_DEVIATIONS: Final = 64  # the noise's share exceeds this with a probability below 10**-800
 
 
 @dataclass(frozen=True)
@@ -195,7 +195,7 @@ def private_training_of(
     )
 
 
-# Keys of a plan that make further numbers leave, or let patients decide what leaves, each with the reason.
+# Keys of a plan that let a site send further numbers, or let patients decide which, each with the reason.
 UNPAID: Final[Mapping[str, str]] = {
     "weighting": "row weights are counts of patients that nothing pays for; set weighting to {name: equal}",
     "acceptance": "acceptance votes follow from patients and nothing pays for them; leave acceptance out",

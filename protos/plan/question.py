@@ -9,7 +9,7 @@ from pydantic import StringConstraints
 from protos.plan.documents import Document
 
 Sentence: TypeAlias = Annotated[str, StringConstraints(min_length=1, max_length=400, pattern=r"^[^\x00-\x1f]+$")]
-Answers: TypeAlias = Literal["same", "related", "other"]  # how a site's outcome answers the question
+Answers: TypeAlias = Literal["same", "related", "other"]  # whether a site's outcome is that of the question
 
 
 class Question(Document):

@@ -50,7 +50,7 @@ class EpochSchedule(Document):
         """Whether every round ends together with an epoch at every site."""
         return self.aggregate != "every-batch"
 
-    def batches(self, rows: int) -> int:  # the other schedule asks
+    def batches(self, rows: int) -> int:  # the other schedule requires this
         """Return the batches in an epoch of a site with this many training rows; 0 if it has too few."""
         return self.batches_per_epoch if rows >= self.batches_per_epoch else 0
 

@@ -33,7 +33,7 @@ from protos.plan.manifest import Manifest, largest_weight
 from protos.plan.plan import Plan
 from protos.plan.weighting import RowWeights
 
-_FEWEST_FOR_THREADS: Final = 64  # blocks; for fewer, threads cost more than they save
+_FEWEST_FOR_THREADS: Final = 64  # number of blocks; with fewer, threads cost more than they save
 _MOST_THREADS: Final = 4
 
 Float32: TypeAlias = npt.NDArray[np.float32]
@@ -100,7 +100,7 @@ def apply_rule(plan: Plan, manifest: Manifest, sums: Sums, parameters: Float32, 
 
     def move(blocks: list[_Stretch]) -> None:
         for block in blocks:
-            # In float64 the sum is exact, so that adding 1 for n rounds gives n.
+            # In float64 the sum is exact, so adding 1 for n rounds gives n.
             mean = fixed_point.decode(sums.updates[block.part], block.weight)
             moving = parameters[block.place]
             step = _step(rule, mean, {name: array[block.place] for name, array in state.items()}, pace)
@@ -109,7 +109,7 @@ def apply_rule(plan: Plan, manifest: Manifest, sums: Sums, parameters: Float32, 
     blocks = [block for stretch in _stretches(plan, manifest, sums) for block in stretch.blocks()]
     if len(blocks) < _FEWEST_FOR_THREADS:
         move(blocks)
-    else:  # no block reads what another writes, so the bits do not depend on who is first
+    else:  # no block reads data that another writes, so the bits do not depend on the order
         cores = min(os.cpu_count() or 1, _MOST_THREADS)
         with ThreadPoolExecutor(cores) as threads:
             for done in [threads.submit(move, blocks[core::cores]) for core in range(cores)]:

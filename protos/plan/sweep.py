@@ -18,15 +18,15 @@ from protos.plan.documents import Document
 
 MOST_ALTERNATIVES: Final = 16
 
-# Only numbers of these sections change how sites train. The plan refuses those that change what leaves. A place in a
-# list has one spelling, so that no number has two keys.
+# Only numbers of these sections change the training at sites. The plan refuses keys that change the sent data. A
+# position in a list has one spelling, so no number has two keys.
 SweptKey: TypeAlias = Annotated[
     str,
     StringConstraints(
         pattern=r"^(optimiser|rate_schedule|method|loss)(\.(0|[1-9][0-9]{0,3}|[a-z][a-z0-9_]{0,39})){1,4}$"
     ),
 ]
-# What a plan is as JSON.
+# The JSON type of a plan.
 Settings: TypeAlias = dict[str, Any]
 
 

@@ -24,8 +24,8 @@ from fractions import Fraction
 from math import ceil, erfc, exp, inf, sqrt
 from typing import Final
 
-_SAFETY: Final = 1.0 + 1e-9  # above every rounding error of these formulas
-_LARGEST: Final = 700.0  # exp of more overflows; such an epsilon promises nothing
+_SAFETY: Final = 1.0 + 1e-9  # larger than every rounding error of these formulas
+_LARGEST: Final = 700.0  # exp of a larger number overflows; such an epsilon promises nothing
 _STEPS: Final = 200
 
 
@@ -69,7 +69,7 @@ def _below(value: float) -> float:
 
 
 PRIVATE_SCALE: Final = 1 << 30  # of a patient's term, whose norm is at most 1
-# In one integer of one site: above 1,000 standard deviations for the smallest epsilon and delta that a plan may have.
+# In one integer of one site: above 1,000 standard deviations for the smallest possible epsilon and delta of a plan.
 LARGEST_NOISE: Final = 1 << 50
 # Sums of K discrete Gaussian shares of variance v are as private as one continuous Gaussian of variance K (v - 4), up
 # to a change of epsilon below 10**-26: rounding a continuous Gaussian by a discrete one of width 2 gives each share.
@@ -84,6 +84,6 @@ def share_variance(ratio: float, honest: int, sums: int = 1) -> int:
         honest: the number of sites whose shares are in every sum, at least 1.
         sums: of the same patients, in the whole run.
     """
-    # The ratio is a float64, which is one exact fraction, so that every program computes the same integer.
+    # The ratio is a float64, which is one exact fraction, so every program computes the same integer.
     whole = (Fraction(PRIVATE_SCALE) / Fraction(ratio)) ** 2 * sums
     return ceil(whole / honest) + _LOST_TO_ROUNDING

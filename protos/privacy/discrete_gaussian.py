@@ -27,11 +27,11 @@ Integers: TypeAlias = npt.NDArray[np.int64]
 RandomBytes: TypeAlias = Callable[[int], bytes]
 
 LARGEST_VARIANCE: Final = 1 << 90
-# A gamma is computed in float64 from |x| below 2**52 and the variance. Where exp(-gamma) is above 1e-11, gamma is below
-# 26, its error below 26 * 2**-48, and so is the error of exp(-gamma). Elsewhere exp(-gamma) itself is that small.
+# A gamma is computed in float64 from |x| below 2**52 and the variance. If exp(-gamma) is above 1e-11, gamma is below
+# 26, its error below 26 * 2**-48, and so is the error of exp(-gamma). Otherwise exp(-gamma) itself is that small.
 _TOLERANCE: Final = 1e-11
 _COARSE_BITS: Final = 53
-_CHANCES: Final = np.exp(-np.arange(25.0, 0.0, -1.0))  # of so many heads or more, rising
+_CHANCES: Final = np.exp(-np.arange(25.0, 0.0, -1.0))  # for this many heads or more, rising
 
 
 def discrete_gaussian(count: int, variance: int, random_bytes: RandomBytes) -> Integers:
@@ -72,7 +72,7 @@ def _of_laplace(count: int, scale_bits: int, random_bytes: RandomBytes) -> Integ
     """About count / 2 samples of the discrete Laplace distribution of scale 2**scale_bits (their algorithm 2)."""
     words = _words(count, random_bytes)
     low = (words >> np.uint64(64 - scale_bits)).astype(np.int64) if scale_bits else np.zeros(count, np.int64)
-    is_negative = (words & np.uint64(1)).astype(bool)  # another bit than those of `low`, which are the highest
+    is_negative = (words & np.uint64(1)).astype(bool)  # a different bit from those of `low`, which are the highest
     scale = 1 << scale_bits
     kept = _accepted(low / scale, lambda place: Fraction(int(low[place]), scale), random_bytes)
     low, is_negative = low[kept], is_negative[kept]
@@ -132,8 +132,7 @@ class _Uniform:
             context = Context(prec=digits)
             rounded = context.divide(Decimal(gamma.numerator), Decimal(gamma.denominator))
             chance = Fraction(context.exp(-rounded))
-            # Decimal rounds each of the two operations correctly, so the error is below this for every gamma below
-            # 10**4.
+            # Decimal rounds both operations correctly, so the error is below this for every gamma below 10**4.
             error = Fraction(1, 10 ** (digits - 6))
             if Fraction(self._first + 1, 1 << self._bits) <= chance - error:
                 return True

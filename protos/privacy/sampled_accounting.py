@@ -22,7 +22,7 @@ from protos.privacy.accounting import epsilon_of
 _ORDERS: Final = (*range(2, 64), *(round(64 * 1.2**step) for step in range(16)))  # up to 986
 _STEPS_OF_NOISE: Final = 256  # in one noise multiplier
 _LARGEST_MULTIPLIER: Final = 1 << 16
-_SAFETY: Final = 1.0 + 1e-9  # above every rounding error of these formulas
+_SAFETY: Final = 1.0 + 1e-9  # larger than every rounding error of these formulas
 
 
 def sampled_epsilon(multiplier: float, rate: float, sums: int, delta: float) -> float:

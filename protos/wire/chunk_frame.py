@@ -49,7 +49,7 @@ def decode_chunk(raw: bytes | memoryview, field: int) -> Chunk | None:
     if len(raw) < _HEADER_BYTES:
         return None
     number, attempt, index = _number(raw[6:11]), _number(raw[12:15]), _number(raw[16:19])
-    # Encoded again and compared: so each tag, each width and both lengths are as they have to be.
+    # Encoded again and compared, so each tag, each width and both lengths are correct.
     if raw[:_HEADER_BYTES] != _header(field, number, attempt, index, len(raw) - _HEADER_BYTES):
         return None
     return Chunk(number, attempt, index, memoryview(raw)[_HEADER_BYTES:])

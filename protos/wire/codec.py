@@ -165,7 +165,8 @@ def _encoded(outer: Message) -> bytes:
     return outer.SerializeToString(deterministic=True)
 
 
-def _content(message: SiteMessage | CoordinatorMessage | Upkeep) -> dict[str, Any]:  # Any: what protobuf takes
+# Any: every type that protobuf accepts
+def _content(message: SiteMessage | CoordinatorMessage | Upkeep) -> dict[str, Any]:
     inner = {_NAMES[type(message)]: _facts(message)}
     return {"upkeep": inner} if isinstance(message, Upkeep) else inner
 

@@ -17,7 +17,7 @@ from typing import Any, Final
 from protos.plan.canonical import digest
 
 GENESIS: Final = "0" * 64
-# What version 0.1 called an event's facts, and an event.
+# The names of an event and its facts in version 0.1.
 _WORDS_OF_0_1: Final[dict[str, dict[str, str]]] = {
     "head_countersigned": {"head": "checkpoint", "countersignature": "cosignature"},
     "log_continued": {"head": "checkpoint", "epoch": "generation"},
@@ -42,7 +42,7 @@ class LogPosition:
     hash: str = GENESIS
 
 
-class BrokenChain(ValueError):  # a finding, worded by whoever reads the log
+class BrokenChain(ValueError):  # the reader of the log words this finding
     """A log was changed; `line` counts from 1."""
 
     def __init__(self, line: int, reason: str) -> None:
@@ -58,7 +58,7 @@ def append(position: LogPosition, facts: Mapping[str, object], salt: bytes) -> t
         facts: values that JSON can contain.
         salt: random bytes from the caller; 16 bytes prevent that a hash confirms a guess.
     """
-    # Read back first: what JSON makes of the facts is what a reader will find and hash.
+    # Read back first, because a reader will find and hash the facts as JSON represents them.
     text = _text(json.loads(json.dumps(facts)))
     return _line(position, text, salt.hex())
 
@@ -82,7 +82,7 @@ class Record:
     before: LogPosition
     position: LogPosition
     leaf: bytes
-    facts: dict[str, Any]  # Any: whatever JSON holds
+    facts: dict[str, Any]  # Any: every type that JSON has
 
 
 def checked(lines: Iterable[bytes], position: LogPosition | None = None) -> Iterator[Record]:
@@ -136,8 +136,8 @@ def _step(position: LogPosition, line: bytes, number: int) -> Record:
         raise BrokenChain(number, _NO_RECORD) from cause
     if sequence != position.sequence or previous != position.hash:
         raise BrokenChain(number, "a record before it was taken out, moved or changed")
-    # The whole line and not its hash alone: a field beside those that are hashed, or one given
-    # twice, would be read by a person and by no check.
+    # The whole line and not only its hash is compared. Otherwise a person would read an additional or repeated field
+    # that no check covers.
     if not hmac.compare_digest(line, expected):
         raise BrokenChain(number, "the record was changed or torn")
     return Record(position, after, leaf, _in_present_words(facts))
@@ -146,7 +146,7 @@ def _step(position: LogPosition, line: bytes, number: int) -> Record:
 def _line(position: LogPosition, text: str, salt: str) -> tuple[LogPosition, bytes, bytes]:
     leaf = digest("audit leaf", salt, text)
     after = link(position, leaf)
-    # Keys in alphabetical order, as `_text` writes them; put together by hand, which is three times as fast.
+    # Keys in alphabetical order, as `_text` writes them. Written by hand, which is three times as fast.
     start, number = f'{{"facts":{text},"hash":"{after.hash}",', f'"sequence":{position.sequence}}}'
     line = f'{start}"previous":"{position.hash}","salt":"{salt}",{number}'
     return after, leaf, line.encode() + b"\n"

@@ -25,7 +25,7 @@ MOST_LEAVES: Final = 16_384  # of one message: half a mebibyte
 _LARGEST_SIZE: Final = 1 << 62
 
 
-class CheckpointRefused(ValueError):  # a finding, worded by whoever asked
+class CheckpointRefused(ValueError):  # the caller words this finding
     """A checkpoint or a cosignature is not valid, or does not continue the earlier ones."""
 
 
@@ -145,7 +145,7 @@ def follow(last: LogCheckpoint | None, grown: LogCheckpoint, start: int, leaves:
     if grown.generation < generation or (grown.generation == generation and grown.size < position.sequence):
         raise CheckpointRefused(f"the log was rolled back: it had {position.sequence} records and has {grown.size}")
     if grown.generation > generation:
-        position = LogPosition()  # restarted by a person; the old checkpoint stays on record
+        position = LogPosition()  # a person restarted it; the record keeps the old checkpoint
     if start != position.sequence or start + len(leaves) != grown.size or len(leaves) > MOST_LEAVES:
         raise CheckpointRefused("the records since the last checkpoint were not all shown")
     if any(len(leaf) != 32 for leaf in leaves) or relink(position, leaves) != grown.position:
@@ -171,7 +171,7 @@ def checkpoint_from_facts(facts: Mapping[str, Any]) -> LogCheckpoint:
         texts = (str(facts[name]) for name in ("owner", "hash", "time"))
         owner, digest, time = texts
         key, signature = (bytes.fromhex(facts[name]) for name in ("key", "signature"))
-        generation = int(facts["generation"] if "generation" in facts else facts["epoch"])  # as version 0.1 called it
+        generation = int(facts["generation"] if "generation" in facts else facts["epoch"])  # the name in version 0.1
         return LogCheckpoint(owner, generation, int(facts["size"]), digest, time, key, signature)
     except (KeyError, TypeError, ValueError, AttributeError) as cause:
         raise CheckpointRefused("it is no checkpoint of a log") from cause

@@ -14,37 +14,37 @@ from typing import Final, TypeAlias
 
 PARTICIPATE: Final = "/global_layers.v1.Federation/Participate"  # stream of messages both ways
 ENROL: Final = "/global_layers.v1.Enrolment/Enrol"  # one request, one reply
-RENEW: Final = "/global_layers.v1.Enrolment/Renew"  # likewise, for a site whose certificate has expired
+RENEW: Final = "/global_layers.v1.Enrolment/Renew"  # the same, for a site whose certificate has expired
 HEALTH: Final = "/grpc.health.v1.Health/Check"  # the usual health service, on loopback only
 
-# Metadata by which the coordinator answers a stream that it has taken: its time, in seconds since 1970 in UTC.
+# Metadata with which the coordinator answers an accepted stream: its time, in seconds since 1970 in UTC.
 COORDINATOR_TIME: Final = "coordinator-time"
 
 
 PROTOCOL_VERSION: Final = 3
 LARGEST_MESSAGE_BYTES: Final = 2 << 20
 MOST_ROUNDS: Final = 1 << 31
-_LARGEST_ROUND: Final = MOST_ROUNDS + 3  # beside those of training a probe and two that only measure
+_LARGEST_ROUND: Final = MOST_ROUNDS + 3  # beside those of training, a probe and two that only measure
 _LONGEST_NAME: Final = 200
 _MOST_KEY_SESSIONS: Final = 1 << 20
 _MOST_SITES: Final = 100
 _MOST_LAYER_BYTES: Final = 8192
 MOST_SAVED: Final = 16
-# Of all sites together, in each direction. In a plan with more sites each says Ready again right before it sends, so
-# that the coordinator can have the chunk come in its turn.
+# For all sites together, in each direction. In a plan with more sites each sends Ready again directly before its
+# contribution, so that the coordinator can schedule the chunks.
 MOST_CHUNKS_AT_ONCE: Final = 16
 
 
 class Stage(IntEnum):
     """The purpose of a round."""
 
-    TRAINING = 0  # updates of the federated parameters travel
-    PROBE = 1  # one local key session is measured and undone; only the measurements travel
-    VALIDATION = 2  # the last aggregate is measured; only the measurements travel
-    REPORT = 3  # every site chooses and tests its model; only sums of what was gained travel
+    TRAINING = 0  # sites send updates of the federated parameters
+    PROBE = 1  # one local key session is measured and undone; sites send only the measurements
+    VALIDATION = 2  # the last aggregate is measured; sites send only the measurements
+    REPORT = 3  # every site chooses and tests its model; sites send only sums of their gain
     STATISTICS = 4  # declared columns are counted and added up; nothing is trained
-    NEWTON = 5  # the sums of a regression on concepts at common coefficients travel
-    GUARD = 6  # whether what the others know helps, as one sum over all sites
+    NEWTON = 5  # sites send the sums of a regression on concepts at common coefficients
+    GUARD = 6  # whether the others' score helps, as one sum over all sites
 
 
 class SiteReason(IntEnum):
@@ -63,7 +63,7 @@ class SiteReason(IntEnum):
     STATE_LOST = 11
     MASKING_REFUSED = 12
     REVOKED = 13
-    WITHDRAWN = 14  # a person at the site has taken its approval back, or it has ended
+    WITHDRAWN = 14  # a person at the site has withdrawn its approval, or it has ended
 
 
 class CoordinatorReason(IntEnum):
@@ -87,7 +87,7 @@ class CoordinatorReason(IntEnum):
         }
 
 
-class MalformedMessage(ValueError):  # a reason to end a stream, told by the caller
+class MalformedMessage(ValueError):  # a reason to end a stream, reported by the caller
     """A message that no honest peer of this version sends."""
 
 

@@ -16,7 +16,7 @@ from blake3 import blake3
 from protos.plan.canonical import digest, pack
 from protos.wire.messages import Offer
 
-DOWN_CHUNK_PARAMETERS: Final = 1 << 17  # 512 KiB: measured best between 256 KiB and 1 MiB
+DOWN_CHUNK_PARAMETERS: Final = 1 << 17  # 512 KiB: the best between 256 KiB and 1 MiB in measurements
 
 
 def parameters_digest(vector: npt.NDArray[np.float32]) -> bytes:

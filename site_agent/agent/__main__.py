@@ -45,7 +45,7 @@ def main(folder: Path, descriptor: int | None, place: Path | None) -> None:
     os.umask(0o077)
     set_up_heap()
     if descriptor is not None:
-        # Of a terminal both get the signal; this process ends with the gate, so that the last words still pass.
+        # A terminal sends the signal to both. This process ends with the gate, so the last messages are still sent.
         signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         kept = KeptCertificates(folder)

@@ -15,11 +15,11 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final
 
-# As at the coordinator: with ECDSA certificates this leaves a TLS 1.2 peer nothing to agree on.
+# As at the coordinator. With ECDSA certificates a TLS 1.2 peer finds no common cipher.
 os.environ["GRPC_SSL_CIPHER_SUITES"] = "ECDHE-RSA-AES256-GCM-SHA384"
-# A refused handshake is worded by this program. The library's own lines would stand raw among lines of JSON.
+# This program words the error of a refused handshake. The library's own lines would be plain text among lines of JSON.
 os.environ.setdefault("GRPC_VERBOSITY", "NONE")
-# gRPC reads https_proxy and no_proxy in lower case only, and would call past a proxy that is set in capitals.
+# gRPC reads https_proxy and no_proxy only in lower case, and would ignore a proxy in capitals.
 os.environ |= {
     name: os.environ[name.upper()]
     for name in ("https_proxy", "no_proxy")
@@ -58,7 +58,7 @@ class Credentials:
     root: bytes
 
 
-class CallEnded(Exception):  # an end, and no failure of this program: the caller words it
+class CallEnded(Exception):  # an end, and no failure of this program; the caller words it
     """A stream or a call has ended; `status` is one of gate_socket.STATUSES."""
 
     def __init__(self, status: str) -> None:
@@ -80,7 +80,7 @@ class Connection:
         self._greeting: asyncio.Task[None] | None = None
         secrets = grpc.ssl_channel_credentials(credentials.root, credentials.key, credentials.chain)
         self._channel = grpc.aio.secure_channel(address, secrets, options=_OPTIONS)
-        self._writing = asyncio.Lock()  # gRPC takes one write at a time
+        self._writing = asyncio.Lock()  # gRPC accepts one write at a time
         self._stream: grpc.aio.StreamStreamCall[bytes, bytes] | None = None
 
     async def __aenter__(self) -> Connection:
@@ -94,7 +94,7 @@ class Connection:
         if self._stream is not None:
             self._stream.cancel()
         await self._channel.close()
-        self._stream = None  # gRPC hangs up once nothing refers to the stream
+        self._stream = None  # gRPC closes the connection when nothing refers to the stream
 
     async def send(self, raw: bytes) -> None:
         """Send the bytes of one message. Waits if the coordinator reads more slowly than this site writes.
@@ -117,7 +117,7 @@ class Connection:
         """
         assert self._stream is not None
         assert self._greeting is not None
-        if not self._greeting.done():  # what tells of acceptance comes before every message, and with every end
+        if not self._greeting.done():  # the report of acceptance comes before every message, and with every end
             await asyncio.wait({self._greeting})
         try:
             raw = await self._stream.read()
@@ -143,7 +143,7 @@ class Connection:
     async def _await_acceptance(self) -> None:
         assert self._stream is not None
         metadata = dict(await self._stream.initial_metadata() or ())
-        # A refused stream has metadata, too, for a moment before it is done; only an accepted one's tell the time.
+        # A refused stream also has metadata for a moment before it ends. Only an accepted stream's has the time.
         if self._accepted is None or self._stream.done() or COORDINATOR_TIME not in metadata:
             return
         told = str(metadata[COORDINATOR_TIME])
@@ -176,7 +176,7 @@ async def _call(name: str, address: str, root: bytes, request: bytes) -> bytes:
 def _ended(cause: BaseException) -> CallEnded:
     if not isinstance(cause, grpc.aio.AioRpcError):
         return CallEnded("ended")
-    # BoringSSL's words for what it found in the coordinator's certificate: gRPC has no code for it.
+    # BoringSSL's words for an error in the coordinator's certificate, for which gRPC has no code.
     told = cause.details() or ""
     found = [status for words, status in _OF_CERTIFICATES.items() if words in told]
     return CallEnded(found[0] if found else cause.code().name.lower())

@@ -81,7 +81,7 @@ class KeptCertificates:
         (chain, roots), now, site = unpacked(order.payload, 2), self._now(), site_name(order.site)
         match order.key:
             case "first":
-                # The addresses first: after a power cut a certificate without them could not be used.
+                # The addresses first, because a certificate without them could not be used after a power cut.
                 addresses = {"coordinator": order.coordinator, "enrolment": order.enrolment}
                 store.write_public(self._keys.directory / ADDRESSES, json.dumps(addresses).encode())
                 self._keys.install(chain, roots, site=site, federation=order.federation, now=now)
@@ -107,5 +107,5 @@ class KeptCertificates:
         place = self._keys.directory / ADDRESSES
         if not place.exists():
             return {}
-        found: dict[str, Any] = json.loads(store.read_public(place))  # Any: whatever JSON holds
+        found: dict[str, Any] = json.loads(store.read_public(place))  # Any: every type that JSON has
         return {name: text for name, text in found.items() if isinstance(text, str)}

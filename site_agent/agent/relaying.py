@@ -158,7 +158,7 @@ class _Stream:
             while True:
                 match await self._up.get():
                     case Up(payload=payload):
-                        await connection.send(bytes(payload))  # bytes already, and so not copied
+                        await connection.send(bytes(payload))  # already bytes, so not copied
                         written += 1
                         if written == CREDITS_AT_ONCE:
                             self._report(Sent(self.number, written))

@@ -181,7 +181,7 @@ def withdraw(path: Path, plan_path: Path | None, by: str) -> None:
     """
     hospital = read_hospital(path)
     plan, by = read_plan(hospital, plan_path), person(by)
-    # First the act that stops, then the record of it: a full disk or a broken log must not keep a site in a study.
+    # Stop first, then record it: a full disk or a broken log must not keep a site in a study.
     if record_withdrawal(hospital.state_path, plan, by=by, at=datetime.now(UTC)) is None:
         raise UsageError(
             what=f"Nobody has approved {plan.study} version {plan.version} here, so there is nothing to withdraw.",

@@ -134,7 +134,7 @@ def _mark(state: Path, site: str, made: str) -> None:
     """Write into the audit log that the state was restored."""
     from audit.own_log import AuditLog
 
-    # A backup of an earlier version has the log beside the other folders; it is moved when the state is settled.
+    # A backup of an earlier version has the log beside the other folders. It is moved when the state is converted.
     place = audit_log_path(state) if gate_folder(state).is_dir() else state / "audit.log"
     log = AuditLog(place, site=site, now=_now)
     log.write("state_restored", made=made)

@@ -37,7 +37,7 @@ def request_certificate(path: Path, output: Path, has_new_key: bool) -> None:
     Example: site-agent request-certificate --config hospital.yaml --output st-mary.request
     """
     hospital = read_hospital(path)
-    if output.is_symlink() or output.exists():  # asked before a key is made or, with --new-key, removed
+    if output.is_symlink() or output.exists():  # checked before a key is made or, with --new-key, removed
         raise UsageError(
             what=f"{output} exists already.",
             consequence="The existing file is unchanged, and no request was made.",
@@ -90,7 +90,7 @@ def _keys_of(hospital: Hospital) -> SiteKeys:
             consequence="Nothing was written.",
             remedy="Join first with the invitation: `site-agent join`. The office then receives the identity key.",
         )
-    # Not loaded: that would finish what a running agent is in the middle of.
+    # Not loaded, because that would finish the unfinished work of a running agent.
     return SiteKeys(directory)
 
 

@@ -88,7 +88,7 @@ READ_LOG: Final = Act(role=Role.OFFICER, words=("audit", "export"), page="--outp
 REPORT: Final = Act(role=Role.CLINICIAN, words=("report",), may_have=("run",), page="--html")
 COMPARE: Final = Act(role=Role.CLINICIAN, words=("adopt", "--json"), may_have=("run",))
 ADOPT: Final = Act(role=Role.CLINICIAN, words=("adopt",), needs=("by", "run", "model"))
-# By the name that a form has in its field `action`. There is no other way to run anything.
+# By the name that a form has in its field `action`. No other actions can run.
 ACTS: Final[Mapping[str, Act]] = {
     "examine": EXAMINE,
     "accept": ACCEPT,
@@ -138,9 +138,9 @@ async def run_command(words: list[str], folder: Path, patience_seconds: float) -
         stdin=asyncio.subprocess.DEVNULL,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
-        # Sentences are not cut at the width of the terminal in which the console was started.
+        # The width of the console's terminal does not cut sentences.
         env=os.environ | {"COLUMNS": "1000"},
-        # Ctrl-C at this terminal ends the console, which decides what becomes of the command.
+        # Ctrl-C at this terminal ends the console, which decides how the command ends.
         start_new_session=True,
     )
     reading = asyncio.create_task(process.communicate())
@@ -155,7 +155,7 @@ async def run_command(words: list[str], folder: Path, patience_seconds: float) -
             if process.returncode is None:
                 with suppress(ProcessLookupError):
                     os.killpg(process.pid, signal.SIGKILL)  # with every process that it started
-            await reading  # nothing writes to the folder any more
+            await reading  # no process writes to the folder any more
     return Done(
         status=process.returncode or 0,
         text=_without(folder, printed),

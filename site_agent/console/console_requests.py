@@ -24,11 +24,11 @@ from site_agent.state_folders import is_run_name
 LONGEST_FORM_BYTES: Final = 8192
 _MOST_FIELDS: Final = 16
 _FORM: Final = "application/x-www-form-urlencoded"
-# A field that comes twice could mean one thing here and another thing elsewhere.
+# A repeated field could have one meaning here and another elsewhere.
 _SINGLE: Final = frozenset(
     {"host", "origin", "content-length", "content-type", "sec-fetch-site", "sec-fetch-dest", "transfer-encoding"}
 )
-# With these, browsers ask for a page that nobody has opened yet. Such a request must not use up a link.
+# With these, browsers request a page that nobody has opened yet. Such a request must not use up a link.
 _AHEAD: Final = ("sec-purpose", "purpose", "x-purpose", "x-moz")
 _REASONS: Final = {
     200: "OK", 303: "See Other", 400: "Bad Request", 403: "Forbidden", 404: "Not Found", 405: "Method Not Allowed",
@@ -159,7 +159,7 @@ def _fields(lines: list[str]) -> dict[str, list[str]]:
 
 
 def _require_own_page(fields: dict[str, list[str]], host: str, *, is_form: bool) -> None:
-    # A browser says who asks, and what for. Typed into the address bar, a link has the site "none".
+    # A browser reports who requests, and what for. If a link is typed into the address bar, its site is "none".
     sites = ("same-origin",) if is_form else ("same-origin", "none")
     is_foreign = fields.get("sec-fetch-site", ["same-origin"])[0] not in sites
     is_embedded = fields.get("sec-fetch-dest", ["document"])[0] != "document"

@@ -198,7 +198,7 @@ class Console:
         It works in a folder that only this user can read, and that is removed afterwards.
         """
         async with nullcontext() if act.is_decision else self._turns[act.role]:
-            if not self._links.has(session):  # it was left while another act ran
+            if not self._links.has(session):  # the page was left while another action ran
                 raise RefusedRequest(403, "This session is over. Nothing was done.")
             with tempfile.TemporaryDirectory(prefix="site-agent-console-") as name:
                 folder = Path(name)

@@ -17,7 +17,7 @@ ROLE_NAMES: Final = {
     Role.OFFICER: "data protection officer",
     Role.CLINICIAN: "clinician",
 }
-# By the act's name in a form.
+# By the action's name in a form.
 BUTTONS: Final[Mapping[str, str]] = {
     "examine": "Examine the table",
     "accept": "Accept the warnings",
@@ -66,7 +66,7 @@ def for_buttons(text: str, roles: frozenset[Role]) -> str:
         press = {"run ": "press ", "Run ": "Press "}.get(found[1] or "", "")
         return f"{press}{label}"
 
-    # A command that stays, between backticks, keeps its options.
+    # Between backticks a command that the console does not replace keeps its options.
     parts = _COMMAND.sub(button, text.removeprefix("site-agent: ")).split("`")
     parts[::2] = [_OPTION.sub(lambda found: f"“{FIELDS[found[1]]}”", part) for part in parts[::2]]
     return "`".join(parts)

@@ -53,7 +53,7 @@ def load_libraries(hospital: Hospital) -> None:
     """Load what a study needs at a site that trains or measures."""
     if hospital.policy.tier not in ("evaluation", "training"):
         return
-    with suppress(Exception):  # the plan that needs it reports what is missing or broken
+    with suppress(Exception):  # the plan that needs it reports the missing or broken part
         prepare_arithmetic(hospital.training.threads, hospital.training.device)
 
         import site_agent.desk.results.live_curves

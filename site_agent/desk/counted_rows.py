@@ -48,7 +48,7 @@ def find_counted_rows(state: Path) -> CountedRows | None:
         counts = [int(found[name]) for name in ("training", "validation", "test")]
         return CountedRows(training=counts[0], validation=counts[1], test=counts[2], at=str(found["at"])[:40])
     except (OSError, ValueError, KeyError, TypeError):
-        return None  # review then says that it has not compared, which is true
+        return None  # review then reports that it has not compared, which is true
 
 
 def lacking_rows(policy: Policy, plan: Plan, site: str, rows: CountedRows) -> tuple[str, ...]:

@@ -275,7 +275,7 @@ def _audit_position(hospital: Hospital) -> dict[str, Json]:
         files = [file for file in all_files(path) if file.stat().st_size]
         position, words = position_after(files[-1]) if files else LogPosition(), "no audit log"
     except PermissionError:
-        # In the packages the log is the agent's user's, and reports are the trainer's.
+        # In the packages the log belongs to the agent's user, and reports to the trainer's.
         files, position, words = [], LogPosition(), "not readable by the user who made this card"
     except BrokenFile as broken:
         raise ConfigurationError(

@@ -59,7 +59,7 @@ def write_masks(
     folder = _folder(output)
     partial = folder.with_name(f".{folder.name}.partial")
     shutil.rmtree(partial, ignore_errors=True)
-    if os.path.lexists(partial):  # a link, or another user's folder: the masks would be in another place
+    if os.path.lexists(partial):  # a link, or another user's folder: the masks would be in a different place
         raise UsageError(
             what=f"The masks are written to {partial.name} first, and it cannot be removed.",
             consequence="No prediction was written, and nothing left this site.",
@@ -74,7 +74,7 @@ def write_masks(
             write_result(partial / name, stream.getvalue())
             cells.append([f"{folder.name}/{name}", float(mask.mean())])
     except BaseException:
-        shutil.rmtree(partial, ignore_errors=True)  # nobody acts on half of the masks
+        shutil.rmtree(partial, ignore_errors=True)  # nobody uses half of the masks
         raise
     if cells:
         partial.rename(folder)

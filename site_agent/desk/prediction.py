@@ -201,7 +201,7 @@ def _head(contract: Contract, new: NewRows) -> list[str | float | None]:
     columns = _columns(contract)
     named = contract.patient if new.table.patients is not None else None
     first = "row" if named is None else named.name
-    # A patient column that is called like one of ours would make two columns of one name.
+    # A patient column with one of our names would give two columns with one name.
     first = "patient" if first in (*columns, _ABSTAINED) else harmless(first)
     _check_names(new, [first, *columns, _ABSTAINED])
     return [first, *new.others, *columns, _ABSTAINED]

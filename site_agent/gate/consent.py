@@ -84,7 +84,7 @@ class Consent:
 def refuse_replay(
     state: Path,
     plan: Plan,
-    finished: Iterable[Mapping[str, Any]],  # Any: whatever JSON holds
+    finished: Iterable[Mapping[str, Any]],  # Any: every type that JSON has
     now: datetime,
 ) -> str | None:
     """Return in one clause why an approved plan is too old to follow, or None.

@@ -216,7 +216,7 @@ class Allowance:
         *,
         site: str,
         local_time: Callable[[], datetime],
-        released: Iterable[Mapping[str, Any]],  # Any: whatever JSON holds
+        released: Iterable[Mapping[str, Any]],  # Any: every type that JSON has
         spent: Spent | None = None,
     ) -> None:
         """`released` are the audit log's records of what left in this run; `local_time` is the hospital's.

@@ -336,7 +336,7 @@ def _epsilon_of_all(costs: Sequence[Payment | Privacy], delta: float) -> float:
     return fsum(cost.epsilon for cost in sampled) + (epsilon_of(together(ratios), rest) if ratios else 0.0)
 
 
-def _logged(facts: Mapping[str, Any]) -> Payment:  # Any: whatever JSON holds
+def _logged(facts: Mapping[str, Any]) -> Payment:  # Any: every type that JSON has
     """The payment in a record of the audit log, whose time is that of the record."""
     known = {name: facts["time" if name == "at" else name] for name in Payment.model_fields if name != "sampling"}
     return Payment.model_validate(known | {"sampling": facts.get("sampling")})

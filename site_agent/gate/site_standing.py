@@ -154,7 +154,7 @@ class Standing:
         at = "" if self.round is None else f": round {self.round + 1} of {self.rounds}"
         return f"{self.run}{at}, {self.phase}" if self.run else self.phase
 
-    def facts(self) -> dict[str, Any]:  # Any: whatever JSON holds
+    def facts(self) -> dict[str, Any]:  # Any: every type that JSON has
         """Return all facts, ready for JSON. Times are ISO 8601 in UTC, and the first round is 1."""
         mishap = self.mishap
         return {

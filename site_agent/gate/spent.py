@@ -77,7 +77,7 @@ class Spent:
         """The bytes sent in each round. A repeated contribution counts once."""
         return dict(self._bytes)
 
-    def beyond(self, released: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:  # Any: whatever JSON holds
+    def beyond(self, released: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:  # Any: every type that JSON has
         """Return facts that these records of the audit log lack: the last release, if the records end before it."""
         last = max(((facts["round"], facts["attempt"]) for facts in released), default=(-1, -1))
         newest = self.newest

@@ -42,7 +42,7 @@ def site_identity_key(folder: Path) -> Ed25519PrivateKey:
     if not has_identity_key(folder):
         try:
             return make_identity_key(folder)
-        except ConfigurationError:  # the service and a command may make it at the same moment: one of them did
+        except ConfigurationError:  # the service and a command may create it at the same moment, and one of them did
             if not has_identity_key(folder):
                 raise
     return read_identity_key(folder)
@@ -97,7 +97,7 @@ async def _answered(
             raw = await certificates.call("enrol", invitation.enrolment, invitation.root_pem, request)
             reply = _reply(raw)
         except UnavailableError as gone:
-            if told != gone.remedy:  # once an outage, not once an attempt
+            if told != gone.remedy:  # once for each outage, not for each attempt
                 log.warning("enrolment_unavailable", what=gone.what, remedy=gone.remedy)
                 told = gone.remedy
             await asyncio.sleep(ENROLMENT_POLL_SECONDS)

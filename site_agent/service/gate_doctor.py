@@ -54,7 +54,7 @@ async def _program(hospital: Hospital) -> list[Finding]:
     if not found:
         remedy = "Run `systemctl start site-gate` or `site-agent join`. Run this check as the gate's user."
         found.append(warning("D418", "No gate is running here.", remedy))
-    if hospital.trainer_socket is not None and not answer:  # a running gate holds it, and it takes one
+    if hospital.trainer_socket is not None and not answer:  # a running gate has locked it
         found.append(_trainer_socket(Path(hospital.trainer_socket)))
     return found
 

@@ -216,7 +216,7 @@ async def renew_now(hospital: Hospital, path: Path) -> ShownCertificates:
     key: Ed25519PrivateKey = read_identity_key(gate_folder(state))
     limits = hospital.audit.limits
     audit = AuditLog(audit_log_path(state), site=hospital.site, now=now, identity_key=key, limits=limits)
-    # A child of its own, also where the agent is a service: that one stands by as long as no gate runs.
+    # A child of its own, also if the agent is a service, because that one is idle while no gate runs.
     alone = hospital.model_copy(update={"gate_socket": None})
     try:
         async with neighbours_of(alone, path) as neighbours:

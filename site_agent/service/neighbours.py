@@ -33,7 +33,7 @@ class Neighbours:
         """`path` is the file of the configuration, which a trainer started here reads itself."""
         self._hospital, self._path = hospital, path
         self._agent: _Child | None = None
-        self._next_agent: _Child | None = None  # started, and not requested yet
+        self._next_agent: _Child | None = None  # started, and not accepted yet
         self._trainer: _Child | None = None
         self._listener: socket.socket | None = None
 
@@ -90,7 +90,7 @@ class _Child:
     def __init__(self, words: list[str]) -> None:
         self.ours, theirs = socket.socketpair()
         command = [sys.executable, "-P", "-m", *words, "--socket", str(theirs.fileno())]
-        # It has no service manager of its own: the gate's would take its words for the gate's.
+        # It has no service manager of its own. The gate's would take its messages for the gate's.
         environment = {name: value for name, value in os.environ.items() if name != "NOTIFY_SOCKET"}
         self._process = subprocess.Popen(command, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, env=environment)
         theirs.close()

@@ -56,12 +56,12 @@ class GrowingLog:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._sizes: dict[int, int] = {}  # by inode, which a file keeps when it is put aside
+        self._sizes: dict[int, int] = {}  # by inode, which a file keeps when it is renamed
 
     def read(self, take: Callable[[bytes], None], begin: Callable[[], None]) -> None:
         """Pass each new line to `take`. Call `begin` first if another file has replaced a file."""
         for path in all_files(self._path):
-            with suppress(FileNotFoundError), path.open("rb") as file:  # put aside since: found at the next reading
+            with suppress(FileNotFoundError), path.open("rb") as file:  # renamed since: found at the next reading
                 found = os.fstat(file.fileno())
                 if found.st_size < self._sizes.get(found.st_ino, 0):
                     self._sizes.clear()

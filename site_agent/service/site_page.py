@@ -22,7 +22,7 @@ from site_agent.state_folders import audit_log_path
 
 _MOST_RECORDS: Final = 15
 _HANDED_OVER: Final = "contribution_handed_over"
-# What a data protection officer asks about first; the whole log is shown by `site-agent audit show`.
+# The figures that a data protection officer needs first. `site-agent audit show` shows the whole log.
 _TOLD: Final = frozenset(
     {
         "approval_refused",

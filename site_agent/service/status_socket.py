@@ -44,7 +44,7 @@ class Told:
         self._software, self._now = software, now
         self._left = LeftCount(audit_log_path(state))
 
-    def facts(self) -> dict[str, Any]:  # Any: whatever JSON holds
+    def facts(self) -> dict[str, Any]:  # Any: every type that JSON has
         """Return the facts for JSON. See `site-agent status --json`."""
         left = self._left.now()
         return {
@@ -129,6 +129,6 @@ async def read_status(state: Path) -> bytes | None:
         async with asyncio.timeout(PATIENCE_SECONDS):
             answer = await reader.read()
         writer.close()
-    except OSError:  # one that does not answer in time is as good as none, and its watchdog will report it
+    except OSError:  # a socket that does not answer in time counts as none, and its watchdog will report it
         return None
     return answer or None

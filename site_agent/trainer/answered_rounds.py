@@ -21,7 +21,7 @@ from protos.plan.plan import Plan
 from protos.wire.messages import MalformedMessage
 from site_agent.trainer_socket import Train
 
-# Round, stage, layers, draw, digest of what came down.
+# Round, stage, layers, draw, digest of the received values.
 Question: TypeAlias = tuple[int, int, str, int, str]
 _FOLDER: Final = "answered"
 
@@ -63,7 +63,7 @@ class AnsweredRounds:
     def _write(self, question: Question) -> None:
         try:
             self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            # Not synced: what a process has written outlasts its end, and nobody who owns a gate can cut the power.
+            # Not synced, because written data survive the process, and an attacker in the gate cannot cut the power.
             with self._path.open("a") as file:
                 file.write(json.dumps(question) + "\n")
         except OSError as cause:

@@ -38,7 +38,7 @@ class _Uncompiled(ModuleType):
         """Divide nothing, because nothing is compiled."""
 
     def __getattr__(self, name: str) -> object:
-        if name.startswith("__") and name != "__path__":  # who looks at all modules does not use this one
+        if name.startswith("__") and name != "__path__":  # code that inspects all modules does not use this one
             raise AttributeError(name)
         if sys.modules.get(_COMPILER) is self:
             del sys.modules[_COMPILER]
@@ -66,12 +66,12 @@ def prepare_arithmetic(threads: int, device: Literal["cpu", "cuda"] = "cpu") -> 
 
     sys.modules.setdefault(_COMPILER, _Uncompiled(_COMPILER))
     torch.set_num_threads(threads)
-    # numpy's and scikit-learn's products, whose last bits follow the number of threads too; numpy is loaded
-    # by now, so an environment variable would come too late.
+    # The products of numpy and scikit-learn, whose last bits also depend on the number of threads. numpy is already
+    # loaded, so an environment variable would be too late.
     threadpool_limits(threads, user_api="blas")
     # As `use_deterministic_algorithms(True)`, which would also load torch's compiler: a second, and 800 modules.
     torch.set_deterministic_debug_mode("error")
-    # Determinism would otherwise fill every new tensor before it is written; nothing here reads one unwritten.
+    # Otherwise determinism would fill every new tensor before it is written. No code here reads an unwritten one.
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]  # missing in the stubs
     if device == "cuda":
         _require_card()

@@ -44,7 +44,7 @@ FOLDS: Final = 5
 # Each tree draws no more rows than this, so that time is bounded.
 MOST_ROWS: Final = 10_000
 TREES: Final = 500
-_TREES_IN_A_FOLD: Final = 100  # predictions out of fold are noisier by far through the fold than through few trees
+_TREES_IN_A_FOLD: Final = 100  # predictions out of fold have much more noise from the fold than from few trees
 _SMALLEST_LEAF: Final = 3
 _PENALTY: Final = 10.0  # logistic regression takes the inverse, C = 0.1
 

@@ -74,7 +74,7 @@ def load(directory: Path, name: str) -> Checkpoint:
     path = _path(directory, name)
     try:
         with path.open("rb") as file:
-            # The file's own size and not the largest: so much is reserved, and a small computer has not that much.
+            # The file's own size and not the largest one, because this much is reserved and a small computer has less.
             raw = file.read(min(os.fstat(file.fileno()).st_size, LARGEST_CHECKPOINT_BYTES) + 1)
     except OSError as cause:
         raise ConfigurationError(

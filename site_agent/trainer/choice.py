@@ -66,7 +66,7 @@ class Choice:
 
     def restore_chosen(self, flat: FlatNetwork) -> bool:
         """Set a network to the chosen model. Return whether there is one."""
-        if not self._kept and self._waiting is not None:  # it entered after the best round, and keeps what it has
+        if not self._kept and self._waiting is not None:  # it entered after the best round, and keeps its model
             self._keep(*self._waiting)
         if self._kept:
             flat.restore(self._kept)

@@ -32,7 +32,7 @@ def released_count(folder: Path, rows: int, smallest_cell: int) -> int:
     """
     used = _used(folder / _FILE)
     near = [count for count in used if abs(count - rows) < smallest_cell]
-    # The newest one first: a table that grows and shrinks around a limit shows only the first crossing.
+    # The newest one first. So if a table grows and shrinks around a limit, only the first crossing is visible.
     chosen = rows if not near else used[-1] if used[-1] in near else min(near, key=lambda count: abs(count - rows))
     if not used or used[-1] != chosen:
         kept = [*(count for count in used if count != chosen), chosen]

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 Arrays: TypeAlias = Mapping[str, npt.NDArray[np.generic]]
 # The arrays of a forest by name, with their types in a file.
 FOREST_ARRAYS: Final = {"roots": "<i4", "columns": "<i4", "children": "<i4", "thresholds": "<f8", "values": "<f8"}
-# So many pairs of row and tree are under way at once: about 100 MB.
+# This many pairs of row and tree are processed at once: about 100 MB.
 _BLOCK_PAIRS: Final = 1 << 22
 _DISTANCE: Final = 0.005  # from 0 and 1, where a logit would be infinite
 
@@ -47,7 +47,7 @@ class Lines:
         values = np.empty((len(columns), len(self.starts)))
         for block in blocks(*columns.shape):  # the pixels of all rows may need more memory than there is
             wide = columns[block].astype(np.float64)
-            # Row by row and not as a matrix product, whose last bits depend on how many rows there are.
+            # Row by row and not as a matrix product, whose last bits depend on the number of rows.
             for output, (slope, start) in enumerate(zip(self.slopes, self.starts, strict=True)):
                 values[block, output] = (wide * slope).sum(axis=1) + start
         return values
@@ -64,7 +64,7 @@ def lines_of(fitted: LogisticRegression | Ridge, outputs: int, gap: float = np.i
     slopes, starts = np.atleast_2d(fitted.coef_), np.atleast_1d(fitted.intercept_)
     if outputs == 1:
         return Lines(slopes=slopes, starts=starts)
-    if len(slopes) < len(fitted.classes_):  # of two classes that are there scikit-learn gives the second one's logit
+    if len(slopes) < len(fitted.classes_):  # if two classes are present, scikit-learn gives the second one's logit
         slopes, starts = (np.concatenate([np.zeros_like(each), each]) for each in (slopes, starts))
     all_slopes, all_starts = np.zeros((outputs, slopes.shape[1])), np.full(outputs, starts.min() - gap)
     all_slopes[fitted.classes_], all_starts[fitted.classes_] = slopes, starts
@@ -136,7 +136,8 @@ class Forest:
                 break
             at = then
         total = np.zeros((len(features), self.values.shape[1]))
-        for leaves in at.T:  # one tree after the other, as scikit-learn adds; so a row's sum knows no other row
+        # one tree after the other, as in scikit-learn, so that a row's sum does not depend on other rows
+        for leaves in at.T:
             total += self.values[leaves]
         return total / len(self.roots)
 

@@ -68,9 +68,10 @@ class HeldOutCheck:
         self._plan, self._rule = plan, rule
         self.accepted: Received | None = None
         self.newest: Received | None = None
-        self._before: State = {}  # the site's own state before it took in what is not accepted yet
+        self._before: State = {}  # the site's own state before it loaded parameters that are not accepted yet
         self.refuses = False
-        self.returns: list[tuple[int, int]] = []  # of each rollback the round that began again, and whose parameters
+        # for each rollback the repeated round, and the round of the parameters
+        self.returns: list[tuple[int, int]] = []
 
     def is_measured(self, round_number: int) -> bool:
         """Return whether rows are measured at a round's start: in the first round, and whenever sites answer."""
@@ -100,7 +101,7 @@ class HeldOutCheck:
         newest, accepted = self.newest, self.accepted
         if returned_to is None:
             if newest is not None and newest.round != round_number - 1:
-                self.accepted = None  # it was away, so what was decided is not known here
+                self.accepted = None  # it was away, so it does not know the decision
             elif newest is not None and newest.is_decided:
                 self.accepted = newest
         elif newest is not None and newest.round == returned_to:
@@ -180,12 +181,13 @@ def is_harmful(rule: HeldOutLoss, before: Tensor, after: Tensor, scale: float) -
         scale: the mean loss of a network whose outputs are all 0.
     """
     if not bool(torch.isfinite(before).all()):
-        return False  # there is no worse than what was accepted
+        return False  # the accepted parameters cannot be worse than themselves
     if not bool(torch.isfinite(after).all()):
         return True
     rises = after.double() - before.double()
-    # A few rows of which a model is certain and wrong can be all of the mean and most of its error. So the rises count
-    # as they are, and again with none above the loss of knowing nothing: either may show the harm.
+    # A few rows with a certain and wrong prediction can make up the whole mean and most of its error. So the rises are
+    # tested twice: unchanged, and with losses limited to that of a network that has learned nothing. Either test may
+    # show the harm.
     tests = [(float(part.mean()), standard_errors(part)) for part in (rises, rises.clamp(-scale, scale))]
     return any(mean > rule.largest_rise * scale and errors >= rule.standard_errors for mean, errors in tests)
 

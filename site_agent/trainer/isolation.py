@@ -57,7 +57,7 @@ def leads_out() -> bool:
 
 
 def _lines(routes: Path) -> list[str]:
-    # Absent where the kernel was built without this kind of address: then nothing is routed by it.
+    # Absent if the kernel was built without this kind of address. Then it routes nothing.
     return routes.read_text().splitlines() if routes.exists() else []
 
 
@@ -77,7 +77,7 @@ def _enter_own_user_namespace() -> bool:
     user, group = os.getuid(), os.getgid()
     if not _unshare(_CLONE_NEWUSER | _CLONE_NEWNET):
         return False
-    # Without these maps the process would see its own files as nobody's.
+    # Without these maps, the process's own files would seem to belong to nobody.
     kernel = Path("/proc/self")
     (kernel / "setgroups").write_text("deny")
     (kernel / "uid_map").write_text(f"{user} {user} 1")

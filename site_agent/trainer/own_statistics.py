@@ -112,7 +112,7 @@ def _of_column(column: NumericColumn | CodedColumn, table: Table, smallest_cell:
         return
     values = table.features[column.name] if isinstance(feature, NumericFeature) else np.empty(0)
     present = values[~np.isnan(values)][:LARGEST_COUNT]
-    # Rows that the range clips hide nobody: with one row within it, the sum would be that row's value.
+    # Rows that the range clips hide no other row: with one row within the range, the sum would be that row's value.
     if _if_enough(within(present, column).size, smallest_cell) == 0:
         yield from (0, 0, 0)
         return
@@ -126,7 +126,7 @@ def within(values: Numbers, column: NumericColumn) -> Numbers:
 
 
 def _integer(values: Numbers) -> int:
-    # Each value is rounded by itself, so that neither the order of rows nor the width of sums changes a bit.
+    # Each value is rounded separately, so that neither the order of rows nor the width of sums changes a bit.
     return int(np.rint(values * MOMENT_SCALE).astype(np.int64).sum())
 
 

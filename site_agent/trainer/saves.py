@@ -32,7 +32,7 @@ from site_agent.trainer.trainer_files import array_digest, write_whole
 from site_agent.trainer.training.state import State
 
 FORMAT: Final = 1
-_MOST: Final = 8  # a coordinator that has nothing forgotten fills no disk
+_MOST: Final = 8  # a coordinator that deletes nothing cannot fill the disk
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -145,7 +145,7 @@ class Saves:
         except FileNotFoundError:
             return None
         except (OSError, ValueError, KeyError, TypeError) as cause:
-            # Not as if it were absent: this site would start from the beginning in the middle of a run.
+            # Not treated as absent, because this site would start from the beginning in the middle of a run.
             raise ConfigurationError(
                 what="The record of this site's first round in the study cannot be read.",
                 consequence="Nothing was trained and nothing left this site.",

@@ -30,7 +30,7 @@ from site_agent.trainer.training.procedures import build_procedure
 from site_agent.trainer.training.torch_losses import build_loss
 from site_agent.trainer.training.training_model import Recipe
 
-_FEWEST_TRAINING_ROWS_TESTED: Final = 200  # where a site has them, so that a small site can tell harm from noise
+_FEWEST_TRAINING_ROWS_TESTED: Final = 200  # if a site has them, so that a small site can distinguish harm from noise
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -93,7 +93,7 @@ class SiteTraining:
         return validation, Rows(training.features[:most], training.targets[:most])
 
     def _losses_of(self, rows: Rows, outputs: Tensor) -> Tensor:
-        # As a stack of copies that have one row each, so that every loss of a plan is measured by its own code.
+        # As a stack of copies with one row each, so that every loss of a plan is measured by its own code.
         return self.recipe.loss.per_copy(outputs.unsqueeze(1), rows.targets.unsqueeze(1))
 
     def results(self, flat: FlatNetwork) -> tuple[Predictions, Predictions]:

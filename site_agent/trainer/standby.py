@@ -20,7 +20,7 @@ from typing import Final
 
 from site_agent.trainer.pulse import PULSE
 
-PATIENCE_SECONDS: Final = 10.0  # from the table's check at the start to the plan, where the coordinator is there
+PATIENCE_SECONDS: Final = 10.0  # from the table's check at the start to the plan, if the coordinator answers
 _PULSE_SECONDS: Final = 1.0
 
 
@@ -35,7 +35,7 @@ def stand_by(connection: socket.socket, configuration: Callable[[], bytes]) -> N
         return
     try:
         text = configuration()
-    except ValueError:  # a path that is no UTF-8: this process waits as it is
+    except ValueError:  # a path that is not UTF-8: this process waits without replacing itself
         return
     kept = os.memfd_create("hospital", 0)
     with open(kept, "wb", closefd=False) as file:  # memory without a path

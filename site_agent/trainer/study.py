@@ -230,9 +230,9 @@ class Study:
             self._follow_layers(asked)
             self._hear(asked, values)
             self._follow_own_sums(asked)
-            self.choice.follow(asked.best_round)  # the model measured before waits until the next one comes
+            self.choice.follow(asked.best_round)  # the model that was measured last waits for the next one
             self._take_in(asked, values)
-            # Where this site was away for the validation round, the report's brings the same model.
+            # If this site was away for the validation round, the round of the report sends the same model.
             has_passed = asked.stage is Stage.REPORT and self.plan.has_validation_round
             self._measure(asked.round - has_passed, values, is_last=True)
             self._rounds_taken, self._is_closed = self.plan.rounds, True
@@ -304,7 +304,7 @@ class Study:
                     self.plan.schedule.steps_per_round, values, None
                 )  # the personal model stays here, and the shared one is replaced
             return Answer(updates=np.empty(0, np.float32), scalars=sums)
-        if self._trains:  # otherwise the values stay as they were received, and their update is zeros
+        if self._trains:  # otherwise the values stay as received, and their update is zeros
             local.train_round(self.plan.schedule.steps_per_round, values, controls if exchange.has_controls else None)
         return self._contribution(exchange, self._training.flat.update(values).numpy())
 
@@ -362,9 +362,9 @@ class Study:
         self.choice.follow(asked.best_round)
         self._measure(asked.round, values)
         self._rounds_taken = asked.round + 1
-        # The learning rate follows the round, also where this site entered late or was away.
+        # The learning rate depends on the round, also if this site entered late or was away.
         self._training.local.steps_made = (asked.round - self.plan.has_probe) * self.plan.schedule.steps_per_round
-        if self._resample_budget:  # otherwise the copy of three models would be made for nothing
+        if self._resample_budget:  # otherwise three models would be copied for nothing
             self._start_of_round = (parameters_digest(received), asked.layers), self._training.local.state()
 
     def _return_to_start(self, asked: Asked, received: Vector) -> None:
@@ -395,8 +395,8 @@ class Study:
 
     def _take_in(self, asked: Asked, values: Tensor) -> None:
         if self.plan.start == "own" and asked.round == 0:
-            return  # nobody has trained these values; each site's own first ones enter the first mean
-        # A late entrant has no shared values of its own yet, only first values to be replaced.
+            return  # nobody has trained these values; the first mean uses each site's own first values
+        # A late entrant has no shared values of its own yet, only first values, which are replaced.
         rate = self.plan.ingredients.update_rate if self._due_before is not None else 1.0
         flat = self._training.flat
         if self._due_before is None or self._due_before[0] != asked.round - 1 or not self._due_before[1]:
@@ -473,5 +473,5 @@ def conclude(plan: Plan, training: SiteTraining, choice: Choice) -> Outcome:
 
 
 def _is_finite(values: npt.NDArray[np.float32]) -> bool:
-    # The smallest and the largest are no number as soon as one value is none; no second array is made.
+    # The smallest and the largest value are NaN if any value is. This needs no second array.
     return math.isfinite(values.min()) and math.isfinite(values.max())

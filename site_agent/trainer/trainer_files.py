@@ -61,7 +61,7 @@ def array_digest(subject: str, arrays: Iterable[tuple[str, npt.NDArray[np.generi
     """
     digest = blake3()
     for part in (subject.encode(), *(piece for name, array in arrays for piece in _pieces(name, array))):
-        # Each piece comes after its length, so that no two lists of pieces read the same.
+        # Each piece comes after its length, so that two different lists never have the same bytes.
         digest.update(len(part).to_bytes(8, "little"))
         digest.update(part)
     return digest.hexdigest()

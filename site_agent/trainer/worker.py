@@ -122,7 +122,7 @@ class Worker:
         self._plan: Plan | None = None
         self._saves: Saves | None = None
         self._answered: AnsweredRounds | None = None
-        self._next: int | None = None  # the round that the study in memory goes on with
+        self._next: int | None = None  # the round with which the study in memory continues
         self._log = structlog.get_logger()
 
     def serve(self) -> int:
@@ -138,7 +138,7 @@ class Worker:
                 with PULSE.long_work():  # while the gate connects, so that the first plan does not wait for it
                     self._around.load_libraries(self._hospital)
             is_last = isinstance(question, Conclude)
-            del question, answer  # so that the next vector takes the memory of this one
+            del question, answer  # so that the next vector reuses this memory
             if is_last:
                 return_memory()
         return 0
@@ -189,7 +189,7 @@ class Worker:
             return _tell(error)
         except MalformedMessage as malformed:
             return _tell(_refused(malformed))
-        except Exception as error:  # a defect of ours
+        except Exception as error:  # a defect of our own code
             return _tell_defect(error)
 
     def _prepare(self, run: str, plan: Plan) -> Prepared:
@@ -201,7 +201,7 @@ class Worker:
         approved = manifest_of(plan).digest.hex() if self._rehearsal else self._approved(plan)
         budget = self._hospital.policy.lost_site_budget
         self._answered = AnsweredRounds(self._state / "models", plan, budget=budget)
-        self._study = None  # an earlier run's network makes room before the next one is built
+        self._study = None  # free an earlier run's network before the next one is built
         self._suspected.clear()
         if plan.statistics is not None:
             self._plan, self._run, self._gain = plan, run, None
@@ -241,7 +241,7 @@ class Worker:
             return self._around.begin_prior(self._hospital, plan)
         study, preprocessing = self._around.begin_study(self._hospital, plan, self._state)
         if self._rehearsal:
-            study.watch = lambda *_: None  # nothing of it is kept
+            study.watch = lambda *_: None  # nothing of it is stored
         return study, preprocessing
 
     def _approved(self, plan: Plan) -> str:
@@ -273,7 +273,7 @@ class Worker:
             fewest = max(fewest, weighting.fewest_rows)
         is_too_small = len(study.own.training) < fewest
         if isinstance(weighting, RowWeights) and weighting.exact:
-            # The count of an earlier study may be smaller than the rows of today. The gate refuses it too.
+            # The count of an earlier study may be smaller than the present number of rows. The gate refuses it too.
             is_too_small |= study.rows < weighting.counted(fewest)
         if plan.tier_of(self._hospital.site) == "training" and is_too_small:
             raise TooFewRows(fewest)

@@ -24,7 +24,7 @@ from site_agent.trainer.data.dataset import Dataset, prepare_rows
 from site_agent.trainer.data.splits import Rows, SplitRows
 from site_agent.trainer.data.tables import Numbers, Table
 
-# In the order in which the contract declares them.
+# In the order of the contract.
 AREAS: Final = ("rawah", "neota", "comanche", "poudre")
 
 _TRAINING_FILE: Final = "covertype11_train.csv"

@@ -28,7 +28,7 @@ _LATITUDE: Final = 40.6
 _DECLINATION: Final = 23.44
 _HOUR_ANGLES: Final = {"hillshade_9am": -30.0, "hillshade_noon": 15.0, "hillshade_3pm": 60.0}
 
-# They repeat the soil's code, and are not among the original's columns.
+# They repeat the soil's code, and the original does not have them.
 _DERIVED: Final = ("climate_zone", "geologic_zone")
 
 

@@ -33,7 +33,7 @@ from site_agent.trainer.data.contract import Contract
 from site_agent.trainer.data.tables import Table
 
 FEWEST_SITES: Final = 3  # that record a concept
-_FEWEST_OF_A_CLASS: Final = 10  # so that three of them test
+_FEWEST_OF_A_CLASS: Final = 10  # so that three of them have test rows
 _YEAR_DAYS: Final = 365
 _HALF_YEAR_MONTHS: Final = 6
 _STUDIES: Final = {"cleveland": "cleveland.data", "south-africa": "sa.data", "faisalabad": "faisalabad.csv"}

@@ -20,8 +20,8 @@ from site_agent.trainer.data.contract import (
     NumericFeature,
 )
 
-# Whole numbers that some rows lack ("?"). As codes 0, 1, 2, ... their positions are their values, and what
-# is missing is -1, which is what both readings of the paper put there.
+# Whole numbers that some rows lack ("?"). As codes 0, 1, 2, ... their positions equal their values, and a missing value
+# is -1, as in both readings of the paper.
 _CODES_WITH_MISSING: Final = {"ca": tuple("0123"), "thal": tuple("01234567")}
 
 

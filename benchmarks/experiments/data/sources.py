@@ -19,7 +19,7 @@ from site_agent.trainer.data.tables import Table, read_table
 
 Sites: TypeAlias = dict[str, Dataset]
 
-# For every command that runs an experiment; the function's argument is called `folder`.
+# For every command that runs an experiment. The function's argument is called `folder`.
 data_option: Final = click.option(
     "--data",
     "folder",

@@ -10,7 +10,7 @@ import numpy as np
 from benchmarks.experiments.data.sources import Sites
 from site_agent.trainer.data.dataset import Dataset, Examples, align
 
-# The authors' FedAvg baseline has this site's columns one place off.
+# In the authors' FedAvg baseline this site's columns are shifted by one place.
 _SHIFTED_SITE = "south-africa"
 
 

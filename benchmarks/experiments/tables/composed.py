@@ -37,7 +37,7 @@ FOLDS: Final = 5
 LEVELS: Final = (("UCI heart", 50), ("UCI heart", ALL), ("leukaemia", ALL))
 PARTS: Final = ("federated-prior", "global-layers")
 WAYS: Final = ("linear path", "prior path", "join of four")
-COMPOSED: Final = WAYS[1:]  # the others' score takes part
+COMPOSED: Final = WAYS[1:]  # the others' score is included
 _SEEDS_AT_ONCE: Final = 8
 Numbers: TypeAlias = npt.NDArray[np.float64]
 
@@ -75,7 +75,7 @@ class _Composed:
         sites = SOURCES[self.table](folder)
         cells = {seed: dict(federations(sites, self.rows, seed)) for seed in seeds}
         name = variant_name(self.table, self.rows)
-        if self.rows == ALL:  # one federation for all sites that are tested
+        if self.rows == ALL:  # one federation for all tested sites
             whole = {seed: next(iter(cell.values())) for seed, cell in cells.items()}
             tested = {seed: tuple(cell) for seed, cell in cells.items()}
             yield from rows_of(sites, name, whole, tested, is_of_all=True)

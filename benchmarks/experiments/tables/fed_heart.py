@@ -91,7 +91,7 @@ SIZES: Final = {"ditto, small network": replace(ENTRIES["ditto"], network=_LOGIS
     f"{name}, large network": replace(ENTRIES[name], network=_HIDDEN)
     for name in ("fedavg", "fedadam", "fedprox", "scaffold", "siloed")
 }
-# How much the two methods that stay below the paper's figures depend on the rates that the paper names.
+# How much the two methods below the paper's figures depend on the rates that the paper names.
 RATES: Final = {
     "fedadam at rate 0.001": replace(ENTRIES["fedadam"], rate=1e-3),
     "fedadam at rate 0.1": replace(ENTRIES["fedadam"], rate=0.1),
@@ -111,7 +111,7 @@ NETWORKS: Final = {
         "head of three layers": {"head": [10, 10]},
     }.items()
 }
-# The same runs with row counts as they are. A plan may have them only under masking, whose sums are the same.
+# The same runs with exact row counts. A plan may have them only under masking, whose sums are the same.
 EXACT_ROWS: Final = {
     f"{name}, exact rows": replace(
         ENTRIES[name], keys={"weighting": _ROWS | {"exact": True}, "secure_aggregation": "required"}

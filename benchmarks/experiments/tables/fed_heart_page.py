@@ -29,7 +29,7 @@ _PAIRS: Final = (
     ("central", "siloed, network of fenda-fl"),
 )
 _EARLY: Final = 2
-# What the table of other rates and the two central lines say; to be read again where they change.
+# The text about the table of other rates and the two central lines. Read it again when they change.
 _NOTES: Final = (
     "* FedProx meets the paper at ten and at a hundred times the rate that the paper names: at 0.001 the model of the "
     "first round is still near its random start and undecided, at the others it is trained.",

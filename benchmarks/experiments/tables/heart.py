@@ -63,7 +63,7 @@ READINGS: Final = {
     "local, declared": Reading(method="local", recipe=Default(one_hot=False)),
     "global-layers, declared": Reading(method="global-layers", recipe=Default(one_hot=False)),
 }
-# Whose federation each placebo imitates.
+# The federation that each placebo imitates.
 PLACEBOS: Final = {
     "placebo, authors": "global-layers, authors",
     "placebo, authors, equal start": "global-layers, authors, equal start",
@@ -72,7 +72,7 @@ PLACEBOS: Final = {
 
 def variants() -> list[Variant]:
     """Every reading, and the placebos of the authors' network."""
-    # Measured: 31 columns gain from ten seeds at once, nine to thirteen no more than from five.
+    # Measured: with 31 columns, ten seeds at once are faster; with nine to thirteen, no faster than five.
     found = [
         Variant(name=name, run=OneReading(name, reading).run, seeds_at_once=5 if reading.view is None else 10)
         for name, reading in READINGS.items()

@@ -47,8 +47,8 @@ from site_agent.trainer.site_network import Seeds
 
 SEEDS: Final = range(400, 408)
 TEST_SHARE: Final = 1 / 3
-ALL: Final = 0  # training rows: all that a site has
-# From so many sites on each site is tested in one split.
+ALL: Final = 0  # training rows: all rows of a site
+# With at least this many sites, each site is tested in one split.
 MANY_SITES: Final = 10
 _SPLITS_OF_MANY: Final = 5
 NEARLY_ALL: Final = 0.9  # of a site's training rows: the same as all
@@ -62,7 +62,7 @@ NETWORK: Final = {
     "transformer_blocks": 0, "entities": False, "dropout": 0.3, "input_dropout": 0.2,
 }  # fmt: skip
 _PARALLEL: Final = {"architecture": {"name": "parallel", "common": (32,), "unique": (32,)}}
-# What a method needs beside the plan of the others; nothing else differs.
+# The further keys that a method needs in the plan. Nothing else differs.
 _KEYS_OF: Final[Mapping[str, Mapping[str, Any]]] = {
     "chfl": {"architecture": {"name": "columns", "hidden": (32,), "lateral": 0.25}},
     "fenda-fl": _PARALLEL,

@@ -18,7 +18,7 @@ from benchmarks.experiments.variants import Row
 # By site and split, every figure of one variant.
 Cells: TypeAlias = Mapping[tuple[str, int], Mapping[str, float]]
 MEAN: Final = "mean of the sites"
-# The bar: nowhere below the best local model beyond noise, and above it by so many points where a site is small.
+# The bar: never below the best local model beyond noise, and above it by this many points if a site is small.
 BAR: Final = 2.0
 _SMALL_ROWS: Final = 100
 _FEWEST_RUNS: Final = 2  # of a figure with an interval

@@ -33,7 +33,7 @@ ROUNDS: Final = 50
 CHOSEN_BY: Final = "player-fl"
 MIXTURES: Final = "pfedla"
 MEASURED: Final = "layers"
-# The site's name of a row that holds what the whole federation measured.
+# The name in the site column of rows that the whole federation measured.
 FEDERATION: Final = "federation"
 
 

@@ -60,7 +60,7 @@ _ALL_BUT_EMBEDDING: Final = tuple(
         if tensor.layer != "input.embedding"
     )
 )
-# One change at a time to the FedAvg of the heart table: first where columns stand and meet, then how it is trained.
+# One change at a time to the FedAvg of the heart table: first the places and alignment of columns, then the training.
 CHANGES: Final[dict[str, Reading]] = {
     "columns by name": replace(_OWN, view=aligned),
     "one place to the right": replace(_OWN, view=partial(aligned_as_authors, places=1)),

@@ -85,5 +85,5 @@ def _column(
         name = f"{part}.output" if number == len(widths) - 1 else f"{part}.layer{number}"
         yield from linear(name, inner, outer, bias=True)
         if has_lateral and number > 1:
-            # The columns have equal widths, so what layer `number` hears is as wide as its own input.
+            # The columns have equal widths, so the lateral input of layer `number` is as wide as its own input.
             yield from linear(f"{name}.lateral", inner, outer, bias=False)

@@ -27,7 +27,7 @@ from protos.plan.networks.network_tensors import Constant, Initial, Part, Rate, 
 ImageNormalisationName: TypeAlias = Literal["fixed", "image"]
 Multiplier = Annotated[float, Field(gt=0.0, le=1.0, allow_inf_nan=False)]
 
-# Of each stage: expansion, side of the kernel, stride of the first block, channels out, blocks.
+# For each stage: expansion, side of the kernel, stride of the first block, channels out, blocks.
 _STAGES: Final = (
     (1, 3, 1, 16, 1),
     (6, 3, 2, 24, 2),
@@ -133,7 +133,7 @@ def _block(name: str, block: InvertedBlock) -> Iterator[TensorSpec]:
 
 def _filter(name: str, inner: int, outer: int, kernel: int) -> Iterator[TensorSpec]:
     """A convolution without bias and its normalisation. Each result reads this many channels."""
-    # He et al. 2015, equation 10: the variance of a layer's result is that of what it reads.
+    # He et al. 2015, equation 10: the variance of a layer's result equals that of its input.
     yield _tensor(f"{name}.0.weight", (outer, inner, kernel, kernel), Uniform(math.sqrt(6.0 / inner) / kernel))
     for kind, first in (("weight", 1.0), ("bias", 0.0)):
         yield _tensor(f"{name}.1.{kind}", (outer,), Constant(first), is_normalisation=True)

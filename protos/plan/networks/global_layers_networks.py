@@ -33,8 +33,8 @@ from pydantic import Field, SerializerFunctionWrapHandler, StrictBool, StrictInt
 from protos.plan.documents import Document
 from protos.plan.networks.network_tensors import Constant, Rate, TensorSpec, Uniform, linear, normalisation, spec
 
-# Keys that plans of the first version do not have. At these values they stay out of a plan's bytes,
-# so that a plan that hospitals approved earlier keeps its digest.
+# Keys that plans of the first version lack. With these values a plan's bytes omit them, so a plan that hospitals
+# approved earlier keeps its digest.
 _LATER: Final[dict[str, object]] = {"input_dropout": 0.0, "entities": True, "linear_path": False}
 
 
@@ -80,7 +80,7 @@ def global_layers_tensors(network: GlobalLayersNetwork, columns: int, outputs: i
     yield from _fully_connected("head.layer5", 2 * network.latent, network.latent)
     yield from _fully_connected("head.output", network.latent, outputs)
     if network.linear_path:
-        # From 0 on, the network begins as the one without the path.
+        # It starts at 0, so the network begins like one without the path.
         yield spec("unique.path.weight", (outputs, columns), Constant(0.0))
         yield spec("unique.path.bias", (outputs,), Constant(0.0))
 

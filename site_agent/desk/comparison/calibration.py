@@ -19,11 +19,11 @@ from site_agent.desk.comparison.evaluation import HeldOutRows, Scores
 from site_agent.trainer.probabilities import probabilities
 
 BINS: Final = 10
-# Nearly no penalty: just enough that the smooth curve exists where the score separates the classes.
+# Nearly no penalty, but enough for the smooth curve to exist if the score separates the classes.
 SMOOTHING: Final = 1e4
 _TINIEST: Final = 1e-8
 _KNOTS: Final = (0.0, 0.5, 1.0)  # quantiles of the logits
-_LARGEST_SHIFT: Final = 64.0  # more than twice the largest logit, and a share of one row among 2**60
+_LARGEST_SHIFT: Final = 64.0  # more than twice the largest logit, and the weight of one row among 2**60
 _HALVINGS: Final = 60
 
 
@@ -109,7 +109,7 @@ def recalibration(happened: npt.NDArray[np.generic], scores: Scores) -> tuple[fl
     yes, no = logit[outcome == 1], logit[outcome == 0]
     if not len(yes) or not len(no) or yes.min() >= no.max() or no.min() >= yes.max():
         return None
-    # Centred and scaled, so that the solver's first step is a sensible one wherever the logits lie.
+    # Centred and scaled, so that the solver's first step is good for all logits.
     centre, spread = float(logit.mean()), float(logit.std())
     design = (logit[:, None] - centre) / spread
     line = LogisticRegression(C=np.inf, solver="newton-cholesky", tol=1e-10, max_iter=1000).fit(design, outcome)
@@ -119,7 +119,7 @@ def recalibration(happened: npt.NDArray[np.generic], scores: Scores) -> tuple[fl
 
 def expected_calibration_error(happened: npt.NDArray[np.generic], scores: Scores, bins: int = BINS) -> float:
     """Return the expected calibration error. See `Calibration`. Source: Naeini et al. 2015, bins of equal counts."""
-    # The first rank among equal scores decides, so that the order of rows does not.
+    # The first rank among equal scores decides, so the order of rows has no effect.
     ranks = np.searchsorted(np.sort(scores), scores, side="left")
     gaps = np.bincount(ranks * bins // len(scores), weights=scores - happened.astype(np.float64))
     return float(np.abs(gaps).sum() / len(scores))

@@ -242,7 +242,7 @@ def brier_of_rows(targets: npt.NDArray[np.int64], scores: Scores) -> Scores:
 
 
 def _measure_classes(targets: npt.NDArray[np.int64], scores: Scores) -> Metrics:
-    # Loaded with the first measurement, because it takes a second with its libraries.
+    # Loaded with the first measurement, because loading takes a second.
     from sklearn.metrics import accuracy_score, average_precision_score, f1_score, recall_score, roc_auc_score
 
     present, predicted = np.unique(targets), predicted_classes(scores)

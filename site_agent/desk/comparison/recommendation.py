@@ -23,7 +23,7 @@ from site_agent.desk.comparison.scored_rows import ScoredRows
 from site_agent.desk.results.simple_models import TITLES
 from site_agent.trainer.checkpoints import Json
 
-# By what a person calls them; from the simplest to the one that needs other hospitals.
+# By the names that people use, from the simplest to the one that needs other hospitals.
 MODEL_TITLES: Final = {**TITLES, SILOED: "the network trained alone", FEDERATED: "the federated model"}
 _METRICS: Final = {"regression": "rmse", "segmentation": "dice"}
 

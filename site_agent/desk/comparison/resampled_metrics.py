@@ -21,7 +21,7 @@ from site_agent.trainer.probabilities import log_loss_of_rows
 
 Values: TypeAlias = dict[str, npt.NDArray[np.float64]]
 Resampled: TypeAlias = Callable[[Counts], Values]
-_CONSTANT: Final = 1e-12  # of the spread of all rows; below it lies only rounding
+_CONSTANT: Final = 1e-12  # share of the spread of all rows; anything smaller is rounding
 
 
 def resampled_metrics(rows: HeldOutRows, scores: Scores) -> Resampled:
@@ -113,7 +113,7 @@ class _Ranking:
         all_hits, all_misses = hits[:, -1], misses[:, -1]
         beaten = all_misses[:, None] - 0.5 * (misses.take(self.negatives_above, axis=1) + false)
         auroc = np.einsum("rp,rp->r", drawn, beaten) / (all_hits * all_misses)
-        # Where nothing was drawn down to a score the precision has no weight either.
+        # If no row was drawn down to a score, the precision has no weight either.
         precision = true / np.maximum(true + false, 1.0)
         return np.stack([auroc, np.einsum("rp,rp->r", drawn, precision) / all_hits])
 

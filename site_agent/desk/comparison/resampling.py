@@ -71,6 +71,6 @@ def over_patients(rows: int, patients: npt.NDArray[np.int64] | None, seed: int, 
         return Resampling(np.arange(rows, dtype=np.int64), seed, number)
     owners = np.unique(patients, return_inverse=True)[1].reshape(-1).astype(np.int64)
     if int(owners.max()) + 1 == rows:
-        # Each row is its own patient: number patients as the rows, so that counts need no second look-up.
+        # Each row is its own patient, so patients are numbered as the rows and counts need no second look-up.
         owners = np.arange(rows, dtype=np.int64)
     return Resampling(owners, seed, number)

@@ -22,9 +22,9 @@ from site_agent.trainer.checkpoints import Checkpoint, Json, load, save
 from site_agent.trainer.data.contract import Task
 
 _NAME: Final = "rows"
-_MODEL: Final = "model "  # with a blank, which no other array has in its name
+_MODEL: Final = "model "  # with a blank, which no other array's name has
 _VALIDATION: Final = "validation "
-_FEDERATED_ONCE: Final = "validation scores"  # the only ones that version 0.1 kept
+_FEDERATED_ONCE: Final = "validation scores"  # the only scores that version 0.1 stored
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)

@@ -16,11 +16,11 @@ from typing import Final
 
 _WORD: Final = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[^\W\d_a-zA-Z]+")
 _EMPTY: Final = frozenset({"at", "of", "the", "in", "on", "value", "values", "baseline", "admission", "column", "col"})
-_ABBREVIATION: Final = 0.8  # of several words by their first letters, or by the beginnings of each
+_ABBREVIATION: Final = 0.8  # several words by their first letters, or by the beginnings of each
 _BEGINNING: Final = 0.85
-_ALIKE: Final = 0.8  # the part of letters at their places from which two words count as one misspelt word
+_ALIKE: Final = 0.8  # the share of equal letters from which two words count as one misspelt word
 _SHORTEST_BEGINNING: Final = 3
-_MOST_WORDS: Final = 4  # that one word abbreviates
+_MOST_WORDS: Final = 4  # words that one word abbreviates
 
 
 def likeness(column: str, names: Sequence[str]) -> float:

@@ -25,7 +25,7 @@ from site_agent.desk.examination.disguised import disguised_numbers
 from site_agent.trainer.data.cells import Numbers
 from site_agent.trainer.data.codes import canonical_code
 
-_LEAST: Final = 0.55  # the likeness from which a name counts
+_LEAST: Final = 0.55  # the similarity from which a name counts
 _TIE: Final = 0.05
 _FITS: Final = 0.9  # the share of values inside the range from which a unit fits
 _LEAST_INSIDE: Final = 0.5
@@ -108,7 +108,7 @@ def _why_not(concept: Concept, numbers: Sequence[ColumnDraft], coded: Sequence[C
 
 
 def _number(concept: NumberConcept, column: ColumnDraft) -> Proposed | None:
-    if not column.is_numeric:  # a date, of which the contract shows what it is counted from
+    if not column.is_numeric:  # a date; the contract shows from which day it is counted
         return Proposed(concept=concept.name, unit=None, codes=None, reasons=("by its name",))
     sample = column.sample
     values = sample[~np.isin(sample, disguised_numbers(sample))]

@@ -87,7 +87,7 @@ class ColumnDraft:
         self.codes[code] += 1
         if len(self.codes) > MOST_CODES or len(code) > _LONGEST_CODE:
             self.has_many_codes = True
-            self.codes.clear()  # they may be names or notes, and are not looked at again
+            self.codes.clear()  # they may be names or notes, and are not read again
 
     def _take_list(self, text: str) -> None:
         between = next((one for one in _SEPARATORS if one in text and one != self._decimal), "")

@@ -13,7 +13,7 @@ from site_agent.desk.use.new_rows import NewRows
 from site_agent.trainer.checkpoints import Json
 from site_agent.trainer.data.column_profile import ColumnProfile, Profile, effective_rows
 
-# Siddiqi 2006: below the first nothing has changed much, above the second something has.
+# Siddiqi 2006: below the first value nothing has changed much, and above the second something has.
 SOME: Final = 0.1
 MUCH: Final = 0.25
 MISSING: Final = 0.05
@@ -91,7 +91,7 @@ def _watched(
 ) -> Watched:
     values, is_code = new.table.features[column.name], column.kind == "code"
     beyond = new.off_contract(column.name)
-    # What the contract does not allow is NaN in the table; it is neither there nor missing.
+    # A value that the contract does not allow is NaN in the table. It is neither present nor missing.
     absent = (np.isnan(values) | (values < 0) if is_code else np.isnan(values)) & ~beyond
     is_there = ~(absent | beyond)
     outside = column.is_outside(values)

@@ -19,12 +19,12 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-LEVEL: Final = 0.05 / 5  # of one kind of alarm, over all columns, metrics or outcomes
+LEVEL: Final = 0.05 / 5  # for one kind of alarm, over all columns, metrics or outcomes
 _SMALLEST: Final = 1e-4
-_ENOUGH: Final = 20.0  # rows that a bin may expect in both samples, from which on the formula is as good as draws
+_ENOUGH: Final = 20.0  # expected rows of a bin in both samples from which the formula is as good as draws
 _MOST_DRAWS: Final = 20_000
 _FEWEST_DRAWS: Final = 2_000
-_BEYOND: Final = 10  # as many draws have to lie beyond a quantile that is read off them
+_BEYOND: Final = 10  # a quantile can be read if this many draws are beyond it
 
 Shares = npt.NDArray[np.float64]
 Patients = npt.NDArray[np.int64]

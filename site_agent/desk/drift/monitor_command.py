@@ -47,5 +47,5 @@ def monitor(
     if json_path is not None:
         write_result(json_path, json.dumps(facts, indent=2, allow_nan=False).encode())
     if metrics is not None:
-        # The node exporter is another user; names of columns and figures alone are in it.
+        # The node exporter runs as another user. The file has only names of columns and figures.
         write_result(metrics, monitor_metrics(facts).encode(), mode=0o644)

@@ -109,7 +109,7 @@ def _quality(
         return None
     state, run = hospital.state_path, used.run
     kept, changed = scored_rows(state, run), recalibration_of(state, run, used.name)
-    # The new scores are mapped where the site has recalibrated, so those of the test are too.
+    # If the site has recalibrated, the new scores are mapped, so the scores of the test are mapped too.
     then = kept.scores[used.name] if changed is None else changed.apply(kept.scores[used.name])
     return quality_of(rows, scores, kept.test, then)
 

@@ -106,6 +106,6 @@ def _by_rates(cells: npt.NDArray[np.int64], truth: Truth) -> float:
         size = int(cells.max()) + 1
         counts = np.bincount(cells[learnt], minlength=size)
         positives = np.bincount(cells[learnt], weights=truth[learnt], minlength=size)
-        rate = (positives + truth[learnt].mean()) / (counts + 1.0)  # one row's worth of doubt
+        rate = (positives + truth[learnt].mean()) / (counts + 1.0)  # an uncertainty of one row
         areas.append(auroc(rate[cells[used]], truth[used]))
     return float(np.mean(areas))

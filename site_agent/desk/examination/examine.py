@@ -169,6 +169,6 @@ def _missing(table: Table) -> dict[str, float]:
 
 def _digest(table: Table, split: Split, findings: tuple[Finding, ...]) -> str:
     keys = sorted(finding.key for finding in findings if finding.level == "warning")
-    dealt = split.model_dump(exclude=None if split.stratified else {"stratified"})  # as before there was that key
+    dealt = split.model_dump(exclude=None if split.stratified else {"stratified"})  # as before that key existed
     bound = json.dumps(["examination 1", table.digest, dealt, keys], sort_keys=True)
     return hashlib.sha256(bound.encode()).hexdigest()

@@ -173,7 +173,7 @@ def _close_pairs(columns: Numbers, absent: npt.NDArray[np.bool_]) -> list[tuple[
     spread = np.sqrt((centred**2).sum(axis=1) / counts)
     scaled = centred / np.where(spread > 0, spread, 1.0)[:, None]
     both = there @ there.T
-    # Over the rows that both have, with each column's own mean and spread: a screen, made exact below.
+    # Over the rows that both have, with each column's own mean and spread: a first selection, made exact below.
     rough = np.abs(scaled @ scaled.T) / np.maximum(both, 1.0)
     ones, others = np.nonzero(np.triu(rough, 1) >= ALIKE - 0.1)
     found = []

@@ -28,7 +28,7 @@ from site_agent.trainer.data.tables import Table
 FEWEST_IN_GROUP: Final = 10
 FEWEST_OF_CLASS: Final = 10
 MOST_DROPPED: Final = 0.05
-_UNLIKELY: Final = 3.29  # a normal deviate that chance exceeds once in a thousand
+_UNLIKELY: Final = 3.29  # a normal deviate that chance exceeds once in a thousand cases
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,7 +119,7 @@ def alone(table: Table, rows: npt.NDArray[np.int64]) -> dict[str, float]:
         return {}
     rows = rows[~np.isnan(target[rows])]
     outcome, found = target[rows], {}
-    declared = table.contract.target  # looked for once: it is searched among all columns
+    declared = table.contract.target  # needed once, because all columns are searched for it
     is_number = isinstance(declared, RegressionTarget)
     classes = range(1 if len(declared.classes) == 2 else 0, len(declared.classes))
     for feature in table.contract.features:

@@ -66,7 +66,7 @@ def _fingerprints(table: Table, patients: Places | None) -> npt.NDArray[np.uint6
     mixed = np.zeros(table.rows, dtype=np.uint64) if patients is None else patients.astype(np.uint64)
     columns = [*table.features.values(), *table.marks, *([] if table.target is None else [table.target])]
     for values in columns:
-        # One NaN is another's equal here, and minus zero is zero.
+        # Here one NaN equals another, and minus zero equals zero.
         bits = np.where(np.isnan(values), np.inf, values + 0.0).view(np.uint64)
         mixed = (mixed ^ bits) * np.uint64(0x9E3779B97F4A7C15)
         mixed ^= mixed >> np.uint64(29)

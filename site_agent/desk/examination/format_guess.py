@@ -55,7 +55,7 @@ def format_hint(path: Path, declared: Format, *, is_new: bool = False) -> str | 
         seems = guess_text(start)
     except (OSError, csv.Error):  # damaged in another way, which the reader itself reports
         return None
-    # Every file is text in the two encodings of one byte, so a guess is no reason against one that is declared.
+    # Every file is valid text in the two one-byte encodings, so a guess is no argument against the declared one.
     is_other = seems.encoding != declared.encoding and "utf-16" in (seems.encoding, declared.encoding)
     is_other = is_other or (declared.encoding == "utf-8" and seems.encoding != "utf-8")
     wrong = {
@@ -93,7 +93,7 @@ def _encoding(start: bytes) -> str:
     if start.startswith((b"\xff\xfe", b"\xfe\xff")):
         return "utf-16"
     try:
-        # Cut where the last character may have been cut.
+        # Cut off at the last character, which may be incomplete.
         start[: start.rfind(b"\n") + 1 or None].decode("utf-8")
     except UnicodeDecodeError:
         return "windows-1252"

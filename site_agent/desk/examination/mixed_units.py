@@ -25,7 +25,7 @@ _SMALLEST_FACTOR: Final = 1.5
 _TOLERANCE: Final = 0.12
 _STEPS_IN_VALLEY: Final = 3.0
 _WIDEST_RATIO: Final = 2.5
-# What the valley may hold of the lower heap, and how improbable it has to be: for a known factor, and for any other.
+# The largest share of the lower group in the gap, and how improbable it must be: for a known factor, and for any other.
 _KNOWN: Final = (0.6, 2.6)
 _ANY: Final = (0.35, 4.0)
 _SEPARATES: Final = 0.9
@@ -160,7 +160,7 @@ def far_values(values: Numbers) -> npt.NDArray[np.bool_]:
         return nothing
     logs = np.log(np.where(is_there, values, middle) / middle)
     is_above = logs > _FAR_LOGS * math.log(high / middle)
-    # Near zero a logarithm runs away from small amounts that are ordinary, so the distance itself has to be large too.
+    # Near zero a logarithm exaggerates small ordinary amounts, so the distance itself must be large too.
     is_below = (logs < -_FAR_LOGS * math.log(middle / low)) & (middle - values > _FAR_BELOW * (middle - low))
     return np.asarray(is_above | (is_below & is_there))
 
@@ -179,11 +179,11 @@ def _two_heaps(logs: Numbers) -> tuple[npt.NDArray[np.bool_], float, tuple[float
         return None
     widths = sorted((_width(lower), _width(upper)))
     if widths[1] > _WIDEST_RATIO * widths[0]:
-        return None  # the same measurement in another unit spreads as much on this scale
+        return None  # the same measurement in another unit has the same spread on this scale
     steps = np.diff(np.unique(np.exp(ordered)))
     middle, quarter = (low + high) / 2, distance / 4
     if math.exp(middle) * quarter < _STEPS_IN_VALLEY * float(steps.min()):
-        return None  # so coarse that a valley may be a mere step between two numbers
+        return None  # so coarse that a gap may be just a step between two numbers
     heaps = min(_within(ordered, low, quarter), _within(ordered, high, quarter))
     valley = _within(ordered, middle, quarter)
     most, least = _KNOWN if _conversion(math.exp(low), math.exp(high)) is not None else _ANY

@@ -122,7 +122,7 @@ def figure_with_interval(value: float | None, interval: Sequence[float] | None, 
     """Return a figure with three digits, and its interval in brackets."""
     if value is None:
         return None
-    # Rounded before it is written, as -0.0004 would stand there as -0.000.
+    # Rounded before it is written, because -0.0004 would otherwise be shown as -0.000.
     text, *span = (f"{round(number, 3) + 0.0:{sign}.3f}" for number in (value, *(interval or ())))
     return f"{text} {_span(*span)}" if span else text
 

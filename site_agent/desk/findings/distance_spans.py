@@ -100,7 +100,7 @@ def _curves(counts: Counts, outcomes: Float64, design: Float64) -> Float64:
     for _ in range(_STEPS):
         smooth = _shares(line @ design.T)
         gradient = (counts * (outcomes - smooth)) @ design - line @ ridge
-        # A little more than the penalty keeps the matrix invertible where all drawn rows are of one class.
+        # A little more than the penalty, so that the matrix is invertible even if all drawn rows are of one class.
         curvature = ((counts * smooth * (1.0 - smooth)) @ products).reshape(-1, width, width) + ridge
         step = np.linalg.solve(curvature + 1e-9 * np.eye(width), gradient[:, :, None])[:, :, 0]
         largest = np.abs(step).max(axis=1, keepdims=True)

@@ -287,7 +287,7 @@ def _outcome(contract: Contract) -> str:
 
 
 def _outcomes(rows: HeldOutRows) -> list[tuple[str, npt.NDArray[np.bool_], int]]:
-    """Return the predicted outcomes: the positive class or each class against the rest, with its place in the scores."""
+    """Return the predicted outcomes: the positive class or each class against the rest, and its place in scores."""
     if rows.task == "binary":
         return [(rows.classes[1], rows.labels == 1, 0)]
     return [(name, rows.labels == place, place) for place, name in enumerate(rows.classes)]
@@ -387,6 +387,6 @@ def _by_feature(feature: Feature, values: Numbers, profile: Profile | None) -> l
     if not edges or not edges[0]:
         return ["any" if not np.isnan(value) else MISSING for value in values]
     middle = edges[0][len(edges[0]) // 2]
-    unit = f" {feature.unit}" if feature.unit else ""  # a date's is days or years
+    unit = f" {feature.unit}" if feature.unit else ""  # the unit of a date is days or years
     names = [f"up to {middle:g}{unit}", f"above {middle:g}{unit}"]
     return [MISSING if np.isnan(value) else names[int(value > middle)] for value in values]

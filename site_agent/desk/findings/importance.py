@@ -67,7 +67,7 @@ def importances(
     """
     if not columns:
         return ()
-    # Drawn, as a table may be sorted by its outcome.
+    # Drawn at random, because a table may be sorted by its outcome.
     kept = np.sort(np.random.default_rng(seed).permutation(len(rows))[:MOST_ROWS])
     part = HeldOutRows(task=rows.task, targets=rows.targets[kept], classes=rows.classes, unit=rows.unit)
     features = features[kept]

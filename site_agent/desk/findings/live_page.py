@@ -180,5 +180,5 @@ def _read(file: Path) -> dict[str, Any] | None:
     try:
         found = json.loads(file.read_bytes())
     except (OSError, ValueError):
-        return None  # not there yet, or replaced in this moment
+        return None  # does not exist yet, or is just being replaced
     return found if isinstance(found, dict) else None

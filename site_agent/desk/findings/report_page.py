@@ -30,7 +30,7 @@ from site_agent.desk.findings.drawings import (
 from site_agent.desk.pages.plots import Row, intervals
 from site_agent.desk.results.simple_models import TITLES
 
-# The facts are JSON: what is in them is known by their names, which the tests hold fast.
+# The facts are JSON. Tests check their names.
 Facts: TypeAlias = Mapping[str, Any]
 RECEIVED: Final = "received"  # as `other_hospitals` names another hospital's model
 NAMES: Final = {

@@ -268,7 +268,7 @@ def _clipped(start: Point, end: Point, x: Axis, y: Axis) -> tuple[Point, Point] 
 
     def at(share: float) -> Point:
         if share in (0.0, 1.0):
-            return end if share else start  # to the bit, so that pieces join
+            return end if share else start  # equal to the bit, so that pieces join
         return start[0] + share * (end[0] - start[0]), start[1] + share * (end[1] - start[1])
 
     return at(first), at(last)

@@ -31,7 +31,7 @@ from site_agent.trainer.prior.profiled_regression import profiled_intercept
 
 Float64: TypeAlias = npt.NDArray[np.float64]
 PENALTIES: Final = tuple(10.0 ** (power / 2) for power in range(7))  # 1 to 1000
-_PULL: Final = 5.0  # towards equal weights; a few rows' worth of log loss
+_PULL: Final = 5.0  # towards equal weights; the log loss of a few rows
 _SMALLEST_LEAF: Final = 3
 _SEEDS: Final = 1 << 32
 
@@ -122,7 +122,7 @@ def join_weights(task: Task, models: Sequence[Float64], targets: npt.NDArray[np.
         float64 of shape (models,), not negative, with sum 1.
     """
     equal = np.full(len(models), 1.0 / len(models))
-    # Squared errors are worth as much as log losses when they are divided by twice the best model's.
+    # Squared errors are divided by twice the best model's, so that they weigh as much as log losses.
     scale = 1.0
     if task == "regression":
         scale = 0.5 / max(min(float(_loss(task, one, targets).mean()) for one in models), 1e-12)
@@ -208,7 +208,7 @@ def _others(task: Task, concepts: Float64, others: Float64, targets: npt.NDArray
     for output, slopes in enumerate(others):
         line = concepts @ slopes
         own = targets.astype(np.float64) if task != "multi-class" else (targets == output).astype(np.float64)
-        # A class that is absent here, or all there is, counts as if half a row were otherwise.
+        # A class that is absent here, or the only one, counts as if half a row were different.
         if task != "regression" and own.min() == own.max():
             starts[output] = np.log((own.sum() + 0.5) / (len(own) - own.sum() + 0.5)) - line.mean()
         else:

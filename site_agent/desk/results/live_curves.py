@@ -28,7 +28,7 @@ from site_agent.trainer.site_training import SiteTraining
 from site_agent.trainer.training.batches import Rows
 from site_agent.trainer.training.local import predict, validation_loss
 
-# So many training rows, the first ones of the part, tell the loss well enough to be drawn.
+# This many training rows, the first ones of the part, are enough to draw the loss.
 _MOST_ROWS: Final = 2048
 _SHARE: Final = 1 / 20
 _FREE_SECONDS: Final = 5.0
@@ -86,7 +86,7 @@ class LiveCurves:
             self._facts[key].append([number, value])
 
     def _write(self, facts: dict[str, Any]) -> None:
-        # Only a picture for people. If the disk is full, saving the study reports it.
+        # It is only a drawing for people. If the disk is full, saving the study reports it.
         with suppress(OSError):
             make_folder(self._path.parent)
             partial = self._path.with_suffix(".partial")

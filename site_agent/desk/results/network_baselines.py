@@ -53,7 +53,7 @@ def train_placebo(study: Study) -> Outcome | None:
     if not has_placebo(study.plan):
         return None
     checkpoint = "latest" if study.plan.checkpoint == "latest" else "local"
-    # Nothing leaves, so no sum hides a copy: it may record a column that the plan names other sites for.
+    # Nothing is sent, so no sum hides a copy: it may record a column for which the plan names other sites.
     unmasked = {"secure_aggregation": "off"}
     among_copies = unmasked | {"checkpoint": checkpoint, "early_stopping": None, "acceptance": None, "gain": "private"}
     plan = study.plan.model_copy(update=among_copies)
@@ -79,7 +79,7 @@ def train_placebo(study: Study) -> Outcome | None:
         members[0].close(Asked(round=plan.rounds, stage=Stage.REPORT), parameters)
         return members[0].conclude()
     except (NotFinite, TrainingDiverged):
-        return None  # as in a run, where the gate lets no such update out
+        return None  # as in a run, where the gate refuses such an update
 
 
 def _train_together(plan: Plan, manifest: Manifest, members: list[Study], parameters: Float32) -> None:
@@ -127,7 +127,7 @@ def train_alone(study: Study) -> Outcome | None:
     """
     plan, networks, dataset = study.plan, study.networks, study.own
     if study.networks.common is not None:
-        dataset = study.dataset  # the network tells common columns from others, also where nobody shares them
+        dataset = study.dataset  # the network distinguishes common columns, also if nobody shares them
     networks = replace(networks, columns=len(dataset.columns) + added_columns(plan, dataset.outputs))
     rows, seeds = rows_of(dataset, study.soft_targets), study.seeds
     training = begin_training(networks, Method(federated=Nothing()), (), rows, seeds)
@@ -140,4 +140,4 @@ def train_alone(study: Study) -> Outcome | None:
     try:
         return conclude(plan, training, choice)
     except TrainingDiverged:
-        return None  # a baseline that cannot stand is a result of the comparison, not a failure
+        return None  # a baseline that fails is a result of the comparison, not a failure

@@ -115,7 +115,7 @@ def kept_model(fitted: object, task: Task, outputs: int) -> OwnModel | None:
             known = np.zeros(1, dtype=np.int64) if task == "binary" else fitted.classes_
             starts = np.full(outputs, -np.inf)
             starts[known] = 0.0
-            # Of two classes that are there, the trees answer the logit of the second one.
+            # If two classes are present, the trees give the logit of the second one.
             asked = known[1:] if task == "multi-class" and len(known) == 2 else known
             return _boosted(fitted, fitted.decision_function, asked, starts)
         case _:
@@ -164,14 +164,14 @@ def _boosted(
     """Return the trees with their step, each at its output. The starts are the predictions without the trees."""
     if isinstance(fitted, HistGradientBoostingClassifier | HistGradientBoostingRegressor):
         trees, answers, rate = [tree for step in fitted._predictors for tree in step], len(fitted._predictors[0]), 1.0
-        forest = _binned(trees)  # whose leaves hold the learning rate already
+        forest = _binned(trees)  # their leaves already include the learning rate
     else:
         answers, rate = fitted.estimators_.shape[1], fitted.learning_rate
         forest = forest_of([tree for step in fitted.estimators_ for tree in step])
     sizes = np.diff([*forest.roots, len(forest.columns)])
     output = np.repeat(np.tile(known, len(forest.roots) // answers), sizes)
     values = np.zeros((len(forest.columns), len(starts)))
-    # A forest answers with the mean over its trees, and boosting with the sum.
+    # A forest predicts the mean over its trees, and boosting the sum.
     values[np.arange(len(values)), output] = forest.values[:, 0] * rate * len(forest.roots)
     whole = replace(forest, values=values)
     anything = np.zeros((1, fitted.n_features_in_), dtype=np.float32)

@@ -79,7 +79,7 @@ def make_report(hospital: Hospital, study: Study, preprocessing: Preprocessing, 
         if alone is not None:
             validation[SILOED], models[SILOED] = _judged(study, preprocessing, alone)
             choices[SILOED] = alone.choice
-            # Alone it reads the site's own columns, unless it tells the shared ones from others.
+            # Alone it reads the site's own columns, unless it distinguishes the shared ones.
             read = None if study.networks.common is None else saved.concepts
             kept = replace(saved, values=alone.values, is_alone=True, concepts=read)
             save_model(hospital.state_path, run, kept, SILOED)
@@ -146,7 +146,7 @@ def written_report(hospital: Hospital, run: str, facts: dict[str, Json], ended: 
     baselines = replace(ended.baselines, best_local=best)
     assessment = assess(kept.test, models, seeds.own("resamples"), baselines=baselines)
     facts |= compared(assessment, ended.choices)
-    # The date is in the file alone: two reports of one run are otherwise equal to the bit.
+    # Only the file has the date, so that two reports of one run are otherwise equal to the bit.
     written = {**facts, "date": datetime.now(UTC).isoformat(timespec="seconds")}
     content = json.dumps(written, indent=2, allow_nan=False).encode()
     write_whole(hospital.state_path / "reports" / f"{run}.json", content)

@@ -36,15 +36,16 @@ from site_agent.desk.results.own_models import OwnModel, kept_model
 from site_agent.trainer.data.dataset import Dataset
 from site_agent.trainer.data.preprocessing import Preprocessing
 
-# Training rows (for boosting times the classes, where there are more than two) beyond which the recipes
-# change: each tree of the forest draws this many rows, and boosting counts values in 255 bins
-# (HistGradientBoosting). Measured with 50 columns on one core: 27 s for the forest and 13 s for boosting at
-# 10,000 rows, 51 s and 2 s at 100,000. A forest for numbers looks at every column in each split: 140 s, 250 s.
+# The number of training rows (for boosting times the classes, if there are more than two) above which the recipes
+# change: each tree of the forest draws this many rows, and boosting counts values in 255 bins (HistGradientBoosting).
+# Measured with 50 columns on one core: 27 s for the forest and 13 s for boosting at 10,000 rows, 51 s and 2 s at
+# 100,000. A forest for numbers looks at every column in each split: 140 s, 250 s.
 MOST_ROWS: Final = 10_000
-# Columns, such as pixels or hashed words, beyond which only the linear model and, for classes, the forest are fitted.
-# Measured with 400 rows of 4,096 pixels on one core: 28 s for boosting and 5 s for the forest, each fitted six times.
+# The number of columns, such as pixels or hashed words, above which only the linear model and, for classes, the forest
+# are fitted. Measured with 400 rows of 4,096 pixels on one core: 28 s for boosting and 5 s for the forest, each fitted
+# six times.
 MOST_COLUMNS: Final = 2_048
-# What people call the models that look at a patient.
+# The names that people use for models that read a patient's data.
 TITLES: Final = {
     "logistic_regression": "logistic regression",
     "ridge_regression": "ridge regression",
@@ -54,10 +55,10 @@ TITLES: Final = {
 MOST_NUMBERS: Final = 1 << 26  # of all training images; in float64 these are 512 MiB
 MOST_CHOOSING_ROWS: Final = 2_000
 _CHOOSING_FOLDS: Final = 5
-_SMALLEST_PROBABILITY: Final = 1e-6  # a forest's 0 would otherwise cost infinitely much
+_SMALLEST_PROBABILITY: Final = 1e-6  # otherwise a forest's 0 would have an infinite loss
 _TREES: Final = 500
 _SMALLEST_LEAF: Final = 3
-_SEEDS: Final = 1 << 32  # that scikit-learn tells apart
+_SEEDS: Final = 1 << 32  # that scikit-learn distinguishes
 _PENALTY: Final = 10.0  # logistic regression takes the inverse, C = 0.1; the same weight of coefficients in both
 _Matrix: TypeAlias = npt.NDArray[np.float64]
 
@@ -224,7 +225,7 @@ def _classifiers(rows: int, classes: int, random_state: int, *, is_wide: bool) -
             random_state=random_state,
         ),
     )
-    # Boosting grows a tree for each class where there are more than two.
+    # Boosting grows a tree for each class if there are more than two.
     if not is_wide and rows * (classes if classes > 2 else 1) > MOST_ROWS:
         yield "gradient_boosting", HistGradientBoostingClassifier(early_stopping=False, random_state=random_state)
     elif not is_wide:

@@ -41,7 +41,7 @@ class Adoption(Document):
 def keep_adoption(state: Path, adoption: Adoption) -> None:
     """Replace the model in use. The audit log has already recorded the decision."""
     path = _path(state)
-    # As services predictions are another user of the folder's group, and read the decision there.
+    # As a service, predictions run as another user of the folder's group, and read the decision there.
     make_folder(path.parent, mode=0o750)
     replace_file(path, json.dumps(adoption.model_dump(), indent=2).encode(), mode=0o640)
 

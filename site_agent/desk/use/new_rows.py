@@ -160,7 +160,7 @@ def read_new_rows(
     unread = contract.dates.keys() - set(inputs)
     mistakes = [one for one in survey.mistakes if one.column not in unread]
     others = [one.line for one in mistakes if one.column not in inputs or not (one.rows or one.flaw == ABSENT.words)]
-    if others or survey.hints:  # a hint means that the whole file is written in another way
+    if others or survey.hints:  # a hint means that the whole file has another format
         refuse(others or [one.line for one in mistakes], survey.hints)
     left_out = [*_off_contract(survey, mistakes), *_foreign(survey.table, profile)]
     left_out.sort(key=lambda one: inputs.index(one.column))

@@ -71,7 +71,7 @@ class Recalibration(Document):
             return self.maps[0].apply(scores)
         mapped = np.stack([one.apply(scores[:, place]) for place, one in enumerate(self.maps)], axis=1)
         total = mapped.sum(axis=1, keepdims=True)
-        # Where every class got probability 0 nothing is known, and the model's own word stands.
+        # If every class has probability 0 nothing is known, and the model's own probabilities stay.
         return np.where(total > 0.0, mapped / np.where(total > 0.0, total, 1.0), scores)
 
 
@@ -143,7 +143,7 @@ def recalibration_of(state: Path, run: str, name: str) -> Recalibration | None:
 
 
 def _platt(happened: npt.NDArray[np.bool_], scores: Scores) -> PlattMap:
-    # Platt's targets, not quite 0 and 1, keep the slope finite where the scores part the classes.
+    # Platt's targets, not quite 0 and 1, keep the slope finite if the scores separate the classes.
     positive, negative = int(happened.sum()), int((~happened).sum())
     target = np.where(happened, (positive + 1.0) / (positive + 2.0), 1.0 / (negative + 2.0))
     design = np.tile(logits(scores)[:, None], (2, 1))
@@ -168,6 +168,6 @@ def _impossible(reason: str) -> UsageError:
 
 
 def _path(state: Path, run: str, name: str) -> Path:
-    # Another model's has its name, as its file has.
+    # Another model's map has its name, like its file.
     file = _NAME if name == FEDERATED else f"{name}.{_NAME}"
     return state / "models" / run / file

@@ -24,7 +24,7 @@ LONGEST_NUMBER: Final = 400
 UNKNOWN_POSITION: Final = -1.0
 _NUMBER: Final = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?", re.ASCII)
 _TIME: Final = re.compile(r"[ T]\d{2}:\d{2}(:\d{2}(\.\d+)?)?", re.ASCII)
-# Bounded, so that no cell can require a number of a million digits; what is longer stays text.
+# Bounded, so that no cell can require a number of a million digits. Longer cells stay text.
 _PLAIN_NUMBER: Final = re.compile(r"[+-]?(\d{1,18}(\.\d{0,9})?|\.\d{1,9})([eE][+-]?\d{1,2})?", re.ASCII)
 
 
@@ -43,9 +43,9 @@ UNDECLARED: Final = Flaw("a code that is not declared")
 NOT_A_DATE: Final = Flaw("no date as the declared pattern writes it")
 IN_THE_FUTURE: Final = Flaw("a date in the future")
 ABSENT: Final = Flaw("it is missing")
-LONGEST_CELL: Final = 100_000  # below the 131,072 characters that Python's reader of text files takes
+LONGEST_CELL: Final = 100_000  # below the 131,072 characters that Python's reader of text files accepts
 TOO_LONG: Final = Flaw(f"more than {LONGEST_CELL:,} characters")
-MOST_ACCENTS: Final = 30  # on one letter, as Unicode's stream-safe texts have it (UAX 15, section 13)
+MOST_ACCENTS: Final = 30  # on one letter, as in Unicode's stream-safe texts (UAX 15, section 13)
 TOO_MANY_ACCENTS: Final = Flaw(f"a letter with more than {MOST_ACCENTS} accents")
 _WORD: Final = re.compile(r"\w\w+")
 _REMEMBERED_TERMS: Final = 1 << 16

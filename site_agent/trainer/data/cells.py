@@ -181,7 +181,7 @@ def _days_written(
     iso = compute.binary_join_element_wise(*(compute.struct_field(parts, [name]) for name in "Ymd"), "-")
     try:
         found = iso.cast(arrow.date32()).cast(arrow.int32()).to_numpy(zero_copy_only=False)
-    except arrow.ArrowInvalid:  # a 30th of February among them
+    except arrow.ArrowInvalid:  # including a 30th of February
         return days, is_open
     places = np.flatnonzero(is_plain.to_numpy(zero_copy_only=False))
     numbers = found.astype(np.float64) + _DAYS_BEFORE_1970
@@ -257,7 +257,7 @@ class _NumberColumn:
         values = _plain_numbers(cells, self._absent_words, self._decimal)
         if values is not None:
             return self._judged(values)
-        # One by one only what is not plain: a flawed cell must not make its whole block slow.
+        # Only cells that are not plain are read one by one, because a wrong cell must not slow down its whole block.
         texts = texts_of(cells)
         assert texts is not None
         is_plain = _plain_cells(texts, self._absent_words, self._decimal)
@@ -303,7 +303,7 @@ def _plain_numbers(cells: arrow.Array, words: arrow.StringArray, decimal: str) -
     if not arrow.types.is_string(cells.type):
         return _usable(_as_numpy(cells.cast(arrow.float64(), safe=False)), is_number=True, missing=cells.null_count)
     values = _converted(cells, words, decimal)
-    # Blanks around a number are rare, and taking them off first would cost every column a fifth of its time.
+    # Blanks around a number are rare, and removing them first would cost every column a fifth of its time.
     return _converted(compute.utf8_trim_whitespace(cells), words, decimal) if values is None else values
 
 
@@ -319,7 +319,7 @@ def _converted(texts: arrow.StringArray, words: arrow.StringArray, decimal: str)
     lengths = compute.binary_length(texts)
     if (compute.max(lengths).as_py() or 0) > LONGEST_NUMBER:
         return None
-    # Most tables leave a cell empty if nothing is known; then the lengths say all.
+    # Most tables have an empty cell for an unknown value; then the lengths are enough.
     is_absent = compute.equal(lengths, 0) if len(words) == 1 else compute.is_in(texts, value_set=words)
     texts = compute.if_else(is_absent, None, texts)
     if decimal != ".":
@@ -331,7 +331,7 @@ def _converted(texts: arrow.StringArray, words: arrow.StringArray, decimal: str)
 
 
 def _as_numpy(values: arrow.DoubleArray) -> Numbers:
-    # To a copy, as what comes from there cannot be written to.
+    # Into a copy, because the source array is read-only.
     return np.array(values.to_numpy(zero_copy_only=False), dtype=np.float64)
 
 

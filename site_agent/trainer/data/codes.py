@@ -16,8 +16,8 @@ UNKNOWN: Final = "unknown"
 
 
 def _as_text(value: object) -> object:
-    # YAML reads an unquoted 3 as a number and an unquoted true as a truth value. The number's text is clear; of
-    # the truth value nobody can tell any more how the table spells it.
+    # YAML reads an unquoted 3 as a number and an unquoted true as a truth value. The number's text is clear. For the
+    # truth value, the table's spelling is lost.
     if isinstance(value, bool):
         raise ValueError("put this code in quotes, as it stands in the table; YAML reads it as true or false")
     return str(value) if isinstance(value, int | float) else value

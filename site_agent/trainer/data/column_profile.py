@@ -116,7 +116,7 @@ def _repeated(patients: npt.NDArray[np.int64] | None) -> tuple[Rows, npt.NDArray
     sizes = np.unique(patients, return_counts=True)[1]
     if len(sizes) == len(patients):
         return nobody, None
-    # How rows of one patient are alike shows in some of the patients as in all of them.
+    # The similarity of rows of one patient can be estimated from some of the patients.
     most = max(2, int(len(sizes) * min(1.0, _MOST_REPEATED / len(patients))))
     few = np.random.default_rng(0).permutation(len(sizes))[:most]
     some = np.flatnonzero(np.isin(np.unique(patients, return_inverse=True)[1], few)).astype(np.int64)
@@ -137,7 +137,7 @@ def rounded_outward(low: float, high: float) -> tuple[float, float]:
 def steps_around(low: float, high: float, step: float) -> tuple[float, float]:
     """Return the nearest whole steps below `low` and above `high`, never equal to either."""
     digits = max(0, 1 - math.floor(math.log10(step)))
-    # Without rounding the quotient 0.07 / 0.01 lies just above 7, and 0.07 itself would come out.
+    # Without rounding, the quotient 0.07 / 0.01 is just above 7, and the result would be 0.07 itself.
     below, above = math.ceil(round(low / step, 6)) - 1, math.floor(round(high / step, 6)) + 1
     return round(below * step, digits), round(above * step, digits)
 

@@ -176,7 +176,7 @@ class MaskTarget(Document):
         return ()
 
 
-# Their outcome is in the cell itself. `missing: drop` leaves out rows without an outcome; they are counted and shown.
+# Their outcome is in the cell itself. `missing: drop` skips rows without an outcome; they are counted and shown.
 CellTarget = BinaryTarget | MultiClassTarget | RegressionTarget
 Target = CellTarget | MaskTarget
 Column = Annotated[
@@ -308,7 +308,7 @@ class Contract(Document):
     @property
     def digest(self) -> str:
         """The SHA-256 of everything declared, in hexadecimal. Comments and the order of keys do not matter."""
-        # Contracts that refuse missing outcomes, or have pictures, keep the digest of the time before the other choice.
+        # Contracts that refuse missing outcomes, or have images, keep the digest from before the other choice.
         left_out = {} if self.target.missing == "drop" else {self.columns.index(self.target): {"missing"}}
         if self.image is not None and self.image.files is None:
             left_out[self.columns.index(self.image)] = {"files"}

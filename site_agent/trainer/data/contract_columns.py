@@ -63,7 +63,7 @@ def _unconfirmed(name: str) -> str:
     )
 
 
-# What `data describe` writes where it guesses a concept: a contract that still has the key is refused.
+# The key that `data describe` writes if it guesses a concept. A contract with this key is refused.
 ProposedConcept = Annotated[ConceptName, AfterValidator(_unconfirmed)]
 
 
@@ -258,6 +258,6 @@ class IgnoredColumn(Document):
     note: Words | None = None
 
 
-# What has one value in each row. A list or a note has several terms, which are counted apart.
+# Columns with one value in each row. A list or a note has several terms, which are counted separately.
 Feature = NumericFeature | DateFeature | CategoricalFeature
 FeatureChoice = Annotated[Feature | TermsFeature, Field(discriminator="type")]

@@ -101,7 +101,7 @@ def kind_of(feature: Feature) -> str:
 
 def fit_scale(values: Numbers) -> Scale:
     """Fit mean and population deviation to float64 values of shape (rows,), at least one."""
-    # Rounding gives a constant column a tiny deviation, and dividing by it would blow up noise.
+    # Rounding gives a constant column a tiny deviation, and a division by it would amplify noise.
     constant = values.min() == values.max()
     deviation = 1.0 if constant else float(values.std())
     return Scale(mean=float(values[0] if constant else values.mean()), deviation=deviation or 1.0)
@@ -117,7 +117,7 @@ def fit_measured(feature: MeasuredFeature, values: Numbers) -> Encoding:
         case "quantile":
             shares = np.linspace(0.0, 1.0, _KNOTS)
             knots, place = np.unique(np.quantile(filled, shares), return_inverse=True)
-            # Where many rows have one value, its score is that of the middle one of them.
+            # If many rows have one value, its score is that of the middle one of them.
             middle = np.bincount(place, weights=shares) / np.bincount(place)
             scores = [NormalDist().inv_cdf(float(np.clip(share, 0.001, 0.999))) for share in middle]
             return QuantileEncoding(fill=fill, values=tuple(map(float, knots)), scores=tuple(scores))
@@ -139,7 +139,7 @@ def fit_coded(feature: CategoricalFeature, values: Numbers, others: Sequence[Num
     known = values[values != UNKNOWN_POSITION].astype(np.int64)
     counts = np.bincount(known, minlength=len(feature.codes))
     seen = tuple(np.flatnonzero(counts >= feature.fewest_rows).tolist())
-    # The first of equally common codes, so that the answer is always the same.
+    # The first of equally frequent codes, so that the answer is always the same.
     fill = None if feature.has_unknown else int(np.argmax(counts))
     match feature.encoding:
         case "ordinal":
@@ -166,7 +166,7 @@ def _points(positions: npt.NDArray[np.int64], codes: int, others: Sequence[Numbe
     means = np.stack(sums, axis=1) / np.maximum(counts, 1.0)[:, None] if sums else np.zeros((codes, 1))
     root = np.sqrt(counts / counts.sum())[:, None]
     axes = np.linalg.svd(root * means, full_matrices=False)[2][:width]
-    # An axis may point either way; here its largest share is positive, so that the answer is always the same.
+    # An axis may have either direction. Here its largest share is positive, so that the answer is always the same.
     axes *= np.sign(axes[np.arange(len(axes)), np.abs(axes).argmax(axis=1)])[:, None]
     points = means @ axes.T
     spread = np.sqrt((root**2 * points**2).sum(axis=0))

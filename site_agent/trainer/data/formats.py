@@ -97,7 +97,7 @@ class SqlFormat(Document):
         return hashlib.sha256(self.query.encode()).hexdigest()
 
 
-def _kind(value: Any) -> str:  # what pydantic hands in before anything is checked
+def _kind(value: Any) -> str:  # the input from pydantic before any check
     return str(value.get("kind", "text") if isinstance(value, dict) else getattr(value, "kind", "text"))
 
 

@@ -177,7 +177,7 @@ def _picture(content: bytes, column: ImageColumn) -> Pixels | Flaw:
         return image_flaws.OTHER_FORMAT
     except (Image.DecompressionBombError, Image.DecompressionBombWarning):
         return image_flaws.TOO_MANY_PIXELS
-    except Exception:  # the decoders raise nearly every kind of error for damaged bytes
+    except Exception:  # the decoders raise many kinds of errors for damaged bytes
         return image_flaws.DAMAGED
 
 
@@ -236,9 +236,9 @@ def _flaw_before_decoding(image: Image.Image, column: ImageColumn) -> Flaw | Non
         return image_flaws.GREY if channels == 1 else image_flaws.COLOURED
     stored = " ".join(str(tile) for tile in getattr(image, "tile", ()))
     if ";2" in stored or ";4" in stored:
-        return image_flaws.FEW_BITS  # the library would stretch them to 8 without a word
+        return image_flaws.FEW_BITS  # the library would silently stretch them to 8
     if bits == 8 and ";16" in stored:
-        bits = 16  # of a colour image the library would drop the lower 8 without a word
+        bits = 16  # for a colour image the library would silently drop the lower 8
     if bits != column.bits:
         return image_flaws.WIDE if bits == 16 else image_flaws.NARROW
     return None

@@ -8,7 +8,7 @@ from site_agent.trainer.data.cell_rules import Flaw
 from site_agent.trainer.data.image_column import LARGEST_INTENSITY, ImageColumn
 
 LARGEST_FILE_BYTES: Final = 64 << 20
-LARGEST_FILE_PIXELS: Final = 1 << 25  # of a file that is stretched; some 0.8 GB for a moment with three channels
+LARGEST_FILE_PIXELS: Final = 1 << 25  # of a file that is stretched; about 0.8 GB for a moment with three channels
 LARGEST_VOLUME_BYTES: Final = 1 << 28  # of a NIfTI volume without its compression
 
 OUTSIDE: Final = Flaw("a path that leaves the images' folder or follows a link")

@@ -58,7 +58,7 @@ _READ: Final = (
     "BitsStored", "HighBit", "PixelRepresentation", "PixelData", *_PATIENT, *_SEVERAL_SCALES,
 )  # fmt: skip
 _FIRST_ITEM: Final = b"\xfe\xff\x00\xe0"  # a sequence begins with it
-_MOST_UNKNOWN: Final = 8  # each has a copy of the bytes inside it
+_MOST_UNKNOWN: Final = 8  # each part has a copy of its bytes
 _HEADER_BYTES: Final = {348: "nifti1", 540: "nifti2"}
 
 
@@ -85,7 +85,7 @@ def dicom_image(content: bytes, column: ImageColumn, files: DicomFiles, number: 
                 return image_flaws.WITH_PATIENT
             flaw = _dicom_flaw(found, column, files, number)
             return _dicom_pixels(found, column, files, number or 1) if flaw is None else flaw
-    except Exception:  # the decoders raise nearly every kind of error for damaged bytes
+    except Exception:  # the decoders raise many kinds of errors for damaged bytes
         return image_flaws.DAMAGED
 
 
@@ -97,7 +97,7 @@ def _dicom_tags(content: bytes) -> Dataset | Flaw:
         return image_flaws.NOT_DICOM
     file = io.BytesIO(content)
     read_preamble(file, force=False)
-    # Group 2 alone shows how the rest is packed. A deflated file would be unpacked whole before its first tag.
+    # Group 2 alone shows how the rest is packed. A deflated file would be unpacked completely before its first tag.
     meta = read_dataset(file, False, True, stop_when=lambda tag, _kind, _length: tag.group != 2)
     if meta.get("TransferSyntaxUID") not in (*_PLAIN, *_JPEG):
         return image_flaws.PACKED
@@ -125,7 +125,7 @@ def _all_tags(tags: Dataset, depth: int) -> Iterator[DataElement]:
         if tag.VR == "UN" and isinstance(tag.value, bytes) and tag.value.startswith(_FIRST_ITEM):
             if not depth:
                 raise ValueError("too many sequences in one another")
-            # What has no kind is written as in the implicit transfer syntax: DICOM PS3.5, section 6.2.2.
+            # A tag without a type is written as in the implicit transfer syntax: DICOM PS3.5, section 6.2.2.
             inner = read_sequence(io.BytesIO(tag.value), True, True, len(tag.value), "iso8859")
             for item in inner:
                 yield from _all_tags(item, depth - 1)
@@ -176,14 +176,14 @@ def _dicom_pixels(tags: Dataset, column: ImageColumn, files: DicomFiles, number:
         frames = int(tags.get("NumberOfFrames") or 1)
         frame = get_frame(tags.PixelData, number - 1, number_of_frames=frames)
         with Image.open(io.BytesIO(frame), formats=("JPEG", "JPEG2000")) as packed:
-            if packed.size != (int(tags.Columns), int(tags.Rows)):  # the tags were checked, and this is what unpacks
+            if packed.size != (int(tags.Columns), int(tags.Rows)):  # the tags were checked, and this call unpacks
                 return image_flaws.DAMAGED
     stored = pixel_array(tags, index=number - 1).astype(np.float32)
     values = stored.reshape(int(tags.Rows), int(tags.Columns), column.image.channels)
     slope, intercept = tags.get("RescaleSlope"), tags.get("RescaleIntercept")
     values = values * np.float32(1 if slope is None else slope) + np.float32(0 if intercept is None else intercept)
     if tags.PhotometricInterpretation == "MONOCHROME1":
-        low, high = column.limits  # the lowest is white, so the window is turned over
+        low, high = column.limits  # the lowest value is white, so the window is inverted
         values = np.float32(low + high) - values
     if files.plane is None:
         return _finite(values)
@@ -271,7 +271,7 @@ def _nifti_plane(
     values *= 1.0 if slope is None else slope
     values += intercept or 0.0
     is_kept = (values >= -LARGEST_INTENSITY) & (values <= LARGEST_INTENSITY)
-    values[~is_kept] = np.inf  # refused below; float32 might not hold them
+    values[~is_kept] = np.inf  # refused below; float32 might not represent them
     image = values.astype(np.float32)[:, :, None]
     del values
     down, right = (direction for other, direction in enumerate(directions) if other != place)

@@ -102,7 +102,8 @@ def reserved(folder: Path | None, rows: int, numbers: int) -> Pixels:
     _require(folder, rows * numbers)
     try:
         with _file(folder) as file:
-            os.posix_fallocate(file.fileno(), 0, rows * numbers * _BYTES)  # a hole would end the process if disks fill
+            # a gap in the file would end the process if disks fill
+            os.posix_fallocate(file.fileno(), 0, rows * numbers * _BYTES)
             return np.frombuffer(_mapped(file.fileno()), np.float32).reshape(rows, numbers)
     except OSError as cause:
         raise _unavailable(folder, cause) from cause

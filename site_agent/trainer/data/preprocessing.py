@@ -174,7 +174,7 @@ class Preprocessing(Document):
         try:
             loaded = Preprocessing.model_validate_json(text)
         except ValidationError:
-            loaded = None  # pydantic's error quotes what it read, so it is not chained
+            loaded = None  # pydantic's error quotes its input, so it is not chained
         if loaded is None or not _fits(loaded):
             raise ConfigurationError(
                 what="The saved preprocessing is damaged or from another version of this program.",

@@ -360,7 +360,7 @@ class _Reading:
         self.rows.append(rows[kept])
         self.dropped += rows[~kept].tolist()
         days = {name: parsers[name](block.columns[positions[name]]) for name in parsers if name in dates}
-        # A date that may be absent and is makes every interval from it unknown.
+        # An optional date that is missing makes every interval from it unknown.
         unknown = Parsed(values=np.full(len(rows), np.nan), flaws={})
         days |= {name: unknown for name in dates if name not in days}
         for name, parse in parsers.items():
@@ -417,7 +417,7 @@ class _Reading:
         return kept
 
     def _finish(self, positions: Mapping[str, int]) -> Table:
-        # One column after the other, so that the blocks of only one of them are in memory twice.
+        # One column after the other, so that blocks of only one column are in memory twice.
         columns = {name: np.concatenate(self.parsed.pop(name)) for name in list(self.parsed)}
         rows = np.concatenate([np.empty(0, np.int64), *self.rows])
         self._fill(columns, len(rows), positions)
@@ -433,7 +433,7 @@ class _Reading:
         is_identified = self.contract.patient is not None and self.contract.patient.name in positions
         if not self.for_prediction:
             self._check_patients(rows)
-            # Classes and rows are counted once the cells are right: before, the counts would mislead.
+            # Classes and rows are counted after the cells are correct, because earlier counts would mislead.
             if not self.mistakes.found:
                 self._check_counts(target, len(rows))
         elif not len(rows):
@@ -461,7 +461,7 @@ class _Reading:
                 is_unknown = isinstance(feature, CategoricalFeature) and feature.name not in self.absent
                 columns[feature.name] = np.full(rows, UNKNOWN_POSITION if is_unknown else np.nan)
         for column in self.contract.columns:
-            # A flawed cell is not known. In a column that an asking table lacks altogether NaN says just that.
+            # A flawed cell is not known. If the table lacks a whole column, NaN means exactly that.
             is_code = isinstance(column, CategoricalFeature | GroupColumn)
             if is_code and column.name in positions and column.name in columns:
                 columns[column.name][np.isnan(columns[column.name])] = UNKNOWN_POSITION

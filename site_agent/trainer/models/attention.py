@@ -27,9 +27,9 @@ from torch import Tensor
 
 # Pairs of tokens x lanes up to which all are computed at once: their probabilities are 2 MB of float32.
 _FEW: Final = 1 << 19
-# Tokens x lanes of a group, 512 KB; half or twice as many make less than a tenth of a difference.
+# Tokens x lanes of a group, 512 KB; half or twice as many change the time by less than a tenth.
 _IN_A_GROUP: Final = 1 << 17
-# A sum of powers of 2 below this might have lost some of its terms to underflow.
+# A smaller sum of powers of 2 might have lost some of its terms to underflow.
 _SMALLEST_TOTAL: Final = 2.0**-100
 
 
@@ -83,7 +83,7 @@ def attend_backward(gradient: Tensor, attended: Sequence[Attended], heads: int) 
         of_lanes = incoming.new_empty((3, *incoming.shape))
         backward = _backward_few if each.kept.dim() == 3 else _backward_many
         backward(each, incoming, (incoming * each.result).sum(0).neg_(), of_lanes)
-        # The scores were made from scaled queries, and the scaled queries have log2(e) in them.
+        # The scores were computed from scaled queries, which include log2(e).
         of_lanes[0].mul_(1.0 / math.sqrt(len(incoming)))
         of_lanes[1].mul_(math.log(2.0))
         _by_token(of_lanes, heads, outer)
@@ -112,7 +112,7 @@ def _backward_few(attended: Attended, incoming: Tensor, of_rows: Tensor, of_lane
 
 def _attend_many(queries: Tensor, keys: Tensor, values: Tensor) -> Attended:
     """As `_attend_few`, for one key after the other."""
-    # At least the largest score, and cheaper: the largest product of each channel by itself.
+    # At least the largest score, and faster to compute: the largest product of each channel alone.
     bounds = torch.maximum(queries * keys.amax(1, keepdim=True), queries * keys.amin(1, keepdim=True))
     starts = bounds.sum(0).neg_()
     result, totals = _sums_of_powers(queries, keys, values, starts)

@@ -57,7 +57,7 @@ class Tokenizer(nn.Module):
 
     def forward(self, rows: Tensor) -> tuple[Tensor, None]:
         """Map (B, d) to (B, d + 1, w). All tokens take part in attention."""
-        # The batch goes between the stack axis, if there is one, and the parameter's own axes.
+        # The batch is between the stack axis, if there is one, and the parameter's own axes.
         tokens = torch.addcmul(self.bias.unsqueeze(-3), rows.unsqueeze(-1), self.weight.unsqueeze(-3))
         return _decided(self.decision, tokens), None
 
@@ -76,7 +76,7 @@ class WordTokenizer(nn.Module):
         """Map (B, d) to tokens (B, places + 1, w), and whether each takes part in attention, (B, 1, 1, places + 1)."""
         codes = (rows[..., -self._longest :] * self._buckets + 0.5).clamp(0, self._buckets).long()
         places = (codes - 1).clamp(min=0)
-        if self.weight.dim() == 3:  # the tables of a stack lie one below the other
+        if self.weight.dim() == 3:  # the tables of a stack are one below the other
             places = places + torch.arange(len(self.weight), device=rows.device)[:, None, None] * self._buckets
         words = functional.embedding(places, self.weight.reshape(-1, self.weight.shape[-1]))
         tokens = _decided(self.decision, words + self.bias.unsqueeze(-3))

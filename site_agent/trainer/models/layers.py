@@ -27,7 +27,7 @@ Activation: TypeAlias = Callable[[Tensor], Tensor]
 NORMALISATION_EPSILON = 1e-5
 NORMALISATION_FACTOR = 1.0 / math.sqrt(1.0 + NORMALISATION_EPSILON)
 
-# What AlphaDropout puts in the place of a dropped value: SELU's lowest result, -scale·alpha.
+# AlphaDropout's replacement of a dropped value: SELU's lowest result, -scale·alpha.
 _DROPPED_VALUE = -1.0507009873554804934193349852946 * 1.6732632423543772848170429916717
 
 
@@ -59,7 +59,7 @@ class Normalisation(nn.Module):
             own = (len(weight), 1, -1) + (1,) * (values.dim() - 3)
             return torch.addcmul(self.bias.view(own), values, weight.view(own) * NORMALISATION_FACTOR)
         mean, variance = standard_statistics(weight)
-        # One kernel forward and one backward, which beats any way to write the line out.
+        # One kernel forward and one backward, which is faster than any other form of this line.
         return torch.batch_norm(values, weight, self.bias, mean, variance, False, 0.0, NORMALISATION_EPSILON, False)
 
 
@@ -177,8 +177,8 @@ def standard_statistics(scale: Tensor) -> tuple[Tensor, Tensor]:
 
 @lru_cache(maxsize=256)
 def _statistics(channels: int, dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
-    # Constants, not buffers: they must never appear among what is saved or sent. Tensors made in
-    # inference mode could not serve a later training step, hence the switch.
+    # Constants, not buffers, so that they are never saved or sent. Tensors made in inference mode could not be used in
+    # a later training step, so it is switched off.
     with torch.inference_mode(False):
         return torch.zeros(channels, dtype=dtype, device=device), torch.ones(channels, dtype=dtype, device=device)
 

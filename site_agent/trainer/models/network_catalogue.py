@@ -51,7 +51,8 @@ def build_network(architecture: Architecture, columns: int, outputs: int, common
         ConfigurationError: the architecture has no network, or its sizes are out of range.
     """
     shared = columns if common is None else common
-    network_tensors(architecture, columns=columns, outputs=outputs, common=shared)  # sizes, before memory
+    # sizes are checked before memory is reserved
+    network_tensors(architecture, columns=columns, outputs=outputs, common=shared)
     match architecture:
         case GlobalLayersNetwork():
             return GlobalLayers(architecture, columns, outputs)

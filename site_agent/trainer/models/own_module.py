@@ -197,7 +197,7 @@ def read_source(path: Path) -> bytes:
 def _check_writers(path: Path, state: os.stat_result, *, is_file: bool) -> None:
     if is_file and not stat.S_ISREG(state.st_mode):
         _refuse(f"{path} is not a regular file.", "Give the path of the file itself.")
-    # In a folder like /tmp (sticky) everybody may write, but nobody may exchange what is another's.
+    # In a folder like /tmp (sticky) everybody may write, but nobody may replace another user's files.
     is_sticky_folder = not is_file and state.st_mode & stat.S_ISVTX
     if state.st_mode & 0o022 and not is_sticky_folder:
         _refuse(
@@ -262,7 +262,7 @@ def _check_federated(
 
 def _check_outputs(path: Path, network: nn.Module, columns: int, outputs: int) -> None:
     try:
-        # A copy, so that counters and running means begin where the file set them.
+        # A copy, so that counters and running means begin with the file's values.
         trial = copy.deepcopy(network).eval()
         with torch.no_grad():
             found = trial(torch.zeros(_DRY_ROWS, columns))

@@ -32,7 +32,7 @@ from site_agent.trainer.models.layers import (
     standard_statistics,
 )
 
-# SELU's two constants, Klambauer et al. 2017, as torch has them.
+# SELU's two constants, Klambauer et al. 2017, with torch's values.
 _SELU_ALPHA, _SELU_SCALE = 1.6732632423543772848170429916717, 1.0507009873554804934193349852946
 
 
@@ -111,7 +111,7 @@ class _Blocks(torch.autograd.Function):
         ctx: Any, tokens: Tensor, heads: int, terms: list[tuple[Tensor, Tensor] | None], *flat: Tensor | None
     ) -> Tensor:
         ctx.save_for_backward(*flat)
-        # Only intermediate results stand on the context itself; inputs are saved as autograd asks.
+        # Only intermediate results are on the context itself. Inputs are saved as autograd requires.
         ctx.heads, ctx.kept = heads, []
         for block, dropout in zip(_grouped(flat), terms, strict=True):
             tokens, kept = _block(tokens, block, heads, dropout)

@@ -36,7 +36,7 @@ class UNet(nn.Module):
         super().__init__()
         self._image, self._width, self._levels = architecture.image, architecture.width, architecture.levels
         down, up = architecture.ways
-        # The most that is in memory for an image, in numbers: both results of each block, and what the way up joins.
+        # The most numbers in memory for an image: both results of each block, and the input that the way up joins.
         pixels = architecture.image.pixels
         of_levels = [2 * outer * pixels >> 2 * level for level, (_, outer) in enumerate(down)]
         joined = [(inner + 2 * outer) * pixels >> 2 * level for level, (inner, outer) in enumerate(up[::-1])]

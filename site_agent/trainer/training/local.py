@@ -33,12 +33,12 @@ from site_agent.trainer.training.state import State, part_of, prefixed
 from site_agent.trainer.training.torch_losses import LossFunction
 from site_agent.trainer.training.training_model import Model, Recipe
 
-# Where nothing is trained, so many rows are in memory at once, fewer where columns are many: attention
-# holds a number for every head and pair of columns. With 8 heads this is about 100 MB.
+# Without training, this many rows are in memory at once, and fewer with many columns, because attention stores a number
+# for every head and pair of columns. With 8 heads this is about 100 MB.
 _MOST_EVALUATION_ROWS: Final = 4096
 _EVALUATION_PAIRS: Final = 1 << 20
 _EVALUATION_NUMBERS: Final = 1 << 24  # of a network of images, 64 MiB
-# The least of a training step for each number that a network of images holds: its value, and most of its gradient.
+# The least memory of a training step for each number of a network of images: its value, and most of its gradient.
 # Measured on the processor: 7.2 to 11.6 bytes for U-Nets, 14.9 for convolutional networks.
 _STEP_BYTES: Final = 7
 

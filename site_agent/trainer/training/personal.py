@@ -104,7 +104,7 @@ class MixtureTraining:
 
     def state(self) -> State:
         """See Procedure."""
-        # Of the mixture only a hospital's own module keeps more than follows from the two: its buffers.
+        # Only a hospital's own module has more in the mixture than follows from the two: its buffers.
         mixed = prefixed("mixed", self._mixed.flat.state())
         return self._shared.state() | prefixed("own", self._own.state()) | mixed | {"share": self._share}
 
@@ -122,7 +122,7 @@ class MixtureTraining:
         for own, mixed in zip(self._own.flat.stretches, self._mixed.flat.stretches, strict=True):
             assert own.grad is not None
             assert mixed.grad is not None
-            torch.mul(mixed.grad, self._share, out=own.grad)  # the mixture moves by share times v
+            torch.mul(mixed.grad, self._share, out=own.grad)  # the mixture changes by share times v
         self._own.step(factor)
 
     def _mix(self) -> None:

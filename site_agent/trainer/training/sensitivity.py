@@ -39,7 +39,7 @@ def sensitivities(flat: FlatNetwork, rows: Rows, loss: LossFunction, tensors: Se
         share = features.shape[-2] / len(rows)
         batch = Rows(features, targets).to(flat.device)
         torch.autograd.backward(share * loss(flat.network(batch.features), batch.targets))
-    flat.network.train()  # it is the one that training goes on with
+    flat.network.train()  # training continues with this network
     of_layers: dict[str, list[Tensor]] = {}
     for tensor in tensors:
         inner = flat.network.get_parameter(tensor.name)

@@ -133,7 +133,7 @@ def load_optimiser_tensors(optimiser: torch.optim.Optimizer, tensors: Mapping[st
             key: (parameter.shape, parameter.dtype) if is_like else (torch.Size(), torch.float32)
             for key, is_like in expected.items()
         }
-        # Adagrad alone has its state before the first step, and does not make it later.
+        # Only Adagrad has its state before the first step, and does not create it later.
         if found != full and (found or isinstance(optimiser, torch.optim.Adagrad)):
             raise ValueError("a state of another optimiser or of other parameters")
         states.append(state)

@@ -42,7 +42,7 @@ class Represents(Protocol):
         ...
 
 
-# A term beside the loss, from the network's representations of the batch.
+# A further term of the loss, from the network's representations of the batch.
 Term: TypeAlias = Callable[[tuple[Tensor, ...]], Tensor]
 
 

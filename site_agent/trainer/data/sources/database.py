@@ -47,7 +47,7 @@ def query_records(path: Path, form: SqlFormat) -> Generator[Record, None, None]:
             yield from _rows(connection, form)
         return
     except SQLAlchemyError:
-        pass  # its words quote the query and perhaps a value
+        pass  # its text quotes the query and perhaps a value
     finally:
         engine.dispose()
     raise DataError(

@@ -21,7 +21,7 @@ from site_agent.trainer.data.formats import ExcelFormat
 from site_agent.trainer.data.mistakes import refuse
 from site_agent.trainer.data.sources.blocks import Record, text_of
 
-# A workbook is a packed archive. A small one can be made that unpacks to more than any memory.
+# A workbook is a packed archive. A small file can unpack to more than any memory.
 _LARGEST_UNPACKED_BYTES: Final = 1 << 32
 _DAMAGED: Final = (
     *(zipfile.BadZipFile, zlib.error, InvalidFileException, ParseError, EOFError, RuntimeError),
@@ -49,7 +49,7 @@ def excel_records(path: Path, form: ExcelFormat) -> Generator[Record, None, None
         file.seek(0)
         try:
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # of styles and extensions, which play no part here
+                warnings.simplefilter("ignore")  # of styles and extensions, which are not needed here
                 workbook = load_workbook(file, read_only=True, data_only=True)
         except _DAMAGED:
             workbook = None
@@ -74,7 +74,7 @@ def _rows(rows: Iterator[tuple[object, ...]]) -> Generator[Record, None, None]:
             return
         cells = [text_of(value) for value in values]
         while cells and cells[-1] == "":
-            cells.pop()  # empty cells at the end of a row are there or not, as the sheet was edited
+            cells.pop()  # whether a row has empty cells at its end depends on how the sheet was edited
         if not cells:
             continue
         width = width or len(cells)
@@ -89,5 +89,5 @@ def _next(rows: Iterator[tuple[object, ...]]) -> tuple[object, ...] | None:
     try:
         return next(rows, None)
     except _DAMAGED:
-        pass  # whose words quote what stands there
+        pass  # its text quotes the content
     return refuse(["the sheet is damaged"])

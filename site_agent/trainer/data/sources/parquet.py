@@ -64,7 +64,7 @@ def _is_number(kind: arrow.DataType) -> bool:
 
 def _texts(place: int, column: arrow.Array) -> arrow.StringArray:
     try:
-        column.validate(full=True)  # a file may call bytes text that are none
+        column.validate(full=True)  # a file may declare bytes as text although they are not
         texts = texts_of(column)
     except arrow.ArrowException:
         texts = None

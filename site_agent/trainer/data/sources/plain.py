@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as arrow
 import pyarrow.csv as arrow_csv
 
-# Python's reader takes cells of up to 131,072 characters; here one may have twice a window.
+# Python's reader accepts cells of up to 131,072 characters; here a cell may have twice a window.
 _WINDOW: Final = 50_000
 _QUOTE: Final = ord('"')
 
@@ -46,7 +46,7 @@ def plain_columns(raw: bytes, shape: Shape) -> PlainColumns | None:
         raw: lines in UTF-8, the last one with or without its end.
         shape: of the table.
     """
-    # The other reader would take a mark for none of the first cell's characters.
+    # The other reader would not count a mark among the first cell's characters.
     if b"\0" in raw or raw.startswith(codecs.BOM_UTF8) or not _is_decodable(raw):
         return None
     if b"\r" in raw and raw.count(b"\r") != raw.count(b"\r\n"):
@@ -109,7 +109,7 @@ def _ends_outside_quotes(raw: bytes, delimiter: str) -> int | None:
     if len(quotes) % 2:
         return None
     opening, closing = quotes[0::2], quotes[1::2]
-    # A mark that closes and one that opens right behind it are a doubled one, inside of a cell.
+    # A closing mark directly followed by an opening one is a doubled mark inside a cell.
     is_doubled = closing[:-1] + 1 == opening[1:]
     first, last = opening[np.append(True, ~is_doubled)], closing[np.append(~is_doubled, True)]
     before, after = characters[first[first > 0] - 1], characters[last[last + 1 < len(raw)] + 1]

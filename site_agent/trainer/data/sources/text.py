@@ -56,7 +56,7 @@ class _Narrowed:
             raw = self._file.read(size)
             self._has_ended = not raw
             if not raw:
-                return _UNDECODABLE if self._decoder.getstate()[0] else b""  # half of a character is left
+                return _UNDECODABLE if self._decoder.getstate()[0] else b""  # half of a character remains
             try:
                 text = self._decoder.decode(raw)
             except UnicodeError:  # it does not begin with the mark of its order of bytes
@@ -138,8 +138,8 @@ class _Pieces:
     def _records_of_piece(self) -> Iterator[Record]:
         """The records that begin in the piece that was begun; the last one may reach into the next."""
         started = self._started
-        # A blank record is not given, so the end of the piece is noticed behind the next one, which may lie in
-        # the next piece; what is left of that is read at once again.
+        # A blank record is not returned. So the end of the piece is noticed after the next record, which may be in the
+        # next piece. The rest of that piece is then read again.
         for record in self._records():
             yield record
             if not self._left or self._started > started:
@@ -155,7 +155,7 @@ def _pieces(read_some: Callable[[int], bytes], *, is_marked: bool) -> Iterator[b
         if is_first and is_marked and len(piece) >= len(codecs.BOM_UTF8):
             piece = piece.removeprefix(codecs.BOM_UTF8)
             is_first = False
-        # Behind a carriage return at the end the rest of a line end may follow.
+        # After a carriage return at the end, the rest of a line end may follow.
         end = max(piece.rfind(b"\n"), piece.rfind(b"\r", 0, len(piece) - 1)) + 1
         if not end and len(piece) > _LONGEST_CHARACTER_BYTES * (LONGEST_LINE + 1):
             end = len(piece)
@@ -182,7 +182,7 @@ def _records(lines: Iterator[str], delimiter: str, row: int) -> Iterator[Record]
 
 
 def _check(line: str, number: int) -> None:
-    # A line without an end, in a damaged file, would otherwise be read into memory as a whole.
+    # Otherwise a line without an end, in a damaged file, would be read into memory completely.
     if len(line) > LONGEST_LINE:
         refuse([f"line {number}: it has more than {LONGEST_LINE} characters; a line end is missing"])
     if "\0" in line:
