@@ -106,7 +106,7 @@ class Browser:
             self._events.append(self._next(until, method))
 
     def forget_events(self, session: str) -> None:
-        """Forget what a page reported so far."""
+        """Delete all earlier events of a page."""
         self._events = [event for event in self._events if event.get("sessionId") != session]
 
     def close(self) -> None:
@@ -143,7 +143,7 @@ class Page:
         """Load an address and wait until it is loaded.
 
         Raises:
-            BrowserError: nothing answers there.
+            BrowserError: no program answers there.
         """
         self.browser.forget_events(self.session)
         found = self.call("Page.navigate", url=address)
@@ -169,7 +169,7 @@ class Page:
         """
         until, last = time.monotonic() + seconds, "nothing"
         while time.monotonic() < until:
-            # The page itself waits a moment, so that nothing here sleeps.
+            # The page itself waits a moment, so this test need not sleep.
             asked = f"new Promise(done => setTimeout(() => done({expression}), 50))"
             try:
                 if value := self.evaluate(asked):

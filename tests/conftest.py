@@ -1,4 +1,4 @@
-"""What holds for every test."""
+"""Settings for every test."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from pki import sealed_key
 # Threads that wait for each other over small arrays more than double what a test costs, in programs of a test too.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-# One commit, one verdict. `--hypothesis-profile search` draws new examples instead.
-# And no deadline: an example that waits for a busy machine is no defect.
+# One commit always has one result. `--hypothesis-profile search` draws new examples instead. There is no deadline,
+# because an example that waits for a busy computer is no defect.
 settings.register_profile("same", derandomize=True, deadline=None)
 settings.register_profile("search", derandomize=False, deadline=None)
 settings.load_profile("same")

@@ -1,4 +1,4 @@
-"""Two programs that keep logs and witness each other's, in folders of a test."""
+"""Two programs with logs, each the witness of the other's, in folders of a test."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Side:
 
 
 def meet(one: Side, other: Side) -> None:
-    """Two programs on one stream, until neither has anything more to say."""
+    """Two programs on one stream, until neither sends any more."""
     sessions = (
         LogSession(one.party, other.owner, PUBLIC[other.owner]),
         LogSession(other.party, one.owner, PUBLIC[one.owner]),
@@ -56,5 +56,5 @@ def meet(one: Side, other: Side) -> None:
 
 
 def desk(side: Side) -> Desk:
-    """Somebody outside who verifies a log and has public keys only."""
+    """A person outside who verifies a log with public keys only."""
     return Desk(side.path, side.owner, KnownKeys(PUBLIC))

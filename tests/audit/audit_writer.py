@@ -1,4 +1,4 @@
-"""Writes records into an audit log until it is killed; says the number of each one that is written."""
+"""Writes records into an audit log until it is killed, and prints the number of each written record."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Signed checkpoints and their witnesses: what has parted from what was seen before is never cosigned."""
+"""Signed checkpoints and their witnesses: a witness never cosigns a log that differs from an earlier checkpoint."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def sides(tmp_path: Path) -> Iterator[tuple[Side, Side]]:
 
 
 def test_each_witnesses_the_other_and_the_cosignature_stands_in_the_log(sides: tuple[Side, Side]) -> None:
-    """After a meeting both logs verify by public keys alone, cosigned over all that was done before it."""
+    """After a meeting, public keys alone verify both logs, and all earlier records are cosigned."""
     for side, witness in (sides, sides[::-1]):
         found = desk(side).verification()
 
@@ -73,7 +73,7 @@ def test_a_key_that_comes_back_is_held_to_what_was_confirmed_under_it(sides: tup
 
 
 def test_a_former_key_counts_only_where_its_replacement_is_on_record(sides: tuple[Side, Side]) -> None:
-    """What a witness signed before its key was replaced breaks no log, and is not passed off as checked either."""
+    """A witness's signature from before its key was replaced breaks no log, but does not count as checked."""
     other = Ed25519PrivateKey.generate().public_key().public_bytes_raw()
     reader = Desk(sides[1].path, COORDINATOR, KnownKeys({**PUBLIC, SITE: other}))
     with pytest.raises(AuditError, match="cosigned by somebody else"):
@@ -89,7 +89,7 @@ def test_a_former_key_counts_only_where_its_replacement_is_on_record(sides: tupl
 
 
 def test_two_logs_that_witness_each_other_come_to_rest(sides: tuple[Side, Side]) -> None:
-    """What is written about checkpoints asks for no further head."""
+    """Records about checkpoints require no further checkpoint."""
     sizes = [side.log.position.sequence for side in sides]
 
     meet(*sides)
@@ -101,7 +101,7 @@ def test_two_logs_that_witness_each_other_come_to_rest(sides: tuple[Side, Side])
 def test_only_a_log_far_ahead_is_shown_again_immediately(
     sides: tuple[Side, Side], meanwhile: int, follows: int
 ) -> None:
-    """Records that came during a checkpoint wait for the next pulse, unless the witness is far behind."""
+    """Records that arrive during a checkpoint wait for the next pulse, unless the witness is far behind."""
     owner, witness = sides
     owning = LogSession(owner.party, witness.owner, PUBLIC[witness.owner])
     witnessing = LogSession(witness.party, owner.owner, PUBLIC[owner.owner])
@@ -117,7 +117,7 @@ def test_only_a_log_far_ahead_is_shown_again_immediately(
 
 
 def test_a_witness_asks_once_on_a_stream_where_the_log_continues(sides: tuple[Side, Side]) -> None:
-    """Each such question may require the whole log, so the second one ends the stream."""
+    """Each such request may require the whole log, so the second one ends the stream."""
     owner, witness = sides
     owning = LogSession(owner.party, witness.owner, PUBLIC[witness.owner])
     forgetful = LogStanding(PUBLIC[witness.owner], None)
@@ -130,7 +130,7 @@ def test_a_witness_asks_once_on_a_stream_where_the_log_continues(sides: tuple[Si
 
 
 def test_the_witness_reads_nothing_of_the_log(sides: tuple[Side, Side]) -> None:
-    """What a site shows has no fact in it, in no spelling."""
+    """A site's message contains none of the log's facts, in any spelling."""
     site, coordinator = sides
     site.write("contribution_released", secret="canary-of-berlin")
     session = LogSession(site.party, COORDINATOR, PUBLIC[COORDINATOR])
@@ -154,7 +154,7 @@ def rolled_back(site: Side, folder: Path) -> Side:
 def test_a_rollback_is_refused_by_the_owner_that_is_shown_its_own_signature(
     sides: tuple[Side, Side], tmp_path: Path
 ) -> None:
-    """A log that is older than what it once signed stops at its own side, in words."""
+    """A log that is older than its own signed checkpoint stops at its own side, with an explanation."""
     old = rolled_back(sides[0], tmp_path)
     meet(*sides)
 
@@ -164,13 +164,13 @@ def test_a_rollback_is_refused_by_the_owner_that_is_shown_its_own_signature(
 
 
 def growth_of(side: Side, start: int = 0) -> LogGrowth:
-    """What a side that hides something would show: from a start of its choice, with a true signature."""
+    """The message of a side that hides something: from a chosen start, with a valid signature."""
     leaves = tuple(side.log.leaves(start, 1000))
     return LogGrowth(side.party.signed(side.log.position), start, leaves)
 
 
 def test_a_fork_is_refused_by_the_witness(sides: tuple[Side, Side], tmp_path: Path) -> None:
-    """Two futures of one log: the witness cosigns the first that it sees, and refuses the other for good."""
+    """Two continuations of one log: the witness cosigns the first that it sees, and refuses the other for good."""
     site, coordinator = sides
     shutil.copytree(site.path.parent, tmp_path / "fork")
     fork = Side(tmp_path / "fork", SITE)
@@ -208,7 +208,7 @@ def test_a_fork_is_refused_by_the_witness(sides: tuple[Side, Side], tmp_path: Pa
 def test_a_growth_that_was_changed_is_not_cosigned(
     sides: tuple[Side, Side], change: Callable[[LogGrowth], LogGrowth]
 ) -> None:
-    """Leaves left out, moved or made up, another checkpoint, another signer: each is refused and on record."""
+    """Missing, moved or invented leaves, another checkpoint, and another signer are each refused and recorded."""
     site, coordinator = sides
     start = checkpoint_memory.kept_checkpoint(coordinator.party.folder, SITE)
     assert start is not None
@@ -223,7 +223,7 @@ def test_a_growth_that_was_changed_is_not_cosigned(
 
 
 def test_a_witness_that_has_forgotten_is_shown_everything_again(sides: tuple[Side, Side]) -> None:
-    """A coordinator that lost what it kept links the whole log again."""
+    """A coordinator that lost its checkpoints links the whole log again."""
     site, coordinator = sides
     shutil.rmtree(coordinator.party.folder)
 
@@ -235,7 +235,7 @@ def test_a_witness_that_has_forgotten_is_shown_everything_again(sides: tuple[Sid
 
 
 def test_a_log_that_a_person_restarted_is_cosigned_in_its_next_generation(sides: tuple[Side, Side]) -> None:
-    """After a loss the next log goes on under a higher generation, and the old files stay beside it."""
+    """After a loss the next log has a higher generation, and the old files stay beside it."""
     site, coordinator = sides
     site.log.close()
     generation = set_aside(site.path, NOW)
@@ -263,7 +263,7 @@ def tampered(side: Side, change: Callable[[list[bytes]], list[bytes]]) -> None:
 
 
 def recomputed(content: list[bytes], *, keeps: Callable[[dict[str, object]], bool]) -> list[bytes]:
-    """A chain rewritten from its beginning, by somebody who knows how but has no key."""
+    """A chain that was rewritten from its beginning by somebody without a key."""
     position, made = LogPosition(), []
     for line in content:
         facts = json.loads(line)["facts"]
@@ -297,7 +297,7 @@ FAULTS: dict[str, tuple[Callable[[list[bytes]], list[bytes]], str]] = {
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_third_party_finds_every_kind_of_tampering(sides: tuple[Side, Side], tmp_path: Path, fault: str) -> None:
-    """With public keys and the witness's checkpoints alone each fault is found, and its line is named."""
+    """Public keys and the witness's checkpoints alone find each fault, with its line."""
     site, coordinator = sides
     change, finding = FAULTS[fault]
     (tmp_path / "keys.json").write_text(keys_text(PUBLIC))
@@ -314,7 +314,7 @@ def test_a_third_party_finds_every_kind_of_tampering(sides: tuple[Side, Side], t
 
 
 def test_another_owners_key_does_not_verify(sides: tuple[Side, Side]) -> None:
-    """A log whose checkpoints are signed by another key than the known one is not that owner's."""
+    """A log whose checkpoints another key has signed is not that owner's."""
     others = KnownKeys({**PUBLIC, SITE: PUBLIC[COORDINATOR]})
 
     with pytest.raises(AuditError, match="another key than the owner's"):
@@ -322,7 +322,7 @@ def test_another_owners_key_does_not_verify(sides: tuple[Side, Side]) -> None:
 
 
 def test_without_keys_the_reader_is_told_what_was_not_checked(sides: tuple[Side, Side]) -> None:
-    """Signatures by keys that nobody has vouched for are not passed off as checked."""
+    """Signatures by unknown keys do not count as checked."""
     told = list(lines(Desk(sides[0].path, SITE, KnownKeys()).verification()))
 
     assert any("Not compared with a known key" in line and "coordinator" in line for line in told)

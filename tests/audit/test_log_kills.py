@@ -1,4 +1,7 @@
-"""A log under SIGKILL, and a log of a million records: the one is never invalid, the other is read in a minute."""
+"""A log under SIGKILL, and a log of a million records: the first is never invalid.
+
+The second is read in a minute.
+"""
 
 from __future__ import annotations
 
@@ -22,21 +25,21 @@ REPOSITORY = Path(__file__).parents[2]
 
 
 def killed_while_writing(path: Path, generator: random.Random) -> int:
-    """Let a real process write, kill it at a random moment; the number of the last record that it had announced."""
+    """Let a real process write and kill it at a random moment. Return the number of the last announced record."""
     words = [sys.executable, audit_writer.__file__, path]
     with subprocess.Popen(
         words, stdout=subprocess.PIPE, cwd=REPOSITORY, env=os.environ | {"PYTHONPATH": "."}
     ) as writer:
         assert writer.stdout is not None
         announced = int(writer.stdout.readline())
-        time.sleep(generator.uniform(0, 0.05))  # the moment is what varies, nothing is waited for
+        time.sleep(generator.uniform(0, 0.05))  # the moment varies; nothing is waited for
         writer.kill()
         rest = writer.stdout.read().splitlines(keepends=True)
     return int(rest[-1]) if rest and rest[-1].endswith(b"\n") else announced
 
 
 def assert_log_survives(path: Path, kills: int, seed: int) -> None:
-    """After every kill the log opens, has all that was announced, and verifies as a whole."""
+    """After every kill the log opens, has all announced records, and verifies as a whole."""
     generator = random.Random(seed)
     for _ in range(kills):
         announced = killed_while_writing(path, generator)
@@ -48,7 +51,7 @@ def assert_log_survives(path: Path, kills: int, seed: int) -> None:
 
 
 def test_a_log_is_never_invalid_after_a_kill(tmp_path: Path) -> None:
-    """Killed a few times while it writes and puts files aside, a log loses nothing that was announced."""
+    """A log that was killed a few times during writing and rotation has all announced records."""
     assert_log_survives(tmp_path / "audit.log", kills=4, seed=0)
 
 
@@ -83,7 +86,10 @@ def long_log(path: Path, records: int) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 def test_a_million_records_are_verified(tmp_path: Path) -> None:
-    """A log of a million records is verified to its last; the seconds are printed, about a minute of one core."""
+    """A log of a million records is verified to its last record.
+
+    The seconds are printed, about a minute of one core.
+    """
     long_log(tmp_path / "audit.log", 1_000_000)
     began = time.process_time()
 

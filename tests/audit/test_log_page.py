@@ -1,4 +1,4 @@
-"""The audit log as a page: what belongs together stands together, and nothing is missing."""
+"""The audit log as a page: related records are together, and none is missing."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def log_of_a_run(rounds: int) -> list[tuple[int, dict[str, Any]]]:
 
 @pytest.mark.parametrize("rounds", [0, 1, 12])
 def test_every_record_is_on_the_page_once(rounds: int) -> None:
-    """Its facts are there whole, whatever group it is in, and no record is shown twice."""
+    """All its facts are on the page, in every group, and each record is shown once."""
     records = log_of_a_run(rounds)
 
     page = as_html("Audit log", [("Study", "all")], records)
@@ -48,7 +48,7 @@ def test_every_record_is_on_the_page_once(rounds: int) -> None:
 
 
 def test_what_belongs_together_stands_together() -> None:
-    """People's acts, refusals, then the run with one line for each round, then keys and the log."""
+    """The page has people's actions and refusals, then the run with one line for each round, then keys and the log."""
     page = as_html("Audit log", [], log_of_a_run(12))
 
     headings = re.findall(r"<h2[^>]*>(.*?)</h2>", page)
@@ -79,7 +79,7 @@ def test_people_count_rounds_from_one_everywhere() -> None:
 
 
 def test_every_event_with_words_has_a_place() -> None:
-    """No page is lost for an event of this version, also without a run."""
+    """Every event of this version has its place on the page, also without a run."""
     records = [(number, {"event": event}) for number, event in enumerate(_WORDS)]
 
     page = as_html("Audit log", [], records)

@@ -1,4 +1,4 @@
-"""A log over several files: each carries the checkpoint of the one before, and none can be taken out or exchanged."""
+"""A log over several files: each has the checkpoint of the previous file, and none can be removed or exchanged."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def rotated(tmp_path: Path) -> Iterator[Side]:
 
 
 def test_a_full_file_is_put_aside_and_the_next_carries_its_head_on(rotated: Side) -> None:
-    """The chain and its verification go over all files, and a reopened log goes on where it stood."""
+    """The chain and its verification cover all files, and a reopened log continues at its end."""
     found = desk(rotated).verification()
     again = Side(rotated.path.parent, SITE)
     again.work(1)
@@ -42,7 +42,7 @@ def test_a_full_file_is_put_aside_and_the_next_carries_its_head_on(rotated: Side
 
 
 def test_a_file_that_was_taken_out_or_changed_is_found(rotated: Side) -> None:
-    """A full file that is missing, exchanged or changed is named."""
+    """A missing, exchanged or changed full file is reported by name."""
     second = full_files(rotated.path)[1]
     content = second.read_bytes()
 
@@ -57,7 +57,10 @@ def test_a_file_that_was_taken_out_or_changed_is_found(rotated: Side) -> None:
 
 
 def test_files_are_deleted_when_their_time_is_over_and_the_rest_still_verifies(rotated: Side) -> None:
-    """What is older than it is kept goes, on record, and the signed checkpoint that the next file carries vouches."""
+    """Files older than the retention period are deleted and recorded.
+
+    The next file's signed checkpoint replaces them.
+    """
     for file in full_files(rotated.path)[:2]:
         os.utime(file, (0, 0))
     before = len(full_files(rotated.path))
@@ -71,7 +74,7 @@ def test_files_are_deleted_when_their_time_is_over_and_the_rest_still_verifies(r
 
 
 def test_two_writers_follow_each_others_rotation(tmp_path: Path) -> None:
-    """A program that still holds the old file goes on in the new one, and the chain is whole."""
+    """A program that still has the old file open continues in the new one, and the chain is complete."""
     one, other = (Side(tmp_path, SITE, Limits(largest_bytes=1500)) for _ in range(2))
 
     for _ in range(10):
@@ -106,7 +109,7 @@ def test_the_newest_records_are_remembered_as_they_lie_on_disk(
 
 
 def test_a_log_that_is_exchanged_under_its_owner_stops_it(tmp_path: Path) -> None:
-    """Another file in the log's place is not written to."""
+    """The program does not write to another file in the log's place."""
     side = Side(tmp_path, SITE)
     side.work()
     side.path.unlink()
@@ -117,6 +120,6 @@ def test_a_log_that_is_exchanged_under_its_owner_stops_it(tmp_path: Path) -> Non
 
 
 def test_a_missing_log_is_an_error(tmp_path: Path) -> None:
-    """Nothing is proved by an absent log."""
+    """An absent log proves nothing."""
     with pytest.raises(ConfigurationError, match="There is no audit log"):
         Desk(tmp_path / "audit.log", SITE, KnownKeys(PUBLIC)).verification()

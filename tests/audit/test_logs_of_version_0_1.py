@@ -1,4 +1,4 @@
-"""A log that version 0.1 wrote: it verifies as it stands, and its records have the names of this version."""
+"""A log of version 0.1 verifies unchanged, and its records have the names of this version."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SITE = "site/berlin"
 
 
 def test_it_verifies_with_the_public_keys(tmp_path: Path) -> None:
-    """Chain, checkpoints and cosignatures hold, and a changed digit in any record shows."""
+    """Chain, checkpoints and cosignatures are valid, and a changed digit in any record is detected."""
     copytree(WRITTEN, tmp_path / "log")
     path, keys = tmp_path / "log" / "audit.log", json.loads((WRITTEN / "keys.json").read_text())
     known = KnownKeys({owner: bytes.fromhex(key) for owner, key in keys.items()})
@@ -28,7 +28,7 @@ def test_it_verifies_with_the_public_keys(tmp_path: Path) -> None:
 
 
 def test_its_records_have_the_present_names() -> None:
-    """What is shown of them does not depend on the version that wrote them."""
+    """The display of records does not depend on the version that wrote them."""
     facts = [each for _, each in facts_in(WRITTEN / "audit.log")]
 
     assert [each["event"] for each in facts].count("checkpoint_cosigned") == 2
@@ -38,7 +38,7 @@ def test_its_records_have_the_present_names() -> None:
 
 
 def test_a_witness_still_has_what_it_kept() -> None:
-    """The checkpoint that a witness of version 0.1 kept is read, so that a rollback still shows."""
+    """The checkpoint that a witness of version 0.1 stored can be read, so a rollback is still detected."""
     (kept,) = kept_checkpoints(WRITTEN / "witness")
 
     assert (kept.owner, kept.generation) == (SITE, 1)

@@ -1,4 +1,4 @@
-"""Chunks on a real Ray and a real Dask cluster: the numbers are those of one process, to the last bit."""
+"""Chunks on a real Ray and a real Dask cluster: the numbers equal those of one process, to the last bit."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ LOOPBACK = "127.0.0.1"
     ],
 )
 def test_a_cluster_is_named_by_its_kind_and_address(jobs: int, cluster: str, engine: object) -> None:
-    """Without a cluster the cores of this machine compute."""
+    """Without a cluster, the cores of this machine compute."""
     assert engine_of(jobs, cluster) == engine
 
 
@@ -48,7 +48,7 @@ def test_another_name_of_a_cluster_is_refused(cluster: str) -> None:
 
 @pytest.mark.slow
 def test_two_processes_compute_what_one_computes() -> None:
-    """Every row of every seed is equal to the last bit, and an error arrives in words."""
+    """Every row of every seed is equal to the last bit, and an error is explained in words."""
     assert rows_by(Cores(2), chunks()) == rows_by(Cores(1), chunks())
 
     without_tables = Chunk(table="heart", variant="local, authors", folder=CHECKOUT / "tests", seeds=(0,))
@@ -59,7 +59,10 @@ def test_two_processes_compute_what_one_computes() -> None:
 
 @pytest.mark.slow
 def test_a_ray_cluster_computes_what_one_process_computes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two processes of a real Ray return every row equal to the last bit. A Ray that fails once is asked again."""
+    """Two processes of a real Ray return every row equal to the last bit.
+
+    After one failure of Ray the start is repeated.
+    """
     ray = pytest.importorskip("ray", reason="the package ray is not installed (extra: cluster)")
     init, fails = ray.init, iter([True])
 
@@ -91,7 +94,7 @@ def test_dask_workers_with_several_threads_are_refused() -> None:
 
 @pytest.mark.slow
 def test_a_cluster_that_does_not_answer_is_reported() -> None:
-    """Nothing is computed in its place."""
+    """Nothing is computed instead."""
     pytest.importorskip("distributed", reason="the package distributed is not installed (extra: cluster)")
     with pytest.raises(UnavailableError, match="does not answer"):
         list(compute(DaskCluster(f"{LOOPBACK}:{free_port()}"), chunks()))

@@ -1,4 +1,4 @@
-"""The command that makes the papers' tables: what it is asked for, and what a stop leaves."""
+"""The command that makes the papers' tables: its arguments, and the state after an interruption."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ from benchmarks.papers import main, seeds_of
     [("0-3", [0, 1, 2, 3]), ("3,5,8", [3, 5, 8]), ("7", [7]), ("2-3, 3-4", [2, 3, 4]), ("5-5", [5])],
 )
 def test_seeds_are_ranges_and_lists(text: str, seeds: list[int]) -> None:
-    """Both ends of a range count, and a seed that is named twice is run once."""
+    """Both ends of a range count, and a seed that is named twice runs once."""
     assert seeds_of(text) == seeds
 
 
 @pytest.mark.parametrize("text", ["a", "1-", "-1", "3-1", "1--2", "1,", "1.5", ""])
 def test_what_are_no_seeds_is_refused(text: str) -> None:
-    """Nothing is run for a list that cannot be meant."""
+    """A list that makes no sense starts nothing."""
     with pytest.raises(click.UsageError, match="are no seeds"):
         seeds_of(text)
 
 
 def test_an_unknown_variant_is_refused(tmp_path: Path) -> None:
-    """The answer names those that there are, and nothing is written."""
+    """The error names the existing tables, and nothing is written."""
     result = CliRunner().invoke(main, ["rehearsal", "--results", str(tmp_path), "--variant", "none"])
 
     assert result.exit_code == 2
@@ -51,7 +51,10 @@ def test_tables_that_are_missing_are_said_in_three_sentences(tmp_path: Path) -> 
 
 
 def test_a_stopped_run_goes_on_to_the_same_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Stopped between two chunks, the second run computes what is missing; the lines are those of one run."""
+    """After a stop between two chunks, the second run computes the missing one.
+
+    The lines equal those of a single run.
+    """
     whole, stopped = tmp_path / "whole", tmp_path / "stopped"
     assert CliRunner().invoke(main, ["rehearsal", "--results", str(whole)]).exit_code == 0
     made: list[tuple[Any, ...]] = []

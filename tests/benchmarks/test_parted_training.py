@@ -1,4 +1,4 @@
-"""A site's training could be spread over processes: two of torchrun compute what one computes."""
+"""A site's training could be divided among processes: two processes of torchrun compute the same as one."""
 
 from __future__ import annotations
 

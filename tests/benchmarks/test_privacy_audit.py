@@ -1,4 +1,4 @@
-"""The audit of the promised epsilon finds noise that is too small, and does not accuse noise that is right."""
+"""The audit of the promised epsilon detects noise that is too small, and raises no alarm for correct noise."""
 
 from __future__ import annotations
 

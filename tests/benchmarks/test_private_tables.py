@@ -1,4 +1,7 @@
-"""The two larger clinical tables: all their patients, no column that follows from the outcome, and declared scales."""
+"""The two larger clinical tables have all their patients and declared scales.
+
+No column follows from the outcome.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Disks that fail as disks do: small ones that fill, and ones that take no writing. Only for whoever may mount."""
+"""Disks with the faults of real disks: small ones that become full, and read-only ones.
+
+Only for users who may mount.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ import pytest
 
 @contextmanager
 def small_disk(place: Path, megabytes: int = 32) -> Iterator[Path]:
-    """A disk in memory of so many megabytes at a new folder; the test is skipped where it may not be mounted."""
+    """A disk in memory with this many megabytes at a new folder. The test is skipped if it may not be mounted."""
     place.mkdir()
     words = ["mount", "-t", "tmpfs", "-o", f"size={megabytes}m,mode=0700", "tmpfs", str(place)]
     made = subprocess.run(words, capture_output=True, text=True, check=False)
@@ -28,7 +31,7 @@ def small_disk(place: Path, megabytes: int = 32) -> Iterator[Path]:
 
 @contextmanager
 def read_only(place: Path) -> Iterator[None]:
-    """While the block lasts, a disk of this test's own takes no writing, not even the administrator's."""
+    """While the block runs, a disk of this test is read-only, also for the administrator."""
     subprocess.run(["mount", "-o", "remount,ro", str(place)], check=True, capture_output=True)
     try:
         yield
@@ -37,7 +40,7 @@ def read_only(place: Path) -> Iterator[None]:
 
 
 def fill(place: Path, leaving: int) -> Path:
-    """Fill a disk but for so many bytes; the file that does it."""
+    """Fill a disk except for this many bytes. Return the file that fills it."""
     disk = os.statvfs(place)
     filler = place / "filler"
     with filler.open("wb") as file:
@@ -47,7 +50,7 @@ def fill(place: Path, leaving: int) -> Path:
 
 @contextmanager
 def files_at_most(size: int) -> Iterator[None]:
-    """While the block lasts, no file of this process grows beyond a size, as under a quota that nobody can look at."""
+    """While the block runs, no file of this process can grow beyond a size, as under an invisible quota."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
     try:

@@ -1,8 +1,8 @@
-"""A coordinator, agents and trainers in one process, each of which dies where it writes to its disk, and starts again.
+"""A coordinator, agents and trainers in one process. Each stops at a write to its disk, and starts again.
 
-Engine, agents, gates, ledgers, workers and studies are the programs' own. Lines are in memory and the clock is
-made up. A death takes effect at once: nothing that the dead part was about to say is heard, its memory is dropped,
-and what takes its place knows only the disk.
+Engine, agents, gates, ledgers, workers and studies are the programs' own. Lines are in memory and the clock is made up.
+A stop takes effect at once. Messages that were not sent are lost, the memory is lost, and the replacement has only the
+disk.
 """
 
 from __future__ import annotations
@@ -46,11 +46,11 @@ SITES = ("ahus", "berlin", "cluj")
 
 
 class Killed(BaseException):  # as a signal is: no handler of the programs sees it
-    """This part of the federation is gone."""
+    """This part of the federation has stopped."""
 
 
 class Disk:
-    """Every call that makes a write durable, by its owner and name; `reached` may kill the owner there."""
+    """Every call that makes a write durable, by its owner and name; `reached` may stop the owner there."""
 
     def __init__(self, patch: pytest.MonkeyPatch, directory: Path) -> None:
         self.reached: Callable[[str, str], None] = lambda owner, point: None
@@ -93,7 +93,7 @@ class Disk:
 
 
 class LiveTrainer:
-    """The worker of a site behind its trainer socket; when it has died, whoever asks learns that it is gone."""
+    """The worker of a site behind its trainer socket. After it has stopped, a request reports that."""
 
     def __init__(self, hospital: Hospital) -> None:
         self._worker: Worker | None = Worker(hospital, cast(TrainerEnd, _NoTrainerSocket()), around_rounds)
@@ -112,7 +112,7 @@ class LiveTrainer:
         return answer
 
     def require(self) -> None:
-        """A dead worker is noticed while nobody asks it."""
+        """A stopped worker is noticed while no request is open."""
         if self._worker is None:
             raise _gone()
 
@@ -121,7 +121,7 @@ class LiveTrainer:
         self._worker = None
 
     def close(self) -> None:
-        """The agent hangs up."""
+        """The agent disconnects."""
         self._worker = None
 
 
@@ -166,7 +166,7 @@ class MortalSite(Site):
 
 
 class Mortal(Network):
-    """A network of which every part may die and is started again after a while."""
+    """A network in which every part may stop and is started again after a while."""
 
     def __init__(self, directory: Path, plan: Plan, disk: Disk, seed: int = 0) -> None:
         self.is_down = False
@@ -216,7 +216,7 @@ class Mortal(Network):
             self._cutting.discard(name)
 
     def kill(self, owner: str) -> None:
-        """A part dies now; whatever is still on its way up in it says nothing to anybody."""
+        """Stop a part now. Messages that it has not yet sent are lost."""
         self.deaths.append(owner)
         role, _, site = owner.partition(" ")
         if role == "coordinator":
@@ -317,7 +317,7 @@ def plan_of(name: str, sites: tuple[str, ...] = SITES, **changes: Any) -> Plan:
 
 
 class Results:
-    """What every site's study came to, by site; a report that is made again replaces the one before."""
+    """The result of every site's study, by site. A repeated report replaces the earlier one."""
 
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self.of: dict[str, str] = {}
@@ -354,7 +354,7 @@ def to_the_end(
     strikes: Callable[[Mortal], Callable[[str, str], bool]] | None = None,
     **policy: Any,
 ) -> tuple[dict[str, str], Mortal, Disk]:
-    """Run a plan with all its sites, in made-up time, parts of it dying; what came out, and what happened."""
+    """Run a plan with all its sites in simulated time, with stops of its parts. Return results and events."""
     found: list[tuple[dict[str, str], Mortal, Disk]] = []
 
     async def scene() -> None:
@@ -377,7 +377,7 @@ def to_the_end(
 
 
 def what_came_out(network: Mortal) -> dict[str, str]:
-    """The run's last parameters, and what its sums have decided."""
+    """The run's last parameters, and the decisions from its sums."""
     (path,) = (network.directory / "coordinator" / "runs").glob("*/record.json")
     record = json.loads(path.read_text())
     assert record["is_complete"], record["reason"]

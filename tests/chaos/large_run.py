@@ -1,6 +1,6 @@
 """A coordinator with a large model, to be killed: `python -m tests.chaos.large_run STATE PARAMETERS ROUNDS`.
 
-Engine, journal, snapshots and the thread that writes them are the coordinator's own; sites answer in memory. The disk
+Engine, journal, snapshots and the thread that writes them are the coordinator's own. Sites answer in memory. The disk
 takes its time for a snapshot. Prints a line for each closed round, with whether a snapshot was being written, and at
 the end the largest memory of this process in bytes.
 """

@@ -34,7 +34,7 @@ def become_trainer(config: str, log: str) -> None:
 
 def serve() -> None:
     """Fork a trainer for every line."""
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # so that the kernel forgets the dead at once
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # so that the kernel removes ended processes at once
     for line in iter(sys.stdin.readline, ""):
         child = os.fork()
         if child == 0:

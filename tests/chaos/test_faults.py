@@ -1,4 +1,7 @@
-"""Disks that fill or take nothing, changed files, clocks that jump: a clear stop, and never a wrong number."""
+"""Disks that are full or read-only, changed files, clocks that jump: the program stops with a clear error.
+
+It never gives a wrong number.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +37,7 @@ from tests.rehearsal.study import plan_document
 
 @pytest.fixture(autouse=True)
 def quiet() -> Iterator[None]:
-    """What the programs say of it is not asked for here."""
+    """The log's output is not tested here."""
     before = structlog.get_config()
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(50))
     yield
@@ -48,7 +51,7 @@ def now() -> datetime:
 
 @dataclass(frozen=True)
 class Writer:
-    """Something that a program writes: it writes once more, and tells what it then has."""
+    """A program's write: it repeats the write, and reports its content."""
 
     write: Callable[[], None]
     read: Callable[[], Any]
@@ -135,7 +138,7 @@ WRITERS = [journal, snapshot, audit_log, ledger, ledger_line, saved_state]
 
 @pytest.mark.parametrize("make", WRITERS)
 def test_a_disk_that_fills_stops_the_write_and_leaves_what_was(tmp_path: Path, make: Callable[[Path], Writer]) -> None:
-    """Below its reserve nothing is begun; three sentences name the figures; with room again it goes on."""
+    """Below its reserve nothing begins, and three sentences have the figures. With free space it continues."""
     with small_disk(tmp_path / "disk") as disk:
         writer = make(disk)
         writer.write()
@@ -156,7 +159,7 @@ def test_a_disk_that_fills_stops_the_write_and_leaves_what_was(tmp_path: Path, m
 def test_a_disk_that_is_full_to_the_last_byte_leaves_what_was(
     tmp_path: Path, make: Callable[[Path], Writer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also where nobody could look first: the write itself fails, and what was written before is whole."""
+    """Also if free space cannot be checked first: the write itself fails, and earlier files are complete."""
     with small_disk(tmp_path / "disk") as disk:
         writer = make(disk)
         writer.write()
@@ -176,7 +179,7 @@ def test_a_disk_that_is_full_to_the_last_byte_leaves_what_was(
 
 @pytest.mark.parametrize("make", WRITERS)
 def test_a_limit_that_nobody_can_look_at_leaves_what_was(tmp_path: Path, make: Callable[[Path], Writer]) -> None:
-    """A quota shows only when the write fails."""
+    """A quota becomes visible only when the write fails."""
     writer = make(tmp_path)
     writer.write()
     before = writer.read()
@@ -190,7 +193,7 @@ def test_a_limit_that_nobody_can_look_at_leaves_what_was(tmp_path: Path, make: C
 
 @pytest.mark.parametrize("make", WRITERS)
 def test_a_disk_that_takes_no_writing_is_a_clear_stop(tmp_path: Path, make: Callable[[Path], Writer]) -> None:
-    """A disk that went read-only: three sentences, and what is on it is as it was."""
+    """A disk that became read-only gives three sentences, and its content does not change."""
     with small_disk(tmp_path / "disk") as disk:
         writer = make(disk)
         writer.write()
@@ -225,7 +228,10 @@ def config_in(folder: Path, office: Office, state: Path) -> Path:
 
 
 def test_a_coordinator_on_a_disk_without_room_or_without_writing(tmp_path: Path, office: Office) -> None:
-    """Full: exit status 1 with the figures, since a restart corrects it; read-only: 78. With room it starts."""
+    """A full disk gives exit status 1 with the figures, because a restart corrects it; a read-only disk gives 78.
+
+    With free space it starts.
+    """
     with small_disk(tmp_path / "disk", 8) as disk:
         config = config_in(tmp_path, office, disk / "state")
         (disk / "state").mkdir(mode=0o700)
@@ -245,7 +251,10 @@ def test_a_coordinator_on_a_disk_without_room_or_without_writing(tmp_path: Path,
 
 
 def test_a_coordinator_with_a_changed_journal_does_not_start(tmp_path: Path, office: Office) -> None:
-    """Exit status 78, three sentences, nothing changed; a part of a last line alone is set aside, and it starts."""
+    """Exit status 78, three sentences, and no change.
+
+    Only an incomplete last line is moved aside, and then it starts.
+    """
     config = config_in(tmp_path, office, tmp_path / "state")
     with running(tmp_path / "log", "coordinator", "start", "--config", config):
         wait_until(says(tmp_path / "log", "run_announced"))
@@ -276,7 +285,7 @@ def test_a_coordinator_with_a_changed_journal_does_not_start(tmp_path: Path, off
 
 
 class Jumping(datetime):
-    """A clock on the wall that jumps an hour, forth and back, each time that somebody looks."""
+    """A wall clock that jumps an hour forward and back each time that it is read."""
 
     looks = 0
 
@@ -289,7 +298,7 @@ class Jumping(datetime):
 
 
 def test_a_wall_clock_that_jumps_an_hour_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No deadline passes early or late and no bit differs: only what is written down shows another time."""
+    """No deadline passes early or late and no bit differs. Only written times are different."""
     plan = plan_of(
         "fedavg", secure_aggregation="required", deadlines={"grace_seconds": 60.0, "contribute_seconds": 600.0}
     )

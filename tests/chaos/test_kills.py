@@ -1,7 +1,7 @@
-"""Kill is no kill: whichever part dies at whichever write, the run ends by itself in the bits of an undisturbed one.
+"""Whichever part is killed at whichever write, the run ends by itself with the bits of an undisturbed run.
 
-The write points are every call that makes something durable (a sync, a rename), before and after it, by what it is
-of. Deaths are drawn from a seed; parameters, decisions and every site's chosen model and predictions are compared.
+The write points are before and after every call that makes something durable (a sync, a rename), with the name of its
+content. A seed draws the stops. Parameters, decisions and every site's chosen model and predictions are compared.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def a_plan(method: str, *, is_masked: bool, measures: bool, every_rounds: int) -
 
 
 def at_writes(numbers: set[int]) -> Callable[[Mortal], Strikes]:
-    """Whoever makes these writes, counted over all of them, dies there."""
+    """The part that makes the write with this number, counted over all these writes, stops there."""
 
     def strikes(network: Mortal) -> Strikes:
         count = 0
@@ -78,7 +78,7 @@ def at_writes(numbers: set[int]) -> Callable[[Mortal], Strikes]:
 
 
 def at_point(wanted: str, occurrence: int) -> Callable[[Mortal], Strikes]:
-    """Whoever reaches a named point for the so-and-so-manieth time dies there, once."""
+    """The part that reaches a named point for the given time stops there, once."""
 
     def strikes(network: Mortal) -> Strikes:
         count = 0
@@ -93,7 +93,7 @@ def at_point(wanted: str, occurrence: int) -> Callable[[Mortal], Strikes]:
     return strikes
 
 
-# One of two for each method, in turns. Continuous integration plays the others.
+# One of two for each method, in turns. Continuous integration runs the others.
 MASKED_IN_TURNS = [
     pytest.param(
         name, is_masked, id=f"{name}-{'masked' if is_masked else 'clear'}",
@@ -106,7 +106,10 @@ MASKED_IN_TURNS = [
 
 @pytest.mark.parametrize(("method", "is_masked"), MASKED_IN_TURNS)
 def test_deaths_change_no_bit_for_any_method(tmp_path: Path, method: str, is_masked: bool) -> None:
-    """Over the catalogue: several parts die in one run, and every result is what it would have been."""
+    """For the whole catalogue of methods: several parts stop in one run.
+
+    Every result equals that of an undisturbed run.
+    """
     number = NAMES.index(method)
     plan = a_plan(method, is_masked=is_masked, measures=is_masked == number % 2, every_rounds=1 + number % 3)
     expected, _, disk = to_the_end(tmp_path / "undisturbed", plan, number)
@@ -121,7 +124,10 @@ def test_deaths_change_no_bit_for_any_method(tmp_path: Path, method: str, is_mas
 
 @pytest.mark.parametrize("point", POINTS)
 def test_a_death_at_any_kind_of_write_changes_no_bit(tmp_path: Path, point: str) -> None:
-    """Early, in the middle and late in a run: whoever dies at such a point goes on as if nothing had been."""
+    """Early, in the middle and late in a run.
+
+    A part that stops at such a point continues without any effect on the result.
+    """
     plan = a_plan("ditto", is_masked=True, measures=True, every_rounds=2)
     expected, _, disk = to_the_end(tmp_path / "undisturbed", plan, 0)
     times = [name for _, name in disk.points].count(point)
@@ -135,7 +141,7 @@ def test_a_death_at_any_kind_of_write_changes_no_bit(tmp_path: Path, point: str)
 
 
 def at_message(kind: type[SiteMessage], number: int) -> Callable[[Mortal], Strikes]:
-    """The coordinator dies when the so-and-so-manieth message of a kind arrives, once; it has not heard it."""
+    """The coordinator stops when the message of a kind with this number arrives, once, and does not process it."""
 
     def strikes(network: Mortal) -> Strikes:
         count, deliver = 0, network._deliver
@@ -159,7 +165,7 @@ def at_message(kind: type[SiteMessage], number: int) -> Callable[[Mortal], Strik
 def test_a_coordinator_may_die_between_two_writes_of_the_first_round(
     tmp_path: Path, kind: type[SiteMessage], number: int
 ) -> None:
-    """Sites that live on keep what they know of the first keys; the coordinator that comes back opens others."""
+    """Sites that keep running still have the first keys, and the restarted coordinator opens new ones."""
     plan = a_plan("fedavg", is_masked=True, measures=False, every_rounds=2)
     expected, _, _ = to_the_end(tmp_path / "undisturbed", plan, 0)
 
@@ -170,7 +176,7 @@ def test_a_coordinator_may_die_between_two_writes_of_the_first_round(
 
 
 def test_the_points_are_all_there_are(tmp_path: Path) -> None:
-    """A write that the programs make and that no test above names would show here."""
+    """A durable write of the programs that no test above names would be detected here."""
     plan = a_plan("ditto", is_masked=True, measures=True, every_rounds=2)
 
     _, _, disk = to_the_end(tmp_path / "undisturbed", plan, 0)
@@ -206,7 +212,10 @@ def losing(site: str, writes: int, then: set[int]) -> Callable[[Mortal], Strikes
 def test_what_follows_a_loss_for_good_is_repeated_with_its_sets_and_draws(
     tmp_path: Path, is_masked: bool, seed: int
 ) -> None:
-    """The others go on without the lost site; deaths after that change no bit of what sets and attempts made."""
+    """The others continue without the lost site.
+
+    Later stops change no bit of the result for these sets and attempts.
+    """
     plan = plan_of(
         "ditto",
         ("ahus", "berlin", "cluj", "derby", "essen"),
@@ -233,7 +242,10 @@ def test_what_follows_a_loss_for_good_is_repeated_with_its_sets_and_draws(
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 def test_two_hundred_deaths(tmp_path: Path) -> None:
-    """In many short runs of many methods, masked and not: no run lost, no bit differs; the figures are printed."""
+    """In many short runs of many methods, masked and not, no run is lost and no bit differs.
+
+    The figures are printed.
+    """
     deaths, runs = 0, 0
     while deaths < 200:
         method, seed = NAMES[runs % len(NAMES)], runs

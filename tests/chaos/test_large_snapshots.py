@@ -1,4 +1,4 @@
-"""Snapshots of large models, which a thread writes while rounds continue: killed in and between them; their memory."""
+"""Snapshots of large models, which a thread writes during rounds: kills during and between them, and their memory."""
 
 from __future__ import annotations
 
@@ -53,7 +53,10 @@ def kill_when(process: subprocess.Popen[bytes], folder: Path, *, is_writing: boo
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("parameters", SIZES)
 def test_a_kill_in_or_between_writes_loses_nothing(tmp_path: Path, parameters: int) -> None:
-    """What was on disk stays whole, rounds go on while a snapshot is written, and the run ends in the right numbers."""
+    """The content of the disk stays complete, rounds continue while a snapshot is written.
+
+    The run ends with the right numbers.
+    """
     rounds, plan = 30, large_plan(parameters, 30)
     folder, log = tmp_path / "runs" / plan.run_name / "snapshots", tmp_path / "log"
     kills, before = 0, [0]
@@ -78,7 +81,7 @@ def test_a_kill_in_or_between_writes_loses_nothing(tmp_path: Path, parameters: i
 
 @pytest.mark.parametrize("parameters", SIZES)
 def test_what_is_written_beside_the_rounds_holds_one_copy(tmp_path: Path, parameters: int) -> None:
-    """However slow the disk, no more than one snapshot waits: memory is the run's and that of one being written."""
+    """With a slow disk at most one snapshot waits: memory is that of the run and of one snapshot being written."""
     plan = large_plan(parameters, 10)
     run = new_run(plan, terms_of(plan), begin(terms_of(plan), 0.0))
     run.values.fill(1.0)

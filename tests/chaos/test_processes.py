@@ -1,8 +1,8 @@
-"""The real programs, killed with SIGKILL while they run and started again, as a service manager would.
+"""The real programs, killed with SIGKILL while they run and started again, as by a service manager.
 
-Moments and victims are drawn from a seed. What the run ends with, and the model that each hospital keeps, are compared
-with an undisturbed run's, to the bit. Trainers are started by their agents, or are services, which one process that
-has loaded their libraries forks (nursery.py), since loading costs seconds.
+Moments and victims are drawn from a seed. The result of the run, and the model that each hospital keeps, equal those of
+an undisturbed run to the bit. Trainers are started by their agents, or are services, which one process that has loaded
+their libraries forks (nursery.py), since loading costs seconds.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def prepared(folder: Path, *, is_masked: bool, has_services: bool = False) -> Re
 
 @dataclass
 class Services:
-    """The programs of one federation; whatever dies is started again."""
+    """The programs of one federation. A program that has ended is started again."""
 
     rehearsal: Rehearsal
     luck: random.Random
@@ -103,7 +103,7 @@ class Services:
             )
 
     def tend(self) -> bool:
-        """Start again what has died; whether the run is over."""
+        """Start ended programs again. Return whether the run is over."""
         for name, process in list(self.running.items()):
             status = process.poll()
             if status not in (None, 0):
@@ -193,7 +193,7 @@ def run(
     nursery: Nursery | None = None,
     watch: Callable[[Services], None] = lambda _: None,
 ) -> tuple[dict[str, str], list[str]]:
-    """Run the study to its end with so many kills; digests of what came out, and who was killed.
+    """Run the study to its end with this many kills. Return digests of the results, and the killed programs.
 
     `watch` is called fifty times a second, and may kill further processes.
     """
@@ -244,7 +244,7 @@ def what_came_out(rehearsal: Rehearsal) -> dict[str, str]:
 @pytest.mark.slow
 @pytest.mark.timeout(1500)
 def test_a_dozen_kills_change_no_bit(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """Coordinator, agents and trainers are killed a dozen times in a short run: it ends by itself, in the same bits."""
+    """Coordinator, agents and trainers are killed a dozen times in a short run, which ends with the same bits."""
     tmp_path = tmp_path_factory.mktemp("kills")  # a socket's path has at most 107 bytes
     rehearsal = prepared(tmp_path / "undisturbed", is_masked=True, has_services=True)
     other = replace(rehearsal, folder=tmp_path / "killed")
@@ -262,7 +262,7 @@ def test_a_dozen_kills_change_no_bit(tmp_path_factory: pytest.TempPathFactory) -
 @pytest.mark.slow
 @pytest.mark.timeout(36_000)
 def test_two_hundred_kills_change_no_bit(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """Over many short runs, masked and not, trainers as children and as services: no run lost, no bit different."""
+    """In many short runs, masked and not, with trainers of both kinds, no run is lost and no bit differs."""
     tmp_path = tmp_path_factory.mktemp("kills")  # as above
     killed: list[str] = []
     runs = 0

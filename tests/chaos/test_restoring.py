@@ -1,7 +1,7 @@
-"""A coordinator or a site that comes back with an older state: the federation goes back together, or somebody says no.
+"""A coordinator or a site with an older state: the federation returns together, or a program refuses.
 
-Never are other bits computed, and never is a step masked for a second set. Parts are the programs' own, in one process
-and in made-up time.
+No other bits are ever computed, and no step is ever masked for a second set. Parts are the programs' own, in one
+process and in made-up time.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from tests.rehearsal.made_up_time import play
 
 @pytest.fixture(autouse=True)
 def quiet() -> None:
-    """What the programs say of it is not asked for here."""
+    """The log's output is not tested here."""
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(50))
 
 
@@ -71,7 +71,7 @@ def decisions(folder: Path, kind: str) -> list[Entry]:
 
 
 def ran(directory: Path, plan: Plan, *, marks: bool, later: int) -> tuple[dict[str, str], Mortal]:
-    """Run to the end, or until every site has said no; what came out, and what happened."""
+    """Run to the end, or until every site has refused. Return results and events."""
     found: list[tuple[dict[str, str], Mortal]] = []
 
     async def scene() -> None:
@@ -98,7 +98,7 @@ def ran(directory: Path, plan: Plan, *, marks: bool, later: int) -> tuple[dict[s
 
 
 def test_a_restored_coordinator_goes_back_with_its_sites_to_the_same_bits(tmp_path: Path) -> None:
-    """Restored with its mark, one round too old: all go back together, under attempts that nobody has used."""
+    """Restored with its mark, one round too old: all return together, with attempts that nobody has used."""
     plan = a_plan(is_masked=True)
     expected, _ = ran(tmp_path / "undisturbed", plan, marks=True, later=10**6)
 
@@ -113,7 +113,7 @@ def test_a_restored_coordinator_goes_back_with_its_sites_to_the_same_bits(tmp_pa
 
 
 def test_a_copied_state_is_noticed(tmp_path: Path) -> None:
-    """Restored by hand, without the mark: sites are sent away with the reason, and nothing more is computed."""
+    """Restored by hand, without the mark: sites are disconnected with the reason, and nothing more is computed."""
     plan = a_plan(is_masked=False)
 
     found, network = ran(tmp_path / "copied", plan, marks=False, later=2)

@@ -1,4 +1,4 @@
-"""A run that is rolled back, and parts that die before, in and after the rollback: every bit is the same.
+"""A run with a rollback, and parts that stop before, during and after it: every bit is the same.
 
 Coordinator, agents, gates, masks and studies are the programs' own; only what the sites think of a round is given.
 """
@@ -37,7 +37,7 @@ def refusing(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("is_masked", [False, True], ids=["clear", "masked"])
 @pytest.mark.parametrize("method", METHODS)
 def test_deaths_change_no_bit_of_a_run_that_is_rolled_back(tmp_path: Path, method: str, is_masked: bool) -> None:
-    """Five deaths at drawn writes; the run ends early, with two rollbacks on record, in the same bits."""
+    """Five stops at drawn writes: the run ends early, with two recorded rollbacks and the same bits."""
     schedule = {"aggregate": "every-steps", "rounds": 7, "steps_per_round": 3, "batch_rows": 4}
     plan = plan_of(
         method,

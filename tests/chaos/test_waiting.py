@@ -1,4 +1,7 @@
-"""What a run waits for: a site in its window, a site without which others cannot go back; and how the waiting ends."""
+"""A run waits for a site in its announced absence, and for a site without which others cannot return.
+
+These tests show how the waiting ends.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +30,7 @@ Act = Callable[[Mortal], Awaitable[None]]
 
 @pytest.fixture(autouse=True)
 def quiet() -> None:
-    """What the programs say of it is not asked for here."""
+    """The log's output is not tested here."""
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(50))
 
 
@@ -103,7 +106,7 @@ def a_plan(sites: tuple[str, ...] = FIVE, **changes: Any) -> Plan:
 
 
 async def leave(network: Mortal, site: str) -> None:
-    """A site's machine is switched off."""
+    """A site's computer is switched off."""
     await network.sites[site].stop()
     network.cut(site)
 
@@ -119,8 +122,11 @@ def is_offered(*without: str) -> Callable[[Mortal], bool]:
 
 
 def test_a_site_that_is_away_in_its_window_is_not_lost(tmp_path: Path) -> None:
-    """Shown in status, journal and record, and waited for beyond every deadline, also by a coordinator that has died
-    meanwhile; no bit differs from a run in which it never left."""
+    """The absence is shown in status, journal and record.
+
+    The run waits beyond every deadline, also after a restart of the coordinator, and no bit differs from a run in which
+    the site never left.
+    """
     plan = a_plan(("ahus", "berlin", "cluj"))
     expected, _, _ = to_the_end(tmp_path / "undisturbed", plan, 0)
     now, shown = datetime.now(UTC), list[Any]()
@@ -145,8 +151,11 @@ def test_a_site_that_is_away_in_its_window_is_not_lost(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("comes_back", [True, False])
 def test_a_lost_site_and_a_death_before_saving_wait_for_the_lost_one(tmp_path: Path, comes_back: bool) -> None:
-    """The others went on without it, and one of them dies before that was saved: nothing is offered until the lost one
-    is back. If it does not come, the run ends with its name, and not with numbers that its steps do not give."""
+    """The others continued without it.
+
+    One of them stops before that was saved: nothing is offered until the lost one is back. If it does not return, the
+    run ends with its name, and not with numbers from other steps.
+    """
     seen: list[str] = []
 
     async def death(network: Mortal) -> None:

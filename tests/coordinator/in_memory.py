@@ -1,4 +1,4 @@
-"""The coordinator's loop and sites that behave, on streams in memory."""
+"""The coordinator's loop and honest sites, on streams in memory."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ class Stage:
         self.streams: list[Stream] = []
 
     def connect(self, site: BehavingSite) -> Stream:
-        """Open a stream and say hello."""
+        """Open a stream and send Hello."""
         stream = Stream(site)
         self.streams.append(stream)
         self.engine.connected(site.name, stream)
         return stream
 
     def deliver(self) -> None:
-        """Carry messages to and fro, one from each stream in turn, until nobody has more to say."""
+        """Deliver messages in both directions, one from each stream in turn, until none remains."""
         while sum(self._deliver_one(stream) for stream in list(self.streams)):
             pass
 

@@ -52,7 +52,7 @@ class Hospital:
 
 
 def leaf_of(site: str = "a") -> Leaf:
-    """What a site's certificate has to say."""
+    """The required content of a site's certificate."""
     return Leaf(uris=(f"spiffe://heart/site/{site}",), start=utc_now())
 
 
@@ -77,7 +77,7 @@ def take_away(office: Office, site: str) -> None:
 
 
 async def change_over(site: Site, office: Office, running: Running) -> None:
-    """The agent shows what waits, changes over, and connects with it."""
+    """The agent sends the waiting certificate, starts to use it, and connects with it."""
     with pytest.raises(UnavailableError, match="received its next certificate"):
         await site.talk(office, running.address, "a", until=9)
     await site.talk(office, running.address, "a", until=1)

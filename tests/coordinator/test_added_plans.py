@@ -11,7 +11,7 @@ from tests.rehearsal.study import plan_with
 
 
 def test_a_disk_that_does_not_take_an_added_plan_ends_the_program(tmp_path: Path) -> None:
-    """The failure is the engine's, for the program to end with, and is not raised into a signal's handler."""
+    """The engine keeps the failure, with which the program ends. It does not reach a signal's handler."""
 
     async def scene() -> None:
         stage, plan = Stage(tmp_path), plan_with(IDENTITIES)

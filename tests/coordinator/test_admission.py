@@ -1,4 +1,4 @@
-"""Who may take part: identity, plan and manifest have to fit, each of them."""
+"""Admission to a run: identity, plan and manifest must all match."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_another_protocol_is_refused_with_both_numbers(protocol: int) -> None:
 
 @pytest.mark.parametrize("software", ["", "0.0.1", "99.0"])
 def test_the_software_version_does_not_matter(software: str) -> None:
-    """Agents one version apart work together as long as they speak one protocol."""
+    """Agents of neighbouring versions work together if they use one protocol."""
     assert refuse_hello(Hello(PROTOCOL_VERSION, software)) is None
 
 
@@ -58,7 +58,7 @@ def test_a_certificate_alone_proves_nothing(identity: str | None) -> None:
 
 
 def test_a_join_fits_plan_and_manifest_or_is_refused() -> None:
-    """Both digests have to be equal; the key session does not decide."""
+    """Both digests must be equal. The key session has no effect."""
     reasons = [
         refuse_join(PLAN, MANIFEST, join)
         for join in (

@@ -1,4 +1,4 @@
-"""The running sum: in order, of the right size, from bound sites, and nothing else is added."""
+"""The running sum adds only chunks in order, of the right size, from bound sites."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_chunks_are_added_as_they_come() -> None:
 
 @pytest.mark.parametrize(("site", "index"), [("a", 1), ("a", 3), ("a", -1), ("c", 0), ("", 0), ("b", 2)])
 def test_a_chunk_out_of_order_or_of_a_stranger_is_refused(site: str, index: int) -> None:
-    """Only the next chunk of a bound site is added; what is refused leaves no trace."""
+    """Only the next chunk of a bound site is added. A refused chunk has no effect."""
     sums = sum_of("a", "b")
 
     with pytest.raises(MalformedMessage, match="out of order"):
@@ -77,7 +77,7 @@ def test_no_chunk_is_added_twice() -> None:
 @pytest.mark.parametrize("difference", [-8, -4, -1, 1, 4, 8])
 @for_each("index", range(3))
 def test_a_chunk_of_another_size_is_refused(index: int, difference: int) -> None:
-    """One byte more or less than the layout says is refused, in any chunk."""
+    """A chunk with one byte more or less than in the layout is refused."""
     sums = sum_of("a")
     for before in range(index):
         sums.add("a", before, body(LAYOUT, before, 1))
@@ -90,7 +90,7 @@ def test_a_chunk_of_another_size_is_refused(index: int, difference: int) -> None
 
 
 def test_a_new_attempt_begins_with_nothing() -> None:
-    """After a reset no number of the attempt before is left, nor are its sites."""
+    """After a reset no number and no site of the previous attempt remains."""
     sums = sum_of("a")
     for index in range(3):
         sums.add("a", index, body(LAYOUT, index, 3, (5, 6)))
@@ -107,7 +107,7 @@ def test_a_new_attempt_begins_with_nothing() -> None:
 
 @for_each("seed", range(20))
 def test_sums_wrap_and_come_back(seed: int) -> None:
-    """Masks that cancel modulo 2**32 and 2**64 leave the plain sum, however often it wrapped on the way."""
+    """Masks that cancel modulo 2**32 and 2**64 leave the plain sum, however often it wrapped."""
     generator = np.random.default_rng(seed)
     layout = Layout(int(generator.integers(0, 50)), 2)
     sums = sum_of("a", "b", layout=layout)
@@ -142,7 +142,7 @@ def test_memory_does_not_grow_with_the_sites() -> None:
 
 @pytest.mark.parametrize("parameters", [0, 3, 1000, CHUNK_PARAMETERS])
 def test_a_smaller_vector_uses_the_same_memory_and_leaves_nothing_behind(parameters: int) -> None:
-    """Rounds in which fewer numbers travel are summed where the larger ones were, from zero."""
+    """Rounds with fewer numbers are summed in the memory of larger ones, from zero."""
     sums = sum_of("a")
     for index in range(3):
         sums.add("a", index, body(LAYOUT, index, 3, (5, 6)))

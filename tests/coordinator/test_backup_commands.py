@@ -1,4 +1,7 @@
-"""`backup` and `restore` as an operator types them: refused while a program runs, and never over something newer."""
+"""`backup` and `restore` as an operator types them: refused while a program runs.
+
+They never replace newer state.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +47,10 @@ def coordinator_in(folder: Path) -> Path:
 
 
 def test_a_coordinator_is_backed_up_and_brought_back(tmp_path: Path) -> None:
-    """Journal, register and keys come back on an empty disk, the run marked as restored; a newer journal refuses it."""
+    """Journal, register and keys are restored on an empty disk, and the run is marked as restored.
+
+    A newer journal prevents it.
+    """
     config, file = coordinator_in(tmp_path), tmp_path / "one.backup"
     made = finished("coordinator", "backup", file, "--config", config)
     with tarfile.open(file) as archive:

@@ -1,4 +1,4 @@
-"""The commands `coordinator` and `pki` on files that people have broken, and called with wrong words."""
+"""The commands `coordinator` and `pki` with broken files and wrong arguments."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def write(folder: Path, configuration: object = COORDINATOR, plan: object = None
 
 
 def assert_three_sentences(text: str) -> None:
-    """What, what it means for the data, what to do."""
+    """Three sentences: what happened, what it means for the data, what to do."""
     *_, consequence, remedy = text.rstrip("\n").splitlines()
     assert text.startswith("coordinator: ")
     assert re.fullmatch(r"  [A-Z`].*\.", consequence), text
@@ -105,7 +105,7 @@ def test_check_shows_the_price_of_a_private_plan_and_what_privacy_changes(coordi
 
 
 def test_check_shows_the_price_of_local_noise(coordinator: Terminal, folder: Path) -> None:
-    """Every local step is paid for, by every site alone, and the made-up training has that noise."""
+    """Every local step has its cost, at every site alone, and the made-up training has that noise."""
     write(folder, plan=json.loads(local_plan({"epsilon": 4.0}, rounds=5, steps=4).canonical))
 
     assert coordinator("check", "--config", folder / "coordinator.yaml") == 0
@@ -124,7 +124,7 @@ def test_check_shows_the_noise_of_private_statistics(coordinator: Terminal, fold
 
 
 def test_check_names_why_a_plan_cannot_be_private(coordinator: Terminal, folder: Path) -> None:
-    """The reason stands in the refusal, and nothing is shown as if it were private."""
+    """The refusal gives the reason, and nothing is shown as private."""
     document = json.loads(private_network_plan().canonical)
     write(folder, plan=document | {"method": {"name": "fedlama", "slow_factor": 2}})
 
@@ -258,7 +258,7 @@ def test_status_tells_what_the_sums_have_decided(
 def test_a_start_without_a_whole_authority_is_a_wrong_configuration(
     coordinator: Terminal, folder: Path, content: str | None
 ) -> None:
-    """Where `pki init` has not been run, or its files are torn, the coordinator does not start."""
+    """If `pki init` has not been run, or its files are damaged, the coordinator does not start."""
     if content is not None:
         (folder / "authority").mkdir()
         (folder / "authority" / "federation.json").write_text(content)

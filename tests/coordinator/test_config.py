@@ -1,4 +1,4 @@
-"""coordinator.yaml: paths beside the file, and every mistake told."""
+"""coordinator.yaml: paths are relative to the file, and every mistake is reported."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def written(folder: Path, **changes: object) -> Path:
 
 
 def test_paths_are_those_beside_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Relative paths are taken from the file's folder, wherever the program is started; absolute ones stay."""
+    """Relative paths start at the file's folder, wherever the program is started. Absolute paths do not change."""
     path = written(tmp_path, plans=["plan.yaml", "/etc/other.yaml"])
     monkeypatch.chdir("/")
 
@@ -56,7 +56,7 @@ def test_plans_are_read_in_the_order_of_the_file(tmp_path: Path) -> None:
 
 
 def test_a_coordinator_may_have_no_plan_yet(tmp_path: Path) -> None:
-    """Without plans the coordinator starts all the same, so that sites can enrol."""
+    """Without plans the coordinator still starts, so that sites can enrol."""
     assert read_plans(read_configuration(written(tmp_path, plans=...))) == ()
 
 
@@ -98,7 +98,7 @@ def test_each_mistake_is_told_at_its_line(tmp_path: Path, changes: dict[str, obj
 
 
 def test_a_wrong_plan_stops_the_start(tmp_path: Path) -> None:
-    """A plan that cannot be agreed to is a configuration mistake of its own file."""
+    """A plan that sites cannot agree to is a mistake in its own file."""
     configuration = read_configuration(written(tmp_path))
     (tmp_path / "plan.yaml").write_text(yaml.safe_dump(plan_document(quorum=4)))
 

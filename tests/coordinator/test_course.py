@@ -1,4 +1,7 @@
-"""What sums decide: chosen layers, intervals, the best round, the end of training; against hand examples."""
+"""Decisions from sums: chosen layers, intervals, the best round, the end of training.
+
+Compared with examples by hand.
+"""
 
 from __future__ import annotations
 
@@ -60,7 +63,7 @@ def test_layers_up_to_the_first_sharp_rise_are_federated(sensitivities: list[flo
 
 
 def test_the_chosen_layers_are_those_of_every_later_round_and_of_the_result() -> None:
-    """The probe itself asks for all layers; what it chose is offered from then on."""
+    """The probe itself requires all layers. Later offers have the chosen ones."""
     plan = plan_of({"name": "player-fl"}, **KEYS)
     course = probed([1.0, 1.0, 4.0, 4.0])
 
@@ -121,7 +124,7 @@ def test_layers_below_the_crossing_become_slow(
 
 @for_each("seed", range(50))
 def test_some_layer_is_aggregated_in_every_round(seed: int) -> None:
-    """However layers drift, one of them is never slow."""
+    """However layers change, at least one of them is never slow."""
     generator = np.random.default_rng(seed)
 
     found = drifted(list(generator.exponential(size=3) ** 8), [0.0, 0.0, 0.0])
@@ -166,14 +169,14 @@ def test_the_best_round_is_the_earliest_of_the_lowest() -> None:
 
 
 def test_a_round_that_was_resampled_is_not_measured() -> None:
-    """Where no site said anything of its validation, the curve has a gap and the best round stays."""
+    """If no site reported its validation, the curve has a gap and the best round stays."""
     course = told(measuring(), [6.0, None, 4.0])
 
     assert course.curve == ((1, 3.0), (3, 2.0))
 
 
 def test_the_first_round_is_not_measured() -> None:
-    """The initial model is nobody's choice."""
+    """The initial model is never chosen."""
     plan = measuring()
 
     assert [scalar.name for scalar in sums_of(plan, np.zeros(4)).exchange.scalars] == []
@@ -244,7 +247,7 @@ def test_training_ends_when_the_common_loss_does_not_fall(
     [([2, 1, 0], 5), ([0], 3), ([2, 2, 1, 1, 1], None), ([1, 0, 2], 4)],
 )
 def test_training_ends_when_no_site_improves(improving: list[int], training_rounds: int | None) -> None:
-    """The sum of those that still improve is 0 once; what comes afterwards changes nothing."""
+    """The sum of the sites that still improve is 0 once. Later rounds change nothing."""
     plan = measuring(**stopping("local", 2))
 
     course = told(plan, [5.0] * len(improving), improving)
@@ -308,7 +311,7 @@ COURSES = [
 
 @pytest.mark.parametrize("course", COURSES)
 def test_a_course_survives_the_journal(course: Course) -> None:
-    """What is written of a course is read back as the same one, every float to its last bit."""
+    """A written course is read as the same course, every float to its last bit."""
     assert Course.from_json(course.to_json()) == course
 
 
@@ -317,13 +320,13 @@ TORN = [b"", b"[]", b'{"chosen":1}', b'{"chosen":["yes"]}', b'{"best":[1]}', b'{
 
 @pytest.mark.parametrize("raw", TORN)
 def test_a_torn_course_is_refused(raw: bytes) -> None:
-    """What is no course does not become one."""
+    """A text that is no course is refused."""
     with pytest.raises(ValidationError):
         Course.from_json(raw)
 
 
 def test_decisions_are_told_once() -> None:
-    """The log hears of chosen layers with their vector, of slow layers, and of an early end; of no other round."""
+    """The log records chosen layers with their vector, slow layers, and an early end, but no other round."""
     plan = plan_of({"name": "player-fl"}, **KEYS)
     manifest, chosen = manifest_of(plan), probed([1.0, 3.0, 4.0, 5.0])
 
@@ -340,7 +343,7 @@ def test_decisions_are_told_once() -> None:
 
 
 def test_other_methods_decide_nothing() -> None:
-    """Under plain averaging a round leaves the course as it was."""
+    """Under plain averaging a round does not change the course."""
     plan = plan_of({"name": "fedavg"})
 
     course = follow(plan, manifest_of(plan), Course(), 0, sums_of(plan, np.ones(4), stage=Stage.TRAINING))

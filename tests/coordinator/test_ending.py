@@ -1,4 +1,4 @@
-"""The end of all studies: every site hears of it, whenever it calls, from any coordinator of this state directory."""
+"""Every site receives the end of all studies, whenever it connects, from any coordinator of this state directory."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_a_site_that_was_away_hears_of_the_end_whenever_it_calls(tmp_path: Path)
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"run": 3}', b"\xff"])
 def test_who_has_heard_may_be_lost(tmp_path: Path, content: bytes) -> None:
-    """A damaged note of who has heard stops nothing: the sites are informed once more."""
+    """A damaged list of informed sites stops nothing: the sites are informed once more."""
     plan = plan_with(IDENTITIES)
 
     async def scene() -> None:
@@ -60,7 +60,7 @@ def test_who_has_heard_may_be_lost(tmp_path: Path, content: bytes) -> None:
 
 
 def test_nobody_waits_for_who_has_left_or_cannot_call(tmp_path: Path) -> None:
-    """A site that takes no further part knows it; one that was never enrolled has no certificate to call with."""
+    """A site that has left knows the end. A site that was never enrolled has no certificate to connect with."""
     plan = plan_with(IDENTITIES, changes={"quorum": 2})
 
     async def scene() -> None:
@@ -77,7 +77,7 @@ def test_nobody_waits_for_who_has_left_or_cannot_call(tmp_path: Path) -> None:
 
 
 def test_the_coordinator_stays_its_time_for_them_and_no_longer(tmp_path: Path) -> None:
-    """It ends when all have heard, else after `stay_seconds`; a plan that is added meanwhile is run."""
+    """It ends when all sites are informed, or after `stay_seconds`. A plan that is added meanwhile is run."""
     plan, later = plan_with(IDENTITIES), plan_with(IDENTITIES, study="later")
 
     async def scene() -> None:

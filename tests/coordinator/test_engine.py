@@ -1,4 +1,4 @@
-"""The coordinator's loop with sites that behave, in made-up time and without a network."""
+"""The coordinator's loop with honest sites, in simulated time and without a network."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_runs_follow_one_another_on_the_same_streams(tmp_path: Path) -> None:
 
 
 def test_the_record_says_what_was_run_and_what_came_out(tmp_path: Path) -> None:
-    """A finished run leaves its plan, its facts and its parameters, and nothing half-written."""
+    """A finished run has its plan, its facts and its parameters, and no incomplete file."""
     plan = plan_with(IDENTITIES, rounds=2)
 
     async def scene() -> None:
@@ -105,7 +105,7 @@ def test_the_record_says_what_was_run_and_what_came_out(tmp_path: Path) -> None:
 
 
 def test_a_late_site_takes_no_part_in_a_plan_that_waits(tmp_path: Path) -> None:
-    """Who joins after the first round began would make a larger set, whose difference is its own update."""
+    """A site that joins after the first round began would make a larger set. The difference would be its own update."""
     plan = plan_with(IDENTITIES, rounds=2, changes={"quorum": 2, "deadlines": {"join_seconds": 60.0}})
 
     async def scene() -> None:
@@ -157,7 +157,7 @@ def test_a_broken_upload_goes_on_behind_what_has_arrived(tmp_path: Path, arrived
 
 
 def test_a_newer_connection_takes_over(tmp_path: Path) -> None:
-    """The older stream of a site is ended with a reason, and its end does not harm the newer one."""
+    """The older stream of a site is ended with a reason, and its end does not affect the newer one."""
     plan = plan_with(IDENTITIES)
 
     async def scene() -> None:
@@ -200,7 +200,7 @@ def test_a_run_that_too_few_join_in_time_ends(tmp_path: Path) -> None:
 
 
 def test_a_site_that_misses_the_deadline_is_cut_off_and_may_come_back(tmp_path: Path) -> None:
-    """The attempt becomes void, the same step is offered again, and the sum holds nothing twice."""
+    """The attempt becomes void, the same step is offered again, and the sum includes nothing twice."""
     deadlines = {"contribute_seconds": 50.0, "grace_seconds": 10.0, "return_seconds": 1000.0}
     plan = plan_with(IDENTITIES, parameters=THREE_CHUNKS, rounds=2, changes={"deadlines": deadlines})
 
@@ -229,7 +229,7 @@ def test_a_site_that_misses_the_deadline_is_cut_off_and_may_come_back(tmp_path: 
 
 
 def test_a_site_that_never_comes_back_ends_the_run(tmp_path: Path) -> None:
-    """After grace and return have passed, the run ends; a subset that happened to arrive never counts."""
+    """After the grace and return periods, the run ends. A subset that happened to arrive never counts."""
     deadlines = {"contribute_seconds": 50.0, "grace_seconds": 10.0, "return_seconds": 1000.0}
     plan = plan_with(IDENTITIES, changes={"deadlines": deadlines})
 
@@ -313,7 +313,7 @@ def test_stopping_asks_every_site_to_come_back_later(tmp_path: Path) -> None:
 
 
 def test_offers_carry_the_parameters_of_their_round(tmp_path: Path) -> None:
-    """Each site receives, round by round, exactly what the sum has made of the last one."""
+    """In each round each site receives exactly the result of the last sum."""
 
     async def scene() -> None:
         stage = await a_whole_run(tmp_path, plan_with(IDENTITIES, rounds=4), "abc")

@@ -19,7 +19,7 @@ def all_connected(stage: Stage) -> list[BehavingSite]:
 
 
 def test_a_finished_run_is_never_made_or_written_again(tmp_path: Path) -> None:
-    """A coordinator that is started again leaves a complete record as it is and says that all is over."""
+    """A restarted coordinator does not change a complete record, and reports that all is over."""
     plan = plan_with(IDENTITIES, rounds=2)
 
     async def scene() -> None:
@@ -41,7 +41,7 @@ def test_a_finished_run_is_never_made_or_written_again(tmp_path: Path) -> None:
 
 
 def test_a_coordinator_that_ends_asks_the_sites_to_come_back(tmp_path: Path) -> None:
-    """Nothing is recorded as over, because the run goes on when the coordinator is started again."""
+    """No end is recorded, because the run continues when the coordinator is started again."""
 
     async def scene() -> None:
         stage = Stage(tmp_path, plan_with(IDENTITIES, rounds=2))

@@ -1,4 +1,4 @@
-"""What the coordinator's loop refuses: sites that agreed to something else, messages out of place, false sums."""
+"""The coordinator's loop refuses sites with another agreement, unexpected messages and false sums."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def test_a_refusal_before_the_start_leaves_the_others_their_run(tmp_path: Path) 
 
 
 def test_a_refusal_of_a_contributor_ends_the_run_and_says_whose(tmp_path: Path) -> None:
-    """A site that stops in a round cannot be left out of its sum; the run ends and its record says why."""
+    """A site that stops in a round cannot be excluded from its sum. The run ends and its record gives the reason."""
     plan = plan_with(IDENTITIES)
 
     async def scene() -> None:
@@ -148,7 +148,7 @@ COLLECTING = {
 
 @pytest.mark.parametrize("name", COLLECTING)
 def test_a_message_out_of_place_is_refused_and_the_sum_is_right(tmp_path: Path, name: str) -> None:
-    """What no honest site sends is refused; the site may come back, and the sum is as if nothing had been."""
+    """A message that no honest site sends is refused. The site may reconnect, and the sum is unaffected."""
     plan = plan_with(IDENTITIES, parameters=THREE_CHUNKS, rounds=2)
 
     async def scene() -> None:
@@ -217,7 +217,7 @@ def test_a_site_outside_the_cohort_cannot_contribute(tmp_path: Path) -> None:
 
 
 def test_contributions_whose_checks_do_not_add_up_void_the_attempt(tmp_path: Path) -> None:
-    """A vector that is shifted or not what the site encoded is noticed, and the step comes again."""
+    """A vector that is shifted or differs from the site's encoding is detected, and the step is repeated."""
     plan = plan_with(IDENTITIES, rounds=1)
 
     async def scene() -> None:

@@ -93,7 +93,7 @@ def test_a_pre_approved_site_gets_its_certificate(
 def test_a_site_waits_until_a_person_has_compared_its_fingerprint(
     office: Office, register: Register, membership: Membership, tmp_path: Path
 ) -> None:
-    """Without approval there is a fingerprint and no certificate; with it, the same request brings one."""
+    """Without approval the answer is a fingerprint and no certificate. After approval, the same request gets one."""
     keys, invitation = SiteKeys.create(tmp_path / "a"), invited(office, register, is_pre_approved=False)
     raw = request(invitation, keys)
 
@@ -107,7 +107,7 @@ def test_a_site_waits_until_a_person_has_compared_its_fingerprint(
 def test_a_second_pair_of_keys_does_not_get_in_with_the_same_token(
     office: Office, register: Register, membership: Membership, tmp_path: Path
 ) -> None:
-    """Whoever comes second with an invitation is refused, and the first keeps its place."""
+    """The second user of an invitation is refused, and the first keeps its place."""
     invitation = invited(office, register)
     first, second = SiteKeys.create(tmp_path / "a"), SiteKeys.create(tmp_path / "thief")
     assert answered(membership, request(invitation, first)).chain != b""
@@ -123,7 +123,7 @@ def test_a_second_pair_of_keys_does_not_get_in_with_the_same_token(
 def test_whatever_arrives_is_answered_with_a_refusal(
     office: Office, register: Register, membership: Membership, tmp_path: Path, seed: int
 ) -> None:
-    """Noise, and a good request with a few bits flipped, get a reply without a certificate."""
+    """Random bytes, and a good request with a few changed bits, get a reply without a certificate."""
     generator = random.Random(seed)
     raw = bytearray(request(invited(office, register), SiteKeys.create(tmp_path / "a")))
     if seed % 3 == 0:
@@ -142,7 +142,7 @@ def test_whatever_arrives_is_answered_with_a_refusal(
 def test_an_expired_invitation_is_refused(
     office: Office, register: Register, membership: Membership, tmp_path: Path
 ) -> None:
-    """A token after its time brings no certificate."""
+    """An expired token gives no certificate."""
     reply = answered(membership, request(invited(office, register, hours=-1), SiteKeys.create(tmp_path / "a")))
 
     assert reply.chain == b""
@@ -152,7 +152,7 @@ def test_an_expired_invitation_is_refused(
 def test_a_register_that_cannot_be_written_is_told_as_a_matter_of_waiting(
     office: Office, register: Register, membership: Membership, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A locked or broken register is the coordinator's trouble: the site gets a reply, not a dead call."""
+    """A locked or broken register is the coordinator's problem: the site gets a reply, not a dead call."""
     raw = request(invited(office, register), SiteKeys.create(tmp_path / "a"))
     blocker = sqlite3.connect(office.authority.register_path, isolation_level=None)
     register._connection.execute("PRAGMA busy_timeout = 10")
@@ -170,7 +170,7 @@ def test_a_register_that_cannot_be_written_is_told_as_a_matter_of_waiting(
 def test_the_enrolment_port_proves_whose_it_is(
     office: Office, register: Register, membership: Membership, tmp_path: Path
 ) -> None:
-    """A site shows its token to the coordinator of its invitation's authority and to nobody else."""
+    """A site sends its token only to the coordinator of its invitation's authority."""
     raw = request(invited(office, register), SiteKeys.create(tmp_path / "a"))
     stranger = Office.found(tmp_path / "stranger")
     heard: list[bytes] = []
@@ -218,7 +218,7 @@ def test_a_revoked_sites_certificate_is_not_accepted(
 
 @pytest.mark.parametrize("name", ["", "A", "../x", "zebra", "a" * 300, "a\n"])
 def test_an_unknown_name_has_no_identity(membership: Membership, name: str) -> None:
-    """A name that nobody has, or nobody can have, is answered with nothing."""
+    """A name that does not or cannot exist gets an empty answer."""
     assert membership.identity_of(name) is None
 
 
@@ -242,7 +242,7 @@ def test_strangers_cannot_fill_the_log(office: Office, register: Register) -> No
 
 
 def test_no_certificate_leaves_without_a_record(office: Office, register: Register, tmp_path: Path) -> None:
-    """Where the log did not take the record, the same request is recorded before the certificate leaves."""
+    """If the log could not record it, the same request is recorded before the certificate is sent."""
     records: list[object] = []
 
     def record(event: str, **facts: object) -> None:

@@ -1,4 +1,4 @@
-"""A site that is there and gives nothing, in the whole coordinator: the others go on, and everybody can read of it."""
+"""A connected site that sends nothing, in the whole coordinator: the others continue, and everybody is informed."""
 
 from __future__ import annotations
 

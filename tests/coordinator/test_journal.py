@@ -1,4 +1,4 @@
-"""The journal: what was synced is there, a torn end is set aside, every other fault is refused."""
+"""The journal: synced lines are there, an incomplete end is moved aside, and every other fault is refused."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_what_was_synced_is_read_back_in_order(tmp_path: Path) -> None:
 
 
 def test_a_torn_end_is_set_aside_at_every_length(tmp_path: Path) -> None:
-    """Whatever part of the last line a power cut leaves, the lines before it stand and the part is kept beside them."""
+    """This also applies to the last line: a decision that took effect must not be half believed."""
     path = tmp_path / "journal.jsonl"
     content = written(path)
     whole = content.rindex(b"\n", 0, -1) + 1
@@ -93,7 +93,7 @@ def test_lines_that_were_lost_doubled_or_exchanged_are_refused(tmp_path: Path, f
 def test_a_full_disk_stops_the_decision_and_leaves_the_file_as_it_was(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A decision of which only a part fitted is none: three sentences, and the next program reads what stood before."""
+    """An incomplete decision is no decision: three sentences, and the next program reads the earlier lines."""
     path = tmp_path / "journal.jsonl"
     before = written(path)
     journal = opened(path)

@@ -1,4 +1,4 @@
-"""What a hostile peer can cost the coordinator: real sockets, and nobody is believed to be honest."""
+"""The cost of a hostile peer to the coordinator, over real sockets. No peer is assumed honest."""
 
 from __future__ import annotations
 
@@ -68,8 +68,10 @@ def strangers(address: str, count: int, stack: contextlib.ExitStack) -> list[soc
 def test_hundreds_of_idle_connections_are_shown_out(
     tmp_path: Path, office: Office, plan: Plan, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """No more than the limit are held, all lose their place when they do not shake hands, and a site gets in then;
-    one that is connected notices nothing."""
+    """At most the limit of connections is kept.
+
+    All lose their place if they do not shake hands, and a site then gets in. A connected site is not affected.
+    """
     with_options(monkeypatch, grpc__max_allowed_incoming_connections=20, grpc__server_handshake_timeout_ms=1500)
 
     async def scene() -> None:
@@ -90,7 +92,7 @@ def test_hundreds_of_idle_connections_are_shown_out(
 
 
 def test_a_slow_handshake_is_cut(tmp_path: Path, office: Office, plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A handshake that comes in byte by byte is over when its time is over, however busy it looks."""
+    """A handshake that arrives byte by byte ends at its deadline."""
     with_options(monkeypatch, grpc__server_handshake_timeout_ms=700)
     outgoing_bytes, incoming = ssl.MemoryBIO(), ssl.MemoryBIO()
     hello = ssl.create_default_context().wrap_bio(incoming, outgoing_bytes, server_hostname="localhost")
@@ -130,7 +132,7 @@ def test_a_site_has_few_streams_at_once(tmp_path: Path, office: Office, plan: Pl
 
 
 def test_a_reader_that_stops_reading_is_cut(tmp_path: Path, office: Office, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A site that takes nothing more loses its stream after a while; the others never wait for it."""
+    """A site that no longer reads loses its stream after a while. The others never wait for it."""
     monkeypatch.setattr(outgoing, "STALLED_SECONDS", 0.5)
     plan = plan_with(office.identities, parameters=4_000_000)
 
@@ -218,7 +220,10 @@ def test_vectors_that_wait_for_a_site_are_bounded() -> None:
 
 @for_each("seed", range(20))
 def test_a_stream_brings_no_more_than_its_pace(seed: int) -> None:
-    """Whenever messages come, in any stretch no more are read than the burst and the rate give; nobody slow waits."""
+    """However messages arrive, in any interval no more are read than burst and rate allow.
+
+    Slow peers do not wait.
+    """
     luck, pace, now, read = np.random.default_rng(seed), Pace(burst=10.0, each_second=5.0), 100.0, 0
     for _ in range(500):
         now += float(luck.choice([0.0, 0.01, 0.5, 3.0], p=[0.7, 0.2, 0.08, 0.02]))
@@ -235,7 +240,7 @@ def test_a_stream_brings_no_more_than_its_pace(seed: int) -> None:
 def test_a_flood_of_messages_is_read_no_faster_than_its_pace(
     tmp_path: Path, office: Office, plan: Plan, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A member that shouts is heard at its pace, and the study of the three ends well all the same."""
+    """A member that sends too much is read at its limit, and the study of the three still ends correctly."""
     monkeypatch.setattr(service_module, "Pace", lambda: Pace(burst=50.0, each_second=200.0))
     heard: list[Any] = []
 

@@ -1,4 +1,4 @@
-"""A window that a site announced: nobody counts it as lost in it, everybody sees it, and nobody waits for ever."""
+"""During an announced absence a site does not count as lost, everybody is informed, and nobody waits for ever."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ WORKING = [
 @pytest.mark.parametrize("state", WORKING, ids=lambda state: type(state).__name__)
 @pytest.mark.parametrize("on_lost_site", ["wait", "continue"])
 def test_who_is_away_in_its_window_is_waited_for(state: Training | Interrupted, on_lost_site: str) -> None:
-    """No deadline ends anything before the window is over and the grace behind it; then all is as ever."""
+    """No deadline ends anything before the absence and its grace period are over. Then all is as usual."""
     run = terms(on_lost_site=on_lost_site)
     left, effects = advance(run, state, Left("cluj"), 200.0)
     assert effects == ()

@@ -1,4 +1,4 @@
-"""What misbehaving costs: the own stream, and nobody else anything."""
+"""Misbehaviour ends a site's own stream and has no other effect."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ async def others_at_work(running: Running, office: Office) -> list[asyncio.Task[
 
 @pytest.mark.parametrize("name", HOSTILE)
 def test_a_misbehaving_site_ends_its_own_stream_only(tmp_path: Path, office: Office, plan: Plan, name: str) -> None:
-    """The stream ends with its reason, the others keep theirs, and the run ends with the right bits."""
+    """The stream ends with its reason, the others continue, and the run ends with the right bits."""
     misbehave, reason = HOSTILE[name]
 
     async def scene() -> None:
@@ -184,7 +184,7 @@ def test_a_message_above_the_limit_ends_the_stream_before_it_is_read(
 def test_a_chunk_after_the_last_one_ends_the_stream_and_counts_for_nothing(
     tmp_path: Path, office: Office, plan: Plan
 ) -> None:
-    """Whoever goes on after the last chunk is cut off; what was complete stays counted, once."""
+    """A site that continues after the last chunk is disconnected. Its complete contribution still counts, once."""
 
     async def scene() -> None:
         async with serving(office, plan, tmp_path) as running:
@@ -210,7 +210,7 @@ def test_a_chunk_after_the_last_one_ends_the_stream_and_counts_for_nothing(
 
 
 def test_a_thousand_messages_without_reading_hold_nobody_up(tmp_path: Path, office: Office, plan: Plan) -> None:
-    """A site that talks and never listens costs the others nothing; it may come back and behave."""
+    """A site that sends and never reads costs the others nothing. It may reconnect and behave."""
 
     async def scene() -> None:
         async with serving(office, plan, tmp_path) as running:

@@ -82,7 +82,7 @@ def test_a_revocation_ends_a_stream_that_is_just_opening(tmp_path: Path) -> None
 
 
 def test_streams_that_are_just_opening_count_towards_a_sites_limit(tmp_path: Path) -> None:
-    """Of many streams that open at one moment four are taken, and those that fail leave room again."""
+    """Of many streams that open at one moment four are accepted, and those that fail free their place."""
 
     async def scene() -> list[str]:
         door, gate = Door(tmp_path), asyncio.Event()

@@ -1,4 +1,4 @@
-"""A hospital's own authority over real TLS: its site gets in, nobody else does, and it ends when it is to end."""
+"""A hospital's own authority over real TLS: its site is accepted, nobody else is, and it ends when it must."""
 
 from __future__ import annotations
 

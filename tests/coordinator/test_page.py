@@ -1,4 +1,4 @@
-"""The status page: what it shows, that it is live and alone, and how it looks in a real browser."""
+"""The status page: its content, its live updates, its isolation, and its look in a real browser."""
 
 from __future__ import annotations
 
@@ -161,7 +161,7 @@ def test_a_name_that_is_not_this_computers_is_refused(page: StatusPage, host: st
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE"])
 def test_nothing_can_be_changed_over_it(page: StatusPage, method: str) -> None:
-    """Whatever is not a question is refused."""
+    """Anything but a GET request is refused."""
     assert asyncio.run(page.respond(ask(method=method))).startswith(b"HTTP/1.1 405")
 
 

@@ -1,4 +1,4 @@
-"""The end of a study as people type it: sites sign, the coordinator releases, data is withdrawn."""
+"""The end of a study as people type it: sites sign, the coordinator releases, and data are withdrawn."""
 
 from __future__ import annotations
 
@@ -204,7 +204,7 @@ def test_other_parameters_than_those_signed_for_are_not_released(end: End, type_
 
 
 def test_nothing_is_handed_out_without_a_record(end: End, type_words: Type) -> None:
-    """Where the log cannot be written, the recipient's folder holds nothing."""
+    """If the log cannot be written, the recipient's folder stays empty."""
     files = signed(end, type_words)
     (end.folder / "state" / "audit.log").mkdir()
     command = ["release", "--config", end.folder / "coordinator.yaml", "--run", end.run, "--output", end.folder / "out"]

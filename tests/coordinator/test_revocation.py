@@ -1,4 +1,4 @@
-"""A site of a run that the federation office revokes: nobody waits for it, and everybody is informed of it."""
+"""The federation office revokes a site of a run: nobody waits for it, and everybody is informed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What refusals decide at the coordinator: to what a run returns, how often, and that nothing else changes it."""
+"""The coordinator's decisions from refusals: the round of return, the number of rollbacks, and no other effect."""
 
 from __future__ import annotations
 
@@ -194,7 +194,7 @@ def test_a_round_that_was_drawn_again_decides_nothing() -> None:
 
 
 def begun_with(run: Run) -> Run:
-    """A run that holds what this one would return to."""
+    """A run with the state to which this one would return."""
     other = begun(run.plan)
     assert run.accepted is not None
     other._become(run.course, run.accepted.values, run.accepted.rule_state, run.rounds_made)

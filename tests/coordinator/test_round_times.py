@@ -1,4 +1,7 @@
-"""Pace and end of a run are those of its rounds, whatever came between: sites away, restarts, returns, repetitions."""
+"""Pace and end of a run depend only on its rounds, whatever happened between.
+
+Absences, restarts, returns, repetitions.
+"""
 
 from __future__ import annotations
 

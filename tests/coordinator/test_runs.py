@@ -1,4 +1,4 @@
-"""Pausing, going on, ending and listing runs; a run that is taken up again after the program has died."""
+"""Pausing, resuming, ending and listing runs, and continuing a run after the program has died."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def connected(stage: Stage) -> list[BehavingSite]:
 
 
 def test_a_paused_run_closes_its_round_and_begins_no_other(tmp_path: Path) -> None:
-    """Nothing is offered until it goes on, also by a program that was started in between; then it ends as ever."""
+    """Nothing is offered until it is resumed, also by a program that was started meanwhile. Then it ends as usual."""
     plan = plan_with(IDENTITIES, rounds=3)
 
     async def scene() -> None:

@@ -1,4 +1,4 @@
-"""Snapshots: whole or not at all, the last two, and never believed when a bit has changed."""
+"""Snapshots are complete or absent, the last two are kept, and a changed one is never used."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_the_last_two_are_kept_and_later_ones_forgotten_on_the_way_back(tmp_path
 
 @for_each("seed", range(20))
 def test_a_damaged_snapshot_is_not_believed(tmp_path: Path, seed: int) -> None:
-    """A flipped bit or a cut anywhere: it counts as not there, so the run goes back to the one before."""
+    """After a flipped bit or a cut anywhere it counts as absent, so the run returns to the previous one."""
     write_snapshot(tmp_path, a_snapshot(3))
     (path,) = tmp_path.iterdir()
     content, luck = path.read_bytes(), np.random.default_rng(seed)

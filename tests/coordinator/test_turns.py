@@ -1,4 +1,4 @@
-"""What a round holds of chunks at one moment: a few, however many sites send and read at once."""
+"""A round has only a few chunks in memory at one moment, however many sites send and read at once."""
 
 from __future__ import annotations
 

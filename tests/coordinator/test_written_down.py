@@ -1,4 +1,4 @@
-"""What a listed site can make the coordinator write down: so much at once and so much in a second, whoever waits."""
+"""A listed site can make the coordinator write only a limited amount at once and in a second, whoever waits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One walkthrough: from a raw table to a printed report, a prediction and monitoring, word for word from two pages.
+"""One walkthrough: from a raw table to a printed report, a prediction and monitoring, exactly as on two pages.
 
 The data manager's page and the clinician's are one path over one table, the clinic's `patients.csv`: what the first
 page leaves is what the second begins with. Between them lies a run, here of the trainer alone; the whole federation

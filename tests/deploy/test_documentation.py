@@ -1,4 +1,4 @@
-"""What the documentation tells people to type and to read has to exist."""
+"""Everything that the documentation tells people to type and to read exists."""
 
 from __future__ import annotations
 

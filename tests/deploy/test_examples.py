@@ -1,4 +1,4 @@
-"""The commented examples are the reference of every key, so they have to load and leave out none."""
+"""The commented examples are the reference of every key, so they must load and have all keys."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ class Federation:
         return self.rehearsal.folder / name / "hospital.yaml"
 
     def log(self, name: str) -> Path:
-        """What a program has said."""
+        """Return the output of a program."""
         return self.rehearsal.folder / f"{name}.log"
 
     def change(self, name: str, **keys: Any) -> None:

@@ -1,4 +1,4 @@
-"""The default recipe is one plan, its baselines hear the same baseline, and its tables subtract what they say."""
+"""The default recipe is one plan, its models use the same baseline, and its tables subtract the right models."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def _trained() -> Trained:
 
 
 def test_the_example_of_a_plan_shows_the_recipe() -> None:
-    """Who copies the line with the baseline from plan.yaml has the recipe's network and baseline."""
+    """A person who copies the line with the baseline from plan.yaml gets the recipe's network and baseline."""
     (line,) = re.findall(r"^# or (\{expert: .*\})$", EXAMPLE.read_text(), re.MULTILINE)
     shown = yaml.safe_load(line)
 
@@ -57,14 +57,14 @@ def test_the_example_of_a_plan_shows_the_recipe() -> None:
 
 
 def test_the_recipe_alone_is_the_recipe_but_for_the_method() -> None:
-    """Nothing else tells the baseline from the federated model."""
+    """No other key distinguishes the baseline from the federated model."""
     federated, alone = (RECIPE.plan(["ahus"], 5, method) for method in ("global-layers", "local"))
 
     assert federated.model_copy(update={"method": alone.method}) == alone
 
 
 def test_seeds_at_once_are_the_deployments_federations(trained: Trained) -> None:
-    """Each seed's outputs are those of the federation that the studies of the sites make, baselines included."""
+    """Each seed's outputs equal those of the federation of the sites' studies, baselines included."""
     federated = trained.federated()
 
     for place, seed in enumerate(SEEDS):
@@ -94,7 +94,7 @@ def test_copies_of_a_site_fit_no_baseline_of_their_own(trained: Trained, monkeyp
 
 
 def test_results_survive_their_file(tmp_path: Path) -> None:
-    """Written and read they are the same, whatever their order; no file, no results."""
+    """Results that are written and read again are the same, in any order. Without a file there are no results."""
     results = [_result("federated", seed, "cleveland", 0.5 + seed / 100) for seed in (7, 2)]
     file = tmp_path / "results.csv"
 

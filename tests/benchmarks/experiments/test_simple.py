@@ -1,4 +1,4 @@
-"""What federated models are read beside: the published figures come out, and a stopped run goes on."""
+"""Models for comparison with federated ones: they give the published figures, and an interrupted run continues."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_every_model_learns_a_table_that_comes_with_scikit_learn(model: str) -> 
 
 @needs_heart
 def test_a_stopped_run_goes_on(tmp_path: Path) -> None:
-    """What is in the file is not computed again, and the end is the same as without a stop."""
+    """Results in the file are not computed again, and the final file is the same as without an interruption."""
     file = tmp_path / "results.csv"
     arguments = ["--data", str(DATA), "--results", str(file), "--model", "logistic-regression"]
     at_once = tmp_path / "at-once.csv"
@@ -67,7 +67,7 @@ def test_a_stopped_run_goes_on(tmp_path: Path) -> None:
 
 
 def test_results_survive_their_file(tmp_path: Path) -> None:
-    """What is read is what was written, in the order of site, model and seed."""
+    """The program reads the lines that it wrote, in the order of site, model and seed."""
     metrics = {"auroc": 0.5, "auprc": 0.25, "balanced_accuracy": 0.75}
     results = [
         Result(site=site, without_time=False, model="random-forest", seed=seed, **metrics)

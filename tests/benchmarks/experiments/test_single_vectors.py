@@ -1,4 +1,4 @@
-"""Rules that see every site's vector, against numbers worked out by hand."""
+"""Rules that need every site's vector, compared with numbers computed by hand."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_the_median_of_four_is_the_mean_of_the_middle_two() -> None:
 
 
 def test_the_median_is_of_values_not_of_changes() -> None:
-    """What was received is added before numbers are compared."""
+    """The received values are added before numbers are compared."""
     received = np.array([[10, 0], [0, 0], [0, 0]], np.float32)
 
     found = Median().next_values(received, np.array([[0, 1], [2, 2], [5, 9]], np.float32))
@@ -71,7 +71,7 @@ def test_nothing_is_left_of_too_few_sites() -> None:
 
 
 def test_a_site_that_lies_moves_the_mean_and_not_the_median() -> None:
-    """With one of five far away the mean follows it; the median stays among the honest."""
+    """With one of five sites far away the mean follows it, and the median stays near the honest sites."""
     honest = np.array([[1.0], [1.1], [0.9], [1.05]], np.float32)
     updates = np.concatenate([honest, reversed_and_tenfold(np.array([[100.0]], np.float32))])
     received = np.zeros_like(updates)
@@ -109,7 +109,7 @@ def test_a_mixture_learns_along_what_a_site_did_with_it() -> None:
 
 
 def test_a_site_leans_towards_the_layers_that_help_it() -> None:
-    """Where a site's update points to another's layer round after round, its weight for it rises, layer by layer."""
+    """If a site's update points to another's layer in many rounds, its weight for that layer rises."""
     rule = LayerMixtures(MANIFEST, 2, seed=3, rate=0.5)
     own = np.array([[0, 0, 0], [1, 1, 1]], np.float32)
     received = own.copy()
@@ -148,7 +148,7 @@ def test_private_heads_stay_private_under_a_sum() -> None:
 
 
 def test_the_mean_over_vectors_is_the_deployments() -> None:
-    """Sites trained with the plain rule end where the network's integers lead, to the integers' precision."""
+    """Sites trained with the plain rule end at the result of the network's integers, to the integers' precision."""
     seeds = (1, 2)
     data = {}
     for seed in seeds:
@@ -165,7 +165,7 @@ def test_the_mean_over_vectors_is_the_deployments() -> None:
 
 @pytest.mark.parametrize("method", ["fedlp", "fedlama", "fedadam", "player-fl"])
 def test_methods_with_a_rule_of_their_own_are_refused(method: str) -> None:
-    """A rule over whole vectors stands in for the mean, of always the same layers, and for nothing else."""
+    """A rule over whole vectors replaces only the mean of fixed layers."""
     sites = breast_cancer(1)
     same = {name: only_columns(each, sites["cluj"].columns) for name, each in sites.items()}
     plan = plan_of(same, 1, {"name": method})

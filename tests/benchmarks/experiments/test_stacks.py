@@ -1,4 +1,4 @@
-"""A stack of copies is trained as each copy would be alone, whatever the method."""
+"""A stack of copies is trained as each copy would be alone, with every method."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def test_what_chooses_layers_is_not_stacked(name: str) -> None:
 
 
 def test_plans_that_differ_in_more_than_the_seed_are_refused() -> None:
-    """A copy with another learning rate would silently be trained with the first one's."""
+    """A copy with another learning rate would silently be trained with the first copy's rate."""
     sites = federation("fedavg", 3)
     plans = [plan_of("fedavg", 3, sites), plan_of("fedprox", 4, sites)]
 

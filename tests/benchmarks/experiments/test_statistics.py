@@ -1,4 +1,4 @@
-"""Means, intervals and paired differences, against numbers worked out by hand."""
+"""Means, intervals and paired differences, compared with numbers computed by hand."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_the_interval_is_students() -> None:
 
 
 def test_one_run_has_no_interval() -> None:
-    """A single value says nothing of its scatter, and the text leaves the half width out."""
+    """A single value shows no variation, so the text has no half width."""
     found = mean_of([0.5])
 
     assert math.isinf(found.half_width)
@@ -50,7 +50,7 @@ def test_without_a_site_the_sites_are_averaged() -> None:
 
 
 def test_differences_are_paired() -> None:
-    """Only seeds that both have count, and what is common to a seed does not widen the interval."""
+    """Only seeds of both count, and an effect that all models of a seed share does not widen the interval."""
     first = {1: 0.9, 2: 0.5, 3: 0.7, 8: 0.1}
     second = {1: 0.8, 2: 0.4, 3: 0.6, 9: 0.3}
 

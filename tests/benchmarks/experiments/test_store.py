@@ -1,4 +1,4 @@
-"""Results on disk: what is appended comes back, and nothing is ever half written."""
+"""Results on disk: appended lines can be read, and no line is ever incomplete."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_what_is_appended_comes_back_in_order(tmp_path: Path) -> None:
 
 
 def test_a_write_that_fails_leaves_the_file_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Stopped before the new file takes the old one's place, a chunk is missing as a whole."""
+    """If it is stopped before the new file replaces the old one, the whole chunk is missing."""
     path = tmp_path / "table.csv"
     add_rows(path, rows_of("a", 1))
     before = path.read_bytes()
@@ -47,7 +47,7 @@ def test_a_write_that_fails_leaves_the_file_as_it_was(tmp_path: Path, monkeypatc
 
 
 def test_costs_come_back(tmp_path: Path) -> None:
-    """Seconds, day and libraries of every chunk stand beside the table, to a hundredth of a second."""
+    """The seconds, day and libraries of every chunk are beside the table, to a hundredth of a second."""
     path = costs_beside(tmp_path / "table.csv")
     cost = Cost(variant="a", seeds=5, processor_seconds=1.25, day="2026-01-02", libraries="torch 1, numpy 2")
 

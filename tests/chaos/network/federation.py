@@ -1,6 +1,6 @@
-"""A small federation of real programs, one site of which may be elsewhere; its trainers add one and load no torch.
+"""A small federation of real programs in which one site may be elsewhere. Its trainers add one and load no torch.
 
-What a run ends with is therefore known to the last bit: every parameter is the number of its rounds.
+So the result of a run is known to the last bit: every parameter is the number of its rounds.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Federation:
     processes: dict[str, subprocess.Popen[bytes]]
 
     def log(self, name: str) -> str:
-        """What a program has said."""
+        """Return the output of a program."""
         return (self.setting.folder / f"{name}.log").read_text(errors="replace")
 
     def happened(self, name: str, event: str) -> list[dict[str, Any]]:
@@ -43,7 +43,7 @@ class Federation:
         return [fact for fact in facts if fact["event"] == event]
 
     def wait_until(self, is_so: Callable[[], bool], seconds: float = 120.0) -> None:
-        """Look until something is so; fails where a program ends before."""
+        """Wait until a condition is true. Fails if a program ends before."""
 
         def look() -> bool:
             ended = [name for name, process in self.processes.items() if process.poll() not in (None, 0)]
@@ -53,7 +53,7 @@ class Federation:
         wait_until(look, seconds)
 
     def finish(self, seconds: float = 280.0) -> None:
-        """Every program ends well by itself, and all numbers are what an undisturbed run makes them."""
+        """Every program ends by itself without an error, and all numbers equal those of an undisturbed run."""
         began = time.monotonic()
         names = [name for name in self.processes if not name.endswith("trainer")]
         self.wait_until(lambda: all(self.processes[name].poll() == 0 for name in names), seconds)
@@ -88,8 +88,8 @@ def federation(
         rounds: each adds one.
         host: by which sites call the coordinator.
         far_port: the port that the far site calls, from the coordinator's.
-        hub: what stands before the commands of all programs but the far site's.
-        far: what stands before those.
+        hub: the words before the commands of all programs except the far site's.
+        far: the words before those of the far site.
         is_masked: secure aggregation.
     """
     setting = Setting(

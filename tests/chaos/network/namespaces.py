@@ -1,9 +1,9 @@
-"""Two network namespaces with a line between them that the test owns.
+"""Two network namespaces with a line between them that the test controls.
 
     hub (10.77.0.1) ── veth ── this process passes frames on (wire.py) ── veth ── away (10.77.0.2)
 
 The two ends in the middle have no address; whatever is sent through either is seen by the test alone. It needs root,
-and leaves nothing behind: a pair of veth ends with its namespace.
+and removes everything: a pair of veth ends disappears with its namespace.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _OFFLOADS = (0x15, 0x17, 0x19, 0x1F, 0x24, 0x2C)
 
 
 class Impossible(Exception):  # says what this machine lacks; the test is skipped
-    """This machine lets nobody make namespaces here."""
+    """This computer does not allow namespaces here."""
 
 
 def ip(*words: str) -> None:
@@ -71,7 +71,7 @@ class Line:
         """A token bucket on both sides, such as `1mbit`.
 
         Raises:
-            Impossible: the kernel has none.
+            Impossible: the kernel has no such filter.
         """
         for namespace in (self.hub, self.away):
             words = ["tc", "qdisc", "replace", "dev", "cable", "root", "tbf", "rate", rate, "burst", "8kb"]

@@ -1,7 +1,7 @@
-"""A proxy on loopback between one site and the coordinator, with the habits that proxies have.
+"""A proxy on loopback between one site and the coordinator, with the faults of real proxies.
 
-It passes bytes on in both directions and counts those that go up, by connection. It can cut a connection that was idle,
-cut one after so many bytes, or fall silent: then connections stay open on both sides and nothing passes any more.
+It passes bytes on in both directions and counts those that go up, by connection. It can cut an idle connection, cut a
+connection after a number of bytes, or become silent: then connections stay open on both sides and no byte passes.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class Proxy:
     Attributes:
         target: the coordinator's port on loopback.
         idle_seconds: a connection that carries nothing for so long is cut.
-        cut_after: each time so many bytes have gone up in one connection it is cut, as often as `cuts` says.
+        cut_after: a connection is cut each time after this many bytes were uploaded in it, at most `cuts` times.
         silent_after: the connection in which so many bytes have gone up falls silent, once.
         uploaded: bytes that went up, one number for each connection.
         idle_cuts: how many connections were cut for being idle.

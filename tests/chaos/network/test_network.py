@@ -1,4 +1,4 @@
-"""Bad networks: real programs over lines that are slow, lossy, cut, silent or unplugged end in the same numbers.
+"""Bad networks: real programs on slow, lossy, cut, silent or unplugged lines give the same numbers.
 
 Lines are network namespaces that the test makes (root only), or a proxy on loopback. Every run ends by itself.
 """
@@ -55,7 +55,7 @@ def through(proxy: Proxy, folder: Path, *, parameters: int, rounds: int) -> Abst
 
 
 def assert_resumed(made: Federation, uploaded: list[int]) -> None:
-    """After a broken line only the missing chunks of the round are sent, by the log and by the proxy's count."""
+    """After a broken line only the missing chunks of the round are sent, by the log and the proxy's count."""
     parameters = made.setting.parameters
     total = 4 * parameters + 8 * (parameters // CHUNK_PARAMETERS)
     released = made.happened(FAR, "contribution_released")
@@ -69,7 +69,7 @@ def assert_resumed(made: Federation, uploaded: list[int]) -> None:
 
 
 def test_an_upload_that_is_cut_goes_on_behind_the_last_whole_chunk(tmp_path: Path) -> None:
-    """Cut twice in the middle of 6 MB, the site sends what is missing and no more; the bytes are counted."""
+    """After two cuts in the middle of 6 MB, the site sends only the missing bytes; they are counted."""
     with (
         proxied(Proxy(0, cut_after=2_200_000, cuts=2)) as proxy,
         through(proxy, tmp_path / "f", parameters=12 * CHUNK_PARAMETERS, rounds=1) as made,
@@ -81,7 +81,7 @@ def test_an_upload_that_is_cut_goes_on_behind_the_last_whole_chunk(tmp_path: Pat
 
 
 def test_loss_and_delay_change_no_bit(tmp_path: Path, cable: Line) -> None:
-    """Over a line that loses every twentieth frame and takes 20 ms each way, two rounds end as ever."""
+    """On a line with 20 ms each way that loses every twentieth frame, two rounds end correctly."""
     with (
         wired(cable, delay_seconds=0.02, loss=0.05) as wire,
         over(cable, tmp_path / "f", parameters=20_000, rounds=2) as made,
@@ -118,7 +118,7 @@ def _limit(cable: Line, rate: str) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
 def test_a_cable_that_is_pulled_for_a_minute_costs_nothing(tmp_path: Path, cable: Line) -> None:
-    """Unplugged in mid-upload: a minute later the site connects by itself and sends the chunks that are missing."""
+    """After the cable is unplugged during an upload, the site reconnects a minute later and sends the missing chunks."""
     parameters = 8 * CHUNK_PARAMETERS
     with wired(cable) as wire:
         _limit(cable, "8mbit")
@@ -135,7 +135,7 @@ def test_a_cable_that_is_pulled_for_a_minute_costs_nothing(tmp_path: Path, cable
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
 def test_a_site_may_get_another_address(tmp_path: Path, cable: Line) -> None:
-    """In mid-upload the provider gives another address: the site connects from there and goes on."""
+    """During an upload the provider changes the address: the site connects from the new one and continues."""
     parameters = 8 * CHUNK_PARAMETERS
     with wired(cable) as wire:
         _limit(cable, "8mbit")
@@ -165,7 +165,10 @@ def _elapse(made: Federation, seconds: float) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
 def test_a_connection_that_is_open_on_one_side_only_is_noticed(tmp_path: Path) -> None:
-    """A proxy falls silent in mid-upload and closes nothing: keepalive ends the connection, the rest is sent again."""
+    """A proxy becomes silent during an upload and closes nothing: keepalive ends the connection.
+
+    The rest is sent again.
+    """
     with (
         proxied(Proxy(0, silent_after=3_200_000)) as proxy,
         through(proxy, tmp_path / "f", parameters=12 * CHUNK_PARAMETERS, rounds=1) as made,
@@ -179,7 +182,10 @@ def test_a_connection_that_is_open_on_one_side_only_is_noticed(tmp_path: Path) -
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
 def test_a_proxy_that_cuts_idle_connections_costs_no_round(tmp_path: Path) -> None:
-    """Cut whenever nothing has moved for five seconds while another site is away, the site comes back each time."""
+    """A proxy cuts the connection after five idle seconds while another site is away.
+
+    The site reconnects each time.
+    """
     with (
         proxied(Proxy(0, idle_seconds=5.0)) as proxy,
         through(proxy, tmp_path / "f", parameters=1000, rounds=30) as made,

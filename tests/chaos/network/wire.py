@@ -1,7 +1,7 @@
 """The line in the middle: frames are passed on late, or lost, and counted. For kernels without `netem`.
 
-One thread takes frames from both ends and sends each when its time has come. What is lost follows from a seed and the
-order of the frames.
+One thread takes frames from both ends and sends each when its time has come. A seed and the order of the frames decide
+which frames are lost.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Wire:
 
     Attributes:
         delay_seconds: one way.
-        loss: the share of frames that vanish, in either direction.
+        loss: the share of frames that are lost, in either direction.
         uploaded: bytes of TCP payload that came from the site away, repetitions included.
         frames: how many have passed, and `lost` how many have not.
     """

@@ -65,7 +65,7 @@ def test_a_damaged_line_is_told(state: Path) -> None:
 
 @pytest.mark.parametrize("request_line", ["POST / HTTP/1.1", "DELETE / HTTP/1.1"])
 def test_nothing_can_be_changed_over_it(state: Path, request_line: str) -> None:
-    """Whatever is not a question is refused."""
+    """Anything but a GET request is refused."""
     request = f"{request_line}\r\nHost: localhost\r\n\r\n".encode()
 
     assert asyncio.run(SitePage("st-mary", state).respond(request)).startswith(b"HTTP/1.1 405")

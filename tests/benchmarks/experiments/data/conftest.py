@@ -1,4 +1,4 @@
-"""Where the shared public tables are; tests that need them skip where they are not."""
+"""The place of the shared public tables. Tests that need them are skipped if they are absent."""
 
 from __future__ import annotations
 

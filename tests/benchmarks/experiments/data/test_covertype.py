@@ -1,4 +1,4 @@
-"""Covertype by area and by dealt columns: the published counts, and pairs that are really paired."""
+"""Covertype by area and by divided columns: the published counts, and truly paired comparisons."""
 
 from __future__ import annotations
 
@@ -26,7 +26,10 @@ pytestmark = needs_covertype
     ids=repr,
 )
 def test_areas_have_the_published_rows(recipe: Recipe, width: int, outputs: tuple[int, ...]) -> None:
-    """All published training rows train; every validation row either chooses or reports."""
+    """All published training rows are training rows.
+
+    Every validation row is in the validation set or the test set.
+    """
     sites = covertype(DATA, 8, recipe)
 
     assert tuple(sites) == AREAS
@@ -58,7 +61,7 @@ def test_classes_are_counted_as_described() -> None:
 
 
 def test_the_area_is_a_constant_where_it_is_kept() -> None:
-    """The paper's readings keep its column for the count of parameters; it holds nothing."""
+    """The paper's readings keep its column for the count of parameters, although it has no information."""
     site = covertype(DATA, 0, Paper())["rawah"]
 
     assert not site.training.features[:, site.columns.index("wilderness_area")].any()
@@ -66,7 +69,7 @@ def test_the_area_is_a_constant_where_it_is_kept() -> None:
 
 
 def test_the_seed_deals_who_chooses_and_nothing_else() -> None:
-    """Training rows are the same bits under every seed, reporting rows are not."""
+    """Training rows have the same bits under every seed, and test rows do not."""
     first, second = covertype(DATA, 0, Paper())["neota"], covertype(DATA, 1, Paper())["neota"]
 
     np.testing.assert_array_equal(first.training.features, second.training.features)
@@ -84,7 +87,10 @@ def test_an_areas_numbers_can_be_piecewise_linear() -> None:
 
 @pytest.mark.parametrize(("sites", "share", "common"), [(5, 0.3, 16), (2, 0.3, 16), (10, 0.3, 16), (5, 0.1, 5)])
 def test_dealt_columns_belong_to_one_site_or_to_all(sites: int, share: float, common: int) -> None:
-    """Common columns come first at every site with equal names; the others once each, 54 in all; rows as published."""
+    """Common columns come first at every site, with equal names.
+
+    Each other column exists once; there are 54 columns in all, and the published rows.
+    """
     dealt = chfl_covertype(DATA, 1, 2, sites=sites, common_share=share)
 
     own = [site.columns[common:] for site in dealt.sites.values()]
@@ -101,7 +107,10 @@ def test_dealt_columns_belong_to_one_site_or_to_all(sites: int, share: float, co
 
 
 def test_equal_seeds_give_pairs() -> None:
-    """Two methods on one split and run see the same columns and rows; another split deals columns, another run rows."""
+    """Two methods on one split and run have the same columns and rows.
+
+    Another split divides columns, and another run divides rows.
+    """
     first, again, split, run = (chfl_covertype(DATA, *seeds) for seeds in ((1, 1), (1, 1), (2, 1), (1, 2)))
 
     assert [site.digest for site in first.sites.values()] == [site.digest for site in again.sites.values()]

@@ -1,4 +1,4 @@
-"""The three heart sites under each reading of the paper: sizes, columns, labels, and no look at test rows."""
+"""The three heart sites under each reading of the paper: sizes, columns, labels, and no use of test rows."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_every_recipe_deals_the_papers_parts(seed: int, recipe: Recipe) -> None:
     ids=repr,
 )
 def test_the_number_of_columns_is_the_same_for_all_seeds(recipe: Recipe, widths: list[int]) -> None:
-    """Seeds can be trained in one stack, because no row decides how many columns there are."""
+    """Seeds can be trained in one stack, because the rows do not decide the number of columns."""
     found = [[site.training.features.shape[1] for site in heart(DATA, seed, recipe).values()] for seed in range(20)]
 
     assert found == [widths] * 20
@@ -66,7 +66,7 @@ def test_the_number_of_columns_is_the_same_for_all_seeds(recipe: Recipe, widths:
 @pytest.mark.parametrize("site", ["south-africa", "faisalabad"])
 @for_each("seed", range(3))
 def test_the_papers_recipe_is_what_a_hospital_gets(site: str, seed: int) -> None:
-    """Where the contract leaves nothing open, the deployment's own command reads the same bits."""
+    """If the contract leaves nothing open, the deployment's own command reads the same bits."""
     deployed, _ = prepare(DATA / "heart" / FILES[site], read_contract(CONTRACTS / f"{site}.yaml"), Split(seed=seed))
 
     assert heart_site(DATA, site, seed, Paper()).digest == deployed.digest
@@ -74,7 +74,7 @@ def test_the_papers_recipe_is_what_a_hospital_gets(site: str, seed: int) -> None
 
 @needs_heart
 def test_the_authors_turn_clevelands_label_round() -> None:
-    """Their 1 is no disease; at the other sites a 1 means what it means in the paper."""
+    """Their 1 means no disease. At the other sites a 1 means the same as in the paper."""
     paper, authors = heart(DATA, 4, Paper()), heart(DATA, 4, Authors())
 
     np.testing.assert_array_equal(authors["cleveland"].test.targets, 1 - paper["cleveland"].test.targets)
@@ -119,7 +119,7 @@ def test_without_time_the_leaking_column_is_gone(recipe: Recipe) -> None:
 
 @needs_heart
 def test_aligned_sites_have_31_columns() -> None:
-    """Age coincides at three sites and sex at two; every other place of a site is zero."""
+    """Age is common to three sites and sex to two. Every other place of a site is zero."""
     sites = heart(DATA, 0, Paper())
 
     placed = aligned(sites)
@@ -131,7 +131,7 @@ def test_aligned_sites_have_31_columns() -> None:
 
 @needs_heart
 def test_the_authors_alignment_is_off_by_one_at_south_africa_alone() -> None:
-    """In alphabetical order its tobacco stands in Faisalabad's column time; the other sites are as they should be."""
+    """In alphabetical order its tobacco is in Faisalabad's column time. The other sites are correct."""
     sites = heart(DATA, 0, Authors())
     shifted = aligned_as_authors(sites)
     columns = tuple(sorted(union_of_columns(sites)))
@@ -156,6 +156,6 @@ def test_a_dataset_is_the_same_every_time(recipe: Recipe) -> None:
 
 
 def test_a_folder_without_tables_is_told(tmp_path: Path) -> None:
-    """Whoever starts an experiment learns which file is missing and which option names its folder."""
+    """The error at the start of an experiment names the missing file and the option for its folder."""
     with pytest.raises(ConfigurationError, match=r"cleveland\.data is not there.*--data"):
         heart(tmp_path, 0, Paper())

@@ -1,4 +1,4 @@
-"""Gorishniy et al. 2022, equation 1, written out and held against the encoder."""
+"""Gorishniy et al. 2022, equation 1, written out and compared with the encoder."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_a_known_value_has_known_columns() -> None:
 
 
 def test_collapsed_bins_are_zero_and_the_others_are_the_papers() -> None:
-    """Where quantiles meet, what is left is equation 1 over the distinct ends."""
+    """If quantiles are equal, the result is equation 1 over the distinct ends."""
     ends = np.array([0.0, 0.0, 0.0, 1.0, 1.0, 3.0, 3.0])
     values = np.linspace(-1, 4, 21)
 
@@ -78,7 +78,7 @@ def test_scaling_first_changes_nothing(seed: int) -> None:
 
 
 def test_bins_come_from_training_rows_alone() -> None:
-    """Other test rows leave the training rows' columns as they were."""
+    """Other test rows do not change the training rows' columns."""
     dataset = breast_cancer(0)["ahus"]
     changed = replace(dataset, test=replace(dataset.test, features=dataset.test.features * 100))
     name = dataset.columns[0]

@@ -1,4 +1,4 @@
-"""A recipe is a contract made of another one, so it can be wrong only in what it declares."""
+"""A recipe is a contract made from another one, so only its declarations can be wrong."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_the_papers_discrete_columns_are_positions() -> None:
 
 
 def test_the_authors_types_are_inferred() -> None:
-    """Digits are numbers; words, and columns in which a "?" stands, are positions."""
+    """Digits are numbers. Words, and columns with a "?", are positions."""
     cleveland, africa = kinds("cleveland", Authors()), kinds("south-africa", Authors())
 
     assert {name for name, kind in cleveland.items() if kind == "ordinal"} == {"ca", "thal"}
@@ -56,7 +56,7 @@ def test_a_statistician_spreads_codes_but_not_yes_and_no() -> None:
 
 
 def test_the_default_may_keep_yes_and_no_as_they_are() -> None:
-    """Only the codes that say more than yes or no are spread, and numbers that may miss stay numbers."""
+    """Only codes with more than two values become several columns, and numbers that may be missing remain numbers."""
     found = kinds("cleveland", Default(keeps_yes_or_no=True))
 
     assert {name for name, kind in found.items() if kind == "one-hot"} == {"cp", "restecg", "slope", "thal"}
@@ -93,7 +93,7 @@ def test_piecewise_columns_are_chosen_site_by_site(columns: tuple[str, ...] | No
 
 
 def test_a_code_cannot_be_piecewise_linear() -> None:
-    """A misspelt or categorical column is refused, not passed over."""
+    """A misspelt or categorical column is refused, not skipped."""
     recipe = Default(piecewise_linear=(ColumnsOf(site="faisalabad", columns=("smoking",)),))
 
     with pytest.raises(ValueError, match="smoking"):

@@ -34,7 +34,7 @@ def test_the_majority_guess_is_the_published_one() -> None:
 
 
 def test_test_rows_are_the_same_in_every_run() -> None:
-    """Only who chooses is the run's; so runs differ in training rows and never in what is tested."""
+    """The run decides only the validation rows. So runs differ in training rows and never in test rows."""
     first, second = fed_heart(DATA, 0), fed_heart(DATA, 1)
 
     for name in CENTRES:

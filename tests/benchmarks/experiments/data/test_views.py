@@ -19,7 +19,7 @@ from tests.for_each import for_each
 
 @for_each("seed", range(5))
 def test_every_patient_is_at_one_site(seed: int) -> None:
-    """569 patients, each in one part of one site, and each site with its own families of columns."""
+    """569 patients, each in one part of one site. Each site has its own families of columns."""
     sites = breast_cancer(seed)
 
     counts = [len(part) for site in sites.values() for part in (site.training, site.validation, site.test)]
@@ -30,7 +30,7 @@ def test_every_patient_is_at_one_site(seed: int) -> None:
 
 @for_each("seed", range(5))
 def test_equal_seeds_deal_equally(seed: int) -> None:
-    """Methods that are compared on a seed see the same bits."""
+    """Methods that are compared on a seed use the same bits."""
     assert [site.digest for site in breast_cancer(seed).values()] == [
         site.digest for site in breast_cancer(seed).values()
     ]
@@ -49,20 +49,20 @@ def test_aligned_sites_can_be_pooled() -> None:
 
 
 def test_sites_with_other_columns_are_not_pooled() -> None:
-    """Rows of different columns under each other would be nonsense, so it is refused."""
+    """Rows with different columns cannot be joined, so this is refused."""
     with pytest.raises(ValueError, match="same columns"):
         pooled(breast_cancer(1))
 
 
 def test_only_the_heart_federation_is_misaligned() -> None:
-    """The authors' slip belongs to one site; asking for it elsewhere is a mistake."""
+    """The authors' mistake concerns one site, and a request for it elsewhere is refused."""
     with pytest.raises(ValueError, match="south-africa"):
         aligned_as_authors(breast_cancer(1))
 
 
 @pytest.mark.parametrize("copies", [1, 2, 5])
 def test_a_placebo_brings_nothing_new(copies: int) -> None:
-    """Every copy has exactly the site's own rows with their labels; only the order is another."""
+    """Every copy has exactly the site's own rows with their labels, in another order."""
     site = breast_cancer(2)["cluj"]
 
     sites = placebo(site, copies, seed=4)
@@ -79,7 +79,7 @@ def test_a_placebo_brings_nothing_new(copies: int) -> None:
 
 
 def test_a_placebo_needs_a_copy() -> None:
-    """Without one it would be training alone under another name."""
+    """Without a copy it would be training alone with another name."""
     with pytest.raises(ValueError, match="at least one copy"):
         placebo(breast_cancer(2)["cluj"], 0, seed=4)
 

@@ -1,4 +1,4 @@
-"""What makes an ordinary regression fail: collinear or constant concepts, separated classes, too few sites."""
+"""Cases in which an ordinary regression fails: collinear or constant concepts, separated classes, too few sites."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def frames(seed: int, rows: int = 90) -> dict[str, pd.DataFrame]:
 
 
 def joined(hospitals: Mapping[str, pd.DataFrame], site: str = "ahus") -> tuple[KnownByOthers, FittedJoin]:
-    """All rounds, and what one hospital has after them: what the others know, and its join."""
+    """Run all rounds. Return what one hospital then has: the others' score, and its join."""
     tables, concepts = tables_of(hospitals, "outcome")
     plan = NaturalSites(tables=tables, concepts=concepts).plan(tables, 0)
     members = {name: Member.of(table, ALL, 0) for name, table in tables.items()}
@@ -61,7 +61,7 @@ def test_two_concepts_that_are_the_same_share_the_effect(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", range(3))
 def test_a_concept_that_is_constant_has_no_effect(seed: int) -> None:
-    """All patients have one value, but for one patient of one hospital: no coefficient, and no other one moves."""
+    """If all patients but one have the same value, its coefficient is 0 and no other coefficient changes."""
     plain = frames(seed)
     constant = {name: frame.assign(z=7.0) for name, frame in plain.items()}
     constant["delft"].loc[0, "z"] = 8.0
@@ -77,7 +77,7 @@ def test_a_concept_that_is_constant_has_no_effect(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", range(3))
 def test_an_outcome_that_one_concept_decides_has_a_finite_coefficient(seed: int) -> None:
-    """All patients above 0 have the outcome: the penalty keeps the coefficient small, and the rounds come to an end."""
+    """If all patients above 0 have the outcome, the penalty keeps the coefficient small, and the rounds end."""
     hospitals = {name: frame.assign(outcome=(frame["x"] > 0).astype(int)) for name, frame in frames(seed).items()}
 
     known, join = joined(hospitals)
@@ -108,7 +108,7 @@ def test_a_concept_that_two_of_four_sites_share_is_refused(recorded: tuple[tuple
 
 @pytest.mark.parametrize("change", [{"quorum": 3}, {"on_lost_site": "continue"}])
 def test_no_newton_round_goes_on_without_a_site(change: dict[str, object]) -> None:
-    """Two sums near convergence, with and without a site, would differ by its rows. So no plan may allow it."""
+    """Two sums near convergence, with and without a site, would differ by its rows. So no plan may allow this."""
     content = json.loads(prior_plan("breast-cancer").model_dump_json(exclude_unset=True)) | change
 
     with pytest.raises(ValidationError, match="adds up one set of sites"):

@@ -1,4 +1,4 @@
-"""The study "should I join?": who has how many rows, what is compared with what, and what the page concludes."""
+"""The study "should I join?": the number of rows of each site, the comparisons, and the conclusions of the page."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def clinics(number: int, rows: int, seed: int = 0) -> NaturalSites:
 
 @for_each("seed", range(400, 410))
 def test_only_the_hospital_that_joins_has_few_rows(seed: int) -> None:
-    """The others keep all of theirs, fewer rows are a part of more, and the test rows never change."""
+    """The others use all their rows, fewer rows are a part of more rows, and the test rows never change."""
     sites = clinics(4, 90)
 
     few, more, most = (dict(join.federations(sites, rows, seed)) for rows in (12, 30, join.ALL))
@@ -48,7 +48,7 @@ def test_only_the_hospital_that_joins_has_few_rows(seed: int) -> None:
 
 
 def test_of_many_sites_each_is_tested_once() -> None:
-    """Over the splits of a table with many sites every site has its turn, and none has two."""
+    """Over the splits of a table with many sites every site is tested once."""
     sites = clinics(12, 40)
 
     tested = [site for seed in join.SEEDS[:5] for site, _ in join.federations(sites, join.ALL, seed)]
@@ -62,7 +62,10 @@ def test_a_site_with_hardly_more_rows_is_left_out() -> None:
 
 
 def test_others_bring_a_common_effect_and_shuffled_ones_do_not() -> None:
-    """With ten rows of its own a clinic gains by the others' score, and a clinic without outcomes receives it too."""
+    """With ten rows of its own a clinic gains from the others' score.
+
+    A clinic without outcomes also receives it.
+    """
     sites = clinics(4, 240, seed=3)
     found = [join.measured(sites, members, site, 400) for site, members in list(join.federations(sites, 10, 400))[:2]]
 
@@ -100,7 +103,7 @@ def test_of_many_sites_those_of_a_split_are_tested_in_one_federation(monkeypatch
 
 
 def test_the_page_names_methods_that_were_not_measured(tmp_path: Path) -> None:
-    """A method without rows is named with its table, and one without a placebo has none in its line."""
+    """A method without rows is named with its table, and a method without a placebo has none in its line."""
     rows = [row(f"centre-{place}", 0, "dialysis, 0", best_local=0.75 + 0.002 * place) for place in range(10)]
     measured = [
         Row(variant="dialysis, 0, fedavg", seed=0, site=one.site, chosen_round=-1, metrics={"federated": 0.8})
@@ -117,7 +120,7 @@ def test_the_page_names_methods_that_were_not_measured(tmp_path: Path) -> None:
 
 
 def row(site: str, seed: int, table: str = "UCI heart, 50", **figures: float) -> Row:
-    """A row in which everything that is not given is .8."""
+    """A row in which all omitted values are .8."""
     names = ("federated-prior", "best local", "without others", "pooled", "permuted", "no outcomes", "weight", "rows")
     return Row(
         variant=table,
@@ -225,7 +228,7 @@ def test_both_compositions_are_tested_on_the_rows_of_the_study(monkeypatch: pyte
 
 
 def test_a_page_without_rows_is_written(tmp_path: Path) -> None:
-    """Nothing measured is said so, and there is no plot."""
+    """If nothing was measured, the page reports that and has no plot."""
     render_join([], tmp_path / "join.md")
 
     assert "not measured" in (tmp_path / "join.md").read_text()

@@ -70,7 +70,7 @@ def made_up_rows(table: str, seeds: int = 3) -> list[Row]:
 
 @pytest.mark.parametrize("table", sorted(TABLES))
 def test_the_same_rows_make_the_same_page(table: str, tmp_path: Path) -> None:
-    """Page and plot are the same bytes again, name the command and the plot, and show every variant that was run."""
+    """Page and plot have the same bytes again, name the command and the plot, and show every variant that was run."""
     rows, path = made_up_rows(table), tmp_path / f"{table}.md"
 
     TABLES[table].render(rows, path)
@@ -87,7 +87,7 @@ def test_the_same_rows_make_the_same_page(table: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("table", sorted(TABLES))
 def test_a_table_without_rows_has_a_page(table: str, tmp_path: Path) -> None:
-    """If nothing was run yet, the page shows as little, and nothing fails."""
+    """If nothing was run yet, the page shows nothing, and no error occurs."""
     TABLES[table].render([], tmp_path / "empty.md")
 
     assert (tmp_path / "empty.md").read_text().startswith("# ")
@@ -215,7 +215,10 @@ def test_the_macro_f1_is_weighted_by_rows() -> None:
 
 
 def test_a_centre_gains_if_it_beats_both_itself_and_fedavg(tmp_path: Path) -> None:
-    """Above its own alone is not enough: two of four centres beat both, so the incentive is 50 percent."""
+    """A model that is only better than its own alone does not count: two of four centres beat both.
+
+    So the incentive is 50 percent.
+    """
     scores = {"local": (0.1, 0.1, 0.9, 0.1), "fedavg": (0.1, 0.1, 0.1, 0.9), "ditto": (0.5, 0.5, 0.5, 0.5)}
     rows = [
         row_of(name, 1, site, macro_f1=value, accuracy=value, rows=1.0)

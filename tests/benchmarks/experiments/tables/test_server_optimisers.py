@@ -1,4 +1,4 @@
-"""The coordinator's optimisers train with their defaults; a person who names one need not set a rate."""
+"""The coordinator's optimisers train with their defaults, and a person need not set a rate."""
 
 from __future__ import annotations
 
