@@ -1,7 +1,6 @@
 """Laws as loops: one test runs over many values, and its failure names the value.
 
-A case of its own for each seed would cost more than most laws do, and a table of thousands of cases tells nobody
-which laws there are.
+A separate case for each seed would cost more than most laws, and in a list of thousands of cases nobody finds the laws.
 """
 
 from __future__ import annotations
@@ -18,8 +17,8 @@ import pytest
 def for_each(name: str, values: Iterable[object]) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Run the decorated test once for each value of its argument `name`, in one case.
 
-    Each run has a folder `tmp_path` and changes through `monkeypatch` of its own. Other fixtures are shared by all
-    runs, so what keeps a state between runs needs `pytest.mark.parametrize`.
+    Each run has a folder `tmp_path` and changes through `monkeypatch` of its own. All runs share other fixtures. So a
+    test with state between runs needs `pytest.mark.parametrize`.
     """
     listed = tuple(values)
 

@@ -97,18 +97,18 @@ NEVER_VALID = {"proposed_concept"}  # a draft has it until a person decides, and
 
 @pytest.mark.parametrize("name", MODELS)
 def test_every_other_form_loads(name: str) -> None:
-    """What stands behind `# or` is as valid as what stands above it."""
+    """The lines behind `# or` are as valid as the lines above them."""
     for document in variants(name):
         assert isinstance(load(name, document), MODELS[name])
 
 
 @pytest.mark.parametrize("name", MODELS)
 def test_no_key_is_left_out(name: str) -> None:
-    """Every key of every record is written out somewhere in the example: the reference is complete."""
+    """The example has every key of every record, so the reference is complete."""
     known = {(model, field) for model in models_in(MODELS[name]) for field in model.model_fields}
 
     given = {found for document in variants(name) for found in given_fields(load(name, document))}
-    # Only a draft has it: a contract with this key is refused until a person has decided.
+    # Only a draft has it. A contract with this key is refused until a person has decided.
     given |= {(model, field) for model, field in known if field == "proposed_concept"}
 
     left_out = {(model, field) for model, field in known - given if field not in NEVER_VALID}
@@ -117,7 +117,7 @@ def test_no_key_is_left_out(name: str) -> None:
 
 @pytest.mark.parametrize("name", MODELS)
 def test_every_key_has_a_comment(name: str) -> None:
-    """A reader finds words at each key: above it, or above the first of its group."""
+    """A reader finds an explanation at each key: above it, or above the first key of its group."""
     lines = (EXAMPLES / name).read_text().splitlines()
 
     bare = [

@@ -1,4 +1,4 @@
-"""The first study, word for word from docs/first-study.md; what a hospital types and edits is counted."""
+"""The first study, exactly as in docs/first-study.md; the test counts what a hospital types and edits."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_a_hospital_types_five_commands_and_edits_one_file() -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_the_first_study(tmp_path: Path) -> None:
-    """Every block, typed as it stands, does and answers what the page says, and a hospital has its report."""
+    """Every block, typed unchanged, has the effect and the output of the page, and a hospital gets its report."""
     with ExitStack() as stack:
         walk = Walk(tmp_path / "walkthrough", stack, PAGE)
         walk.deal()

@@ -1,4 +1,4 @@
-"""Dashboard and alert rules name metrics that the programs have, and no others."""
+"""Dashboard and alert rules name only metrics that the programs have."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def panels() -> list[dict[str, list[dict[str, str]]]]:
 
 
 def test_what_is_alerted_is_measured(metrics: dict[str, float]) -> None:
-    """Each rule names metrics that there are, and says who it concerns and what to do."""
+    """Each rule names existing metrics, and states whom it concerns and what to do."""
     for rule in rules():
         assert names_in(rule["expr"]) <= metrics.keys(), rule
         assert "$labels.instance" in rule["annotations"]["summary"]
@@ -86,7 +86,7 @@ def test_what_is_drawn_is_measured(metrics: dict[str, float]) -> None:
 
 
 def test_the_figures_are_those_of_status(metrics: dict[str, float]) -> None:
-    """What status says is what is measured."""
+    """The metrics have the figures of the status."""
     assert metrics["global_layers_site_left_bytes_total"] == 401_408
     assert metrics["global_layers_site_audit_records_not_cosigned"] == 2
     assert metrics["global_layers_coordinator_sites_connected"] == 1
@@ -127,7 +127,7 @@ def test_a_round_ages_until_it_is_closed(tmp_path: Path) -> None:
     ],
 )
 def test_only_known_pages_are_answered(request_line: bytes, status: int) -> None:
-    """GET of a known path is answered, and anything else is refused with a reason, with a length that fits."""
+    """GET of a known path is answered. Any other request is refused with a reason and the right length."""
     said = answer(request_line + b"\r\n\r\n", {"/health": lambda: text(200, "running")})
 
     head, _, content = said.partition(b"\r\n\r\n")

@@ -1,4 +1,4 @@
-"""The packages' own parts, without the minutes that a build takes; tests/institutions installs the real ones."""
+"""The packages' own parts, without the minutes of a build; tests/institutions installs the real ones."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.deploy.test_units import DEPLOY, TIMERS, UNITS
 
 SCRIPTS = sorted((DEPLOY / "packages/scripts").iterdir())
 METADATA = "Metadata-Version: 2.4\nName: {name}\nVersion: {version}\nLicense-Expression: {licence}\n"
-# What a library ships, and whether it is of use to a program.
+# The files of a library, and whether a program needs them.
 SHIPPED = {
     "tests/__init__.py": False,
     "deeper/tests/data/table.csv": False,
@@ -47,7 +47,7 @@ PACKAGES = DEBIAN["PACKAGES"]
 
 @pytest.fixture(scope="module")
 def wheels(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A project of two wheels, small enough to be packed in a moment."""
+    """A project of two wheels, small enough to be packed quickly."""
     folder = tmp_path_factory.mktemp("wheels")
     for name, licence, needs in (("global-layers", "Apache-2.0", "Requires-Dist: tiny\n"), ("tiny", "MIT", "")):
         module_name = name.replace("-", "_")
@@ -91,12 +91,15 @@ def built(packages: list[Path], tmp_path_factory: pytest.TempPathFactory) -> Pat
 
 @needs_dpkg
 def test_equal_builds_are_equal_from_the_store_too(packages: list[Path]) -> None:
-    """A build whose libraries are kept from a build of another commit gives the package of a build from nothing."""
+    """A build with libraries from a build of another commit gives the same package as a build from nothing."""
     assert packages[0].read_bytes() == packages[1].read_bytes()
 
 
 def test_the_store_takes_away_what_it_kept_before_and_nothing_else(tmp_path: Path) -> None:
-    """Also what an ended build has left; no folder of somebody's own goes, and no half of an older store stays."""
+    """Also files of an interrupted build are removed.
+
+    No folder of another user is removed, and no part of an older store remains.
+    """
     others, older = tmp_path / "libraries-of-mine", tmp_path / "libraries-0123456789abcdef"
     for folder in (others, older / "wheels"):
         folder.mkdir(parents=True)
@@ -112,7 +115,7 @@ def test_the_store_takes_away_what_it_kept_before_and_nothing_else(tmp_path: Pat
 
 
 def test_two_builds_at_once_take_turns_at_one_store(tmp_path: Path) -> None:
-    """While a build has the store, nobody else gets its lock: an older build's libraries would go under its feet."""
+    """While a build uses the store, no other build gets its lock, because it would replace the libraries in use."""
     with (
         WHEELS["opened_store"](DEPLOY.parent, tmp_path),
         (tmp_path / "libraries.lock").open() as lock,
@@ -150,7 +153,7 @@ def test_a_build_from_a_full_store_asks_no_registry(
 def test_libraries_are_kept_of_the_wheels_that_they_were_made_of(
     wheels: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Given other wheels under the same pins (`--wheels`), a build does not take what was made of the earlier ones."""
+    """With other wheels under the same pins (`--wheels`), a build does not use results of the earlier ones."""
     monkeypatch.setitem(WHEELS["_libraries"].__globals__, "_install", lambda library, *_, **__: library.mkdir())
     changed = shutil.copytree(wheels, tmp_path / "changed")
     with zipfile.ZipFile(changed / "tiny-1.2.3-py3-none-any.whl", "a") as wheel:
@@ -185,7 +188,7 @@ def test_a_package_has_its_environment_its_units_and_its_materials_inside(built:
 
 @needs_dpkg
 def test_what_no_program_reads_is_left_out_and_licences_stay(built: Path) -> None:
-    """Libraries' tests, programs and objects for a linker are neither there nor on pip's lists; every licence is."""
+    """Libraries' tests, programs and linker objects are neither in the package nor on pip's lists; every licence is."""
     library = built / "usr/lib/global-layers/coordinator/lib/python3.11/site-packages"
     listed = (library / "tiny-1.2.3.dist-info/RECORD").read_text()
 
@@ -198,7 +201,7 @@ def test_what_no_program_reads_is_left_out_and_licences_stay(built: Path) -> Non
 
 @needs_dpkg
 def test_configuration_is_kept_and_nothing_else_is_configuration(built: Path) -> None:
-    """Each file below /etc is a conffile, and no service's own configuration is shipped, so none is overwritten."""
+    """Each file below /etc is a conffile. The package has no service's own configuration, so none is overwritten."""
     shipped = sorted(f"/{path.relative_to(built)}" for path in (built / "etc").rglob("*") if path.is_file())
 
     assert shipped
@@ -211,7 +214,7 @@ def test_configuration_is_kept_and_nothing_else_is_configuration(built: Path) ->
     ("before", "status"), [("1.2.4-1", 1), ("1.3.0-1", 1), ("1.2.3-2", 1), ("1.2.3-1", 0), ("1.2.2-9", 0), ("", 0)]
 )
 def test_a_downgrade_is_refused_with_a_reason(built: Path, before: str, status: int) -> None:
-    """The package refuses to replace a newer one and says what that would risk; anything else it lets happen."""
+    """The package refuses to replace a newer one and explains the risk. It allows everything else."""
     words = [built / "DEBIAN/preinst", *(("upgrade", before) if before else ("install",))]
 
     done = subprocess.run(words, capture_output=True, text=True, check=False)
@@ -222,7 +225,7 @@ def test_a_downgrade_is_refused_with_a_reason(built: Path, before: str, status: 
 
 @needs_dpkg
 def test_installing_neither_starts_nor_enables(built: Path) -> None:
-    """The scripts restart what ran and stop what is removed; nothing of them starts or enables a service."""
+    """The scripts restart running services and stop removed ones. They start or enable no other service."""
     words = " ".join((built / "DEBIAN" / name).read_text() for name in ("preinst", "postinst"))
 
     assert "systemctl start" not in words
@@ -232,7 +235,7 @@ def test_installing_neither_starts_nor_enables(built: Path) -> None:
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.name)
 def test_scripts_are_plain_shell(script: Path) -> None:
-    """Each maintainer script is free of mistakes that a shell finds by reading, and ends at the first failure."""
+    """Each maintainer script has no mistake that a shell can find, and ends at the first failure."""
     text = script.read_text()
     done = subprocess.run(["sh", "-n"], input=text, capture_output=True, text=True, check=False)
 
@@ -241,7 +244,7 @@ def test_scripts_are_plain_shell(script: Path) -> None:
 
 
 def test_every_unit_is_in_a_package() -> None:
-    """No unit of the tree is left out, and no package names one that is not there."""
+    """Every unit of the tree is in a package, and no package names a missing unit."""
     packed = sorted(unit for package in PACKAGES for unit in package.units)
 
     assert packed == sorted(unit.name for unit in (*UNITS, *TIMERS))

@@ -1,4 +1,4 @@
-"""What is generated is current: the pages of the documentation, manual pages, completions, exit codes."""
+"""Generated files are current: the pages of the documentation, manual pages, completions, exit codes."""
 
 from __future__ import annotations
 
@@ -46,12 +46,12 @@ def made(tmp_path_factory: pytest.TempPathFactory, reference: dict[str, Any]) ->
 
 @pytest.mark.parametrize("page", ["configuration.md", "messages.md"])
 def test_the_pages_are_current(made: Path, page: str) -> None:
-    """What stands in docs is what the programs say now: else run `python deploy/reference --docs docs`."""
+    """The files in docs equal the programs' present output; otherwise run `python deploy/reference --docs docs`."""
     assert (ROOT / "docs" / page).read_text() == (made / page).read_text()
 
 
 def test_the_help_that_needs_no_environment_is_the_programs_own() -> None:
-    """`deploy/quickstart.sh --help` prints what the program would; if not, write that to deploy/quickstart/help.txt."""
+    """`deploy/quickstart.sh --help` prints the program's help; if not, write that to deploy/quickstart/help.txt."""
     command = runpy.run_path(str(ROOT / "deploy/quickstart"), run_name="rehearsal")["rehearse"]
 
     help_text = CliRunner().invoke(command, ["--help"], prog_name="deploy/quickstart.sh", terminal_width=80).output
@@ -82,7 +82,7 @@ def test_every_key_has_its_row(made: Path, model: type[Any]) -> None:
 
 
 def test_every_command_has_a_manual_page(made: Path) -> None:
-    """Each command and group has a page with its options and the exit codes, and the reader finds no fault in it."""
+    """Each command and group has a page with its options and the exit codes, and the page's reader reports no fault."""
     pages = {path.stem: path.read_text() for path in (made / "manuals").iterdir()}
 
     for program, command in PROGRAMS.items():
@@ -96,7 +96,7 @@ def test_every_command_has_a_manual_page(made: Path) -> None:
 
 @pytest.mark.skipif(shutil.which("man") is None, reason="there is no reader of manual pages")
 def test_a_manual_page_is_read_without_a_warning(made: Path) -> None:
-    """The system's own reader shows a page and warns of nothing."""
+    """The system's own reader shows a page without a warning."""
     page = made / "manuals" / "site-agent-doctor.1"
 
     done = subprocess.run(["man", "--warnings", "-l", page], capture_output=True, text=True, check=False)
@@ -108,7 +108,7 @@ def test_a_manual_page_is_read_without_a_warning(made: Path) -> None:
 def test_completions_know_the_commands(
     made: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A script for each shell asks the program, and the program answers with its commands."""
+    """Each shell's script asks the program, which answers with its commands."""
     scripts = sorted(str(path.relative_to(made)) for path in (made / "completions").rglob("*") if path.is_file())
     assert len(scripts) == 9
     bash = (made / "completions/bash/site-agent").read_text()
@@ -126,7 +126,7 @@ def test_completions_know_the_commands(
 @pytest.mark.parametrize("words", [["dance"], ["check", "--confg", "x"], ["check"], []])
 @pytest.mark.parametrize("program", ["coordinator", "site-agent"])
 def test_wrong_words_are_one_sentence(program: str, words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    """What is wrong, that nothing was done, and where the help is; the status is 2."""
+    """The error names the fault, states that nothing was done, and names the help. The status is 2."""
     assert finish(program, PROGRAMS[program], words) == 2
 
     lines = capsys.readouterr().err.splitlines()
@@ -137,7 +137,10 @@ def test_wrong_words_are_one_sentence(program: str, words: list[str], capsys: py
 
 
 def test_exit_codes_are_those_of_the_errors() -> None:
-    """Each kind of error ends with a documented status, and what no restart can correct is not restarted."""
+    """Each kind of error ends with a documented status.
+
+    A service is not restarted after an error that a restart cannot correct.
+    """
     documented = {code.number: code for code in EXIT_CODES}
 
     assert {kind.exit_status for kind in error_kinds(OperatorError)} <= documented.keys()
@@ -145,7 +148,7 @@ def test_exit_codes_are_those_of_the_errors() -> None:
 
 
 def test_the_environment_gives_places_of_secrets_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The invitation's and the authority's place may come from the environment; nothing else there counts."""
+    """The environment may give the paths of the invitation and the authority, and nothing else."""
     examples = ROOT / "deploy/examples"
     before = read_hospital(examples / "hospital.yaml"), read_configuration(examples / "coordinator.yaml")
     for name in ("STATE", "POLICY", "SITE", "LISTEN", "PLANS"):

@@ -1,4 +1,4 @@
-"""The service units as systemd itself judges them, without running any; tests/institutions runs them."""
+"""The service units are checked with systemd's own tools, without running them; tests/institutions runs them."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def analyze(*words: object) -> subprocess.CompletedProcess[str]:
 @needs_systemd_analyze
 @pytest.mark.parametrize("unit", [*UNITS, *TIMERS], ids=lambda unit: unit.name)
 def test_systemd_finds_nothing_to_say(unit: Path, root: Path) -> None:
-    """Verification prints nothing; its exit status is no measure, it is 0 for a misspelt key."""
+    """Verification prints nothing. Its exit status is not used, because it is 0 for a misspelt key."""
     done = analyze("verify", "--man=no", f"--root={root}", name_of(unit))
 
     assert (done.stdout + done.stderr).strip() == ""
@@ -112,7 +112,7 @@ def test_verification_sees_a_misspelt_key(root: Path) -> None:
 @needs_systemd_analyze
 @pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.stem)
 def test_a_service_is_barely_exposed(unit: Path, root: Path) -> None:
-    """systemd's own measure of exposure stays at or below what was reached."""
+    """systemd's own measure of exposure does not rise above the earlier value."""
     threshold = LARGEST_EXPOSURE[unit.stem]
 
     done = analyze("security", "--offline=true", f"--threshold={threshold}", f"--root={root}", name_of(unit))
@@ -167,7 +167,7 @@ def test_the_trainer_has_unix_sockets_alone(name: str) -> None:
 
 @pytest.mark.parametrize("template", TEMPLATES, ids=lambda unit: unit.stem)
 def test_a_template_is_its_service_elsewhere(template: Path) -> None:
-    """Template and service differ in places and in the unit that makes the folders, and in nothing else."""
+    """Template and service differ only in paths and in the unit that makes the folders."""
     service = template.with_name(template.name.replace("@", ""))
     words = service.read_text()
     for here, there in PLACES.items():
@@ -194,14 +194,14 @@ def test_what_no_start_can_mend_is_not_started_again(unit: Path) -> None:
 
 
 def test_only_the_agent_has_a_network() -> None:
-    """The kernel takes the network from the processes with the patients and with the keys."""
+    """The kernel removes the network from the processes with the patients and with the keys."""
     without = [unit.stem for unit in UNITS if settings(unit)["Service"].get("PrivateNetwork") == "yes"]
 
     assert without == ["site-directories@", "site-gate", "site-gate@", "site-trainer", "site-trainer@"]
 
 
 def test_no_service_but_the_gate_may_write_the_audit_log() -> None:
-    """The log lies in the gate's folder, which no other service of a site may write, and most cannot see."""
+    """The log is in the gate's folder, which no other service of a site may write, and most cannot read."""
     for unit in (unit for unit in SERVICES if unit.stem.startswith("site-")):
         lines = unit.read_text().splitlines()
         writable, hidden = (
@@ -246,7 +246,7 @@ def test_the_trainer_may_write_where_its_program_writes() -> None:
 
 
 def test_no_service_may_write_approvals() -> None:
-    """The folder is root's, its group may read, and no unit has it among the paths that it may write."""
+    """The folder belongs to root, its group may read, and no unit lists it as writable."""
     folders = (DEPLOY / "systemd/tmpfiles.d/global-layers-site.conf").read_text()
 
     assert re.search(r"/site/approvals +0750 root +global-layers ", folders)

@@ -1,4 +1,4 @@
-"""The walkthrough, word for word: every command of docs/walkthrough.md, typed into the real programs on loopback."""
+"""The walkthrough: every command of docs/walkthrough.md, typed unchanged into the real programs on loopback."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Walk:
     def __init__(self, folder: Path, stack: ExitStack, page: Path = PAGE) -> None:
         self.folder, self.page, self.statuses = folder, page, dict[str, int]()
         self._stack, self._programs = stack, dict[str, subprocess.Popen[bytes]]()
-        # What differs from the page: its ports, its fingerprints, the name of its run.
+        # The differences from the page: its ports, its fingerprints, the name of its run.
         self._real = {f"localhost:{port}": f"localhost:{free_port()}" for port in (8443, 8444)}
 
     def deal(self) -> None:
@@ -46,7 +46,7 @@ class Walk:
         subprocess.run([sys.executable, "-c", lines], cwd=self.folder.parent, env=paths, check=True)
 
     def follow(self, heading: str) -> None:
-        """Do what a section says, and hold every answer against what it promises."""
+        """Do what a section describes, and compare every output with the page."""
         for step in steps(heading, self.page):
             where = step.where.removeprefix("the ")
             for place in HOSPITALS if where == "each hospital" else (where,):
@@ -61,7 +61,7 @@ class Walk:
         return self.statuses[place]
 
     def log(self, place: str) -> str:
-        """What the program that runs at a place has said."""
+        """Return the output of the program that runs at a place."""
         return (self.folder / f"{place}.log").read_text()
 
     def _do(self, step: Commands, place: str) -> None:
@@ -90,7 +90,7 @@ class Walk:
             self._real[f"fingerprint-of-{place}"] = told[1]
 
     def _await(self, how: str, place: str) -> None:
-        """What a person waits for before they type."""
+        """The outputs that a person waits for before typing."""
         if how == "when all programs have ended":
             assert {self.end(name) for name in (OFFICE, *HOSPITALS)} == {0}
         elif ended := re.fullmatch(r"when the agent of ([a-z-]+) has ended with (\d+)", how):
@@ -143,7 +143,7 @@ def test_the_page_has_the_whole_path() -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 def test_walk(tmp_path: Path) -> None:
-    """Every block of the page, typed as it stands, does and answers what the page says."""
+    """Every block of the page, typed unchanged, has the effect and the output of the page."""
     with ExitStack() as stack:
         walk = Walk(tmp_path / "walkthrough", stack)
         walk.deal()

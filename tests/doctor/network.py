@@ -1,4 +1,4 @@
-"""What stands between a site and its coordinator in these tests: a proxy, a device that opens TLS, a silent port."""
+"""The equipment between a site and its coordinator in these tests: a proxy, a device that opens TLS, a silent port."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def pass_on(one: socket.socket, other: socket.socket) -> None:
 
 @dataclass
 class ConnectProxy:
-    """An HTTP proxy that knows CONNECT alone; it notes what it was asked for."""
+    """An HTTP proxy that supports only CONNECT and stores the requested name."""
 
     allows: bool = True
     asked: list[str] = field(default_factory=list)
@@ -106,7 +106,7 @@ def passing_through(port: int) -> Serve:
 
 
 def intercepting(folder: Path, issuer: str) -> Serve:
-    """A device that answers TLS with a certificate for localhost which its own authority has issued."""
+    """A device that answers TLS with a certificate for localhost from its own authority."""
     key = ec.generate_private_key(ec.SECP256R1())
     now = datetime.now(UTC)
     certificate = (

@@ -1,4 +1,4 @@
-"""`doctor` and `status` as people run them, against programs that really run."""
+"""`doctor` and `status` as people run them, with real running programs."""
 
 from __future__ import annotations
 
@@ -47,7 +47,10 @@ def examined(scene: Scene) -> dict[str, tuple[str, str]]:
 
 
 def test_a_site_is_examined_while_the_coordinator_runs(scene: Scene) -> None:
-    """A member is taken and the clocks are compared; a revoked one is refused, with whom to ask; nothing is logged."""
+    """A member is accepted and the clocks are compared. A revoked member is refused, with the person to ask.
+
+    Nothing is logged.
+    """
     with started(scene.place):
         taken = examined(scene)
         scene.place.office.revoke("a")
@@ -62,7 +65,7 @@ def test_a_site_is_examined_while_the_coordinator_runs(scene: Scene) -> None:
 
 
 def test_both_halves_and_the_bundle(scene: Scene, tmp_path: Path) -> None:
-    """With neither program running, each fault is one line; the bundle holds none of the site's words."""
+    """Without running programs, each fault is one line, and the bundle has none of the site's words."""
     canaries = write_canaries(scene)
     bundle = tmp_path / "bundle.json"
 
@@ -83,7 +86,7 @@ def test_both_halves_and_the_bundle(scene: Scene, tmp_path: Path) -> None:
 
 
 def write_canaries(scene: Scene) -> list[str]:
-    """Plant words that must not leave: a patient, a value, names of tables, hosts and folders, and the keys."""
+    """Insert words that must not be sent: a patient, a value, names of tables, hosts and folders, and the keys."""
     table = scene.hospital.parent / "canary-ward.csv"
     table.write_text("patient,age,ill\nCanaryson,666123,perhaps\n")
     scene.change(data={"table": table.name, "contract": "contract.yaml", "split": {"seed": 0}})
@@ -108,7 +111,7 @@ def test_a_broken_configuration_is_a_finding(scene: Scene) -> None:
 
 
 def test_the_coordinators_doctor(scene: Scene) -> None:
-    """A stopped coordinator, a broken plan and an unmoved root key are reported; the bundle has no path."""
+    """The doctor reports a stopped coordinator, a broken plan and an unmoved root key. The bundle has no path."""
     bundle = scene.place.folder / "bundle.json"
     (scene.place.folder / "plan.yaml").write_text("study: x\n")
 
@@ -125,7 +128,7 @@ def test_the_coordinators_doctor(scene: Scene) -> None:
 
 @contextmanager
 def service_manager(place: Path) -> Iterator[list[str]]:
-    """What a service manager hears on its socket."""
+    """The messages that a service manager receives on its socket."""
     heard: list[str] = []
 
     def listen() -> None:
@@ -157,7 +160,10 @@ def asked(scene: Scene) -> dict[str, Any]:
 
 
 def test_a_running_agent(scene: Scene, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It tells status, metrics and readiness; reloads a policy, keeps the old one for a wrong one; ends by policy."""
+    """It reports status, metrics and readiness, reloads a policy, keeps the old one if the new one is wrong.
+
+    Ends by policy.
+    """
     manager = tmp_path / "manager"
     monkeypatch.setenv("NOTIFY_SOCKET", str(manager))
     log, good = tmp_path / "agent.log", scene.hospital.read_text()
@@ -205,7 +211,10 @@ def test_a_running_agent(scene: Scene, tmp_path: Path, monkeypatch: pytest.Monke
     [(-100, "has expired.", "Compare this computer's clock with a watch first."), (9, "is not valid yet.", "Set this")],
 )
 def test_a_clock_that_is_days_ahead_or_behind(scene: Scene, tmp_path: Path, days: int, words: str, remedy: str) -> None:
-    """`join` says that the coordinator's certificate does not fit this clock, `doctor` by how much; logs are JSON."""
+    """`join` reports that the coordinator's certificate does not fit this clock, and `doctor` by how much.
+
+    Logs are JSON.
+    """
     scene.place.office.authority.renew_coordinator(datetime.now(UTC) + timedelta(days=days))
     log = tmp_path / "agent.log"
     with listening(intercepting_as(scene.place.office)) as port:
@@ -243,7 +252,7 @@ def test_a_coordinator_whose_own_clock_is_wrong(scene: Scene) -> None:
 
 
 def test_the_real_coordinator_closes_at_once_on_a_certificate_that_its_clock_rejects(scene: Scene) -> None:
-    """The server of the test above is true to life: D411 of the real one for a certificate of 100 days ago."""
+    """The server of the test above behaves like the real one, which gives D411 for a certificate of 100 days ago."""
     keys = SiteKeys(scene.hospital.parent / "state" / "agent")
     key = serialization.load_pem_private_key(keys.tls_key_path.read_bytes(), None)
     assert isinstance(key, ec.EllipticCurvePrivateKey)
@@ -259,7 +268,7 @@ def test_the_real_coordinator_closes_at_once_on_a_certificate_that_its_clock_rej
 
 
 def test_an_error_of_the_table_appears_once(scene: Scene) -> None:
-    """`join` ends with the trainer's reason and status; the gate beside it does not repeat that something ended."""
+    """`join` ends with the trainer's reason and status, and the gate does not report the end again."""
     (scene.hospital.parent / "table.csv").write_text("patient,age\nP1,40\n")
 
     done = finished("site-agent", "join", "--config", scene.hospital)
@@ -281,7 +290,7 @@ def serving_status(address: str) -> bytes:
 
 
 def test_a_coordinator_takes_over_added_plans(scene: Scene) -> None:
-    """On SIGHUP a wrong file changes nothing, and a plan that was added waits behind the others."""
+    """After SIGHUP a wrong file changes nothing, and an added plan waits after the others."""
     config, good = scene.place.config, scene.place.config.read_text()
     plan = (scene.place.folder / "plan.yaml").read_text()
     (scene.place.folder / "second.yaml").write_text(plan.replace("version: 1", "version: 2"))

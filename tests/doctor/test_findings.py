@@ -1,4 +1,4 @@
-"""Files, keys, certificates, clock and kernel: each fault is provoked, told, and gone when its remedy is followed."""
+"""Files, keys, certificates, clock and kernel: each fault is caused, reported, and gone after its remedy."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def test_a_difference_of_clocks_is_spelled(seconds: float, words: str) -> None:
 
 
 def test_the_exit_status_is_that_of_the_worst() -> None:
-    """0 where all is well, 3 with a warning, 1 with a failure, whatever else there is."""
+    """0 if all is well, 3 with a warning, 1 with a failure, whatever other findings there are."""
     good, odd, bad = fine("D405", "Well."), warning("D405", "Odd.", "Look."), failure("D405", "Bad.", "Correct.")
 
     assert [exit_status(found) for found in ([], [good], [good, odd], [odd, bad, good])] == [0, 0, 3, 1]
@@ -111,7 +111,7 @@ def chmod(words: str) -> None:
 
 
 def test_a_directory_that_others_may_write(tmp_path: Path) -> None:
-    """It is reported with the command that corrects it, and well after that."""
+    """It is reported with the command that corrects it, and is fine afterwards."""
     tmp_path.chmod(0o777)
 
     told = key_checks.judge_directory(tmp_path)
@@ -143,7 +143,10 @@ def test_a_key_that_others_may_read(office: Office) -> None:
 
 @pytest.mark.parametrize(("days", "expected"), [(0, FINE), (80, WARNING), (91, FAILURE), (-1, FAILURE)])
 def test_a_certificate_at_any_day(office: Office, days: int, expected: Severity) -> None:
-    """Young it is well, late a warning; outside its days a failure, with the time that this clock shows."""
+    """A new certificate is fine and an old one is a warning.
+
+    Outside its days it is a failure, with the time of this clock.
+    """
     told = key_checks.judge_certificate(office.folder / "a" / "tls.crt", "It", "Renew.", NOW + timedelta(days=days))
 
     assert told.severity is expected
@@ -169,7 +172,7 @@ def test_an_invitation_that_does_not_fit(office: Office) -> None:
 
 
 def test_an_authority(office: Office, tmp_path: Path) -> None:
-    """Its register, keys and certificates are looked at; the sealed root key is reported until it is moved away."""
+    """Its register, keys and certificates are checked. The sealed root key is reported until it is moved away."""
     directory, root = office.folder / "authority", office.authority.sealed_root_key_path
 
     before = key_checks.judge_authority(directory, NOW)

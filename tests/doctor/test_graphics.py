@@ -24,7 +24,7 @@ def test_the_processor_is_named_and_an_unused_card_too(device: str | None, monke
 
 
 def test_a_card_in_use_is_named_and_a_missing_one_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With device: cuda the doctor looks for what the training will look for."""
+    """With device: cuda the doctor checks for the device that training will use."""
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     missing = trainer_doctor._device(Training(device="cuda"))
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)

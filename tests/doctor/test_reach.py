@@ -1,4 +1,4 @@
-"""The way to the coordinator: each fault is provoked for real, named, and gone when its remedy is followed."""
+"""The way to the coordinator: each fault is really caused, named, and gone after its remedy."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def look(target: Target, **environment: str) -> list[Finding]:
 
 
 def the_failure(found: list[Finding]) -> Finding:
-    """The one failure, which is last because nothing behind it can be looked at."""
+    """Return the one failure. It is the last finding, because nothing behind it can be checked."""
     assert [finding.severity for finding in found[:-1]].count(Severity.FAILURE) == 0
     assert found[-1].severity is Severity.FAILURE
     assert found[-1].remedy
@@ -75,7 +75,10 @@ async def looked_at_running(office: Office, state: Path, proxies: list[tuple[str
 
 
 def test_a_coordinator_that_answers_is_found(office: Office, tmp_path: Path) -> None:
-    """Directly, through CONNECT, behind passthrough; a proxy that refuses is named, and no_proxy corrects it."""
+    """Directly, through CONNECT, and behind passthrough the site connects.
+
+    A proxy that refuses is named, and no_proxy corrects it.
+    """
     proxies = [("connects to", ConnectProxy()), ("does not connect to", ConnectProxy(allows=False))]
 
     asyncio.run(looked_at_running(office, tmp_path / "state", proxies))
@@ -93,7 +96,7 @@ def test_an_intercepting_device_is_named(office: Office, tmp_path: Path) -> None
 
 
 def test_a_name_without_an_address(office: Office) -> None:
-    """A name that leads nowhere is reported as such, and no port is tried."""
+    """A name without an address is reported as such, and no port is tried."""
     finding = the_failure(look(target_of(office, 8443, "no-such-host.invalid")))
 
     assert finding.identifier == "D407"
@@ -101,7 +104,7 @@ def test_a_name_without_an_address(office: Office) -> None:
 
 
 def test_a_port_that_nobody_listens_on(office: Office) -> None:
-    """A refused connection sends the operator to the office, since the network lets it through."""
+    """After a refused connection the operator must ask the office, because the network lets it through."""
     finding = the_failure(look(target_of(office, free_port())))
 
     assert (finding.identifier, "refused" in finding.says) == ("D409", True)
@@ -110,7 +113,7 @@ def test_a_port_that_nobody_listens_on(office: Office) -> None:
 
 @contextmanager
 def full_port() -> Iterator[int]:
-    """A port whose queue is full, so that a further call is never answered: what a dropping firewall looks like."""
+    """A port with a full queue never answers a further call, like a firewall that drops packets."""
     with socket.socket() as listener, socket.socket() as first, socket.socket() as second:
         listener.bind(("127.0.0.1", 0))
         listener.listen(0)
@@ -121,7 +124,7 @@ def full_port() -> Iterator[int]:
 
 
 def test_a_firewall_that_says_nothing(office: Office) -> None:
-    """A call that is never answered sends the operator to the network department."""
+    """After a call without an answer the operator must ask the network department."""
     with full_port() as port:
         finding = the_failure(findings(target_of(office, port, "127.0.0.1"), {}, 0.2))
 
@@ -168,7 +171,7 @@ def test_a_clock_that_is_behind(tmp_path: Path) -> None:
 
 
 def test_a_proxy_that_does_not_answer(office: Office) -> None:
-    """A proxy that is not there is reported by its own address, not by the coordinator's."""
+    """A missing proxy is reported by its own address, not by the coordinator's."""
     port = free_port()
     finding = the_failure(look(target_of(office, 8443), https_proxy=f"http://127.0.0.1:{port}"))
 
@@ -198,7 +201,7 @@ def test_a_proxy_that_cannot_be_used_is_told(office: Office) -> None:
 
 
 def test_a_name_that_leads_to_ipv6_first(office: Office, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where IPv6 comes first and only IPv4 answers, the site still connects, and the silent address is reported."""
+    """If IPv6 comes first and only IPv4 answers, the site still connects, and the silent address is reported."""
     resolve = socket.getaddrinfo
 
     def both(host: str, port: int, *words: object, **names: object) -> object:

@@ -1,4 +1,4 @@
-"""Real gRPC streams on the ways that hospitals have: a CONNECT proxy, a name with IPv6 first, TCP passed through."""
+"""Real gRPC streams on the networks of hospitals: a CONNECT proxy, a name with IPv6 first, TCP passed through."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def found(scene: Scene) -> dict[str, Finding]:
 
 
 def test_through_a_connect_proxy(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With https_proxy set, look and stream go through the proxy, which is asked for the coordinator's own name."""
+    """With https_proxy set, check and stream go through the proxy, which receives the coordinator's own name."""
     proxy = ConnectProxy()
     with listening(proxy) as port:
         monkeypatch.delenv("no_proxy", raising=False)
@@ -53,7 +53,7 @@ def test_through_a_connect_proxy(scene: Scene, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_behind_a_load_balancer(scene: Scene) -> None:
-    """A balancer that passes TCP on is not noticed: the certificates prove both sides to each other."""
+    """A balancer that passes TCP through has no effect: the certificates prove both sides to each other."""
     before = scene.hospital.read_text()
     with listening(passing_through(scene.place.port)) as port:
         scene.change(coordinator=f"localhost:{port}")
@@ -86,7 +86,7 @@ def can_have_hosts_of_its_own() -> bool:
 
 @pytest.mark.skipif(not can_have_hosts_of_its_own(), reason="a hosts file of its own needs root and unshare")
 def test_a_name_with_ipv6_first(scene: Scene, tmp_path: Path) -> None:
-    """Where the name leads to IPv6 first and only IPv4 answers, gRPC still gets there, and the doctor reports it."""
+    """If the name has IPv6 first and only IPv4 answers, gRPC still connects, and the doctor reports it."""
     (tmp_path / "hosts").write_text("::1 localhost\n127.0.0.1 localhost\n")
     doctor = f"{PROGRAMS / 'site-agent'} doctor --side agent --json --config {scene.hospital}"
     words = f"mount --bind {tmp_path / 'hosts'} /etc/hosts && exec {doctor}"

@@ -1,7 +1,7 @@
-"""`python -m tests.fuzz --inputs 1000000 --target site-messages`: feed decoders mutated inputs, and tell.
+"""`python -m tests.fuzz --inputs 1000000 --target site-messages`: send mutated inputs to decoders, and report.
 
-What a decoder does not bear is written below --findings, to be tried again and to be kept as a test. Exit status 0 says
-that nothing was found.
+An input that a decoder does not handle is written below --findings, so that it can be repeated and kept as a test. Exit
+status 0 means that nothing was found.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ BATCH = 50_000
 
 @dataclass(frozen=True)
 class Amount:
-    """How much a target is fed: the first that is reached."""
+    """The limits of inputs and time for a target; the first one that is reached applies."""
 
     inputs: int
     seconds: float
@@ -35,7 +35,7 @@ class Amount:
 @click.option("--seed", type=int, default=0, show_default=True)
 @click.option("--findings", type=click.Path(path_type=Path, file_okay=False), default="findings", show_default=True)
 def main(inputs: int, names: tuple[str, ...], seconds: float, seed: int, findings: Path) -> None:
-    """Feed every target so many mutated inputs."""
+    """Send this many mutated inputs to every target."""
     has_found = False
     with tempfile.TemporaryDirectory(prefix="fuzz-", dir=_quick_place()) as folder, bounded_memory():
         known = targets(Path(folder))

@@ -1,8 +1,8 @@
 """Malformed calls against a running coordinator: `python -m tests.fuzz.calls --calls 100000`.
 
-The coordinator is the deployed program on loopback. Two honest sites wait in a run for a third, in whose name, with
-its certificate, the calls are made: streams whose messages are mutated, requests for certificates, unknown methods, and
-bytes that are no TLS. In the end the third site takes part honestly, and the run has to end in the right numbers.
+The coordinator is the deployed program on loopback. Two honest sites wait in a run for a third, in whose name, with its
+certificate, the calls are made: streams whose messages are mutated, requests for certificates, unknown methods, and
+bytes that are no TLS. In the end the third site takes part honestly, and the run must end with the right numbers.
 """
 
 from __future__ import annotations
@@ -58,10 +58,10 @@ Connections: TypeAlias = tuple[grpc.aio.Channel, grpc.aio.Channel]
 
 @dataclass
 class Told:
-    """What came of the calls.
+    """The results of the calls.
 
     Attributes:
-        calls: how many were made, `endings` how they ended.
+        calls: their number, `endings` how they ended.
         unanswered: calls that the coordinator did not end in time.
         interrupted: streams that it ended before all was said on them.
         first_mib, last_mib, peak_mib: its resident memory after the first hundred calls, at the end, and at most.
@@ -82,7 +82,7 @@ class Told:
 
 
 class Attacker:
-    """Whoever holds the third site's certificate."""
+    """The attacker with the third site's certificate."""
 
     def __init__(
         self, address: str, connected: Callable[[], AbstractAsyncContextManager[Connections]], plan: Plan, seed: int
@@ -224,7 +224,7 @@ def besiege(folder: Path, calls: int, seed: int, seconds: float = float("inf")) 
     "--folder", type=click.Path(path_type=Path, file_okay=False), help="An empty folder for logs and records."
 )
 def main(calls: int, seconds: float, seed: int, folder: Path | None) -> None:
-    """Besiege a coordinator, and tell how it bore it."""
+    """Attack a coordinator, and report the result."""
     with tempfile.TemporaryDirectory(prefix="siege-") as temporary:
         place = (folder or Path(temporary)).resolve()
         place.mkdir(parents=True, exist_ok=True)

@@ -1,7 +1,7 @@
-"""Feed a decoder mutated inputs: bounded in memory and in time, guided by what is new.
+"""Send mutated inputs to a decoder, with bounds of memory and time, guided by new behaviour.
 
 An input that ends in a new way, or (every sixteenth is traced) runs a line of this project that none ran before, joins
-the examples from which further inputs are made. All follows from the seed, as long as the decoder does.
+the examples from which further inputs are made. The seed decides everything, if the decoder is deterministic.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ _VARIABLE = re.compile(r"0x[0-9a-f]+|[0-9]+|'[^']*'|\"[^\"]*\"")
 
 
 class TooSlow(BaseException):  # as a signal is: no handler of the decoder sees it
-    """One input took longer than any may."""
+    """One input took longer than the limit."""
 
 
 @dataclass(frozen=True)
 class Finding:
-    """An input that a decoder did not bear, and what came of it."""
+    """An input that a decoder did not handle, and the result."""
 
     raw: bytes = field(repr=False)
     what: str
@@ -83,7 +83,7 @@ def feed(target: Target, *, seed: int, inputs: int, seconds: float = float("inf"
 
 
 def _ending(target: Target, raw: bytes, lines: set[tuple[str, int]] | None, done: Feeding) -> str:
-    """In a word how a decoder ended; what it may not end in becomes a finding."""
+    """Return in one word how a decoder ended. A forbidden end becomes a finding."""
     try:
         with _timed(), _traced(lines):
             word = target.decode(raw)
@@ -113,7 +113,7 @@ def _timed() -> Iterator[None]:
 
 @contextmanager
 def _traced(lines: set[tuple[str, int]] | None) -> Iterator[None]:
-    """Note which lines of this project run; with None nothing is noted."""
+    """Record which lines of this project run; with None nothing is recorded."""
     if lines is None:
         yield
         return
@@ -135,7 +135,7 @@ def _traced(lines: set[tuple[str, int]] | None) -> Iterator[None]:
 
 @contextmanager
 def bounded_memory(more_bytes: int = MEMORY_BYTES) -> Iterator[None]:
-    """This process may have so much more address space than now; what asks for more fails."""
+    """Limit this process to this much more address space than now. A larger request fails."""
     pages = int(Path("/proc/self/statm").read_text().split()[0])
     soft, hard = resource.getrlimit(resource.RLIMIT_AS)
     resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + more_bytes, hard))

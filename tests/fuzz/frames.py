@@ -1,4 +1,4 @@
-"""The two sockets of a site: what each makes of bytes that the other side has written."""
+"""The two sockets of a site: how each side reads bytes that the other side has written."""
 
 from __future__ import annotations
 

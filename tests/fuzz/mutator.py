@@ -1,4 +1,4 @@
-"""Inputs that almost are what they should be: every one follows from a seed and the examples that it began from."""
+"""Inputs that are almost correct. Each follows from a seed and its examples."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""What is fed: every decoder of bytes that somebody else has written, with the errors that it may end in.
+"""The fuzzed decoders: every decoder of bytes that somebody else has written, with its allowed errors.
 
-A target takes bytes and returns a word for what became of them. It raises its declared errors and nothing else; what it
-accepts it also holds to a law, such as that the same bytes come back.
+A target reads bytes and returns a word for the result. It raises only its declared errors. Accepted bytes must also
+satisfy a law, such as that the same bytes are returned.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ def _messages() -> dict[str, Target]:
 
 
 def _chunk_frame(raw: bytes) -> str:
-    """Read by hand and by protobuf, a chunk is the same chunk."""
+    """A chunk that is read by hand and by protobuf is the same chunk."""
     field = generated.SiteMessage.CHUNK_FIELD_NUMBER
     chunk = decode_chunk(raw, field)
     if chunk is None:
@@ -139,7 +139,7 @@ _LAYOUT = Layout(10, 2)
 
 
 def _tensors(raw: bytes) -> str:
-    """A contribution's chunk is added whole or not at all."""
+    """A contribution's chunk is added completely or not at all."""
     total = RunningSum(_LAYOUT.parameters)
     total.reset(_LAYOUT, ("a", "b"))
     before = total.updates.copy()
@@ -160,7 +160,7 @@ def _contributions() -> Target:
 
 
 def _snapshot(folder: Path, path: Path, raw: bytes) -> str:
-    """Whatever lies there is the state that was saved, or none."""
+    """Any file in its place is read as the saved state or as none."""
     path.write_bytes(raw)
     found = read_snapshot(folder, 7)
     if found is None:

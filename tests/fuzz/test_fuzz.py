@@ -1,4 +1,4 @@
-"""A few seconds of every decoder's fuzzing, and what a longer one has found; the long one is a command."""
+"""A few seconds of every decoder's fuzzing, and the findings of longer runs. The long run is a command."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def fuzz(*words: str, findings: Path) -> subprocess.CompletedProcess[str]:
 
 
 def test_no_decoder_ends_otherwise_than_it_says(tmp_path: Path) -> None:
-    """Within a bound of memory and time, mutated inputs are accepted or refused with the declared errors."""
+    """Within limits of memory and time, mutated inputs are accepted or refused with the declared errors."""
     done = fuzz("--inputs", "2000", "--seconds", "0.25", findings=tmp_path)
 
     assert done.returncode == 0, done.stdout + done.stderr
@@ -71,7 +71,7 @@ def test_a_million_inputs_bring_no_decoder_down(tmp_path: Path, names: tuple[str
 
 
 def test_what_was_found_once_is_borne_now(tmp_path: Path) -> None:
-    """Every kept input ends as its decoder declares."""
+    """Every stored input ends as its decoder declares."""
     known = targets(tmp_path)
     kept = sorted(FOUND.glob("*/*.hex"))
     assert kept
@@ -99,20 +99,20 @@ def test_inputs_follow_from_the_seed(seed: int) -> None:
 
 
 def endless(raw: bytes) -> str:
-    """A decoder that never comes back from some inputs."""
+    """A decoder that never returns for some inputs."""
     while len(raw) % 2:
         time.monotonic()
     return "even"
 
 
 def greedy(raw: bytes) -> str:
-    """A decoder that believes a size before it has the bytes."""
+    """A decoder that trusts a size before it has the bytes."""
     return str(len(bytearray(1 << 40 if len(raw) % 2 else 1)))
 
 
 @pytest.mark.parametrize("decode", [endless, greedy])
 def test_a_decoder_that_hangs_or_hoards_is_found(decode: object, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What takes longer or more memory than any input may is a finding, and the feeding goes on."""
+    """An input that takes more time or memory than allowed is a finding, and the fuzzing continues."""
     monkeypatch.setattr("tests.fuzz.feeding.LONGEST_SECONDS", 0.05)
     target = Target(examples=[b"some bytes"], decode=decode, errors=(ValueError,))  # type: ignore[arg-type]
 
@@ -124,7 +124,7 @@ def test_a_decoder_that_hangs_or_hoards_is_found(decode: object, monkeypatch: py
 
 
 def assert_borne(told: Told) -> None:
-    """Every call was answered, nothing grew, and the run that was besieged ends in the right numbers."""
+    """Every call was answered, memory did not grow, and the attacked run ends with the right numbers."""
     assert told.is_exact
     assert told.unanswered == 0, told
     assert told.endings["OK"] > told.calls / 3
@@ -141,12 +141,12 @@ async def ends_at_once(_: Any, context: Context) -> None:
 
 
 async def never_ends(_: Any, context: Context) -> None:
-    """Take a call and forget it."""
+    """Accept a call and never answer it."""
     await asyncio.Event().wait()
 
 
 def told_of(handler: Callable[[Any, Context], Awaitable[None]], calls: int) -> Told:
-    """What the attacker tells of a bare gRPC server that behaves so, with as few streams as the coordinator allows."""
+    """The attacker's report about a bare gRPC server with this behaviour and the coordinator's limit of streams."""
 
     async def scene() -> Told:
         server = grpc.aio.server(options=[("grpc.max_concurrent_streams", AT_ONCE)])
@@ -173,7 +173,7 @@ def told_of(handler: Callable[[Any, Context], Awaitable[None]], calls: int) -> T
 
 
 def test_calls_that_end_in_mid_write_keep_no_later_one_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where the other side ends each stream before this one has said all, every call has an answer all the same."""
+    """If the other side ends each stream early, every call still has an answer."""
     monkeypatch.setattr("tests.fuzz.calls.LONGEST_SECONDS", 5.0)
     monkeypatch.setattr("tests.fuzz.calls._PAUSES_SECONDS", (0.005,))
 

@@ -20,7 +20,7 @@ def _cells(notebook: Path, kind: str) -> list[str]:
 
 @pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda path: path.stem)
 def test_a_notebook_is_kept_without_results(notebook: Path) -> None:
-    """It is valid JSON with text and code, and holds no output that could be out of date or name a folder."""
+    """It is valid JSON with text and code. It has no output that could be outdated or name a folder."""
     assert _cells(notebook, "markdown")
     assert _cells(notebook, "code")
     assert not any(cell.get("outputs") for cell in json.loads(notebook.read_text())["cells"])

@@ -12,7 +12,7 @@ import safetensors.numpy
 
 
 def random_values(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, npt.NDArray[np.float32]]:
-    """Pretrained values, different in every tensor."""
+    """Pretrained values that differ in every tensor."""
     generator = np.random.default_rng(9)
     return {name: generator.normal(size=shape).astype(np.float32) for name, shape in shapes.items()}
 

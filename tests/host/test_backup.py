@@ -1,4 +1,4 @@
-"""A backup: every byte is checked, nothing newer is overwritten, and what it holds is nobody else's."""
+"""A backup: every byte is checked, nothing newer is overwritten, and only its owner can read it."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def brought_back(file: Path, state: Path) -> list[Path]:
 
 
 def test_what_is_restored_is_what_was_there(tmp_path: Path) -> None:
-    """Contents and modes come back; the file is readable by its owner alone; locks and halves are left out."""
+    """Contents and modes are restored. Only its owner can read the file. Locks and incomplete files are excluded."""
     state, file = a_state(tmp_path / "state"), tmp_path / "one.backup"
     written(state, file)
     before = contents(state)
@@ -81,7 +81,7 @@ def test_what_is_restored_is_what_was_there(tmp_path: Path) -> None:
 
 @for_each("seed", range(12))
 def test_a_changed_backup_is_refused(tmp_path: Path, seed: int) -> None:
-    """A flipped bit in any content or in the list, and a cut at any place, is noticed before anything is written."""
+    """A flipped bit in any content or in the list, and a cut at any place, is detected before anything is written."""
     state, file = a_state(tmp_path / "state"), tmp_path / "one.backup"
     written(state, file)
     content, luck = file.read_bytes(), np.random.default_rng(seed)
@@ -102,7 +102,7 @@ def test_a_changed_backup_is_refused(tmp_path: Path, seed: int) -> None:
 
 @pytest.mark.parametrize("change", ["grew", "forked", "of a site", "new run"])
 def test_a_newer_state_is_not_overwritten(tmp_path: Path, change: str) -> None:
-    """Where a log or journal here has what the backup has not, nothing is changed and the newer one named."""
+    """If a log or journal here has lines that the backup lacks, nothing is changed and the newer file is named."""
     state, file = a_state(tmp_path / "state"), tmp_path / "one.backup"
     written(state, file)
     match change:
@@ -127,7 +127,7 @@ def test_a_newer_state_is_not_overwritten(tmp_path: Path, change: str) -> None:
 
 
 def test_an_older_state_gives_way_and_is_kept(tmp_path: Path) -> None:
-    """A backup that goes on where the present logs end is restored; what was there lies beside it."""
+    """A backup that continues the present logs is restored, and the earlier state is stored beside it."""
     state, file = a_state(tmp_path / "state", lines=5), tmp_path / "one.backup"
     written(state, file)
     newer = contents(state)
@@ -141,7 +141,7 @@ def test_an_older_state_gives_way_and_is_kept(tmp_path: Path) -> None:
 
 
 def test_a_backup_replaces_none_and_follows_no_link(tmp_path: Path) -> None:
-    """A file that exists is left as it is, and a link in the state is refused; no half-made file stays."""
+    """An existing file is not changed, a link in the state is refused, and no incomplete file remains."""
     state, file = a_state(tmp_path / "state"), tmp_path / "one.backup"
     file.write_text("another")
     with pytest.raises(ConfigurationError, match="exists already"):
@@ -155,7 +155,10 @@ def test_a_backup_replaces_none_and_follows_no_link(tmp_path: Path) -> None:
 
 
 def test_a_state_without_a_number_moves_forward_and_a_later_one_is_refused(tmp_path: Path) -> None:
-    """What an earlier version left gets its number; a later version's, or another program's, is not touched."""
+    """A state of an earlier version gets its number.
+
+    A state of a later version or of another program is not changed.
+    """
     assert settle_format(tmp_path, "coordinator") == 0
     assert format_of(tmp_path, "coordinator") == STATE_FORMAT
     assert settle_format(tmp_path, "coordinator") == STATE_FORMAT
@@ -170,7 +173,7 @@ def test_a_state_without_a_number_moves_forward_and_a_later_one_is_refused(tmp_p
 
 
 def test_a_backup_for_which_there_is_no_room_is_not_begun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The disk is looked at first: three sentences with the figures, and no file."""
+    """The disk is checked first: three sentences with the figures, and no file."""
     state = a_state(tmp_path / "state")
     full = os.statvfs_result((4096, 4096, 1000, 100, 100, 10, 10, 10, 0, 255))
     monkeypatch.setattr(os, "statvfs", lambda _: full)
@@ -196,7 +199,7 @@ def test_a_backup_is_made_where_a_disk_knows_no_links(tmp_path: Path, monkeypatc
 
 
 def test_a_name_that_is_taken_meanwhile_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Another's file that appears while the backup is written stays; where the rename fails, no empty file is left."""
+    """Another user's file that appears during the backup stays. If the rename fails, no empty file remains."""
     state, taken, free = a_state(tmp_path / "state"), tmp_path / "taken.backup", tmp_path / "free.backup"
 
     def take(*_: object) -> None:
@@ -245,7 +248,10 @@ def test_a_failed_restore_does_not_advise_to_remove_the_earlier_state(
 
 @pytest.mark.parametrize("is_made", [False, True])
 def test_nothing_begins_beside_a_restore_that_was_cut_short(tmp_path: Path, is_made: bool) -> None:
-    """Between the two renames there is no state: a program would make new keys, and must not, until it is back."""
+    """Between the two renames there is no state.
+
+    A program would make new keys, so it must wait until the state is back.
+    """
     state = a_state(tmp_path / "state")
     refuse_unfinished(state)
     (tmp_path / "state.restoring-20260301T120000").mkdir()

@@ -1,4 +1,4 @@
-"""The key that seals backups: made once, read aloud, and asked for before anything is restored."""
+"""The key that seals backups: created once, read aloud, and required before a restore."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_the_key_is_made_once_and_can_be_written_down(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("text", ["", "aaaa-bbbb", "0" * 32, "a" * 33, "ä" * 32])
 def test_what_is_no_key_is_refused(tmp_path: Path, text: str) -> None:
-    """Neither a file from the paper nor the file beside the state is believed."""
+    """Neither a changed file from the paper nor a changed file beside the state is used."""
     (tmp_path / "paper").write_text(text)
     keep_key(tmp_path, text)
 
@@ -37,7 +37,7 @@ def test_what_is_no_key_is_refused(tmp_path: Path, text: str) -> None:
 
 
 def test_a_key_that_others_can_read_is_refused(tmp_path: Path) -> None:
-    """The file stays, and a person sets it right."""
+    """The file stays, and a person corrects it."""
     made_key(tmp_path)
     (tmp_path / NAME).chmod(0o644)
 
@@ -46,7 +46,10 @@ def test_a_key_that_others_can_read_is_refused(tmp_path: Path) -> None:
 
 
 def test_without_a_key_nothing_is_restored_unless_a_person_says_so(tmp_path: Path) -> None:
-    """No key and no word: refused. A key file counts before the one beside the state."""
+    """Without a key and a confirmation, the restore is refused.
+
+    A key file has priority over the key beside the state.
+    """
     with pytest.raises(ConfigurationError, match="nobody can tell who made"):
         key_for_restoring(tmp_path, None, unauthenticated=False)
     words = made_key(tmp_path)

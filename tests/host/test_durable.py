@@ -1,4 +1,4 @@
-"""A file is replaced whole or not at all."""
+"""A file is replaced completely or not at all."""
 
 from __future__ import annotations
 
@@ -11,7 +11,10 @@ from host.durable import make_folder, replace_file
 
 
 def test_a_file_is_replaced_with_a_private_one(tmp_path: Path) -> None:
-    """The new content has mode 0600, whatever the umask and the old file's mode, and nothing is left beside it."""
+    """The new content has mode 0600, whatever the umask and the old file's mode.
+
+    No other file remains beside it.
+    """
     path = tmp_path / "facts.json"
     path.write_bytes(b"old")
     path.chmod(0o644)
@@ -45,7 +48,7 @@ def test_where_the_disk_refuses_the_old_file_stays(tmp_path: Path, monkeypatch: 
 
 
 def test_the_names_of_new_folders_outlast_a_power_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each folder in which another was made is synced; otherwise what is written below could be gone with it."""
+    """Each folder in which another was made is synced, because otherwise files below it could be lost with it."""
     synced: set[int] = set()
     monkeypatch.setattr(os, "fsync", lambda descriptor: synced.add(os.fstat(descriptor).st_ino))
 

@@ -1,4 +1,4 @@
-"""Memory for whole models: used again when nobody has a view of it, and never before."""
+"""Memory for whole models is reused when no view of it exists, and never before."""
 
 import mmap
 import random
@@ -29,7 +29,7 @@ def test_memory_has_the_number_of_bytes_and_can_be_written(count: int) -> None:
 
 
 def test_memory_is_used_again_once_the_last_view_of_it_is_gone() -> None:
-    """An array that looks at a part of it keeps it, too."""
+    """An array that views a part of it keeps it, too."""
     first = take_memory(LARGE + 5)
     numbers, at = np.frombuffer(first[4:], np.uint8), place(first)
     del first
@@ -40,7 +40,7 @@ def test_memory_is_used_again_once_the_last_view_of_it_is_gone() -> None:
 
 
 def test_a_kernel_without_large_pages_gives_small_ones(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Such a kernel refuses the hint. Memory that is all in use is reported as that, and not as a socket's end."""
+    """Such a kernel refuses the hint. Memory that is all in use is reported as such, and not as a socket's end."""
     return_memory()
     monkeypatch.setattr(mmap, "MADV_HUGEPAGE", -1)
     assert len(take_memory(7 * LARGE)) == 7 * LARGE
@@ -69,7 +69,7 @@ def test_no_two_that_are_in_use_share_a_byte() -> None:
 
 
 def test_what_nobody_uses_is_returned_to_the_system() -> None:
-    """What is in use stays."""
+    """Memory in use stays."""
     return_memory()
     before = len(heap._taken)  # of other tests
     kept, dropped = take_memory(LARGE), take_memory(2 * LARGE)

@@ -10,7 +10,7 @@ from protos.errors import UsageError
 
 @pytest.mark.parametrize("listen", ["0.0.0.0:80", "[::]:80", "example.org:80", "127.0.0.1", "127.0.0.1:99999", ""])
 def test_a_page_is_served_to_this_computer_alone(listen: str) -> None:
-    """Whatever others could reach, or what is no address, is refused in three sentences."""
+    """Any address that others could reach, or that is no address, is refused in three sentences."""
     with pytest.raises(UsageError) as refused:
         check_local(listen, "Nothing was started.")
 
@@ -19,5 +19,5 @@ def test_a_page_is_served_to_this_computer_alone(listen: str) -> None:
 
 @pytest.mark.parametrize("listen", ["127.0.0.1:8480", "[::1]:8480", "localhost:8480", "unix:/run/page.sock"])
 def test_loopback_and_unix_sockets_are_of_this_computer(listen: str) -> None:
-    """They need nobody's leave."""
+    """These addresses need no permission."""
     check_local(listen, "Nothing was started.")

@@ -1,4 +1,4 @@
-"""The catalogue explains everything that an operator may meet: each event in the code, each kind of error."""
+"""The catalogue explains everything that an operator may see: each event in the code, each kind of error."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_every_event_in_the_code_is_explained(program: str) -> None:
 
 @pytest.mark.parametrize("program", EVENTS)
 def test_no_entry_explains_an_event_that_is_gone(program: str) -> None:
-    """The catalogue has no event that nothing logs."""
+    """The catalogue has no event that is never logged."""
     found = {event for name in modules() if name.split(".")[0] == program for _, event in logged(name)}
 
     assert sorted({entry.name for entry in EVENTS[program]} - found) == []
@@ -108,7 +108,7 @@ def test_an_identifier_has_one_meaning() -> None:
 
 
 def test_a_log_line_carries_its_identifier() -> None:
-    """An event of the catalogue is marked with its identifier; one of another library is left as it is."""
+    """An event of the catalogue is marked with its identifier. An event of another library is unchanged."""
     process = identify(SITE)
 
     assert process(None, "info", {"event": "enrolled"})["id"] == "I200"

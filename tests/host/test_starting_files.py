@@ -1,4 +1,4 @@
-"""The file from which a plan's network starts: everything but the file that the plan names is refused."""
+"""The file from which a plan's network starts: only the file that the plan names is accepted."""
 
 from __future__ import annotations
 
@@ -75,7 +75,10 @@ def test_a_file_that_does_not_fit_is_refused(tmp_path: Path, content: dict[str, 
 
 
 def test_another_file_under_the_digest_is_refused(tmp_path: Path) -> None:
-    """With both digests; so is a missing file, a pipe, and a file of terabytes, which takes no memory."""
+    """The error has both digests. A missing file, a pipe, and a file of terabytes are refused too.
+
+    Take no memory.
+    """
     digest = write_starting_file(tmp_path, random_values(SHAPES))
     path, plan = tmp_path / f"{digest}.safetensors", plan_of(digest)
 

@@ -30,5 +30,5 @@ def test_the_least_limit_of_all_groups_counts(tmp_path: Path) -> None:
 
 
 def test_without_control_groups_it_is_the_computer_s(tmp_path: Path) -> None:
-    """A file that is not there, or of another version, is no limit."""
+    """A missing file, or a file of another version, means no limit."""
     assert usable_memory_bytes(tmp_path, tmp_path / "missing") == WHOLE

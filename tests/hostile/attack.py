@@ -1,9 +1,9 @@
-"""An attack on the real programs: what somebody tries, and whether it succeeded.
+"""An attack on the real programs: the attempt, and whether it succeeded.
 
-An attack is a plain function `attack(weakened) -> bool`. It plays the attacker against the real code and
-returns whether the attacker got what it wanted. With `weakened` true, it runs against a copy that lacks one real
-check. The copy is made by a context manager that replaces that check and puts it back (`masking_weakened.py` has
-examples). An attack that is refused for the wrong reason fails by an assertion.
+An attack is a plain function `attack(weakened) -> bool`. It plays the attacker against the real code and returns
+whether the attacker got what it wanted. With `weakened` true, it runs against a copy that lacks one real check. The
+copy is made by a context manager that replaces that check and puts it back (`masking_weakened.py` has examples). If an
+attack is refused for the wrong reason, an assertion fails.
 
 Each file of attacks has a tuple ATTACKS. `wall.py` collects these tuples, and `test_wall.py` runs each attack.
 """
@@ -50,6 +50,6 @@ def scratch() -> Iterator[Path]:
 
 
 def played(scene: Callable[[Path], Coroutine[Any, Any, bool]], is_weak: bool, weakened: Weakened) -> bool:
-    """Play a scene in made-up time, in our program or in its weakened copy; what the scene returns."""
+    """Play a scene in simulated time, in our program or in its weakened copy. Return the scene's result."""
     with scratch() as folder, in_copy(is_weak, weakened):
         return play(scene(folder))

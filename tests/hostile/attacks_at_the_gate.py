@@ -1,7 +1,7 @@
-"""A taken-over trainer, or a coordinator that got past the agent's checks, at the one door out of a site.
+"""An attacker who controls a trainer, or a coordinator that passed the agent's checks, at the one exit of a site.
 
-The gate looks again at each contribution: limits, contributors, hours, numbers, rows. The attacker wants a chunk
-that must not leave.
+The gate checks each contribution again: limits, contributors, hours, numbers, rows. The attacker wants a chunk that
+must not leave.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ NAMES = made_up_identities()
 
 @dataclass(frozen=True, kw_only=True)
 class Contribution:
-    """What a trainer hands out, and what the gate is asked to do with it; by default, nothing is wrong with it."""
+    """The output of a trainer, and the request to the gate; by default, both are correct."""
 
     plan: Plan = field(default_factory=lambda: plan_with(NAMES))
     bind: Bind = BIND
@@ -52,7 +52,7 @@ class Contribution:
 
 
 def contributed(folder: Path, made: Contribution, between: Callable[[int], None] = lambda index: None) -> list[Chunk]:
-    """The chunks that leave through a gate; `between` acts after each of them."""
+    """Return the chunks that leave through a gate; `between` acts after each of them."""
     plan, bind = made.plan, made.bind
     log = AuditLog(folder / "audit.log", site="a", now=lambda: NOON)
     try:
@@ -73,7 +73,7 @@ def contributed(folder: Path, made: Contribution, between: Callable[[int], None]
 
 @contextmanager
 def without_limits_at_the_gate() -> Iterator[None]:
-    """The gate does not hold a contribution against the policy."""
+    """The gate does not compare a contribution with the policy."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Allowance, "reasons", lambda *facts, **more: ())
         yield
@@ -105,7 +105,7 @@ BEYOND: Mapping[str, tuple[Contribution, str]] = {
 
 
 def beyond_the_limits(weakened: bool, kind: str) -> bool:
-    """Release a contribution that breaks the policy, as if nothing before the gate had looked."""
+    """Release a contribution that breaks the policy, as if no earlier check existed."""
     made, reason = BEYOND[kind]
     with scratch() as folder, in_copy(weakened, without_limits_at_the_gate):
         try:
@@ -122,7 +122,7 @@ def beyond_the_limits(weakened: bool, kind: str) -> bool:
 def refused_at_the_gate(
     weakened: bool, made: Contribution, without: Callable[[], AbstractContextManager[None]], reason: str
 ) -> bool:
-    """Hand out what must not leave; the gate refuses it for this reason."""
+    """Release data that must not leave; the gate refuses it for this reason."""
     with scratch() as folder, in_copy(weakened, without):
         try:
             return bool(contributed(folder, made))
@@ -142,7 +142,7 @@ def without_opening_hours() -> Iterator[None]:
 
 @contextmanager
 def without_checked_values() -> Iterator[None]:
-    """The gate encodes whatever the trainer hands out, and does not count what it clips."""
+    """The gate encodes everything from the trainer, and does not count clipped values."""
     honest = FixedPoint.encode
 
     def encode(self: FixedPoint, update: npt.NDArray[np.float32], weight: float, out: npt.NDArray[np.int32]) -> int:
@@ -192,7 +192,7 @@ def _evaluating() -> Plan:
 
 
 def upload_into_the_night(weakened: bool) -> bool:
-    """Begin an upload of three chunks within the hours and go on after them."""
+    """Begin an upload of three chunks within the hours and continue after them."""
     made = Contribution(plan=plan_with(NAMES, parameters=600_000), policy={"hours": {"begin": "08:00", "end": "18:00"}})
     times = iter([NOON, NOON])  # the release begins, and the first chunk leaves
     with scratch() as folder, in_copy(weakened, without_opening_hours), pytest.MonkeyPatch.context() as patch:
@@ -238,7 +238,7 @@ def upload_after_a_withdrawal(weakened: bool) -> bool:
 
 
 def release_without_a_record(weakened: bool) -> bool:
-    """Have a contribution leave while the audit log cannot be written."""
+    """Send a contribution while the audit log cannot be written."""
     honest = AuditLog.write
 
     def full(self: AuditLog, event: str, **facts: Any) -> Any:

@@ -1,8 +1,8 @@
-"""A process of a site is taken over: what its owner asks the other processes for, with its files and sockets.
+"""An attacker controls one process of a site, and sends requests to the other processes with its files and sockets.
 
-The owner of the agent wants a site to take part without a person's word, or to fill the gate's memory. The owner of the
-gate wants a trainer to train under no approval, or to answer one round for many values of its choice. The owner of the
-trainer wants to send words.
+The attacker in the agent wants a site to take part without a person's approval, or to fill the gate's memory. The
+attacker in the gate wants a trainer to train without an approval, or to answer one round for many chosen values. The
+attacker in the trainer wants to send text.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ PATIENT = "patient 4711 Jane Doe"
 
 @contextmanager
 def patched(owner: Any, name: str, value: Any) -> Iterator[None]:
-    """One check replaced."""
+    """The replacement of one check."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(owner, name, value)
         yield
@@ -105,7 +105,7 @@ def flood_of_messages(weakened: bool) -> bool:
 
 
 def failure_that_names_a_patient(weakened: bool) -> bool:
-    """Fail in the trainer's place, with a patient's name where the name of a tensor belongs."""
+    """Report a failure as the trainer, with a patient's name in place of a tensor's name."""
     plan = masked_plan("abc")
 
     async def fails(*_: object) -> Failed:

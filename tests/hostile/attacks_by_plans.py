@@ -1,7 +1,9 @@
-"""A coordinator that offers what the hospital does not allow: weaker plans, old plans, plans that nobody approved.
+"""A coordinator that offers plans which the hospital does not allow.
 
-The plan is the coordinator's to write and each hospital's to refuse. The hospital's own file decides, whatever a
-person has approved. The attacker wants a site's contribution under such a plan.
+Weaker plans, old plans, plans that nobody approved.
+
+The coordinator writes the plan, and each hospital may refuse it. The hospital's own file decides, whatever a person has
+approved. The attacker wants a site's contribution under such a plan.
 """
 
 from __future__ import annotations
@@ -33,7 +35,7 @@ from tests.rehearsal.study import made_up_identity
 class WeakPlan:
     """A plan that breaks one rule of the policy.
 
-    `reason` is what the site's record says of it. `trains` is false if the plan has no round of training to ask for.
+    `reason` is the reason in the site's record. `trains` is false if the plan has no round of training to ask for.
     """
 
     reason: str
@@ -109,7 +111,7 @@ WEAK_PLANS: Mapping[str, WeakPlan] = {
 
 @contextmanager
 def without_the_policy() -> Iterator[None]:
-    """A site holds no plan and no contribution against its policy."""
+    """A site compares no plan and no contribution with its policy."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(site_agent.gate.permission, "refusals", lambda *facts, **more: ())
         patch.setattr(Allowance, "reasons", lambda *facts, **more: ())  # the gate looks again by itself
@@ -167,7 +169,7 @@ async def _contribute(plan: Plan, sites: list[Site]) -> bool:
 
 @contextmanager
 def without_the_approval() -> Iterator[None]:
-    """A site does not look for the approval of its persons."""
+    """A site does not check for the approval of its persons."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Consent, "why_not", lambda self: None)
         yield

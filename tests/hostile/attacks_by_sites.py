@@ -1,4 +1,4 @@
-"""One hostile site of five, which sends any values of the ring: the others refuse what comes of it.
+"""One hostile site of five, which sends any values of the ring. The others refuse the resulting parameters.
 
 Studies, sums, answers and rollbacks are the programs' own. The attacker wants the honest sites to end with a model that
 is worse than a network that has learned nothing.
@@ -19,7 +19,7 @@ from tests.hostile.test_refused_parameters import refuses_for_a_while, succeeds
 
 
 def owned_model(weakened: bool, move: Move) -> bool:
-    """Have the values of one site become the model of all."""
+    """Make the values of one site the model of all sites."""
     return succeeds(move, weakened=weakened)
 
 

@@ -1,4 +1,4 @@
-"""A coordinator that has a column counted twice, before and after one patient came, and subtracts the two sums."""
+"""A coordinator that has a column counted twice, before and after one patient arrived, and subtracts the two sums."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ OF_THE_PATIENT = 17.25
 
 @contextmanager
 def with_a_memory_of_tables() -> Iterator[None]:
-    """A site remembers which table has answered, so that a table with one more row or column is another one."""
+    """A site records the table that was used, so that a table with one more row or column is a different one."""
     answered: dict[tuple[str, int, tuple[str, ...]], str] = {}
 
     def remember(folder: Path, plan: Plan, table: Any, smallest_cell: int) -> None:

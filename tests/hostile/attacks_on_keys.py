@@ -1,7 +1,7 @@
-"""A coordinator that meddles with keys: its own in a site's place, sites of its own, keys of low order.
+"""A coordinator that manipulates keys: its own keys in a site's place, sites of its own, keys of low order.
 
-It relays every key and owns the authority that issues certificates. What stops it is the list of
-identity keys in the plan that each hospital approved.
+It relays every key and controls the authority that issues certificates. The list of identity keys in the plan, which
+each hospital approved, stops it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ LOW_ORDER = (bytes(32), (1).to_bytes(32, "little"))  # 0 and 1: their product wi
 
 
 class Impostor:
-    """Somebody who plays a site with keys of his own."""
+    """An attacker who plays a site with keys of his own."""
 
     def __init__(
         self, plan: Plan, names: tuple[str, ...], own: str, identity: Ed25519PrivateKey, key_session: int = 1
@@ -78,7 +78,7 @@ def refused(site: Site, reason: Reason) -> bool:
 
 
 def substituted_keys(weakened: bool, count: int) -> bool:
-    """Put keys of the coordinator's own in every other site's place, and take the masks off the victim's upload."""
+    """Put the coordinator's own keys in every other site's place, and remove the masks from the victim's upload."""
     plan = masked_plan("abcdefg"[:count])
 
     async def scene(folder: Path) -> bool:
@@ -163,7 +163,7 @@ def small_order_keys(weakened: bool) -> bool:
 
 
 class _Fixed(KeySessionSecret):
-    """A site whose public key is not of its own making."""
+    """A site whose public key is not its own."""
 
     def __init__(self, point: bytes) -> None:
         super().__init__(X25519PrivateKey.generate(), bytes(32))
@@ -174,7 +174,7 @@ class _Fixed(KeySessionSecret):
 
 
 def different_rosters(weakened: bool) -> bool:
-    """Show sites different rosters, with a site of two faces among them, and have them send all the same.
+    """Send sites different rosters, with a site that answers both, and let them send contributions.
 
     The attacker wants masked chunks of sites that do not agree on who takes part. Even these chunks do not add up,
     because the transcript is in the salt of every pair's key. The attack asserts that as well.
@@ -220,7 +220,7 @@ def reopened_key_session(weakened: bool) -> bool:
         if not again:
             assert refused(victim, Reason.WRONG_KEY_SESSION)
             return False
-        assert again[0].exchange_key != of_kind(victim.said, KeyAdvert)[0].exchange_key  # no key serves twice
+        assert again[0].exchange_key != of_kind(victim.said, KeyAdvert)[0].exchange_key  # no key is used twice
         return True
 
     return played(scene, weakened, lambda: without(Reason.WRONG_KEY_SESSION))

@@ -1,7 +1,7 @@
-"""An office that lists identity keys of its own in the place of hospitals, to take off the masks of the last one.
+"""An office that lists its own identity keys in place of hospitals, to remove the masks of the last one.
 
-No program can notice invented hospitals, so the check is a sheet that persons compare. The attacker wants a hospital's
-sheet to agree with another one's although the keys do not.
+No program can detect invented hospitals, so persons compare a sheet. The attacker wants a hospital's sheet to agree
+with another one's although the keys do not.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""Somebody who changes an audit log, and a member that shows its witness another log than its own.
+"""An attacker who changes an audit log, and a member that sends its witness another log than its own.
 
-A chain of hashes shows a changed line. A cut tail, and a chain that was made again from its beginning, show only
-against checkpoints that somebody else has signed. The attacker wants a changed log to verify, or its witness to
-cosign it.
+A chain of hashes shows a changed line. Only checkpoints that somebody else has signed detect a cut end, or a chain that
+was made again from its beginning. The attacker wants a changed log to verify, or its witness to cosign it.
 """
 
 from __future__ import annotations
@@ -101,7 +100,7 @@ def without_the_chain() -> Iterator[None]:
 
 
 def without_kept_checkpoints() -> AbstractContextManager[None]:
-    """Nobody has kept a checkpoint of the log."""
+    """Nobody has stored a checkpoint of the log."""
     return patched(audit.reading.log_verification, _check_kept=_nothing)
 
 
@@ -141,7 +140,7 @@ def _cosigned(weakened: bool, witness: Side, grown: LogGrowth, without: Weakened
 
 
 def rolled_back_log(weakened: bool) -> bool:
-    """Restore yesterday's log from a backup, and go on as if nothing had been done since."""
+    """Restore yesterday's log from a backup, and continue as if nothing had happened since."""
 
     def stand(self: LogSession, standing: LogStanding) -> None:
         self._confirmed = 0

@@ -1,6 +1,6 @@
-"""A coordinator that counts on forgetting: restarts, backups, a second run, a vector trained again.
+"""A coordinator that relies on lost memory: restarts, backups, a second run, a repeated vector.
 
-What a site masked is on its disk before a byte leaves; its keys are nowhere but in memory.
+The record of masking is on the site's disk before a byte is sent, and the keys exist only in memory.
 """
 
 from __future__ import annotations
@@ -76,9 +76,9 @@ def ledger_from_a_backup(weakened: bool, loss: str) -> bool:
 
 
 def one_forgetful_site(weakened: bool, victim: str) -> bool:
-    """Restore one machine whole, audit log and all, and play it off against the others.
+    """Restore one computer completely, including its audit log, and combine its sums with the others'.
 
-    One machine that was restored whole cannot notice it. But every set has an honest site that remembers.
+    One computer that was restored completely cannot detect this. But every set has an honest site that remembers.
     """
     plan = masked_plan("abcd")
 

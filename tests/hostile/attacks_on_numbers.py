@@ -1,4 +1,4 @@
-"""An onlooker who looks for numbers of a sum that one site alone has filled; nobody has to cheat for that.
+"""An observer who searches a sum for numbers from one site alone. Nobody has to cheat for that.
 
 Real tables, real training, real gates and masks. The attacker wants a part of one site's update, exactly.
 """
@@ -64,7 +64,7 @@ def _columns(exchange: Exchange, update: npt.NDArray[Any]) -> list[npt.NDArray[A
 
 @contextmanager
 def with_draws_of_each_site() -> Iterator[None]:
-    """Each site draws for itself which layers it leaves out, by a generator that follows from the plan's seed."""
+    """Each site draws by itself which layers it skips, with a generator that follows from the plan's seed."""
     honest = Study.train
 
     def train(self: Study, asked: Any, received: Any) -> Answer:

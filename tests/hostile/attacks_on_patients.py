@@ -1,4 +1,4 @@
-"""A coordinator that chooses what sites train from, to read patients' rows out of a masked sum of three sites.
+"""A coordinator that chooses the starting parameters of sites, to read patients' rows from a masked sum of three sites.
 
 Real tables, real training, real gates and masks. imprinting.py has the parameters and how rows are read.
 """
@@ -58,7 +58,7 @@ def imprint_in_the_first_round(weakened: bool) -> bool:
 
 
 def imprint_in_a_later_round() -> bool:
-    """Begin as agreed, and announce an imprinted layer as the result of the first round; nothing answers this yet."""
+    """Begin as agreed, and announce an imprinted layer as the result of the first round. Nothing prevents this yet."""
     plan = plan_for(**PLAN)
 
     async def scene(folder: Path) -> bool:

@@ -1,7 +1,7 @@
-"""A process of a hospital that was taken over, against the other processes of the same hospital.
+"""A controlled process of a hospital attacks the other processes of the same hospital.
 
 The processes are real, with users of their own and with the modes that the package's own file sets. Only root can
-become somebody else, so these attacks need root.
+become another user, so these attacks need root.
 """
 
 from __future__ import annotations
@@ -119,7 +119,10 @@ def trainer_of(hospital: Hospital) -> Iterator[Path]:
 
 
 def taken_over_agent(weakened: bool) -> bool:
-    """Own the agent's user, files and sockets: forge approvals, ask the trainer, and read rows out of its answer."""
+    """Control the agent's user, files and sockets: forge approvals, send requests to the trainer.
+
+    Read rows from its answer.
+    """
     with scratch() as folder:
         plan, path = plan_for(**PLAN), site_of(folder)
         hospital = read_hospital(path)

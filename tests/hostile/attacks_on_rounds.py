@@ -1,7 +1,7 @@
-"""A coordinator that asks out of turn, for other layers, for rounds that the plan does not have, or with other bytes.
+"""A coordinator that requests the wrong round, other layers, rounds outside the plan, or sends other bytes.
 
-The attacker wants a site to train, measure or take in what the approved plan does not have at this place. The
-plans are in the clear, so that nothing but the order of rounds protects the site.
+The attacker wants a site to train, measure or load something that the approved plan does not have at this point. The
+plans are unmasked, so only the order of rounds protects the site.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ async def joined(folder: Path, plan: Plan, trainer: MadeUpTrainer | None = None)
 
 @contextmanager
 def patched(owner: Any, name: str, value: Any) -> Iterator[None]:
-    """One check replaced."""
+    """The replacement of one check."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(owner, name, value)
         yield

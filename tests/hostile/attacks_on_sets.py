@@ -1,7 +1,7 @@
-"""A coordinator that plays sums off against each other: other sets, other attempts, other runs, other bytes.
+"""A coordinator that compares sums with each other: other sets, other attempts, other runs, other bytes.
 
-Two sums over sets that differ by one site differ by that site's update. Each site remembers what it
-masked, on disk, and trusts nobody else's memory.
+Two sums over sets that differ by one site differ by that site's update. Each site records on disk what it masked, and
+trusts no other program's memory.
 """
 
 from __future__ import annotations
@@ -181,11 +181,11 @@ def other_parameters_for_other_sites(weakened: bool) -> bool:
         sites = sites_of(plan, folder)
         await enter(sites)
         await agree(sites)
-        await collect(sites, 0, 0, "abcd")  # the first parameters each site computes itself
+        await collect(sites, 0, 0, "abcd")  # each site computes the first parameters itself
         uploads = [await ask_for(sites[0], 1, 1, "abcd")]
         uploads += [await ask_for(site, 1, 1, "abcd", dead) for site in sites[1:]]
         sums, is_consistent = total(plan, uploads)
-        if not is_consistent:  # the round is void, and what arrived is noise
+        if not is_consistent:  # the round is void, and the received bytes are noise
             near = np.abs((sums - sites[0].update(1)).astype(np.int64)) < 1 << 20
             assert np.count_nonzero(near) < sums.size / 2
         return is_consistent and found(sums, sites[0].update(1))

@@ -1,4 +1,4 @@
-"""A coordinator that plays rounds and plans off against each other: sets that grow, return, or belong to another study.
+"""A coordinator that compares sums of rounds and plans: sets that grow, return, or belong to another study.
 
 The made-up hospitals train from the parameters alone. So equal parameters give equal updates in any round of any plan,
 and the difference of two sums is the update of the sites that are in one of them alone.

@@ -1,4 +1,4 @@
-"""A coordinator that chooses or computes what a site begins with, to read rows out of a sum.
+"""A coordinator that chooses or computes the starting values of a site, to read rows from a sum.
 
 With a first layer of the coordinator's choice each number of the update can stand for very few rows. The site computes
 the first values from the plan, so such a round is refused before its parameters arrive. Private layers, the order of

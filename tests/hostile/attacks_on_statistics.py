@@ -1,4 +1,4 @@
-"""A researcher who asks for statistics in such a way that a sum over three sites is one patient's value.
+"""A researcher who requests statistics in such a way that a sum over three sites is one patient's value.
 
 The attacker writes the plan, and so the columns and their ranges. The sums are those of the sites' own trainers.
 """

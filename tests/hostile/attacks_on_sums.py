@@ -1,7 +1,7 @@
 """A hostile site, or a relay on its line, against the coordinator's sum.
 
-The coordinator cannot look into a masked vector. The attacker wants a sum that is not the sum of the sites'
-contributions to become the model.
+The coordinator cannot read a masked vector. The attacker wants a sum that is not the sum of the sites' contributions to
+become the model.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def plan_of(rounds: int = 1) -> Plan:
 
 
 async def finished(folder: Path, plan: Plan, meddle: Callable[[str, SiteMessage], list[SiteMessage]]) -> Network:
-    """A run to its end while b's line is meddled with; a site that is sent away is started again once."""
+    """A run to its end while an attacker changes b's line. A disconnected site is started again once."""
     network = Network(folder, plan)
     for name in plan.site_names:
         network.add(name)

@@ -1,4 +1,6 @@
-"""A site that claims few rows and sends large numbers, so that the division by the sum of rows makes it the model.
+"""A site that claims few rows and sends large numbers.
+
+So that the division by the sum of rows makes its update the model.
 
 Under row weights the mean is the sum of the updates over the sum of the weights. A sum of rows that is too small, or a
 number that no honest sites of these weights can have sent, voids the round.
@@ -59,7 +61,7 @@ def moved_by(rows: int, number: float, *, sent_as: int) -> float:
 
 
 def one_row_and_a_large_change(weakened: bool) -> bool:
-    """Claim one row, and send an update as if all rows of the cap stood behind it."""
+    """Claim one row, and send an update with the weight of the largest row count."""
     with in_copy(weakened, without_bounds_on_sums):
         return moved_by(1, 8.0, sent_as=1024) > 8.0
 

@@ -1,4 +1,4 @@
-"""A thief of certificates, keys and invitations, and a hospital's own authority that oversteps.
+"""A thief of certificates, keys and invitations, and a hospital's own authority that misuses its power.
 
 What the coordinator answers is asked of its own code (`Membership`), with a register, an authority and enrolled
 sites as in production. The attacker wants to be taken for a site, to enrol twice, or to have its own root trusted.
@@ -83,7 +83,7 @@ class Scene:
         return answer.chain_pem
 
     def lets_in(self, chain: bytes, now: datetime = NOW) -> str | None:
-        """As whom the coordinator takes a caller that shows this chain, or None."""
+        """Return the site for which the coordinator takes the caller of this chain, or None."""
         leaf, *above = certificates_in(chain)
         membership = Membership(self.authority, self.register, lambda: now)
         shown = certificates.certificate_pem(leaf), b"".join(map(certificates.certificate_pem, above))
@@ -107,7 +107,7 @@ def made(folder: Path) -> Authority:
 
 
 def attacked(weakened: bool, attack: Callable[[Scene], bool], without: Weakened) -> bool:
-    """Play an attack against a federation; a refusal in three sentences is a refusal."""
+    """Run an attack against a federation. A refusal must have three sentences."""
     with ExitStack() as stack:
         folder = stack.enter_context(scratch())
         authority = made(folder / "pki")
@@ -138,14 +138,14 @@ def without_the_register() -> Iterator[None]:
 
 @contextmanager
 def without_chains() -> Iterator[None]:
-    """Whoever signed a certificate: it counts."""
+    """A certificate is accepted, whoever signed it."""
     with without_the_register(), patched(enrolment_calls, verified_leaf=lambda *facts: None):
         yield
 
 
 @contextmanager
 def without_times() -> Iterator[None]:
-    """A certificate that has ended still counts."""
+    """An expired certificate is still accepted."""
     honest = enrolment_calls.identify_site
     with (
         patched(enrolment_calls, verified_leaf=lambda *facts: None),
@@ -156,7 +156,7 @@ def without_times() -> Iterator[None]:
 
 @contextmanager
 def without_one_name() -> Iterator[None]:
-    """The first of several names counts."""
+    """The first of several names is used."""
     honest = pki.identity._names
     with without_the_register(), patched(pki.identity, _names=lambda leaf, **more: honest(leaf, **more)[:1]):
         yield
@@ -164,7 +164,7 @@ def without_one_name() -> Iterator[None]:
 
 @contextmanager
 def without_own_names() -> Iterator[None]:
-    """A hospital's authority counts for each site's name."""
+    """A hospital's authority is accepted for every site's name."""
 
     def identify(chain: Any, authorities: Any, federation: FederationName, now: datetime) -> Any:
         return own_certificate_in(chain, [one.certificate for one in authorities], federation, now)

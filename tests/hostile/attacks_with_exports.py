@@ -1,4 +1,4 @@
-"""An export from somebody who wants code to run at the reader's, and a web page that reads the metrics port.
+"""An export from an attacker who wants to run code at the reader's, and a web page that reads the metrics port.
 
 A folder of an export is passed from hand to hand. Whoever changes model.json can name any file in it, also a file that
 lies elsewhere, with its right SHA-256.

@@ -1,4 +1,4 @@
-"""Hostile files and web pages: plans and contracts that explode, archives that lead elsewhere, exports that run code.
+"""Hostile files and web pages: plans that grow without limit, archives with paths outside, exports that run code.
 
 The attacker writes a file that a program of the toolkit reads, or owns a web page that a person at the hospital has
 open beside the local pages.
@@ -179,7 +179,7 @@ def without_masked_modes() -> Iterator[None]:
 
 @contextmanager
 def without_a_seal() -> Iterator[None]:
-    """A backup that lists its own files rightly is believed."""
+    """A backup with a correct list of its own files is trusted."""
     with patched(host.backup_archive, _seal=lambda content, key: "the same for every key"):
         yield
 

@@ -1,4 +1,4 @@
-"""What the tests of a hostile coordinator begin with."""
+"""The fixtures for tests of a hostile coordinator."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.rehearsal.study import THREE_CHUNKS, plan_with
 
 @pytest.fixture(scope="module")
 def office(tmp_path_factory: pytest.TempPathFactory) -> Office:
-    """A federation whose coordinator has gone bad."""
+    """A federation with a hostile coordinator."""
     office = Office.found(tmp_path_factory.mktemp("heart"))
     assert len(office.identities) == 3
     return office

@@ -1,4 +1,4 @@
-"""A site's agent that was taken over: the agent's user, groups and files, and this program instead of its own.
+"""A site's agent that an attacker controls: the agent's user, groups and files, with this program instead of its own.
 
 Usage: python -m tests.hostile.hostile_agent USER GROUPS STATE TRAINER_SOCKET PLAN OUTPUT
 
@@ -43,7 +43,7 @@ def become(user: int, groups: list[int]) -> None:
 
 
 def forge_approvals(state: Path, plan: Plan) -> None:
-    """Two persons say yes who never read the plan."""
+    """Approve as two persons who never read the plan."""
     for name in ("A. Jones", "B. Smith"):
         approve(state, plan, by=name, at=datetime.now(UTC))
 

@@ -1,8 +1,8 @@
-"""Parameters with which a sum of updates holds rows of a table, and how an onlooker reads them.
+"""Parameters with which a sum of updates contains rows of a table, and how an observer reads them.
 
-In an imprinted layer all neurons measure the same and differ by their thresholds alone. Two neighbours' updates then
-differ by the rows between their thresholds. If that is one row, the quotient of the differences of weights and bias
-is the row. Source: Fowl et al. 2022, "Robbing the Fed", section 3.
+In an imprinted layer all neurons measure the same value and differ only in their thresholds. Two neighbours' updates
+then differ by the rows between their thresholds. If that is one row, the quotient of the differences of weights and
+bias is the row. Source: Fowl et al. 2022, "Robbing the Fed", section 3.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def imprint(plan: Plan, layer: str, lowest: float, highest: float, head: str) ->
 
 
 def inputs_read(plan: Plan, update: Numbers, layer: str) -> Numbers:
-    """What an onlooker reads out of a sum of updates: inputs of the imprinted layer, and much that is none."""
+    """Return what an observer reads from a sum of updates: inputs of the imprinted layer, and many wrong ones."""
     views = manifest_of(plan).views(update)
     weights, biases = np.diff(views[f"{layer}.weight"], axis=0), np.diff(views[f"{layer}.bias"])
     is_used = np.abs(biases) > 1e-7
@@ -49,7 +49,7 @@ def inputs_read(plan: Plan, update: Numbers, layer: str) -> Numbers:
 
 
 def rows_read(found: Numbers, rows: Numbers) -> int:
-    """How many of these rows are among what was found."""
+    """Return how many of these rows were found."""
     if not len(found):
         return 0
     distances = np.abs(found[:, None, :] - rows[None, :, :]).max(axis=2)

@@ -1,4 +1,4 @@
-"""What a coordinator may say to a site at which moment, and what has to come of it."""
+"""The messages that a coordinator may send to a site at each moment, and the required result."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def assert_nothing_left(evidence: Evidence) -> None:
 
 
 def after_joining(*messages: Any) -> Any:
-    """Say these things to a site that has joined."""
+    """Send these messages to a site that has joined."""
 
     def lie(plan: Plan) -> Lie:
         async def tell(stream: Stream) -> None:
@@ -43,7 +43,7 @@ def after_joining(*messages: Any) -> Any:
 
 
 def after_ready(*messages: Any, number: int = 0) -> Any:
-    """Say these things to a site that is ready in a round."""
+    """Send these messages to a site that is ready in a round."""
 
     def lie(plan: Plan) -> Lie:
         async def tell(stream: Stream) -> None:
@@ -69,7 +69,7 @@ def before_joining(*messages: Any) -> Any:
 
 
 def assert_refused(evidence: Evidence) -> None:
-    """The agent stopped for what the coordinator sent, with a record and a reason, and sent nothing."""
+    """The agent stopped because of the coordinator's message, with a record and a reason, and sent nothing."""
     assert_nothing_left(evidence)
     assert isinstance(evidence.error, ProtocolError), evidence.error
     (record,) = evidence.events("coordinator_refused")

@@ -1,4 +1,4 @@
-"""What a coordinator says to masked sites, honest or not, and what it can make of their answers."""
+"""The messages of a coordinator to masked sites, honest or not, and what it can compute from their answers."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def strip(
 
 
 def found(recovered: Integers, secret: Integers) -> bool:
-    """Whether a coordinator that came up with this has learnt the secret."""
+    """Whether a coordinator with this result has learnt the secret."""
     return bool(np.array_equal(recovered, secret))
 
 
@@ -125,7 +125,7 @@ async def collect(sites: Iterable[Site], number: int, attempt: int, names: Itera
 
 
 async def restart(sites: Sequence[Site]) -> None:
-    """All machines lose power and come back with their disks."""
+    """All computers lose power and restart with their disks."""
     for site in sites:
         await site.stop()
         site.start()
@@ -133,7 +133,7 @@ async def restart(sites: Sequence[Site]) -> None:
 
 
 def all_refuse(sites: Iterable[Site], reason: Reason, chunks: int) -> bool:
-    """Whether all stopped for this reason, wrote it down, and sent nothing after their first `chunks`."""
+    """Whether all stopped for this reason, recorded it, and sent nothing after their first `chunks`."""
     return all(
         site.error is not None
         and [entry.get("because") for entry in site.records("participation_ended")] == [str(reason)]
@@ -143,7 +143,7 @@ def all_refuse(sites: Iterable[Site], reason: Reason, chunks: int) -> bool:
 
 
 def masking_of(site: Site) -> Any:
-    """What a running agent keeps to itself."""
+    """The secrets of a running agent."""
     rounds = site.gate._rounds
     assert rounds is not None
     return rounds._masking

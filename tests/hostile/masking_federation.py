@@ -1,8 +1,8 @@
-"""Masked studies in one process: real agents with real gates and ledgers, made-up hospitals and lines.
+"""Masked studies in one process: real agents with real gates and ledgers, invented hospitals and simulated lines.
 
-An agent here is the site's own program without a network: its stream is a `Line`, its trainer a
-`MadeUpTrainer` whose update follows from site, round, draw and the parameters alone. Whoever plays
-the coordinator speaks through `Site.tell` and reads what the site said.
+An agent here is the site's own program without a network: its stream is a `Line`, its trainer a `MadeUpTrainer` whose
+update follows from site, round, draw and the parameters alone. The coordinator's player sends with `Site.tell` and
+reads the site's messages.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def masked_plan(sites: Iterable[str], *, rounds: int = 3, parameters: int = 10, 
 
 
 def update_of(site: str, number: int, resample: int, parameters: Vector) -> Vector:
-    """What training gives at a made-up hospital: the same for the same step, nothing where units are dead."""
+    """The result of training at an invented hospital: equal for equal steps, and zero for dead units."""
     seed = hashlib.sha256(f"{site}|{number}|{resample}".encode()).digest()
     draw = np.random.default_rng(list(seed)).standard_normal(parameters.size).astype(np.float32)
     return np.where(np.abs(parameters) < DEAD, draw / 8, np.float32(0)).astype(np.float32)
@@ -181,7 +181,7 @@ class Line:
         self._heard(message)
 
     async def part(self) -> None:
-        """Nothing more is sent; what was said before has been heard already."""
+        """No more is sent, and earlier messages have been received."""
 
     async def receive(self) -> CoordinatorMessage:
         """From the coordinator."""
@@ -272,7 +272,7 @@ class Site:
             self.line.cut()
 
     async def tell(self, *messages: CoordinatorMessage) -> list[SiteMessage]:
-        """Say something and wait until the site has nothing more to say; what it answered."""
+        """Send a message and wait until the site has finished. Return its answers."""
         before = len(self.said)
         assert self.line is not None
         self.line.push(*messages)
@@ -313,7 +313,7 @@ class Site:
 
 
 async def settle() -> None:
-    """Wait until nothing happens any more without a clock."""
+    """Wait until nothing more happens without a clock."""
     await asyncio.sleep(SETTLED_SECONDS)
 
 

@@ -1,6 +1,6 @@
 """The real engine and real agents in one process, on lines that break when a test requires it.
 
-Nothing waits: the clock is made up. What sites say reaches the engine in an order drawn from a seed.
+Nothing waits: the clock is simulated. A seed draws the order in which the sites' messages reach the engine.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Copies of our program that lack exactly one protection, for as long as a `with` lasts.
+"""Copies of our program that each lack exactly one protection, inside a `with` block.
 
-An attack is worth a test only where it succeeds against such a copy.
+An attack is a useful test only if it succeeds against such a copy.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def _lenient(check: Callable[..., None], reasons: tuple[Reason, ...]) -> Callabl
 
 @contextmanager
 def without_the_plans_list() -> Iterator[None]:
-    """A site believes the certificates, so whoever the coordinator shows is a site."""
+    """A site trusts the certificates, so every site that the coordinator names counts as a site."""
     honest = protos.masking.key_session.check_roster
 
     def check_roster(terms: Any, adverts: Any, own_advert: Any, quorum: int) -> None:
@@ -84,7 +84,7 @@ def without_the_plans_list() -> Iterator[None]:
 
 @contextmanager
 def without_a_quorum() -> Iterator[None]:
-    """A site adds up with however few."""
+    """A site contributes with any number of others."""
     with without(Reason.BELOW_QUORUM, *OF_SETS) as patch:
         patch.setattr(Rounds, "_accept_bind", _accept_any_set)
         patch.setattr(Allowance, "reasons", lambda *facts, **more: ())  # the gate looks again by itself
@@ -106,7 +106,7 @@ def _accept_any_set(self: Any, bind: Bind) -> None:
 
 @contextmanager
 def without_a_memory() -> Iterator[None]:
-    """A site masks whatever it is asked for, as if it had never masked before."""
+    """A site masks for every request, as if it had never masked before."""
 
     def freeze(self: Ledger, ask: Any, context: bytes, vector: bytes, compared: Any, budget: int = 0) -> Ledger:
         entry = Masked(ask.contributors, vector, 0)
@@ -127,7 +127,7 @@ def without_a_memory() -> Iterator[None]:
 
 @contextmanager
 def without_the_position() -> Iterator[None]:
-    """What was sent down is not bound into the masks."""
+    """The received values are not bound into the masks."""
     honest = protos.masking.mask_context.round_context
 
     def context(transcript: bytes, position: bytes, *others: Any) -> bytes:

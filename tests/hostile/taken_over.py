@@ -1,7 +1,7 @@
-"""One process of a site is somebody else's: drivers that speak a socket of the site as its owner could.
+"""An attacker controls one process of a site: drivers that use a socket of the site as the attacker could.
 
 The other processes are the site's own code. `TakenOverAgent` sits at the agent's end of a real gate socket, with the
-agent's files. What the gate then does is what it would do for a hostile coordinator with the site's TLS key.
+agent's files. The gate then acts as for a hostile coordinator with the site's TLS key.
 """
 
 from __future__ import annotations
@@ -125,7 +125,7 @@ def now() -> datetime:
 
 
 class TakenOverAgent:
-    """Whoever owns the agent: reads every order, and writes whatever a draw says."""
+    """The attacker in the agent reads every order, and writes what a random draw decides."""
 
     def __init__(self, gate: Gate, plan: Plan, files: tuple[bytes, ...], seed: int) -> None:
         """`files` are what the agent's folder has: chain, roots, previous chain, waiting chain, waiting request."""
@@ -170,7 +170,10 @@ class TakenOverAgent:
                 return None
 
     def _drawn(self) -> bytes:
-        """Mostly right frames with messages of a hostile coordinator, politely begun; sometimes no frame at all."""
+        """Mostly correct frames with messages of a hostile coordinator, with a correct beginning.
+
+        Sometimes no frame at all.
+        """
         luck, draw = self.luck, self.luck.random()
         if self._polite and luck.random() < 0.8:
             return whole(gate_socket.Down(self._stream, encode_coordinator_message(self._polite.pop(0))))

@@ -1,7 +1,7 @@
-"""Real TLS handshakes: whoever is not a site of this federation, now, is refused.
+"""Real TLS handshakes: a caller that is not a current site of this federation is refused.
 
-Both ends are Python's ssl over memory, so the handshake is real and no port is opened. After TLS
-come the two questions that every call asks: `identify_site` and `Register.is_accepted`.
+Both ends are Python's ssl over memory, so the handshake is real and no port is opened. After TLS every call makes two
+checks: `identify_site` and `Register.is_accepted`.
 """
 
 from __future__ import annotations
@@ -157,7 +157,7 @@ def test_a_foreign_coordinator_is_refused_by_the_site(
 
 
 def test_each_usage_has_its_side(authority: Authority, tmp_path: Path) -> None:
-    """The coordinator's certificate does not call, and a site's certificate does not answer."""
+    """The coordinator's certificate cannot call, and a site's certificate cannot answer."""
     with pytest.raises(ssl.SSLCertVerificationError, match="purpose"):
         admitted(authority, coordinator(authority), tmp_path)
     root = authority.root_pem()
@@ -185,7 +185,7 @@ def test_a_site_is_no_authority(authority: Authority, tmp_path: Path) -> None:
 
 
 def test_two_names_pass_tls_and_are_refused_behind_it(authority: Authority, tmp_path: Path) -> None:
-    """What TLS lets through with two names, or with the coordinator's name, is nobody to us."""
+    """A certificate with two names, or with the coordinator's name, passes TLS and identifies nobody here."""
     for uris in (
         ("spiffe://heart/site/st-mary", "spiffe://heart/site/st-luke"),
         ("spiffe://heart/coordinator",),
@@ -198,7 +198,7 @@ def test_two_names_pass_tls_and_are_refused_behind_it(authority: Authority, tmp_
 def test_a_revoked_site_passes_tls_and_is_refused_by_the_register(
     authority: Authority, register: Register, tmp_path: Path
 ) -> None:
-    """The certificate is as valid as before; the register no longer accepts it, nor one it never saw."""
+    """The certificate is still valid, but the register does not accept it, nor an unknown one."""
     keys = SiteKeys.create(tmp_path / "keys")
     invitation = invite_site(authority, register, MARY, valid_for=timedelta(hours=1), is_pre_approved=True, now=NOW)
     answer = handle_request(

@@ -1,4 +1,4 @@
-"""What a coordinator says last is heard, also by a site that was at work when the stream ended."""
+"""A site receives the coordinator's last message, even if it was working when the stream ended."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class SlowToPrepare(MadeUpTrainer):
 def test_a_site_at_work_hears_the_end_and_does_not_call_again(
     tmp_path: Path, reason: CoordinatorReason, said: str
 ) -> None:
-    """A farewell that came while the trainer prepared counts, though the stream had ended before it was looked at.
+    """A farewell that arrived while the trainer prepared counts, although the stream had already ended.
 
     The site has no result of the run, so it does not end as if all were well.
     """

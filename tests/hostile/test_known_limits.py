@@ -1,4 +1,7 @@
-"""What still succeeds, and where the pages report it. A fix turns one of these red: then it moves to the wall."""
+"""Attacks that still succeed, and the pages that report them.
+
+If a fix makes one of these tests fail, move it to the wall.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A coordinator with genuine certificates that lies: the agent sends nothing, says why, and stops."""
+"""A coordinator with genuine certificates that lies: the agent sends nothing, reports the reason, and stops."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from tests.rehearsal.study import (
 
 
 def test_an_honest_coordinator_gets_what_was_agreed(tmp_path: Path, office: Office, plan: Plan) -> None:
-    """Where nobody lies, each round's chunks leave once, each after its audit record."""
+    """If nobody lies, each round's chunks are sent once, each after its audit record."""
     layout = Layout(THREE_CHUNKS, 0)
 
     async def honest(stream: Stream) -> None:
@@ -98,7 +98,7 @@ def document_with_more_tensors(office: Office) -> Plan:
 
 @pytest.mark.parametrize("first", ["nothing", "the approved plan"])
 def test_a_plan_with_more_tensors_waits_for_a_person(tmp_path: Path, office: Office, plan: Plan, first: str) -> None:
-    """Another plan, whatever its name says, trains nothing and sends nothing until someone here approves it."""
+    """Another plan, whatever its name, trains and sends nothing until a person here approves it."""
     other = document_with_more_tensors(office)
     assert (other.study, other.version) == (plan.study, plan.version)
 
@@ -146,7 +146,7 @@ NO_PLANS = {
 
 @pytest.mark.parametrize("name", NO_PLANS)
 def test_bytes_that_are_no_plan_are_refused(tmp_path: Path, office: Office, name: str) -> None:
-    """What cannot be read as a plan stops the agent with three sentences, not with a traceback."""
+    """An announcement that is no plan stops the agent with three sentences, not with a traceback."""
 
     async def announce(stream: Stream) -> None:
         await stream.send(Announcement("run", NO_PLANS[name]))
@@ -159,7 +159,7 @@ def test_bytes_that_are_no_plan_are_refused(tmp_path: Path, office: Office, name
 
 
 def test_bytes_that_are_no_plan_are_in_the_audit_log(tmp_path: Path, office: Office) -> None:
-    """A refusal of what the coordinator announced is on record like every other refusal."""
+    """A refused announcement of the coordinator is recorded like every other refusal."""
 
     async def announce(stream: Stream) -> None:
         await stream.send(Announcement("run", b"{}"))
@@ -192,7 +192,10 @@ def test_a_plan_that_is_not_canonical_is_refused(tmp_path: Path, office: Office,
 def test_a_change_that_must_not_leave_stops_the_site(
     tmp_path: Path, office: Office, plan: Plan, change: float, reason: SiteReason, tensor: str
 ) -> None:
-    """What is not finite or too much clipped stays; the coordinator hears a reason and at most a tensor's name."""
+    """Values that are not finite or too much clipped are not sent.
+
+    The coordinator receives a reason and at most a tensor's name.
+    """
 
     async def offer_a_round(stream: Stream) -> None:
         await stream.joined(plan)
@@ -225,7 +228,7 @@ def test_a_trainer_that_fails_stops_the_site_with_its_reason(
 
 
 def test_a_full_disk_of_the_trainer_does_not_end_the_run_for_all(tmp_path: Path, office: Office, plan: Plan) -> None:
-    """What an operator can correct is no refusal: the agent ends with 1 and returns, and nobody must stop."""
+    """An error that an operator can correct is no refusal: the agent ends with 1 and returns, and no site must stop."""
     failure = Failed(SiteReason.TRAINER_FAILED, 1)
 
     async def offer_a_round(stream: Stream) -> None:
@@ -244,7 +247,10 @@ def test_a_full_disk_of_the_trainer_does_not_end_the_run_for_all(tmp_path: Path,
 def test_a_final_farewell_stops_the_agent_and_another_one_brings_it_back(
     tmp_path: Path, office: Office, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A coordinator that restarts is called again; one that says no is not, and the exit status is 77."""
+    """After a coordinator restarts, the agent connects again.
+
+    After a refusal it does not, and the exit status is 77.
+    """
     monkeypatch.setattr(agent_module, "FIRST_WAIT_SECONDS", 0.01)
 
     async def restart(stream: Stream) -> None:

@@ -1,4 +1,7 @@
-"""A coordinator that lies about rounds: what is out of turn or no message is refused, what is repeated is the same."""
+"""A coordinator that lies about rounds: messages out of order or without meaning are refused.
+
+Repeated answers are the same.
+"""
 
 from __future__ import annotations
 
@@ -128,7 +131,7 @@ def breaks_off(plan: Plan) -> Lie:
 
 
 def test_what_was_built_for_one_round_never_leaves_in_another(tmp_path: Path, office: Office, plan: Plan) -> None:
-    """A bind for a round whose parameters never came whole does not set free what the last round left."""
+    """A bind for a round whose parameters never arrived completely does not release data of the previous round."""
 
     async def go_on(stream: Stream) -> None:
         await stream.joined(plan)
@@ -209,7 +212,7 @@ def test_a_void_attempt_repeats_the_same_step_without_training_again(
 def test_a_lie_told_in_passing_is_still_refused(
     tmp_path: Path, office: Office, plan: Plan, lie: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A coordinator that lies and hangs up at once is not called again, though nobody hears the complaint."""
+    """A coordinator that lies and closes the stream at once is not called again, although it gets no reason."""
     monkeypatch.setattr(agent_module, "FIRST_WAIT_SECONDS", 0.01)
 
     async def lie_and_leave(stream: Stream) -> None:

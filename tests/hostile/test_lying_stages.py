@@ -1,4 +1,4 @@
-"""A coordinator that asks out of turn or for other layers; a trainer that hands out more than it was asked."""
+"""A coordinator that requests the wrong round or other layers, and a trainer that returns more than was requested."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def telling(plan: Plan, steps: list[list[Any]], honest: int) -> Lie:
 
 @pytest.mark.parametrize("name", LIES)
 def test_what_is_asked_out_of_turn_is_not_answered(tmp_path: Path, office: Office, name: str) -> None:
-    """The site stops at the lie with a record of it; what left before was agreed, and nothing leaves after."""
+    """The site stops at the lie and records it. It sent only agreed data before, and nothing afterwards."""
     kind, steps, honest = LIES[name]
     plan = plans(office, kind)
 

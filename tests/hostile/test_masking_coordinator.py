@@ -1,7 +1,7 @@
-"""What reaches the coordinator under masks: chunks that are wrong, and sites that mask wrongly.
+"""Wrong chunks that reach the coordinator under masks, and sites that mask wrongly.
 
-The coordinator cannot look into a masked vector. It takes each site's chunks once, in order and whole,
-and the sum of the check words tells it whether all masks cancelled in every chunk.
+The coordinator cannot read a masked vector. It takes each site's chunks once, in order and whole, and the sum of the
+check words tells it whether all masks cancelled in every chunk.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ MEDDLING: dict[str, tuple[Callable[[], Meddle], str]] = {
 
 @pytest.mark.parametrize("kind", MEDDLING)
 def test_a_chunk_that_is_not_the_next_one_ends_its_stream_and_counts_for_nothing(tmp_path: Path, kind: str) -> None:
-    """Whoever meddles with b's chunks once ends b's stream; started again, b completes the very same sum."""
+    """If an attacker changes b's chunks once, b's stream ends. After a restart b completes exactly the same sum."""
     plan = masked_plan("abc", rounds=1, parameters=THREE_CHUNKS)
     make, reason = MEDDLING[kind]
     meddle = make()

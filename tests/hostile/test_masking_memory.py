@@ -1,4 +1,4 @@
-"""What a site sends again is the same to the last bit, and what it sends does not show its update."""
+"""A site repeats its message exactly to the last bit, and the message does not show its update."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """A coordinator that offers a weaker plan: wider numbers, fewer sites, no masking.
 
-The plan is the coordinator's to write and each hospital's to refuse. A hospital's own file decides,
-whatever a person has approved.
+The coordinator writes the plan, and each hospital may refuse it. A hospital's own file decides, whatever a person has
+approved.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What honest runs pay for a site that is lost, and why two quorums always share an honest site."""
+"""The cost of a lost site in honest runs, and why two quorums always share an honest site."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What one site sends looks like noise, whatever it trained: the real agent's chunks, byte by byte.
+"""The messages of a site look like noise, whatever it trained: the real agent's chunks, byte by byte.
 
 Each statistic is chi-square over all bytes or bits of many runs; the same change unmasked fails every
 one of them by orders of magnitude, so the tests can fail.

@@ -1,4 +1,4 @@
-"""A lying coordinator against the hospital's own file: the real agent, real TLS, one lie at a time, each on record."""
+"""A lying coordinator against the hospital's own file: the real agent, real TLS, one lie at a time, each recorded."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ REFUSED: dict[str, tuple[Mapping[str, Any], Mapping[str, Any], str]] = {
 def test_a_plan_beyond_the_policy_is_refused_although_a_person_approved_it(
     tmp_path: Path, office: Office, name: str
 ) -> None:
-    """The agent says no with a record that names the rule, and the trainer never hears of the plan."""
+    """The agent refuses with a record that names the rule, and the trainer never receives the plan."""
     changes, rules, reason = REFUSED[name]
     plan = plan_with(office.identities, changes=changes)
 
@@ -241,7 +241,7 @@ def test_a_run_that_was_finished_long_ago_is_not_made_again(tmp_path: Path) -> N
 
 
 def test_evidence_has_the_parts_that_these_tests_read() -> None:
-    """A chunk is what would have left, a Ready is not; so the tests above are able to fail."""
+    """A chunk counts as sent data and a Ready does not, so the tests above are able to fail."""
     received = [Ready(0, 0), Chunk(0, 0, 0, b"x"), *offer(np.zeros(1, np.float32), 0)[:0]]
 
     assert Evidence(received=received).chunks == [received[1]]

@@ -1,4 +1,4 @@
-"""Sites that only receive: the real engine, real agents and real masks, and what each side refuses."""
+"""Sites that only receive: the real engine, real agents and real masks, and the refusals of each side."""
 
 from __future__ import annotations
 

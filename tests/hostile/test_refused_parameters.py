@@ -1,4 +1,4 @@
-"""One hostile site of five sends any values that it likes; the others refuse what comes of it.
+"""One hostile site of five sends any values. The others refuse the resulting parameters.
 
 Studies, sums, votes and rollbacks are the programs' own; the hostile site's vector is built by no gate. Each attack
 succeeds against a named copy that lacks one protection.
@@ -168,7 +168,7 @@ def test_a_site_that_refuses_for_a_while_does_not_end_the_training() -> None:
 
 
 def test_what_a_site_adopts_is_no_worse_than_the_network_that_it_trains_alone() -> None:
-    """A drift is not refused; it takes away what joining brought, and never changes a bit of the network alone."""
+    """A slow drift is not refused. It removes the gain from joining, but never changes a bit of the network alone."""
     found = attacked(plan(), rows(), Attack.DRIFT, first=BEGINS, hostile=HOSTILE, trains_alone=True)
     honest = attacked(plan(), rows(), hostile=HOSTILE, trains_alone=True)
 

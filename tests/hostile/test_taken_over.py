@@ -1,4 +1,4 @@
-"""Whoever owns one process of a site gets no more than that process's power, over drawn sequences of messages."""
+"""An attacker in one process of a site gets only that process's power, over drawn sequences of messages."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def played(folder: Path, files: tuple[bytes, ...], seed: int, *, is_approved: bo
 def test_without_an_approval_nothing_trains_and_no_number_leaves(
     tmp_path: Path, files: tuple[bytes, ...], seed: int
 ) -> None:
-    """Announcements, offers and anything else of a hostile coordinator bring no question to the trainer."""
+    """Announcements, offers and other messages of a hostile coordinator cause no request to the trainer."""
     gate, driver = played(tmp_path, files, seed, is_approved=False)
 
     assert gate.trainer.trained == []

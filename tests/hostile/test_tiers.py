@@ -183,7 +183,7 @@ def test_the_others_go_on_without_a_site_that_withdrew(tmp_path: Path) -> None:
 
 
 def test_a_new_approval_brings_a_site_back_to_the_step(tmp_path: Path) -> None:
-    """Where the plan waits, the run stands until persons at the site agree again; then it goes on with all."""
+    """If the plan waits, the run is interrupted until persons at the site agree again. Then it continues with all."""
     plan = masked_plan("abc", rounds=4)
 
     async def scene(network: Network) -> None:

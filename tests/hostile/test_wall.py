@@ -1,4 +1,4 @@
-"""Every attack is refused by the real programs and succeeds against its weakened copy; the wall reports both."""
+"""Every attack is refused by the real programs and succeeds against its weakened copy. The wall reports both."""
 
 from __future__ import annotations
 
@@ -45,13 +45,13 @@ def test_the_last_line_and_the_exit_status_report_every_attack(
 
 
 def test_a_wall_without_attacks_fails(capsys: pytest.CaptureFixture[str]) -> None:
-    """Nothing is proved by an empty wall."""
+    """An empty wall proves nothing."""
     assert show([], []) == 1
     assert capsys.readouterr().out == "attacks=0 refused=0 succeed_when_weakened=0\n"
 
 
 def test_two_attacks_of_one_name_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No attack hides behind another one's name."""
+    """No two attacks have the same name."""
     monkeypatch.setattr(wall, "MODULES", (wall.MODULES[0], wall.MODULES[0]))
 
     with pytest.raises(ValueError, match="two attacks are named"):

@@ -31,7 +31,7 @@ MODULES = tuple(sorted(path.stem for path in Path(__file__).parent.glob("attacks
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of an attack; a failure is the text of an error in the attack itself."""
+    """The result of an attack. A failure is the text of an error in the attack itself."""
 
     is_refused: bool
     succeeds_when_weakened: bool

@@ -1,4 +1,4 @@
-"""Chunks that are wrong, and the model that a run ends in without them."""
+"""Wrong chunks, and the model at the end of a run without them."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""Break single decisions and see whether a test fails: `python -m tests.house.mutations --count 30 --seed 1`.
+"""Change single decisions and check whether a test fails: `python -m tests.house.mutations --count 30 --seed 1`.
 
 Each mutation changes one operator, condition or number in the gate, the ledger of masks, the round machine or the fixed
-point. The tests of that subject run against a copy of the tree with this one change. A mutation that no test notices is
-either a test that is missing or a line that is not needed. It takes some 30 seconds for a mutation that is caught, and
-some minutes for one that is not. The last line has `key=value` pairs.
+point. The tests of that subject run against a copy of the tree with this one change. If no test detects a mutation,
+either a test is missing or the line is not needed. It takes some 30 seconds for a mutation that is caught, and some
+minutes for one that is not. The last line has `key=value` pairs.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ from typing import Final
 import click
 
 ROOT: Final = Path(__file__).parents[2]
-# What is broken, and what should notice it: the nearest tests first, because the first failure ends the run.
+# The changed file, and the tests that should detect it. The nearest tests come first, because the first failure ends
+# the run.
 SUBJECTS: Final = {
     "gate": (
         (

@@ -1,4 +1,4 @@
-"""What the programs write into audit logs is said in plain words, and stands on the page of the officer who reads."""
+"""The events in audit logs have plain descriptions, and are on the page of the officer who reads them."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def events_of(room: str) -> set[str]:
 
 @pytest.mark.parametrize("room", ["site_agent", "coordinator"])
 def test_every_event_has_plain_words_and_a_line_on_its_officers_page(room: str) -> None:
-    """An officer who reads a log meets no name that the program and the pages do not explain."""
+    """An officer who reads a log finds no name that the program and the pages do not explain."""
     events = events_of(room) | (set() if room == "site_agent" else BOTH)
     page = (ROOT / "docs" / PAGES[room]).read_text()
 
@@ -53,7 +53,7 @@ def test_every_event_has_plain_words_and_a_line_on_its_officers_page(room: str) 
 
 
 def test_no_words_are_kept_for_an_event_that_nobody_writes() -> None:
-    """What is explained happens: words of an event that has gone are taken out."""
+    """Every explained event can happen. The words of removed events are removed too."""
     written = events_of("site_agent") | events_of("coordinator") | events_of("protos") | BOTH
     by_name = {"certificate_renewed", "renewal_refused"} | set(JOURNALLED.values())
     by_journal = {f"run_{kind}" for kind in first_words("coordinator", JOURNAL)} | {"run_restored", "run_ahead"}

@@ -1,4 +1,4 @@
-"""The gate is the only exit: where bytes of a contribution are made, read and sent, proved from the text."""
+"""The gate is the only exit: the text of the code proves where bytes of a contribution are made, read and sent."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def test_only_the_connection_writes_to_the_stream() -> None:
 
 
 def test_a_site_has_no_other_message_that_could_hold_numbers() -> None:
-    """Of all that a site can say, only a chunk has a body; the list is closed."""
+    """Of all messages of a site, only a chunk has a body. The list is closed."""
     kinds = {kind.__name__: set(kind.__dataclass_fields__) for kind in SiteMessage.__args__}  # type: ignore[attr-defined]
 
     assert [name for name, fields in kinds.items() if "body" in fields or "payload" in fields] == ["Chunk"]

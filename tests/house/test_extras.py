@@ -1,4 +1,4 @@
-"""Extras: folders that most federations do not need, and that can be deleted without harm to the rest."""
+"""Extras: folders that most federations do not need, and that can be deleted without harm to other code."""
 
 from __future__ import annotations
 

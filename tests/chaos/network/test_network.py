@@ -118,7 +118,7 @@ def _limit(cable: Line, rate: str) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
 def test_a_cable_that_is_pulled_for_a_minute_costs_nothing(tmp_path: Path, cable: Line) -> None:
-    """After the cable is unplugged during an upload, the site reconnects a minute later and sends the missing chunks."""
+    """After the cable was unplugged during an upload, the site reconnects a minute later and sends missing chunks."""
     parameters = 8 * CHUNK_PARAMETERS
     with wired(cable) as wire:
         _limit(cable, "8mbit")
