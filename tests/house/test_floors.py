@@ -1,4 +1,4 @@
-"""Who may import whom: the table of rooms, and the proof that no process has both network and patients."""
+"""The table of rooms: who may import whom, and the proof that no process has both network and patients."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ TABLE = (
         ("site_agent.service", "site_agent.gate", "site_agent.gate_socket", *BOTH, "pki", "audit", "host", "protos"),
     ),
     Room("site_agent.trainer", PATIENTS, ("site_agent.trainer", "site_agent.site_events", *BOTH, "host", "protos")),
-    # The program hands the worker what the desk does before the first round and after the last one.
+    # The program gives the worker the desk's functions for the time before the first round and after the last one.
     Room(
         "site_agent.trainer.__main__",
         PATIENTS,
@@ -138,7 +138,7 @@ TABLE = (
             "protos",
         ),
     ),
-    # Pages and nothing else: what it shows and does are commands, which it runs as processes of their own.
+    # It has only pages. Its content and actions come from commands, which it runs as separate processes.
     Room(
         "site_agent.console",
         frozenset(),
@@ -177,7 +177,7 @@ ONE_PLACE = {
     "protos.wire.generated.federation_pb2": {"protos.wire.codec"},
 }
 # Who may open a socket. Gate socket and trainer socket are pairs, or Unix sockets, between processes of one site. A
-# doctor looks who answers at an address with host.address_checks.
+# doctor checks who answers at an address with host.address_checks.
 SOCKET_FILES = {
     "site_agent.framed_messages",
     "site_agent.trainer_socket",
@@ -202,7 +202,7 @@ def is_in(module: str, prefix: str) -> bool:
 
 
 def breach(found: Imported) -> str | None:
-    """Why an import is against the table, or None."""
+    """Return why an import breaks the table, or None."""
     room = room_of(found.importer)
     if found.package in ROOMS:
         allowed = any(is_in(found.imported, prefix) for prefix in room.rooms)
@@ -212,7 +212,7 @@ def breach(found: Imported) -> str | None:
 
 
 def test_imports_point_downwards() -> None:
-    """A module imports its own room, the floors below and the packages of its row, and nothing else."""
+    """A module imports only its own room, the floors below and the packages of its row."""
     breaches = [breach(found) for found in all_imports()]
 
     assert len(breaches) > 1000
@@ -257,7 +257,7 @@ def test_what_has_one_place_is_imported_nowhere_else() -> None:
 
 
 def test_no_file_opens_a_socket_of_its_own() -> None:
-    """Beside gRPC's two files only the trainer socket's ends and the doctor's look at an address touch sockets."""
+    """Besides gRPC's two files, only the trainer socket's ends and the doctor's check of an address use sockets."""
     # Taking an address apart opens nothing.
     connecting = [found for found in all_imports() if found.package in SOCKETS and found.imported != "urllib.parse"]
     importers = {found.importer for found in connecting}
@@ -277,7 +277,7 @@ def test_lazy_imports_stand_where_they_keep_a_process_small() -> None:
 
 
 def entry_points() -> dict[str, frozenset[str]]:
-    """Everything a process may come to hold: each module, and each command with the imports inside it."""
+    """Return everything that a process may load: each module, and each command with the imports inside it."""
     entries = {name: reachable(name, lazily=True) for name in modules()}
     for found in all_imports():
         if found.is_lazy and is_command_line(found.importer):
@@ -298,7 +298,7 @@ def has_patients(names: frozenset[str]) -> bool:
 
 
 def test_no_process_reaches_both_network_and_patients() -> None:
-    """From no module and no command can both gRPC and the patients' tables be imported."""
+    """No module and no command can import both gRPC and the patients' tables."""
     entries = entry_points()
 
     assert [entry for entry, names in entries.items() if has_network(names) and has_patients(names)] == []

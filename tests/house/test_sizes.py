@@ -1,4 +1,4 @@
-"""Size and shape: what a reader may rely on before opening a file."""
+"""Size and shape: the properties on which a reader may rely before opening a file."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ ATTRIBUTES_OF_CODE = {
     ("os", "system"),
     ("os", "popen"),
 }
-# What runs code that is not this program's: the hospital's own, from its own disk; and the loader of an export, which
-# runs that same file where its SHA-256 is the one of the export.
+# The code that runs foreign code: the hospital's own network, from its own disk; and the loader of an export, which
+# runs that same file if its SHA-256 is the one of the export.
 OWN_CODE = {
     "site_agent.trainer.models.own_module": ["exec", "compile"],
     "site_agent.desk.export.loader": ["exec", "compile"],
@@ -106,17 +106,17 @@ def test_everything_public_says_what_it_is() -> None:
 
 
 def test_no_file_is_named_for_what_is_left_over() -> None:
-    """A name like utils or common shows that nobody knew where things belong."""
+    """A name like utils or common shows that nobody knew where its content belongs."""
     assert [shown(path) for path in SOURCES if {path.stem, path.parent.name} & LEFT_OVERS] == []
 
 
 def test_no_two_files_of_the_packages_have_one_name() -> None:
-    """A file's name alone leads to the file."""
+    """The name of a file is enough to find it."""
     assert duplicate_names() == {}
 
 
 def test_nothing_is_left_unfinished() -> None:
-    """No note to do something later, and nothing that is not implemented."""
+    """The code has no note to do something later, and no unimplemented function."""
     for name, path in FILES.items():
         source = path.read_text()
         comments = [
@@ -130,7 +130,7 @@ def test_nothing_is_left_unfinished() -> None:
 
 
 def test_nothing_that_arrives_is_executed() -> None:
-    """No pickle, no eval, no loader that runs what it reads, no import by a name from outside."""
+    """The code has no pickle, no eval, no loader that runs its input, and no import by a name from outside."""
     for name in FILES:
         dangers = [danger for node in ast.walk(tree(name)) for danger in _dangers(node)]
 

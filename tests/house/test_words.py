@@ -1,4 +1,4 @@
-"""What a person reads is short, and free of words that only insiders understand.
+"""Texts for people are short, and free of words that only insiders understand.
 
 Two sources are read from the code, without running it: the three sentences of every error, and the help of every
 event, command and option.
@@ -44,7 +44,7 @@ BANNED: Final = {
     r"\bsay so\b|\btold so\b": "report it",
     r"\bcut short\b": "interrupted",
 }
-# Turns that stand nowhere, not in a comment, a test or a page either.
+# Phrases that may not appear in code, comments, tests or pages.
 GONE: Final = re.compile(
     r"\b(anew|afresh|opponents?|opinions?|hatch|mend(s|ed|ing)?|(is|are|was|were|be|been) told|told (so|apart)"
     r"|of all draws|excludes none|look whether|sa(y|ys) so|cut short|make room|bring(s|ing)? back|brought back"
@@ -54,7 +54,7 @@ GONE: Final = re.compile(
 UNREAD: Final = {Path(__file__).name, "walkthrough.md"}  # a person's console is quoted there
 # Names that old logs and scripts of operators have.
 KEPT: Final = re.compile(r"log_began_anew|step_drawn_afresh")
-# A clause as the subject makes a reader look twice for the verb.
+# A clause as the subject makes a reader search for the verb.
 CLAUSE_FIRST: Final = re.compile(r"(What|Whoever|Whether|Where|Who) (?!.*\?$)")
 
 
@@ -136,7 +136,7 @@ def test_no_private_words_are_used() -> None:
 
 
 def test_an_old_turn_stands_nowhere() -> None:
-    """Neither code, comments, tests nor pages have one of the turns; only results of former days keep theirs."""
+    """Code, comments, tests and pages have none of these phrases. Only earlier results keep theirs."""
     texts = {shown(path): path.read_text() for path in pages_and_code() if path.name not in UNREAD}
     found = [
         f"{place}: {line.strip()}"
@@ -179,7 +179,7 @@ def test_the_search_finds_what_it_looks_for() -> None:
 
 
 def pages_and_code(*, with_results: bool = False) -> list[Path]:
-    """Every text of the repository; the results of benchmarks stay as they were written."""
+    """Every text of the repository, except the results of benchmarks, which do not change."""
     rooms = (*sorted({name.partition(".")[0] for name in modules()}), "tests", "benchmarks", "docs", "deploy")
     return [
         path

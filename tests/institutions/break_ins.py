@@ -1,6 +1,6 @@
-"""Services of a booted hospital that were taken over: another program in the unit, or beside it.
+"""Attacked services of a booted hospital: another program in the unit, or beside it.
 
-The unit's user, groups, files, sockets and sandbox stay. What is changed lies in /run and is taken back.
+The unit's user, groups, files, sockets and sandbox stay the same. Changes are in /run and are undone.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ _ONCE: Final = "Type=oneshot\nRestart=no\nTimeoutStartSec=300\n"
 
 
 def program(machine: Machine, name: str) -> str:
-    """Bring a program into a machine; the command that runs it."""
+    """Copy a program to a machine. Return the command that runs it."""
     machine.place(f"/srv/{name}", (PROGRAMS / name).read_bytes())
     return f"{PYTHON} -P /srv/{name}"
 
 
 @contextmanager
 def changed(machine: Machine, kind: str, drop_in: str) -> Iterator[None]:
-    """A unit with a drop-in, which is taken away with the block."""
+    """A unit with a drop-in that is removed at the end of the block."""
     folder = f"/run/systemd/system/site-{kind}.service.d"
     machine.place(f"{folder}/zz-break-in.conf", drop_in.encode())
     machine.run("systemctl", "daemon-reload")
@@ -97,7 +97,7 @@ def once(machine: Machine, kind: str, command: str) -> Any:
 
 
 def put_back(machine: Machine) -> None:
-    """Let all three services be started again as they were."""
+    """Let all three services be started again without changes."""
     units = [f"site-{kind}" for kind in KINDS]
     machine.run("systemctl", "stop", *units)
     machine.run("systemctl", "reset-failed", *units, may_fail=True)

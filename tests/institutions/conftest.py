@@ -29,7 +29,7 @@ ROOT: Final = Path(__file__).parents[2]
 DEBIAN: Final = "systemd,systemd-sysv,dbus,python3,iproute2,nftables,ca-certificates,procps"
 ROOMS: Final = ("protos", "host", "audit", "pki", "coordinator", "site_agent")
 SOURCES: Final = (*ROOMS, "deploy", "docs", "pyproject.toml", "constraints.txt")
-# What only slows a boot down, or touches the outside.
+# Services that only slow a boot down, or connect to the outside.
 MASKED: Final = (
     "getty.target",
     "console-getty.service",
@@ -38,7 +38,7 @@ MASKED: Final = (
     "dpkg-db-backup.timer",
     "systemd-logind.service",
 )
-# A hospital's firewall: it calls out, and nobody calls in.
+# A hospital's firewall: it allows outgoing connections and no incoming ones.
 FIREWALL: Final = """#!/usr/sbin/nft -f
 flush ruleset
 table inet hospital {
@@ -50,15 +50,15 @@ table inet hospital {
 }
 """
 EVERY_ROUND: Final = ("round_closed", "contribution_released", "pam_unix")
-# Watchdogs that bark sooner, so that a test of them ends sooner; the trainer has to load torch between two beats. And
-# the study that goes on all the time lets those go first who type commands meanwhile.
+# Watchdogs with shorter times, so that their tests end sooner. The trainer must load torch between two signals. The
+# continuous study gives way to people who type commands meanwhile.
 DROP_IN: Final = "[Service]\nWatchdogSec={seconds}\nTimeoutAbortSec=2\nNice=10\n"
 WATCHDOG_SECONDS: Final = {"coordinator": 8, "site-agent": 8, "site-gate": 8, "site-trainer": 15}
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Beside a failure stands what each institution's journal said last; nobody can look into it afterwards."""
+    """A failure shows the last lines of each institution's journal, because nobody can read them afterwards."""
     report = yield
     federation = getattr(item, "funcargs", {}).get("federation")
     if report.failed and federation is not None:
@@ -72,7 +72,7 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
 
 @pytest.fixture(scope="session")
 def cache() -> Iterator[Path]:
-    """Where what takes long is kept; one run at a time has it, since each takes older packages and systems away."""
+    """The cache for slow results. One run at a time uses it, because each removes older packages and systems."""
     reason = why_not()
     if reason:
         pytest.skip(f"{reason}, so no institution is booted")
@@ -198,7 +198,7 @@ def _prepare(root: Path, name: str) -> None:
         folder = units / f"{service}.service.d"
         folder.mkdir(exist_ok=True)
         (folder / "test.conf").write_text(DROP_IN.format(seconds=seconds))
-    # Unpacking without syncing each file: nobody keeps these systems.
+    # Unpack without syncing each file, because nobody keeps these systems.
     (root / "etc/dpkg/dpkg.cfg.d/unsafe").write_text("force-unsafe-io\n")
     if name in HOSPITALS:
         (root / "etc/nftables.conf").write_text(FIREWALL)

@@ -1,4 +1,4 @@
-"""A federation of booted institutions, brought up by following the runbook word for word."""
+"""A federation of booted institutions, created by the exact words of the runbook."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ MAY_FAIL: Final = ("refused", "whatever it says")
 HOSPITALS: Final = ("st-mary", "riverside", "northfield")
 # The hospital that the runbook speaks of; where it speaks to all, the others do the same under their own names.
 EXAMPLE: Final = HOSPITALS[0]
-# A hospital that begins with a bare Debian and does nothing that it need not.
+# A hospital that begins with a bare Debian and does only the necessary steps.
 HURRIED: Final = HOSPITALS[2]
 LOOKING: Final = "to look"
 
@@ -46,7 +46,7 @@ class Federation:
     Attributes:
         institutions: the booted systems.
         identities: fingerprints that were read aloud, by hospital.
-        safe: what the office keeps apart from its computer, by name.
+        safe: the things that the office stores away from its computer, by name.
         study: the long study.
         office_name: which machine is the office.
         typed, edited: how many commands and files it took, looking left aside, by machine.
@@ -76,9 +76,9 @@ class Federation:
         return [self.machines[name] for name in HOSPITALS]
 
     def status(self) -> dict[str, Any]:
-        """What the coordinator's status socket tells; empty while nobody answers.
+        """Return the content of the coordinator's status socket; empty while nobody answers.
 
-        Asked without a process, since it is asked often and the two processors have other work.
+        It is read without a process, because it is read often and the two processors have other work.
         """
         try:
             folder = os.open(f"{self.office.root}{COORDINATOR_STATE}", os.O_PATH)
@@ -104,7 +104,7 @@ class Federation:
         wait_until(lambda: self.rounds_made() >= goal, f"round {goal} is made")
 
     def follow(self, heading: str, *, everywhere: bool = False, only: str = "", at: Sequence[str] = ()) -> None:
-        """Do what a section of the runbook says, and hold every answer against what it promises.
+        """Carry out a section of the runbook, and compare every output with the page.
 
         Args:
             heading: the section.
@@ -215,7 +215,7 @@ class Federation:
         assert self.identities.setdefault(machine.name, told) == told
 
     def await_event(self, machine: Machine, event: str, typed: str = "") -> str:
-        """A person looks into the journal before typing; the line that reports it."""
+        """Let a person read the journal before typing. Return the line that reports it."""
         unit = f"site-gate@{REGISTRY}" if REGISTRY in typed else "site-gate"
         words = ("journalctl", "--no-pager", "--output", "cat", "--grep", event)
 
@@ -236,6 +236,6 @@ class Federation:
 
 
 def together(act: Callable[[Machine], None], machines: Iterable[Machine]) -> None:
-    """Several people at once, each at a machine; the first failure is everybody's."""
+    """Let several people act at once, each at a machine. The first failure ends all."""
     with ThreadPoolExecutor() as people:
         list(people.map(act, machines))

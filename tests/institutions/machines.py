@@ -1,7 +1,7 @@
 """Booted systems: one real systemd for each institution, with a network namespace and an address of its own.
 
-All share one root file system, each with a layer of its own above it. What is made here, and nothing else, is
-taken away again. It needs root, and changes nothing of the host's network.
+All share one root file system, each with a layer of its own above it. Everything that is created here is removed again,
+and nothing else. It needs root, and changes nothing of the host's network.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from typing import Final
 PROGRAMS: Final = ("systemd-nspawn", "ip", "nsenter", "unshare", "mmdebstrap", "dpkg-deb")
 CONTROL_GROUPS: Final = Path("/sys/fs/cgroup")
 BOOT_SECONDS: Final = 120.0
-# Long enough for a computer that others keep busy; nothing waits so long that works.
+# Long enough for a busy computer; a working test never waits this long.
 PATIENCE_SECONDS: Final = 240.0
 FREE_BYTES: Final = 10 << 30
 # What the machines may write: two of them install a package of 1.2 GB. Nobody keeps it, so no disk has to take it.
@@ -60,7 +60,7 @@ done
 
 
 def why_not() -> str:
-    """Why no system can be booted here; empty where it can."""
+    """Return why no system can be booted here; empty if it can."""
     if os.geteuid() != 0:
         return "booting institutions needs root"
     if os.environ.get("PYTEST_XDIST_WORKER"):
@@ -123,7 +123,7 @@ class Machine:
         return self.run("systemctl", "show", "--property", name, "--value", unit)
 
     def journal(self, unit: str) -> str:
-        """All that a unit has said in this boot."""
+        """Return all log lines of a unit in this boot."""
         return self.run("journalctl", "--no-pager", "--output", "cat", "--boot", "--unit", unit)
 
     def is_up(self) -> bool:
@@ -202,7 +202,7 @@ class Institutions:
             wait_until(self.machines[name].is_up, f"{name} has booted", seconds=BOOT_SECONDS)
 
     def replace(self, name: str) -> Machine:
-        """A computer is lost with all that is on it; another takes its name and address, freshly installed."""
+        """A computer is lost with all its data. Another one gets its name and address, newly installed."""
         lost = self.machines[name]
         os.kill(lost.leader(), signal.SIGKILL)  # its first process, and with that all others
         os.killpg(lost.process.pid, signal.SIGKILL)
@@ -262,7 +262,7 @@ class Institutions:
 
 
 def wait_until(is_so: Callable[[], bool], what: str, *, seconds: float = PATIENCE_SECONDS) -> float:
-    """Wait for something to become so; how many seconds it took. Fails when it does not."""
+    """Wait until a condition is true. Return the seconds that it took. Fails if it does not become true."""
     began = time.monotonic()
     while not is_so():
         if time.monotonic() - began > seconds:
@@ -272,7 +272,7 @@ def wait_until(is_so: Callable[[], bool], what: str, *, seconds: float = PATIENC
 
 
 def _power_off(machine: Machine) -> None:
-    """As a power button would; what does not end by itself is ended."""
+    """Act like a power button. A process that does not end by itself is killed."""
     with suppress(AssertionError, ProcessLookupError):
         os.kill(machine.leader(), signal.SIGRTMIN + 4)
     try:

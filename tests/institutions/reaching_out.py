@@ -1,4 +1,4 @@
-"""What the owner of a service tries on the hospital's computer, beside the sockets of that service.
+"""The attempts of an attacker in a service on the hospital's computer, beside the sockets of that service.
 
 It runs inside a booted hospital, as the unit's program under the unit's sandbox: `python -P reaching_out.py ADDRESS`.
 At its end it prints the names of what it could do, as JSON. Root can do everything in the list.
@@ -38,7 +38,7 @@ def in_child(act: Callable[[], object]) -> bool:
 
 
 def require(is_done: bool) -> None:
-    """Raise where something was refused without an error of its own."""
+    """Raise if an action was refused without an error of its own."""
     if not is_done:
         raise PermissionError
 
@@ -106,7 +106,7 @@ def own_namespace() -> None:
 
 
 def tries(address: str) -> dict[str, Callable[[], None]]:
-    """Everything that is tried, by name."""
+    """Return every attempt, by name."""
     return {
         "read the identity key": lambda: read(STATE / "gate/identity.key"),
         "read the TLS key": lambda: read(STATE / "agent/tls.key"),
@@ -130,7 +130,7 @@ def tries(address: str) -> dict[str, Callable[[], None]]:
 
 
 def main() -> None:
-    """Try all of it, one after the other."""
+    """Make all attempts, one after the other."""
     done = []
     for name, way in tries(sys.argv[1]).items():
         try:

@@ -24,7 +24,7 @@ class File:
 
 @dataclass(frozen=True)
 class Commands:
-    """Lines that somebody types at an institution, and what they answer; `...` stands for anything.
+    """Lines that somebody types at an institution, and their output; `...` stands for any text.
 
     `how` says what else there is to say of it, as `on a new computer`, or `refused` for a failure that is meant.
     """
@@ -42,7 +42,7 @@ def steps(heading: str, page: Path = PAGE) -> tuple[File | Commands, ...]:
 
 
 def is_answered(answer: str, said: str) -> bool:
-    """Whether what was said is what the runbook promises."""
+    """Whether the output is the one that the runbook shows."""
     checker = doctest.OutputChecker()
     return checker.check_output(
         f"{answer.strip()}\n", f"{said.strip()}\n", doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE

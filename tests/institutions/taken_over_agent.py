@@ -1,9 +1,9 @@
-"""A taken-over agent at a booted hospital: the relay of the installed package, which tampers with what it relays.
+"""A hostile agent at a booted hospital: the relay of the installed package, which changes the messages that it relays.
 
-It runs inside the machine as the agent's user, with the agent's files and the agent's way to the gate's socket:
-`python -P taken_over_agent.py SECONDS SEED [watch]`. It drops, repeats, replays and alters messages of the coordinator;
-with `watch` it changes nothing, but keeps refusals from the coordinator, so that a study goes on that a gate has
-stopped. At its end it prints what it did and what left through it, as JSON.
+It runs inside the machine as the agent's user, with the agent's files and the agent's way to the gate's socket: `python
+-P taken_over_agent.py SECONDS SEED [watch]`. It drops, repeats, replays and alters messages of the coordinator; with
+`watch` it changes nothing, but keeps refusals from the coordinator, so that a study goes on that a gate has stopped. At
+its end it prints its changes and the messages that it relayed, as JSON.
 """
 
 from __future__ import annotations

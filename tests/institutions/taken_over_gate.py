@@ -1,9 +1,9 @@
-"""A taken-over gate at a booted hospital: a program that asks the real trainer for whatever it likes.
+"""A hostile gate at a booted hospital: a program that sends any requests to the real trainer.
 
-It runs inside the machine as the program of the gate's unit, with its user, files, sockets and sandbox:
-`python -P taken_over_gate.py SECONDS SEED APPROVED WITHDRAWN`, the last two being names of studies. Again and again it
-connects to the trainer, prepares a plan and asks a drawn sequence of questions. At its end it prints what it asked and
-what it got, as JSON.
+It runs inside the machine as the program of the gate's unit, with its user, files, sockets and sandbox: `python -P
+taken_over_gate.py SECONDS SEED APPROVED WITHDRAWN`, the last two being names of studies. It repeatedly connects to the
+trainer, prepares a plan and sends a drawn sequence of requests. At its end it prints its requests and the answers, as
+JSON.
 """
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ def _connected() -> socket.socket:
 
 
 class TakenOverGate:
-    """Whoever owns the gate, with what it got so far."""
+    """The attacker in the gate, with the answers so far."""
 
     def __init__(self, approved: Plan, withdrawn: Plan, seed: int) -> None:
         self._approved, self.luck = approved, random.Random(seed)

@@ -1,9 +1,9 @@
-"""A taken-over trainer at a booted hospital: the worker of the installed package, which tampers with its answers.
+"""A hostile trainer at a booted hospital: the worker of the installed package, which changes its answers.
 
-It runs inside the machine as the program of the trainer's unit, with its user, files, sockets and sandbox:
-`python -P taken_over_trainer.py SEED`. In drawn rounds it lies about every number. After a few rounds it does one of
-ACTS, after which the gate ends the conversation. The service manager starts it again, and it goes on to the next act.
-What it did stands in the file DONE, one act a line.
+It runs inside the machine as the program of the trainer's unit, with its user, files, sockets and sandbox: `python -P
+taken_over_trainer.py SEED`. In drawn rounds it lies about every number. After a few rounds it does one of ACTS, after
+which the gate ends the conversation. The service manager starts it again, and it goes on to the next act. The file DONE
+has its actions, one in each line.
 """
 
 from __future__ import annotations

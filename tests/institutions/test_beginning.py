@@ -1,4 +1,4 @@
-"""The first federation of four booted institutions, brought about by the runbook's own words.
+"""The first federation of four booted institutions, created by the exact words of the runbook.
 
 Run these tests with `tests/run.sh -m slow tests/institutions`, as root. The files follow one another in the order of
 their names, and the tests in their order in a file. One file alone runs too, after the fixtures that it asks for.
@@ -19,7 +19,7 @@ RUNS = "/var/lib/global-layers/coordinator/state/runs"
 
 
 def test_the_runbooks_first_federation_trains_masked_to_the_end(founded: Federation) -> None:
-    """Word for word, the runbook leads from packages to models and reports at every hospital.
+    """The exact words of the runbook lead from packages to models and reports at every hospital.
 
     One of them began with a bare Debian, and has typed five commands and edited one file.
     """

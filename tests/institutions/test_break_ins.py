@@ -1,4 +1,6 @@
-"""Somebody owns one service of a booted hospital: its user, files, sockets and sandbox, with another program in it.
+"""An attacker controls one service of a booted hospital.
+
+Its user, files, sockets and sandbox, with another program in it.
 
 Each test has a study of its own and takes back what it has changed. The drivers are the programs taken_over_*.py and
 reaching_out.py, which run inside the machine.
@@ -69,7 +71,7 @@ def idle_memory(hospital: Machine) -> dict[str, float]:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_whoever_owns_a_service_has_its_power_and_no_other(founded: Federation, kind: str) -> None:
-    """Under its unit's sandbox a service does what it is for, and nothing else of a list that root can do whole."""
+    """Under its unit's sandbox a service can do its work, and nothing else of a list that root can do completely."""
     hospital = founded.machines[HOSPITALS[1]]
     command = f"{program(hospital, 'reaching_out.py')} {founded.office.address}"
 
@@ -102,7 +104,10 @@ def test_an_idle_hospital_needs_little_memory(founded: Federation) -> None:
 
 
 def test_whoever_owns_an_agent_gets_nothing_that_the_log_does_not_name(founded: Federation) -> None:
-    """The agent's user tampers with what it relays: the gate stops its part, and the audit log names all that left."""
+    """The agent's user changes the messages that it relays: the gate stops its part.
+
+    The audit log names everything that was sent.
+    """
     founded.begin_long_study("tampered")
     hospital = founded.machines[HOSPITALS[1]]
 
@@ -119,10 +124,10 @@ def test_whoever_owns_an_agent_gets_nothing_that_the_log_does_not_name(founded: 
 
 
 def test_whoever_owns_a_trainer_sends_contributions_and_nothing_else(founded: Federation) -> None:
-    """The trainer's user answers what it likes: only whole contributions of the approved plan pass the gate.
+    """The trainer's user gives any answers: only complete contributions of the approved plan pass the gate.
 
-    Whatever a message of the site holds in clear holds no word of the trainer's. An agent that keeps the gate's
-    refusals to itself lets the study go on, so that the trainer can try one thing after the other.
+    No unmasked text in the site's messages has a word of the trainer's. An agent that keeps the gate's refusals to
+    itself lets the study go on, so that the trainer can try one thing after the other.
     """
     founded.begin_long_study("answered")
     hospital, done = founded.machines[HOSPITALS[1]], f"{SITE}/scores/taken-over"
@@ -150,10 +155,10 @@ def test_whoever_owns_a_trainer_sends_contributions_and_nothing_else(founded: Fe
 
 
 def test_whoever_owns_a_gate_gets_one_update_a_round_of_an_approved_plan(founded: Federation) -> None:
-    """The gate's user asks the trainer whatever it likes: other plans train nothing, and a round has one answer.
+    """The gate's user sends any requests to the trainer: other plans train nothing, and a round has one answer.
 
-    Each answer is as long as the approved plan says. Nothing else comes: no failure has words, no question about
-    another stage, draw or layer is answered, and an approval in another's name cannot be written.
+    Each answer is as long as the approved plan says. No failure has text, no request for another stage, draw or layer
+    is answered, and an approval in another's name cannot be written.
     """
     hospital = founded.machines[HOSPITALS[1]]
     put_back(hospital)

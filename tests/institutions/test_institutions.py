@@ -1,7 +1,7 @@
-"""A federation across booted institutions: real systemd, the built packages, and everything that goes wrong.
+"""A federation of booted institutions: real systemd, the built packages, and all kinds of failures.
 
-The tests stand in the order of a federation's life and share it; each leaves it under way for the next one. They come
-after its beginning and the break-ins (test_beginning.py, test_break_ins.py).
+The tests have the order of a federation's life and share it. Each leaves it running for the next one. They come after
+its beginning and the break-ins (test_beginning.py, test_break_ins.py).
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def test_the_processes_are_parted(under_way: Federation) -> None:
         assert ([line.split()[0] for line in seen] == ["lo"]) == (kind != "agent")
         assert hospital.run("stat", "-c", "%U", f"/proc/{process}") == f"site-{kind}"
         assert hospital.run("ls", f"{SITE}/{folders[kind]}", user=f"site-{kind}") != ""
-        # Root looks with each process's own eyes: what is another's is not there, whoever asks.
+        # Root checks from each process's view: files of another process are not visible.
         for other in folders.keys() - {kind}:
             assert hospital.run("nsenter", "-t", process, "-m", "ls", f"{SITE}/{folders[other]}") == ""
 
@@ -140,7 +140,10 @@ def test_the_doctor_looks_every_day(under_way: Federation) -> None:
 
 
 def test_killed_services_come_back_and_the_study_goes_on(under_way: Federation) -> None:
-    """After kill -9 of every kind of service at once, systemd starts each again, and further rounds are made."""
+    """All three are stopped at once: each one's watchdog ends it, its journal reports that.
+
+    Further rounds are made.
+    """
     before = main_processes(under_way)
 
     for name, unit in SERVICES[:-1]:
@@ -285,7 +288,7 @@ def test_a_hospital_is_upgraded_during_a_study_and_never_downgraded(under_way: F
 
 
 def test_a_full_disk_stops_what_leaves_until_there_is_room(under_way: Federation) -> None:
-    """On a full disk nothing leaves the hospital; when there is room again, further rounds are made."""
+    """With a full disk the hospital sends nothing. After space is free again, further rounds are made."""
     hospital = under_way.machines[HOSPITALS[2]]
     units = ("site-gate", "site-agent", "site-trainer")  # whoever writes first says why
     before, starts = [hospital.journal(unit) for unit in units], hospital.property("site-gate", "NRestarts")

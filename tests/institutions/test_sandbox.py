@@ -1,11 +1,11 @@
-"""What the trainer's sandbox costs: nothing, since torch keeps its threads and its speed under it.
+"""The cost of the trainer's sandbox is nothing: torch keeps its threads and its speed under it.
 
-Two services of one machine take turns: one is the trainer's own unit, whose program alone is another, the other has
-the same program and user and no sandbox. Each turn is a burst of training steps, and who begins a pair changes from
-pair to pair. What else this computer does so falls on both alike. A process keeps for life which pages of memory it was
-dealt, which with large matrices alone made the same program slower by a quarter from one start to another. So what a
-step works on fits a processor's own cache, both are started several times, and the best start of each is compared:
-whatever disturbs a start only slows it.
+Two services of one machine take turns: one is the trainer's own unit, whose program alone is another, the other has the
+same program and user and no sandbox. Each turn is a burst of training steps, and who begins a pair changes from pair to
+pair. So other work on this computer slows both alike. A process keeps for life which pages of memory it was dealt,
+which with large matrices alone made the same program slower by a quarter from one start to another. So what a step
+works on fits a processor's own cache, both are started several times, and the best start of each is compared: whatever
+disturbs a start only slows it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the laws begin with."""
+"""The fixtures of the laws."""
 
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ def dataset_of(site: str, lacking: Mapping[str, str] = LACKING) -> Dataset:
 
 
 def contributors(plan: Plan, lacking: Mapping[str, str] = LACKING) -> dict[str, int]:
-    """For each number that travelled, by tensor and place or by scalar, how many sites can contribute more than 0.
+    """Return for each sent number, by tensor and place or by scalar, how many sites can contribute more than 0.
 
     A unit may be dead at a site for some first values, so several are tried until every number has enough sites.
     """
@@ -81,7 +81,7 @@ def _contributed(plan: Plan, lacking: Mapping[str, str]) -> Iterator[tuple[str, 
 
 @contextmanager
 def with_layers_left_out_by_each_site() -> Iterator[None]:
-    """FedLP as in its paper: each site leaves layers out by a draw of its own."""
+    """FedLP as in its paper: each site skips layers by its own draw."""
     honest: Any = Study._contribution
 
     def contribution(self: Study, exchange: Any, update: Any) -> Answer:

@@ -1,4 +1,4 @@
-"""What a masked or unmasked run has to end in, by plain integers, and what its record says."""
+"""The required result of a masked or unmasked run, by plain integers, and the content of its record."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Trains on a device that is not there: `python -m tests.laws.pretended_card`.
+"""Trains on a simulated device: `python -m tests.laws.pretended_card`.
 
 Torch computes shapes and devices only, and refuses operations whose tensors are on two devices. Two things are not
 seen: convolutions are not refused, and networks are built on the device, as such tensors cannot move a parameter.

@@ -1,8 +1,8 @@
-"""Drawn histories of sets, and what a coordinator could compute from the sums that were answered, exactly.
+"""Drawn histories of sets, and the exact results that a coordinator could compute from the answered sums.
 
-A history has several plans over the same sites, rounds, attempts, sites that only evaluate, restarts and steps that
-are over. Every site has its own ledger, as text between two rounds. A sum is answered if every site of the set that
-does not collude permits it. The oracle knows nothing of atoms: it is linear algebra over whole numbers.
+A history has several plans over the same sites, rounds, attempts, sites that only evaluate, restarts and steps that are
+over. Every site has its own ledger, as text between two rounds. A sum is answered if every site of the set that does
+not collude permits it. The oracle does not use atoms: it is linear algebra over whole numbers.
 
     python -m tests.laws.sets_over_rounds [HISTORIES]
 """
@@ -36,7 +36,7 @@ class Holder:
 
 @dataclass
 class History:
-    """What was drawn, and what came of it."""
+    """The drawn history and its result."""
 
     smallest: int
     budget: int

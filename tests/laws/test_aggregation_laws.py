@@ -226,7 +226,7 @@ def test_equal_changes_are_their_own_mean(seed: int, method: dict[str, Any], wei
 @by_weighting
 @pytest.mark.parametrize("seed", range(3))
 def test_a_wrong_check_word_is_noticed(seed: int, method: dict[str, Any], weighting: dict[str, Any]) -> None:
-    """A check that is off in one chunk of one site is noticed, however the chunks arrive."""
+    """A wrong check in one chunk of one site is detected, however the chunks arrive."""
     made = study(seed, method, weighting, sites=3)
     chunks = contributions(made)
     generator = np.random.default_rng(seed)

@@ -1,7 +1,7 @@
-"""Every number that travels has at least the smallest set of contributors, under every method of the catalogue.
+"""Every sent number has at least the smallest set of contributors, under every method of the catalogue.
 
-For each number of the vector and each scalar the sites are counted whose contribution was other than 0 in some round.
-A number to which nobody contributes tells nothing.
+For each number of the vector and each scalar the sites are counted whose contribution was other than 0 in some round. A
+number without contributors gives no information.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def test_a_method_whose_sites_leave_layers_out_for_themselves_is_noticed() -> No
 
 
 def test_a_column_of_too_few_sites_is_refused_with_the_plan() -> None:
-    """Two of four sites record a column whose layer is shared: the plan is none. In the clear it would show."""
+    """Two of four sites record a column whose layer is shared: the plan is none. An unmasked sum would show it."""
     two = [{"column": "b", "recorded_by": ["ahus", "berlin"]}]
 
     with pytest.raises(ValueError, match="the column b is recorded by 2 sites, and its numbers need 3"):

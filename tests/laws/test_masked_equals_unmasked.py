@@ -1,6 +1,6 @@
-"""Masking is no mode of the mathematics: one plan ends in the same bits with and without it.
+"""Masking does not change the mathematics: one plan gives the same bits with and without it.
 
-Real agents, gates and ledgers, and the real engine, in made-up time; only trainers and lines are made up.
+Real agents, gates and ledgers, and the real engine, in simulated time. Only trainers and lines are simulated.
 """
 
 from __future__ import annotations
@@ -171,7 +171,7 @@ def at_random(times: int) -> Scene:
 @pytest.mark.parametrize("aggregate", SCHEDULES)
 @for_each("seed", range(10))
 def test_broken_lines_and_restarts_change_no_bit(tmp_path: Path, aggregate: str, seed: int) -> None:
-    """Whenever lines break and machines lose their keys, the run ends, in the bits of an undisturbed one."""
+    """Even if lines break and computers lose their keys, the run ends with the bits of an undisturbed one."""
     schedule = {"aggregate": aggregate, "epochs": 3, "batches_per_epoch": 2}
     plan = a_plan(seed, aggregate=aggregate, schedule=schedule)
 

@@ -1,4 +1,4 @@
-"""Sites that enter late and sites that are lost: masked or not, the run ends in the plain sum of who took part."""
+"""Sites that enter late and sites that are lost: masked or not, the run ends with the plain sum of its contributors."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""The gate's law: of what a hospital keeps to itself, nothing is in any byte that goes out, whatever the method.
+"""The gate's law: no sent byte contains anything that a hospital keeps private, with any method.
 
-Canaries are planted in cells, labels, identifiers, column and file names and in the words of failures. What the
-trainer hands to the process with the network, and what the gate then lets out, is searched for them, for the raw
-and the prepared values of every patient and for every number of private layers, as text, float32 and float64.
+Canaries are inserted in cells, labels, identifiers, column and file names and in the words of failures. What the
+trainer hands to the process with the network, and what the gate then lets out, is searched for them, for the raw and
+the prepared values of every patient and for every number of private layers, as text, float32 and float64.
 """
 
 from __future__ import annotations
@@ -176,7 +176,7 @@ def windows(data: bytes, width: int) -> set[bytes]:
 
 @by_method
 def test_no_canary_is_in_what_goes_out(tmp_path: Path, name: str) -> None:
-    """Neither in a frame towards the process with the network nor in a released chunk, over a whole run."""
+    """Over a whole run, they are neither in a frame to the process with the network nor in a released chunk."""
     plan = catalogue_plan(name, checkpoint="latest" if name == "local" else "global", gain="sums", quorum=1)
     hospital = hospital_for(tmp_path, plan)
     trainer_socket = Watched(plan, hospital)

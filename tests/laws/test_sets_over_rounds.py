@@ -1,4 +1,4 @@
-"""Whatever sets a coordinator asks for, no combination of answered sums isolates fewer sites than was paid for."""
+"""For every sequence of requested sets, no combination of answered sums isolates fewer sites than was paid for."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_no_combination_of_answered_sums_isolates_fewer_sites_than_was_paid_for(
 
 @pytest.mark.parametrize("weakened", WEAKENED.values(), ids=WEAKENED)
 def test_the_law_fails_on_a_weaker_ledger(weakened: Callable[[], AbstractContextManager[None]]) -> None:
-    """Each weakened copy gives away a site in some of the same histories."""
+    """In some of the same histories each weakened copy reveals a site."""
     with weakened():
         assert not all(at_every_site(play(seed)) for seed in range(HISTORIES))
 

@@ -1,4 +1,4 @@
-"""Every page that the programs make, each with enough on it that a fault would show."""
+"""Every page of the programs, each with enough content to show a fault."""
 
 from __future__ import annotations
 

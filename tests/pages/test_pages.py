@@ -1,4 +1,4 @@
-"""Every page on a phone and on a desk, by day and by night, in a real browser, and as a screen reader finds it.
+"""Every page on a phone and on a desk, by day and by night, in a real browser, and for a screen reader.
 
 `PICTURES=folder python -m pytest tests/pages` also writes a picture of each page for people to look at.
 """
@@ -63,7 +63,7 @@ def shown(browser: Browser, file: Path, width: int, *, is_dark: bool) -> Page:
 
 
 def faults_of(page: Page, width: int) -> list[str]:
-    """What is wrong with it."""
+    """Return the faults of the page."""
     found: dict[str, list[str]] = page.evaluate(LOOKED_AT.replace("WIDTH", str(width)))
     assert found["pairs"]
     return found["faults"]
@@ -122,7 +122,7 @@ def test_a_screen_reader_finds_names(browser: Browser, files: dict[str, Path], n
     ],
 )
 def test_the_look_finds_faults(browser: Browser, tmp_path: Path, markup: str, words: str) -> None:
-    """A page with one fault of each kind is not passed."""
+    """A page with one fault of each kind fails."""
     file = tmp_path / "page.html"
     file.write_text(
         "<!doctype html><html lang=en><meta name=viewport content='width=device-width'><title>a page</title>"

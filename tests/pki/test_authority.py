@@ -1,4 +1,4 @@
-"""An authority is made whole or not at all, and can be renewed without asking the sites."""
+"""An authority is created completely or not at all, and can be renewed without any action of the sites."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ from protos.errors import ConfigurationError, RefusedError
 
 
 def test_a_site_has_one_name_and_one_usage(authority: Authority, now: datetime) -> None:
-    """Names in a request are ignored: the leaf carries the URI alone, client usage alone, and 90 days."""
+    """Names in a request are ignored: the leaf has only the URI, client usage, and 90 days."""
     key = certificates.new_tls_key()
     request = (
         x509.CertificateSigningRequestBuilder()

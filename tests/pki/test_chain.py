@@ -39,7 +39,7 @@ def test_a_chain_has_its_time(authority: Authority, now: datetime, days: int) ->
 
 
 def test_a_foreign_root_of_the_same_name_is_refused(authority: Authority, now: datetime) -> None:
-    """A root that bears the same name and another key vouches for nothing."""
+    """A root with the same name and another key proves nothing."""
     chain = authority.issue_site(certificates.new_tls_key().public_key(), SiteName("a"), now).chain_pem
     forged = certificates.root_certificate(certificates.new_tls_key(), FederationName("heart"), now)
 

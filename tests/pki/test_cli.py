@@ -1,4 +1,4 @@
-"""The command: what it writes is private, what it prints is plain, and no traceback is ever shown."""
+"""The command writes private files, prints plain words, and never shows a traceback."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def test_a_site_is_invited_approved_listed_and_revoked(pki: Terminal, directory:
 
 
 def test_a_site_that_does_not_wait_is_not_approved(pki: Terminal, directory: Path, tmp_path: Path) -> None:
-    """Before the request and after the revocation nothing waits, and the remedy names the next command."""
+    """Before the request and after the revocation no site waits, and the remedy names the next command."""
     words = ("approve", "st-mary", "--directory", directory, "--fingerprint", "abcd-efgh")
     assert pki("invite", "st-mary", "--directory", directory, "--output", tmp_path / "st-mary.invitation") == 0
 

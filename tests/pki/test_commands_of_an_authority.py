@@ -100,7 +100,7 @@ def test_the_next_root_key_opens_with_the_passphrase_that_was_given_for_it(
 def test_steps_out_of_order_and_a_wrong_passphrase_change_nothing(
     pki: Terminal, directory: Path, passphrase: Path, tmp_path: Path
 ) -> None:
-    """Complete or end before begin, begin twice, or with another passphrase: refused, and every file is as it was."""
+    """Complete or end before begin, begin twice, or another passphrase is refused, and no file changes."""
     wrong = tmp_path / "wrong"
     wrong.touch(mode=0o600)
     wrong.write_text("wrong horse\n")
@@ -142,7 +142,7 @@ def test_doctor_warns_until_the_root_key_is_away_and_fails_where_a_secret_lies_o
 def test_doctor_tells_a_change_under_way_and_a_folder_that_is_no_authority(
     pki: Terminal, directory: Path, passphrase: Path, tmp_path: Path
 ) -> None:
-    """Between begin and end it warns and names the command that says what is next; elsewhere it fails."""
+    """Between begin and end it warns and names the command that shows the next step. Otherwise it fails."""
     assert pki("rotate", "begin", "--directory", directory, "--passphrase-file", passphrase) == 0
 
     assert pki("doctor", "--directory", directory) == 3

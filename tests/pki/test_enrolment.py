@@ -1,4 +1,4 @@
-"""Enrolment and renewal: three proofs, one winner, and the same answer to the same question."""
+"""Enrolment and renewal: three proofs, one winner, and the same answer to the same request."""
 
 from __future__ import annotations
 

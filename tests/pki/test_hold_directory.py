@@ -1,4 +1,4 @@
-"""One program per state directory."""
+"""Only one program uses a state directory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Inspection describes what is there and repaints no terminal."""
+"""Inspection describes the file, and cannot change the terminal's display."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_a_hostile_name_is_shown_with_escapes(now: datetime) -> None:
 
 
 def test_nonsense_is_explained(now: datetime) -> None:
-    """What is neither kind is an operator's error."""
+    """A file of neither kind is an operator's error."""
     with pytest.raises(ConfigurationError):
         list(describe(b"nonsense", now))
     with pytest.raises(RefusedError):

@@ -68,7 +68,7 @@ def test_the_token_is_not_shown(invitation: Invitation) -> None:
 
 
 def test_an_expired_invitation_is_refused(invitation: Invitation) -> None:
-    """The last second counts, the expiry itself does not."""
+    """The last second is valid, and the expiry itself is not."""
     invitation.check_not_expired(invitation.expires - timedelta(seconds=1))
 
     with pytest.raises(RefusedError, match="expired"):

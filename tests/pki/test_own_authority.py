@@ -1,4 +1,4 @@
-"""A hospital's own authority: which may count at all, and what stands below it."""
+"""A hospital's own authority: which one may be accepted, and which certificates below it."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def test_nobody_calls_himself_like_the_federations_root(authority: Authority, no
     ids=["P-256", "P-384", "RSA"],
 )
 def test_a_sound_authority_counts(authority: Authority, now: datetime, key: ec.EllipticCurvePrivateKey) -> None:
-    """Each strong key will do; so will one that may sign for this federation alone."""
+    """Every strong key is accepted, and so is an authority that may sign only for this federation."""
     made = found(Wanted(start=now, extensions=((constrained("heart"), True),)), key)
 
     assert own_authority_in(made.pem, authority.authorities(), HEART, now) == made.certificate
@@ -166,7 +166,7 @@ def test_the_authoritys_own_certificate_is_no_sites(hospital: HospitalAuthority,
 
 
 def test_authorities_between_are_followed_and_checked(hospital: HospitalAuthority, now: datetime) -> None:
-    """One between will do, in any company; one that is missing, expired, no authority or one too deep will not."""
+    """An authority between is accepted, in any order. One that is missing, expired, no authority or too deep is not."""
     key, leaf = small_key(), leaf_of(now)
     between = found(Wanted(start=now, name="Issuing", path_length=0), key, hospital)
     late = found(Wanted(start=now - timedelta(days=9), days=8, name="Issuing"), key, hospital)
@@ -241,7 +241,7 @@ def add(
 def test_an_authority_counts_for_one_site_and_is_compared_by_people(
     own: OwnAuthorities, authority: Authority, hospital: HospitalAuthority, now: datetime
 ) -> None:
-    """Not for a stranger, not under another fingerprint, not twice, not for a second site, nor under its name there."""
+    """An authority is refused for a stranger, with another fingerprint, a second time or for a second site."""
     with pytest.raises(RefusedError, match="not a member"):
         add(own, authority, SiteName("c"), hospital, now)
     with pytest.raises(RefusedError, match="that of another certificate"):
@@ -328,7 +328,7 @@ def test_what_a_removed_authority_has_issued_is_not_accepted_in_a_race(
 def test_revocation_takes_the_authority_along(
     own: OwnAuthorities, authority: Authority, hospital: HospitalAuthority, now: datetime
 ) -> None:
-    """Nothing of a revoked site is trusted by TLS any more."""
+    """TLS no longer trusts any certificate of a revoked site."""
     add(own, authority, A, hospital, now)
     own._register.revoke(A, now)
 

@@ -1,4 +1,4 @@
-"""One invitation, many who want it at once: exactly one wins, over a thousand invitations."""
+"""One invitation with many users at once: exactly one wins, over a thousand invitations."""
 
 from __future__ import annotations
 

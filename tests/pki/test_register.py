@@ -45,7 +45,7 @@ def member(register: Register, now: datetime, number: int = 1) -> None:
 
 
 def test_a_site_walks_from_invited_to_active(register: Register, now: datetime) -> None:
-    """Each step leads to the next state, and only the last makes the certificate accepted."""
+    """Each step leads to the next state, and only the last step makes the certificate accepted."""
     token = invited(register, now)
     assert register.site(MARY).state is SiteState.INVITED
     assert register.request(asked(token, 1), now).state is SiteState.REQUESTED

@@ -1,4 +1,4 @@
-"""A sealed key opens with its passphrase and in no other way."""
+"""A sealed key opens only with its passphrase."""
 
 from __future__ import annotations
 

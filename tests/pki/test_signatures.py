@@ -1,4 +1,4 @@
-"""A signature is good for one statement only."""
+"""A signature is valid for one statement only."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A site's keys are made once, stay private, and take only a certificate that is theirs."""
+"""A site's keys are created once, stay private, and accept only the site's own certificate."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Hostile files become three sentences, never a traceback."""
+"""Hostile files give three sentences, never a traceback."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Architectures of every kind, drawn at random: what holds for networks is shown over many sizes."""
+"""Architectures of every kind, drawn at random, so that laws of networks are tested over many sizes."""
 
 from __future__ import annotations
 

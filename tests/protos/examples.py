@@ -1,4 +1,4 @@
-"""One example of everything that travels or is agreed on; a new message or key is added here once."""
+"""One example of everything that is sent or agreed on. A new message or key is added here once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bytes that mean one thing only."""
+"""Bytes that have only one meaning."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A chunk's frame written by hand is protobuf's own, both ways, and refuses what is none."""
+"""A chunk's frame written by hand equals protobuf's in both directions, and anything else is refused."""
 
 from __future__ import annotations
 

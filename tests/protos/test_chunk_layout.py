@@ -1,4 +1,4 @@
-"""Where every number lies in a contribution's buffer."""
+"""The place of every number in a contribution's buffer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What cannot be combined is refused with its reason; what can be is not."""
+"""Impossible combinations are refused with their reason, and possible ones are accepted."""
 
 from __future__ import annotations
 
@@ -215,7 +215,7 @@ def plan_of(method: dict[str, Any], **keys: Any) -> Plan:
 
 @pytest.mark.parametrize("pair", list(combinations(METHOD_NAMES, 2)), ids="-".join)
 def test_every_pair_of_methods_is_a_plan_or_has_a_reason(pair: tuple[str, str]) -> None:
-    """Whatever two methods are composed: a plan that knows its method, or a refusal in words; never a defect."""
+    """Any composition of two methods gives a plan that knows its method, or a refusal in words, but never a defect."""
     try:
         plan = plan_of(of(*pair))
     except ValidationError as refusal:

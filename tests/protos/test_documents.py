@@ -1,4 +1,4 @@
-"""What people write: every mistake is reported where it stands, and no file does anything else."""
+"""Files that people write: every mistake is reported with its place, and no file has any other effect."""
 
 from __future__ import annotations
 
@@ -245,7 +245,7 @@ def test_decimal_numbers_are_numbers(written: str, value: float) -> None:
 
 @pytest.mark.parametrize("word", ["yes", "no", "on", "off"])
 def test_a_word_that_old_yaml_takes_for_a_truth_is_a_text(word: str) -> None:
-    """The country code no and the word off mean what they say, with and without quotes, and are no truths."""
+    """The country code no and the word off are texts, with and without quotes, and not truth values."""
     assert parse(f"street: {word}").street == word
     assert parse(f"street: '{word}'").street == word
     assert len(mistakes(f"is_open: {word}")) == 1

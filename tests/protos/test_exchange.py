@@ -1,4 +1,4 @@
-"""What travels in each round: the same at both ends, a part of the manifest, and only what plan and offer allow."""
+"""The data of each round: the same at both ends, a part of the manifest, and only as plan and offer allow."""
 
 from __future__ import annotations
 
@@ -198,7 +198,7 @@ def test_fedlama_measures_distances_when_all_layers_meet() -> None:
 
 @for_each("seed", range(6))
 def test_fedlp_keeps_the_same_layers_at_every_site(seed: int) -> None:
-    """What goes up follows from plan and round alone, in any attempt; each layer is kept as often as planned."""
+    """The sent layers depend only on plan and round, in any attempt. Each layer is kept as often as planned."""
     schedule = {"aggregate": "every-steps", "rounds": 400, "steps_per_round": 1, "batch_rows": 4}
     plan = plan_of_method({"name": "fedlp"}, schedule=schedule, seed=seed, **CHAIN)
     manifest = manifest_of(plan)

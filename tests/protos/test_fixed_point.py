@@ -1,4 +1,4 @@
-"""Real numbers as integers: exact sums, no overflow, nothing that is not finite."""
+"""Real numbers as integers: exact sums, no overflow, and only finite numbers."""
 
 from __future__ import annotations
 

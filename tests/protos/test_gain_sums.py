@@ -1,4 +1,4 @@
-"""Mean, fairness and incentive come out of sums, and of nothing else."""
+"""Mean, fairness and incentive are computed from sums only."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_a_site_without_a_metric_sends_zeros() -> None:
     [((0.7,), 1), ((0.8,), 0), ((0.9,), 0), ((), 0), ((None,), 0), ((0.7, 0.9), 0), ((0.7, None), 0), ((0.7, 0.1), 1)],
 )
 def test_a_win_beats_every_baseline(baselines: tuple[float | None, ...], gained: int) -> None:
-    """A tie is no win, and neither is a comparison that did not take place."""
+    """A tie is no win, and neither is a missing comparison."""
     assert gain_sums(0.8, baselines).gained == gained
 
 

@@ -1,4 +1,4 @@
-"""Records chained by hash: every change of a log shows, and in which line."""
+"""Records chained by hash: every change of a log is detected, with its line."""
 
 from __future__ import annotations
 

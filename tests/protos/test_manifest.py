@@ -1,4 +1,4 @@
-"""The manifest: exactly what travels, from the plan alone."""
+"""The manifest: exactly the sent data, from the plan alone."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_rows_travel_only_where_they_weigh(method: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("method", METHODS, ids=lambda method: method["name"])
 def test_plain_averaging_sends_no_scalar(method: dict[str, Any]) -> None:
-    """Only methods that cannot do without send numbers beside the changes."""
+    """Only methods that need them send numbers beside the changes."""
     names = [scalar.name for scalar in manifest_of(plan_of_method(method)).scalars]
 
     assert bool(names) == (method["name"] in {"player-fl", "fedlama"})

@@ -1,4 +1,4 @@
-"""Each record's limits: what no honest peer sends never becomes one."""
+"""Each record's limits: a message that no honest peer sends never becomes a record."""
 
 from __future__ import annotations
 

@@ -83,7 +83,7 @@ def make_key_session() -> Callable[..., KeySession]:
 
 @pytest.fixture(scope="session")
 def weakened() -> Callable[[Sequence[ModuleType], Reason], object]:
-    """A copy of our checks in which one of them is missing, for as long as the context lasts."""
+    """A copy of our checks without one of them, inside the context."""
 
     @contextmanager
     def weaken(modules: Sequence[ModuleType], reason: Reason) -> Iterator[None]:

@@ -1,4 +1,4 @@
-"""What a round binds: no two rounds share a context, and no set passes that leaves a site exposed."""
+"""The values that a round binds: no two rounds share a context, and no set that exposes a site is accepted."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_a_dangerous_set_is_refused_and_passes_where_its_check_is_missing(
 
 
 def test_names_cut_at_another_place_give_another_context() -> None:
-    """Lengths stand before every field, so fields never run into each other."""
+    """Every field has its length before it, so fields cannot be confused."""
     rest: dict[str, Any] = {
         "transcript": bytes(32),
         "position": bytes(32),

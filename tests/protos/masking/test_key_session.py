@@ -1,4 +1,4 @@
-"""Keys of a key session: each attack on the roster is refused, and works where its check is missing."""
+"""Keys of a key session: each attack on the roster is refused, and succeeds without its check."""
 
 from __future__ import annotations
 
@@ -158,7 +158,7 @@ def test_a_forged_roster_is_refused_and_passes_where_its_check_is_missing(
     assert refused.value.reason is reason
 
     with weakened([module], reason):
-        if reason is Reason.WRONG_KEY_SESSION:  # here the signature is a second door
+        if reason is Reason.WRONG_KEY_SESSION:  # here the signature is a second check
             with pytest.raises(MaskingRefused):
                 check_roster(federation.terms, forged, own, 3)
         else:
@@ -172,7 +172,7 @@ def test_a_forged_roster_is_refused_and_passes_where_its_check_is_missing(
 def test_an_invented_or_doubled_site_is_refused(
     attack: Callable[[Any], Roster], reason: Reason, make_key_session: Any, weakened: Any
 ) -> None:
-    """A coordinator that enrols a site of its own, or counts one twice, stops at two doors."""
+    """Two checks stop a coordinator that enrols its own site, or counts one twice."""
     federation = make_key_session(4)
     forged, own = attack(federation), federation.advert(VICTIM)
 
@@ -242,7 +242,7 @@ def test_both_sites_of_a_pair_hold_one_key_and_no_two_pairs_do(make_key_session:
 def test_other_rosters_for_different_sites_end_in_refused_acknowledgements(
     make_key_session: Any, weakened: Any
 ) -> None:
-    """Sites that were shown different sets hold different transcripts; none masks."""
+    """Sites that received different sets have different transcripts, and none masks."""
     federation = make_key_session(4)
     one, two = federation.roster, federation.roster[:3]
     seen_one, seen_two = transcript(federation.terms, one), transcript(federation.terms, two)
@@ -257,7 +257,7 @@ def test_other_rosters_for_different_sites_end_in_refused_acknowledgements(
             check_acknowledgements(federation.terms, seen, signed[: len(roster)], roster)
     with pytest.raises(MaskingRefused) as refused, weakened([module], Reason.ANOTHER_TRANSCRIPT):
         check_acknowledgements(federation.terms, seen_one, signed, one)
-    assert refused.value.reason is Reason.ACKNOWLEDGEMENT_NOT_SIGNED  # the signature is a second door
+    assert refused.value.reason is Reason.ACKNOWLEDGEMENT_NOT_SIGNED  # the signature is a second check
 
 
 def test_acknowledgements_are_complete_signed_and_of_this_key_session(make_key_session: Any, weakened: Any) -> None:
@@ -312,7 +312,7 @@ def test_the_transcript_depends_on_the_terms(change: dict[str, Any], make_key_se
 
 
 def test_a_secret_has_no_representation_no_copy_and_no_serial_form(make_key_session: Any) -> None:
-    """Nothing that prints, copies or pickles a key session's secret gets at its keys."""
+    """Printing, copying or pickling a key session's secret never shows its keys."""
     federation = make_key_session(3)
     federation.agree()
     secret = federation.secrets[VICTIM]

@@ -1,4 +1,4 @@
-"""What a site remembers: every way of playing two masked vectors off against each other is refused."""
+"""The memory of a site: every way to compare two masked vectors with each other is refused."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_an_attack_is_refused_before_and_after_a_restart_and_passes_a_weakened_l
 
 
 def test_an_earlier_step_that_was_not_masked_or_is_forgotten_never_comes() -> None:
-    """A coordinator that goes back to a step of which the ledger does not know is refused, whatever the attempt."""
+    """A coordinator that returns to a step unknown to the ledger is refused, with any attempt."""
     ledger = Ledger("run-1").freeze(_ask(3, 0), _hash("context 3"), _hash("vector 3"), ALONE)
     ledger = ledger.freeze(_ask(4, 1), _hash("context 4.1"), _hash("vector 4"), ALONE).forget_before(4)
 
@@ -242,7 +242,7 @@ def test_a_retransmission_is_the_kept_bytes_under_the_open_context(weakened: Any
 
 
 def test_a_ledger_that_was_rolled_back_is_refused(weakened: Any) -> None:
-    """A restored or missing file is older than the audit log's mark; without the check it forgets a set."""
+    """A restored or missing file is older than the audit log's mark. Without the check a set is forgotten."""
     old, new = _begun(), _begun().freeze(_ask(5, 0), _hash("context"), _hash("vector 5"), ALONE)
     assert new.last is not None
     new.refuse_if_older(new.last)

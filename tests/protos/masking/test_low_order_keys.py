@@ -1,4 +1,4 @@
-"""Exchange keys of low order: refused by the library and again by us, whatever their encoding."""
+"""Exchange keys of low order are refused by the library and again by us, in every encoding."""
 
 from __future__ import annotations
 

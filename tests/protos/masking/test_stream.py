@@ -1,4 +1,4 @@
-"""Masks cancel exactly, hide one vector completely, and fail loudly where sites disagree."""
+"""Masks cancel exactly, hide one vector completely, and fail clearly if sites disagree."""
 
 from __future__ import annotations
 
@@ -234,7 +234,7 @@ def test_a_site_that_disagrees_on_anything_bound_spoils_the_sum_and_is_noticed(f
 
 
 def test_a_missing_site_another_context_and_a_shifted_chunk_are_noticed() -> None:
-    """Whatever a site does to its masks, the check words of the sum tell."""
+    """The check words of the sum show every change of a site's masks."""
     layout, sites = Layout(CHUNK_PARAMETERS * 2, 0), SITES[:3]
     vectors = [_random_vector(layout, np.random.default_rng(index)) for index in range(3)]
     for site, vector in zip(sites, vectors, strict=True):
@@ -261,7 +261,7 @@ def test_a_chunk_is_masked_once() -> None:
 
 
 def test_a_site_alone_or_left_out_masks_nothing() -> None:
-    """One contributor has no masks, so its vector would leave bare: refused, like a set without oneself."""
+    """A single contributor has no masks, so its vector would be sent unmasked: refused, like a set without oneself."""
     layout = Layout(10, 0)
 
     with pytest.raises(MaskingRefused) as alone:

@@ -1,4 +1,4 @@
-"""The noise has exactly the law that it is said to have, on the fast way and on the exact one."""
+"""The noise has exactly the declared distribution, with the fast method and with the exact one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A masked sum of noisy numbers is the unmasked one to the bit, if the noise comes from the same stream."""
+"""If the noise comes from the same stream, a masked sum of noisy numbers equals the unmasked one to the bit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The plan's key `privacy`: which promises mean something, and which plans can keep one."""
+"""The plan's key `privacy`: which promises are meaningful, and which plans can keep one."""
 
 from __future__ import annotations
 
@@ -145,7 +145,7 @@ def test_private_layers_have_the_whole_noise_of_their_site() -> None:
 
 @pytest.mark.parametrize("name", REFUSED)
 def test_a_method_that_is_not_private_has_its_reason_in_the_refusal(name: str) -> None:
-    """Every reason stands in what the researcher reads."""
+    """The text for the researcher has every reason."""
     method = TypeAdapter[Any](MethodChoice).validate_json(f'{{"name": "{name}"}}')
 
     reasons = [*why_not_private(method, "shared")]
@@ -179,7 +179,7 @@ def test_the_documentation_says_of_every_method_whether_it_is_private() -> None:
 
 
 def test_every_page_counts_the_private_methods_alike() -> None:
-    """A method that becomes private changes four pages."""
+    """If a method becomes private, four pages change."""
     root, number = Path(__file__).parents[3], len({*PRIVATE, *WITH_LAYERS, "federated-prior", "pfedme"})
     pages = ("README.md", "docs/privacy.md", "docs/data-protection-officer.md", "docs/threat-model.md")
 
@@ -208,7 +208,7 @@ def test_the_inner_problem_of_pfedme_is_paid_for() -> None:
     ],
 )
 def test_a_plan_that_cannot_keep_the_promise_is_refused(changes: dict[str, Any], words: str) -> None:
-    """Without masks, or with nobody honest, a share of the noise hides nobody."""
+    """Without masks, or with no honest site, a share of the noise hides nobody."""
     with pytest.raises(ValidationError, match=words):
         private_plan(**changes)
 

@@ -1,4 +1,7 @@
-"""Statistics under privacy: which plans can, how large the noise is, what a patient changes, and what the sums say."""
+"""Statistics under privacy: the possible plans, the size of the noise, the effect of a patient.
+
+The result of the sums.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Plans that train a network privately: which ones can, what travels, how large the noise is, and what a step is."""
+"""Plans that train a network privately: the possible ones, the sent numbers, the size of the noise, and the step."""
 
 from __future__ import annotations
 
