@@ -133,14 +133,14 @@ def test_secrets_and_bodies_stay_out_of_logs() -> None:
 
 
 def test_a_site_knows_which_farewells_are_final() -> None:
-    """A site comes back after a replacement and a restart, and after nothing else."""
+    """A site reconnects after a replacement and a restart, and after nothing else."""
     passing = {reason for reason in CoordinatorReason if not reason.is_final}
 
     assert passing == {CoordinatorReason.REPLACED, CoordinatorReason.SHUTTING_DOWN}
 
 
 def test_reasons_keep_their_numbers() -> None:
-    """Numbers on the wire are never reused: agents one version apart have to understand each other."""
+    """Numbers on the wire are never reused, because agents of neighbouring versions must understand each other."""
     assert [(reason.name, reason.value) for reason in SiteReason][:11] == [
         ("PLAN_NOT_APPROVED", 1),
         ("POLICY_FORBIDS", 2),

@@ -229,7 +229,7 @@ CLASHES: list[tuple[tuple[dict[str, Any] | str, ...], str]] = [
 
 @pytest.mark.parametrize(("of", "reason"), CLASHES, ids=str)
 def test_methods_that_decide_the_same_thing_are_refused(of: tuple[str, ...], reason: str) -> None:
-    """The refusal names both methods, or what both decide, and says what to do."""
+    """The refusal names both methods, or the ingredient that both set, and what to do."""
     with pytest.raises(ValidationError, match=reason):
         composed(*of)
 

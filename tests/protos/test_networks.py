@@ -175,7 +175,7 @@ def test_the_columns_of_chfl_have_lateral_matrices_between_equal_layers() -> Non
 
 
 def test_without_lateral_strength_there_are_no_lateral_matrices() -> None:
-    """mu = 0 is a variant of its own: nothing is trained that nobody hears."""
+    """mu = 0 is a separate variant: no parameter is trained that has no effect."""
     network = ColumnsNetwork(name="columns", lateral=0.0)
 
     assert network.hidden == (512, 256, 128)
@@ -183,7 +183,7 @@ def test_without_lateral_strength_there_are_no_lateral_matrices() -> None:
 
 
 def test_a_unique_column_needs_a_column_of_its_own() -> None:
-    """Where all columns are common, the network columns is refused with another one to choose."""
+    """If all columns are common, the network `columns` is refused and another one is proposed."""
     network = ColumnsNetwork(name="columns", lateral=0.5)
 
     with pytest.raises(ConfigurationError, match="needs a column that only this site has") as caught:
@@ -255,7 +255,7 @@ def test_first_layers_start_in_the_range_of_their_inputs(seed: int) -> None:
 
 
 def test_the_later_keys_have_the_record_s_defaults() -> None:
-    """What is left out of a plan is read back as what it was."""
+    """Omitted keys of a plan are read back with their earlier values."""
     plain = GlobalLayersNetwork.model_validate(HEART)
 
     assert (plain.input_dropout, plain.entities, plain.linear_path) == (0.0, True, False)

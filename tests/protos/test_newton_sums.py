@@ -1,4 +1,4 @@
-"""The sums of a regression that sites fit together: exact integers, announced words, one next step."""
+"""The sums of a regression that sites fit together: exact integers, announced words, the same next step."""
 
 from __future__ import annotations
 

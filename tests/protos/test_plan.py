@@ -88,7 +88,7 @@ FIRST_VALUES: dict[str, Any] = {"columns": ["age"], "outputs": 1}
 @pytest.mark.parametrize("method", METHODS, ids=lambda method: method["name"])
 @for_each("rounds", range(2, 8, 2))
 def test_a_plan_survives_the_wire(method: dict[str, Any], rounds: int) -> None:
-    """What a coordinator announces is read back as the same plan, bytes and digest."""
+    """An announced plan is read back as the same plan, with the same bytes and digest."""
     schedule = {"aggregate": "every-epoch", "epochs": rounds, "batches_per_epoch": 3}
     plan = plan_of_method(method, schedule=schedule)
 
@@ -100,7 +100,7 @@ def test_a_plan_survives_the_wire(method: dict[str, Any], rounds: int) -> None:
 
 
 def test_every_field_has_another_value_to_be_tried() -> None:
-    """The list below misses no field of the plan, so that a new one cannot escape the digest unseen."""
+    """The list below has every field of the plan, so a new field cannot miss the digest."""
     assert OTHER_VALUES.keys() == Plan.model_fields.keys()
 
 
@@ -224,7 +224,7 @@ def test_any_two_masked_quorums_share_an_honest_site(sites: int) -> None:
     ],
 )
 def test_bad_plans_are_refused(changes: dict[str, Any], reason: str) -> None:
-    """A plan that is unsafe, impossible or misspelt never becomes a record."""
+    """A plan that is unsafe, impossible or misspelt is refused."""
     with pytest.raises(ValidationError, match=reason):
         plan_with(**changes)
 
@@ -323,7 +323,7 @@ def test_only_the_canonical_bytes_are_a_plan(raw: bytes) -> None:
 @settings(max_examples=300)
 @given(data=st.data())
 def test_a_changed_byte_is_another_plan_or_none(data: st.DataObject) -> None:
-    """Whatever is done to an announced plan, it is refused or has another digest."""
+    """Any change of an announced plan is refused or gives another digest."""
     raw = bytearray(CANONICAL)
     place = data.draw(st.integers(0, len(raw) - 1))
     raw[place] ^= data.draw(st.integers(1, 255))
@@ -339,7 +339,7 @@ def test_a_changed_byte_is_another_plan_or_none(data: st.DataObject) -> None:
 @settings(max_examples=200)
 @given(raw=st.binary(max_size=300))
 def test_garbage_is_a_protocol_error(raw: bytes) -> None:
-    """No bytes make the reading of a plan fail in any other way."""
+    """No bytes cause another error than the declared ones when a plan is read."""
     with pytest.raises(ProtocolError):
         plan_from_wire(raw)
 

@@ -1,4 +1,4 @@
-"""Parameters on their way down: chunks, their digest, and the position they stand for."""
+"""Parameters that sites receive: chunks, their digest, and their position."""
 
 from __future__ import annotations
 

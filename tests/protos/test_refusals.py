@@ -1,4 +1,4 @@
-"""The number of refusals follows from sums, and no site can make it smaller."""
+"""The number of refusals is computed from sums, and no site can lower it."""
 
 from __future__ import annotations
 

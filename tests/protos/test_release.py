@@ -1,4 +1,4 @@
-"""A release: every site of the plan signs for these very parameters and one recipient, or nobody gets anything."""
+"""A release: every site of the plan signs for these exact parameters and one recipient, or nobody gets them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Server rules: from the sums of a round to the next parameters, against numbers computed by hand."""
+"""Server rules: from the sums of a round to the next parameters, compared with numbers computed by hand."""
 
 from __future__ import annotations
 
@@ -202,7 +202,7 @@ def test_control_variates_follow_the_mean_change() -> None:
 
 @for_each("seed", range(10))
 def test_the_control_is_the_mean_of_the_sites_own(seed: int) -> None:
-    """Over many rounds in which all contribute, c stays the mean of the c_i that sites keep for themselves."""
+    """In many rounds with all contributors, c stays the mean of the sites' own c_i."""
     generator = np.random.default_rng(seed)
     plan = plan_of({"name": "scaffold"}, sites="abc", optimiser=DESCENT)
     state, own = begun(plan), np.zeros((3, 4))

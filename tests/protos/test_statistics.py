@@ -1,4 +1,4 @@
-"""Counts and moments as integers: what sites send, what their sums stand for, what a plan may ask."""
+"""Counts and moments as integers: the sent numbers, the meaning of their sums, and the allowed requests of a plan."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def test_a_cell_that_no_site_fills_has_no_moments() -> None:
     ],
 )
 def test_what_statistics_cannot_go_with_is_refused(keys: dict[str, Any]) -> None:
-    """Nothing but the sums travels under such a plan."""
+    """Under such a plan sites send only the sums."""
     with pytest.raises(ValidationError):
         plan_with_statistics(**keys)
     with pytest.raises(ValidationError):

@@ -80,14 +80,14 @@ def test_strengths_and_counts_of_a_method_may_be_swept() -> None:
         (sweep_of(["optimiser.learning_rate"], [[0.001]]), "at least 2"),
         (sweep_of(["optimiser.learning_rate"], [[0.001], [float("nan")]]), "finite number"),
         (sweep_of(["method.of.0.strength", "method.of.00.strength"], [[0.1, 0.1], [0.1, 0.2]]), "pattern"),
-        # Only how a site trains may differ: what leaves, when and among whom is the same in all runs.
+        # Only the training at a site may differ. The sent data, their times and their sites are the same in all runs.
         (sweep_of(["quorum"], [[3], [2]]), "pattern"),
         (sweep_of(["encoding.clipping_range"], [[8.0], [16.0]]), "pattern"),
         (sweep_of(["schedule.epochs"], [[2], [3]]), "pattern"),
     ],
 )
 def test_a_sweep_that_cannot_be_agreed_is_refused(changes: dict[str, Any], reason: str) -> None:
-    """The reason names what is wrong."""
+    """The error names the fault."""
     with pytest.raises(ValidationError, match=reason):
         swept(**changes)
 
@@ -127,7 +127,7 @@ def test_the_alternatives_of_a_plan_are_read_once_each(monkeypatch: pytest.Monke
 
 @pytest.mark.parametrize("checkpoint", ["local", "global"])
 def test_a_plan_with_differential_privacy_has_no_sweep(checkpoint: str) -> None:
-    """The losses that a choice needs are not paid by the budget."""
+    """The budget does not pay for the losses that a choice needs."""
     sweep = {"keys": ["method.ridge"], "alternatives": [[1.0], [2.0]]}
     private = OTHER_VALUES["privacy"]
     assert plan_with(privacy=private, **COMPANIONS["privacy"]).privacy is not None

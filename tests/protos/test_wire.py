@@ -1,4 +1,4 @@
-"""Records and bytes: what is decoded re-encodes equal, and nothing else is ever decoded."""
+"""Records and bytes: a decoded message encodes to the same bytes, and no other bytes are ever decoded."""
 
 from __future__ import annotations
 
@@ -146,7 +146,7 @@ def test_an_unknown_reason_is_refused(number: int) -> None:
 @pytest.mark.parametrize("decode", [SITE[1], COORDINATOR[1]], ids=_name)
 @pytest.mark.parametrize("raw", [b"", b"\xfa\x07\x00", b"\x0a", b"\xff" * 30], ids=["empty", "unknown", "cut", "noise"])
 def test_what_is_no_known_message_is_refused(decode: Decode, raw: bytes) -> None:
-    """Nothing, a message of a later version, a torn one and noise are malformed."""
+    """An empty message, a message of a later version, a cut one and noise are malformed."""
     with pytest.raises(MalformedMessage):
         decode(raw)
 
@@ -199,7 +199,7 @@ def test_a_mutated_message_is_a_message_or_malformed(data: st.DataObject) -> Non
 @settings(max_examples=400)
 @given(raw=st.binary(max_size=400), decode=st.sampled_from(DECODERS))
 def test_random_bytes_are_a_message_or_malformed(raw: bytes, decode: Decode) -> None:
-    """No bytes make decoding fail in any other way than by MalformedMessage."""
+    """No bytes cause another decoding error than MalformedMessage."""
     with suppress(MalformedMessage):
         decode(raw)
 

@@ -151,7 +151,7 @@ async def serving(office: Office, plan: Plan, state: Path) -> AsyncIterator[Runn
 
 
 async def take_part(address: str, credentials: Credentials, site: BehavingSite) -> None:
-    """Behave over the real connection until the coordinator parts; a broken stream is an error."""
+    """Act honestly over the real connection until the coordinator closes the stream; a broken stream is an error."""
     async with Connection(address, credentials) as connection:
         await connection.send(Hello(PROTOCOL_VERSION, "test"))
         while site.farewell is None:
@@ -189,7 +189,7 @@ class Caller:
         return messages
 
     async def status(self) -> grpc.StatusCode:
-        """How the stream ended."""
+        """Return how the stream ended."""
         return await asyncio.wait_for(self._stream.code(), ENOUGH_SECONDS)
 
 
@@ -207,7 +207,7 @@ def as_channel(credentials: Credentials) -> grpc.ChannelCredentials:
 
 
 async def eventually(is_so: Callable[[], bool]) -> None:
-    """Give the other side its turns until something is so.
+    """Let the other side run until a condition is true.
 
     Raises:
         TimeoutError: it never became so.

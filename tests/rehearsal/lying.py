@@ -1,4 +1,4 @@
-"""A coordinator that lies, over real gRPC and TLS, and the real agent that it lies to."""
+"""A coordinator that lies, over real gRPC and TLS, and the real agent that receives the lies."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ Lie = Callable[[Stream], Awaitable[None]]
 
 @dataclass
 class Evidence:
-    """What came of a lie."""
+    """The result of a lie."""
 
     received: list[SiteMessage] = field(default_factory=list)
     error: OperatorError | None = None

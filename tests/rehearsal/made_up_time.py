@@ -1,4 +1,4 @@
-"""An event loop whose clock jumps: an hour's deadline passes at once, and in order."""
+"""An event loop whose clock jumps: an hour's deadline passes at once, and deadlines keep their order."""
 
 from __future__ import annotations
 

@@ -100,7 +100,7 @@ def running(log: Path, *words: object, folder: Path | None = None) -> Iterator[s
 
 
 def wait_until(is_so: Callable[[], bool], seconds: float = 60.0) -> None:
-    """Look again and again until something is so.
+    """Check repeatedly until a condition is true.
 
     Raises:
         TimeoutError: it never became so.
@@ -118,7 +118,7 @@ def says(log: Path, text: str) -> Callable[[], bool]:
 
 
 def status(config: Path) -> dict[str, Any]:
-    """What a running coordinator says of itself."""
+    """Return the status of a running coordinator."""
     return dict(json.loads(finished("coordinator", "status", "--config", config, "--json").stdout))
 
 

@@ -1,4 +1,4 @@
-"""What an engine sends a site, in memory."""
+"""The messages of an engine to a site, in memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A relay between a site and its coordinator that breaks the line in the middle of an upload."""
+"""A relay between a site and its coordinator that breaks the connection in the middle of an upload."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Small studies to test with, and a site that behaves: it answers as a hospital would, without one.
+"""Small studies for tests, and an honest site: it answers as a hospital would.
 
 Every site adds a number of its own to every parameter, so what a run has to end with is plain
 arithmetic: after n rounds, n times the mean of the sites' numbers, exactly.
@@ -131,7 +131,7 @@ def offer(vector: npt.NDArray[np.float32], number: int, attempt: int = 0) -> lis
 
 
 class BehavingSite:
-    """What one hospital says to each message; `stops_after` cuts its next upload short.
+    """The answers of one hospital to each message; `stops_after` interrupts its next upload.
 
     `scalars` gives what it measures in a round, by name, 0 for what it does not name.
     """

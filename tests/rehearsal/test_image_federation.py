@@ -1,4 +1,4 @@
-"""A federation on images: five hospitals with dealt digits as PNG files, trained by every method that fits.
+"""A federation on images: five hospitals with divided digits as PNG files, trained by every method that fits.
 
 Contracts, readers, networks, training, gates, masks and the engine are those of production, in one process and in
 made-up time. Only the sockets between the processes are missing.
@@ -233,7 +233,7 @@ def test_a_plan_for_images_of_another_size_is_refused(
 
 
 def test_a_plan_for_images_is_refused_by_a_table_without(tmp_path: Path) -> None:
-    """A table of numbers does not pass for images because it has as many columns."""
+    """A table of numbers is not accepted as images because it has as many columns."""
     hospital = read_hospital(make_site(tmp_path, columns=slice(0, 6)))
     plan = make_plan(architecture=CONVOLUTIONAL | {"image": {"height": 2, "width": 3}})
 

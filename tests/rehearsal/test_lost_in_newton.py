@@ -1,4 +1,4 @@
-"""A clinic whose programs are killed in the Newton rounds of federated-prior, and do not come back."""
+"""A clinic whose programs are killed in the Newton rounds of federated-prior and do not restart."""
 
 from __future__ import annotations
 
@@ -33,7 +33,10 @@ DEADLINES = {"grace_seconds": 1.0, "return_seconds": 2.0, "contribute_seconds": 
 def test_a_clinic_lost_in_the_newton_rounds_ends_the_run_with_the_sums_of_all_four(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Everybody reads who is missing, no clinic answers a sum of three, and the coefficients are those of four."""
+    """Everybody is informed who is missing, no clinic answers a sum of three.
+
+    The coefficients are those of four.
+    """
     (tmp_path / "tables").mkdir()
     plan_of_rehearsal = federation._plan
     monkeypatch.setattr(federation, "_plan", lambda *known: plan_of_rehearsal(*known) | {"deadlines": DEADLINES})

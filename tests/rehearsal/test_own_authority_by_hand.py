@@ -1,4 +1,4 @@
-"""A hospital's own authority as people type it, at the office and at the site, with a real enrolment port between."""
+"""A hospital's own authority as people use it, at the office and at the site, with a real enrolment port."""
 
 from __future__ import annotations
 
@@ -117,7 +117,10 @@ def changed_over(tmp_path: Path, start: datetime, days: float) -> tuple[Office, 
 
 
 def test_people_hear_of_it_long_before_it_ends(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Both doctors and the agent say it a month ahead, the authority three, and what waits; a month earlier nobody."""
+    """Both doctors and the agent report it a month before the end, and the authority three months before.
+
+    Earlier nobody does.
+    """
     start = utc_now() - timedelta(days=330)
     office, keys = changed_over(tmp_path, start, 355)
     authority = Authority.load(office.authority.directory)

@@ -1,4 +1,4 @@
-"""A gate belongs to one federation for good: to its name and its authority, whatever invitation or agent show."""
+"""A gate belongs to one federation for ever: to its name and its authority, whatever invitation or agent it sees."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_another_federation_is_refused_whatever_the_agent_shows(tmp_path: Path, 
 
 
 def test_an_invitation_to_another_federation_is_refused_before_anything_is_made_or_sent(tmp_path: Path) -> None:
-    """The agent has lost its certificates; the gate remembers, and orders neither a key nor a call."""
+    """The agent has lost its certificates. The gate remembers, and orders neither a key nor a call."""
     office, other = Office.found(tmp_path / "office"), Office.found(tmp_path / "other", "liver")
     hospital = hospital_of(office, tmp_path)
     folder = tmp_path / "state" / "gate"

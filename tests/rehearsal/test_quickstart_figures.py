@@ -1,4 +1,4 @@
-"""The first screen: the figures that the quickstart writes for each hospital, its table and its sentences."""
+"""The first screen: the quickstart's figures for each hospital, its table and its sentences."""
 
 from __future__ import annotations
 

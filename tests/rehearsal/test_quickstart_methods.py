@@ -1,4 +1,4 @@
-"""What a person writes as --method: any method, several at once, settings; each becomes a plan that fits."""
+"""The option --method: any method, several at once, settings. Each becomes a plan that fits."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def test_what_methods_cannot_do_together_is_said_before_anything_is_made(
     ],
 )
 def test_what_is_no_method_is_told_with_the_nearest(words: str, told: str) -> None:
-    """A slip in a name or a key, and what cannot be composed."""
+    """A mistake in a name or a key, and methods that cannot be composed."""
     with pytest.raises(ConfigurationError) as refusal:
         choice_of(words)
 

@@ -252,7 +252,7 @@ BROKEN_TABLES: dict[str, tuple[Callable[[list[str]], list[str]], str]] = {
     "name", [pytest.param(name, marks=() if name == TEXT else pytest.mark.slow) for name in BROKEN_TABLES]
 )
 def test_a_bad_table_stops_its_site_before_anything_is_sent(tmp_path: Path, name: str, prepared: Path) -> None:
-    """The agent ends with 78 and three sentences that quote no value; it has not even enrolled."""
+    """The agent ends with 78 and three sentences that quote no value, and it has not even enrolled."""
     shutil.copytree(prepared, tmp_path / "f")
     home = tmp_path / "f" / "hospital-1"
     table = tmp_path / "f" / "tables" / "hospital-1.csv"

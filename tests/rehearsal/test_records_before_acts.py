@@ -1,4 +1,4 @@
-"""Certificates and roots change only when that is on record: a log that takes nothing leaves all as it was."""
+"""Certificates and roots change only after the log has recorded it. If the log cannot be written, nothing changes."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_the_coordinators_own_certificate_is_renewed_once_that_is_on_record(offi
 def test_a_site_trusts_another_root_once_that_is_on_record(
     office: Office, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whether a root comes alone or with a certificate, the record stands before the root is trusted."""
+    """Whether a root arrives alone or with a certificate, the record is written before the root is trusted."""
     keys = office.enrol("a", now=utc_now() - timedelta(days=31))
     upkeep, audit = upkeep_of(keys, tmp_path)
     rotation.begin(office.authority, "correct horse battery", "battery horse correct", utc_now())

@@ -1,4 +1,4 @@
-"""A site that is sent away while it writes: gRPC's client notices late, and nothing of that outlives the stream."""
+"""A site that is disconnected while it writes: gRPC's client notices late, and nothing of the stream remains."""
 
 from __future__ import annotations
 

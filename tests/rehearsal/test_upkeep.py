@@ -1,4 +1,4 @@
-"""Beside the rounds, over real TLS: logs that witness each other, and certificates that renew themselves."""
+"""Beside the rounds, over real TLS: logs with witnesses, and certificates that renew themselves."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ def test_a_site_of_an_earlier_version_hears_nothing_of_upkeep(tmp_path: Path, of
 
 
 def test_a_forked_log_ends_the_stream_and_both_sides_have_it_on_record(tmp_path: Path, office: Office) -> None:
-    """A site whose log has parted from what was cosigned is sent away, and a second try is no better."""
+    """A site whose log differs from the cosigned one is disconnected, and a second try ends in the same way."""
     site = Site.of(office, "a", tmp_path / "a")
     site.audit.write("plan_approved", by="A. Jones")
 
@@ -253,7 +253,7 @@ def leaf_root(keys: SiteKeys) -> bytes:
 
 
 def test_the_authority_changes_while_the_federation_works(tmp_path: Path) -> None:
-    """A root is made, heard of, put in force and the old one forgotten, and at every step a site gets in."""
+    """A root is made, received, used, and the old one removed. At every step a site can connect."""
     office = long_founded(tmp_path / "office")
     keys = {name: office.enrol(name, now=utc_now() - timedelta(days=31)) for name in "abc"}
     plan = plan_with({name: one.identity_fingerprint() for name, one in keys.items()})
@@ -298,7 +298,7 @@ async def request_of(keys: SiteKeys, site: str) -> RenewalAsked:
 
 
 def test_a_root_that_nobody_vouches_for_is_not_trusted(tmp_path: Path) -> None:
-    """A coordinator that names another root, with or without a certificate of its own making, changes nothing."""
+    """If a coordinator names another root, with or without its own certificate for it, nothing changes."""
     office, stranger = long_founded(tmp_path / "office"), long_founded(tmp_path / "stranger")
     keys = office.enrol("a")
     rotation.begin(stranger.authority, "correct horse battery", "battery horse correct", utc_now())

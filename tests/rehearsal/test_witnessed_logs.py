@@ -1,4 +1,4 @@
-"""Both sides' audit logs over a whole run of the real programs, verified by somebody with public keys only."""
+"""Both sides' audit logs over a whole run of the real programs, verified by a person with public keys only."""
 
 from __future__ import annotations
 
@@ -26,7 +26,10 @@ def coordinator_yaml(federation: Federation) -> Path:
 
 
 def handed_out(federation: Federation, folder: Path, name: str) -> list[object]:
-    """What a third party is given: copies of a log and checkpoints, and public keys; no configuration and no secret."""
+    """The files of a third party: copies of a log and checkpoints.
+
+    Public keys, but no configuration and no secret.
+    """
     authority = federation.rehearsal.folder / "authority"
     shutil.copy(federation.rehearsal.folder / name / "state" / "gate" / "audit.log", folder / "audit.log")
     made = [

@@ -1,4 +1,4 @@
-"""What people do on a console is what the commands do: the same checks, the same record, the same files."""
+"""The actions on a console are those of the commands: the same checks, the same record, the same files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The console over a hospital with a table and a run: what is accepted was seen, and what is chosen exists."""
+"""The console over a hospital with a table and a run: accepted warnings were seen, and chosen models exist."""
 
 from __future__ import annotations
 

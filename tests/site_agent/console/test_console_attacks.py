@@ -1,4 +1,4 @@
-"""What others on the machine and on the web may try against a console; each attempt reaches nothing."""
+"""Attacks by others on the computer and on the web against a console. Each one fails."""
 
 from __future__ import annotations
 
@@ -308,7 +308,7 @@ def test_other_methods_are_refused(visitor: Visitor, method: str) -> None:
      "Host: {host}\r\nOrigin: http://{host}\r\nOrigin: http://evil.example"],
 )  # fmt: skip
 def test_an_ambiguous_head_is_refused(running: Running, lines: str) -> None:
-    """What two programs could read in two ways is no request."""
+    """A request that two programs could read differently is refused."""
     head = lines.format(host=running.host)
 
     assert running.raw(f"GET / HTTP/1.1\r\n{head}\r\n\r\n".encode()).status in (400, 421)
@@ -318,7 +318,7 @@ def test_an_ambiguous_head_is_refused(running: Running, lines: str) -> None:
 
 @for_each("seed", range(20))
 def test_no_bytes_make_the_reading_fail(seed: int) -> None:
-    """Whatever a head or a form is changed to, it is read or refused; nothing else happens."""
+    """Every changed head or form is read or refused, and nothing else happens."""
     generator = random.Random(seed)
     head = b"POST /x/ HTTP/1.1\r\nHost: h:1\r\nOrigin: http://h:1\r\nCookie: console=a; b=c\r\nContent-Length: 9\r\n"
     head += b"Content-Type: application/x-www-form-urlencoded\r\nSec-Fetch-Site: same-origin"

@@ -1,4 +1,4 @@
-"""When the console acts and when it ends: decisions never wait, a form acts once, an unused session ends."""
+"""The console's actions and its end: decisions never wait, a form acts once, an unused session ends."""
 
 from __future__ import annotations
 

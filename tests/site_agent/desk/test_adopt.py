@@ -1,4 +1,4 @@
-"""One model is in use at a hospital, by a person's decision, and nothing but a person changes it."""
+"""One model is in use at a hospital, by a person's decision, and only a person changes it."""
 
 from __future__ import annotations
 
@@ -265,7 +265,7 @@ def test_without_a_model_there_is_nothing_to_adopt(folder: Path, site_agent: Com
 def test_nothing_takes_the_place_of_the_adopted_model(
     folder: Path, tmp_path: Path, site_agent: Command, harm: str
 ) -> None:
-    """A file that is gone or has changed stops predict, export, card and monitor. No other model answers instead."""
+    """A file that is gone or has changed stops predict, export, card and monitor. No other model predicts instead."""
     site_agent("adopt", "random_forest", "--by", "A. Jones")
     models, record = state_of(folder) / "models" / RUN, state_of(folder) / "approvals" / "models" / "in-use.json"
     match harm:

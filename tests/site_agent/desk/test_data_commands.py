@@ -1,4 +1,4 @@
-"""`site-agent data` as a data manager types it: from a raw table to one that trains, without code."""
+"""`site-agent data` as a data manager types it: from a raw table to one that can be trained, without code."""
 
 from __future__ import annotations
 
@@ -292,7 +292,7 @@ def test_an_unaccepted_warning_stops_the_trainer_and_an_accepted_one_does_not(ho
 
 
 def test_an_acceptance_is_for_the_table_as_it_was(hospital: Hospital) -> None:
-    """One changed cell, and somebody has to look again."""
+    """After one changed cell, a person must check again."""
     _accept(hospital)
     path = Path(hospital.data.table)
     lines = path.read_text().splitlines()
@@ -328,7 +328,7 @@ def test_nothing_is_accepted_that_the_audit_log_does_not_take(hospital: Hospital
 
 @pytest.mark.parametrize("content", ["", "{}", '{"digest": "other"}'])
 def test_a_damaged_acceptance_is_told(hospital: Hospital, content: str) -> None:
-    """What cannot be read is no yes."""
+    """An unreadable file is no acceptance."""
     _accept(hospital)
     digest = examined(hospital).digest
     (hospital.state_path / "data" / "accepted" / f"{digest}.json").write_text(content)

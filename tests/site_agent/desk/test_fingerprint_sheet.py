@@ -1,4 +1,4 @@
-"""The sheet by which hospitals compare the identity keys of a plan with each other."""
+"""The sheet with which hospitals compare the identity keys of a plan with each other."""
 
 from __future__ import annotations
 

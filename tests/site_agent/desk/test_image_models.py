@@ -1,4 +1,4 @@
-"""A model of images after a run: predictions of new images, and that nothing written has a pixel or a patient's tag."""
+"""A model of images after a run: predictions of new images, and no written file has a pixel or a patient's tag."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What review says of the question and of columns with a common meaning, from plan and contract alone."""
+"""Review shows the question and the columns with a common meaning, from plan and contract alone."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def test_the_question_names_who_predicts_something_else() -> None:
 @pytest.mark.parametrize("site", SITES)
 @pytest.mark.parametrize("answers", ["same", "related", "other"])
 def test_contract_and_plan_agree_about_the_outcome_or_nothing_runs(site: str, answers: str) -> None:
-    """A site whose contract says something else than the plan about its outcome takes no part."""
+    """A site whose contract and plan differ about its outcome takes no part."""
     plan = _plan(**{site: "related"})
 
     if answers == "related":

@@ -1,4 +1,4 @@
-"""The page by which a person approves a plan: everything that may leave is on it, in words."""
+"""The page by which a person approves a plan: it names everything that may be sent, in words."""
 
 from __future__ import annotations
 
@@ -194,12 +194,12 @@ def test_frozen_layers_changed_images_and_the_risk_of_a_starting_file_are_named(
     ],
 )
 def test_what_a_plan_decides_is_said_in_words(keys: dict[str, Any], said: str) -> None:
-    """Masking, losses, checkpoint, early end and gain each have their sentence."""
+    """Masking, losses, checkpoint, early end and gain each have a sentence."""
     assert said in page(plan_of_method({"name": "global-layers"}, **keys))
 
 
 def test_two_sites_are_told_that_each_sees_the_other() -> None:
-    """Where only two sites add up, the page does not speak of sums alone."""
+    """If only two sites add up, the page does not mention sums alone."""
     sites = plan_of_method({"name": "global-layers"}).model_dump(mode="json")["sites"][:2]
     plan = plan_of_method({"name": "global-layers"}, sites=sites, quorum=2, two_sites="each-sees-the-other")
 
@@ -350,7 +350,7 @@ def test_the_short_words_answer_what_a_lawyer_asks(method: dict[str, Any], maski
 @by_method
 @pytest.mark.parametrize("masking", ["required", "off"])
 def test_every_sentence_of_the_review_is_short(method: dict[str, Any], masking: str) -> None:
-    """Whatever the plan, a sentence has one thought: at most 25 words and no semicolon, and it ends."""
+    """In every plan, a sentence has one thought: at most 25 words, no semicolon, and a full stop."""
     keys: dict[str, Any] = {} if method["name"] == "local" else {"on_lost_site": "continue"}
     plan = widest(method, secure_aggregation=masking, **keys)
     shown = [in_words(plan, manifest_of(plan), 341), *sections(plan)[1:]]  # without the digests

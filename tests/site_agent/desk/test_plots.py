@@ -1,4 +1,4 @@
-"""What is drawn is what was computed: paths are read back from the page and held against values by other ways."""
+"""Plots show the computed values: paths are read back from the page and compared with values from other code."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A table in, a table of predictions out: the same bits as in training, the same order of rows."""
+"""A table in, a table of predictions out: the same bits as in training, and the same order of rows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Calibration measures against values worked out by hand, and against what they mean."""
+"""Calibration measures are compared with values computed by hand, and with their meaning."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def test_the_index_is_the_mean_distance_to_the_truth(seed: int) -> None:
 
 @for_each("seed", range(5))
 def test_the_curve_bends_where_the_line_cannot(seed: int) -> None:
-    """A model that is right on average and on its slope, but not in between, is found out."""
+    """A model that is right on average and on its slope, but not in between, is detected."""
     generator = np.random.default_rng(seed)
     logit = generator.uniform(-3, 3, size=20_000)
     truth = probabilities("binary", 0.35 * logit**2 - 1.2)

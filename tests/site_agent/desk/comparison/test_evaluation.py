@@ -1,4 +1,4 @@
-"""Metrics are scikit-learn's, and what is undefined is None."""
+"""Metrics equal scikit-learn's, and an undefined one is None."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The sentence says what the numbers say, and no more."""
+"""The sentence states exactly what the numbers show."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def test_the_sentence_has_the_numbers() -> None:
 def test_gained_needs_the_best_local_model_and_the_placebo(
     seed: int, local: float, placebo: float | None, verdict: str
 ) -> None:
-    """Both differences exclude zero, or it is not called a gain, however far behind the network alone is."""
+    """Both differences must exclude zero to be called a gain, however bad the network alone is."""
     rows = two_classes()
     models = {
         FEDERATED: model(rows, 2.0, seed),
@@ -182,7 +182,7 @@ def test_too_few_of_a_class_are_said(positives: int, is_warned: bool) -> None:
 
 
 def test_a_class_of_few_patients_with_many_rows_is_too_few() -> None:
-    """Forty rows of two patients do not say forty things."""
+    """Forty rows of two patients are not forty independent observations."""
     rows = replace(two_classes(), patients=np.r_[np.arange(80) // 40, np.arange(80, 200)])
 
     gain = gain_between(rows, model(rows, 2.0), model(rows, 1.0))

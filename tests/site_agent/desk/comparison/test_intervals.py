@@ -1,4 +1,4 @@
-"""Intervals hold what they promise, and differences are paired."""
+"""Intervals have their promised coverage, and differences are paired."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Thousands of resamples at once are what scikit-learn says of each, written out row by row."""
+"""Metrics of thousands of resamples at once equal scikit-learn's for each, written out row by row."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a bootstrap of a site's test rows promises."""
+"""The laws of a bootstrap of a site's test rows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Proposed concepts: the right column or none, and never without a person."""
+"""A concept gets the right column or none, and never without a person."""
 
 from __future__ import annotations
 

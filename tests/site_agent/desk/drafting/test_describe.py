@@ -1,4 +1,4 @@
-"""A draft says what a table seems to hold, points at what is suspicious, and holds nothing of a patient."""
+"""A draft describes the table's probable content, marks suspicious parts, and has no data of a patient."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A made-up table satisfies its contract, whatever the contract asks for."""
+"""A made-up table satisfies its contract, whatever the contract requires."""
 
 from __future__ import annotations
 

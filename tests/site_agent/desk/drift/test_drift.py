@@ -1,4 +1,7 @@
-"""Without drift an alarm is as rare as it says; with drift it comes; rows of one patient are not many patients."""
+"""Without drift an alarm is as rare as declared, and with drift it occurs.
+
+Rows of one patient are not many patients.
+"""
 
 from __future__ import annotations
 

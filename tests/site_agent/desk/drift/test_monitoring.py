@@ -1,4 +1,4 @@
-"""Monitoring of a model in use: drift is seen by column, and figures are compared with the test's."""
+"""Monitoring of a model in use: drift is reported by column, and figures are compared with the test's."""
 
 from __future__ import annotations
 

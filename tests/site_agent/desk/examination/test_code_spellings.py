@@ -1,4 +1,4 @@
-"""One code in two spellings is found, and codes that each mean something are left alone."""
+"""Two spellings of one code are found, and codes with different meanings are not reported."""
 
 from __future__ import annotations
 

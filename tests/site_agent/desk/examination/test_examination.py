@@ -1,4 +1,4 @@
-"""Everything that is wrong with a table is found before the first round, and an ordinary table passes."""
+"""Every fault of a table is found before the first round, and an ordinary table passes."""
 
 from __future__ import annotations
 

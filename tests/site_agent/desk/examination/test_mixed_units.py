@@ -1,4 +1,4 @@
-"""Values of another unit are found where the spread lets them be seen, and ordinary columns are left alone."""
+"""Values of another unit are found if the spread allows it, and ordinary columns are not reported."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An export as a hospital gets it: a folder whose loader answers as `predict` does, a baseline included."""
+"""An export for a hospital: a folder whose loader predicts as `predict` does, a baseline included."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the loader and predictions do not answer: a row without a column, a code that nobody declared."""
+"""Rows that the loader and predictions do not answer: a row without a column, a code that nobody declared."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Predictions, the loader and ONNX are one model: for every network, task, encoding and recalibration."""
+"""Predictions, the loader and ONNX are the same model for every network, task, encoding and recalibration."""
 
 from __future__ import annotations
 

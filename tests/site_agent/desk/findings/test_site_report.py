@@ -1,4 +1,4 @@
-"""The site's report: its figures are scikit-learn's, its page asks for nothing, its scores stay here."""
+"""The site's report: its figures equal scikit-learn's, its page loads nothing, and its scores stay here."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ def test_the_terminal_has_the_headline(facts: Mapping[str, Any]) -> None:
 
 
 def test_a_changed_table_is_noticed(hospital: Hospital, tmp_path: Path) -> None:
-    """Then the curves stand, and what needs the rows' columns is left out with a warning."""
+    """Then the curves are shown, and parts that need the rows' columns are skipped with a warning."""
     other = tmp_path / "table.csv"
     lines = Path(hospital.data.table).read_text().splitlines(keepends=True)
     other.write_text("".join(lines[:-1]))

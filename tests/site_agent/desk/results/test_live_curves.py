@@ -1,4 +1,4 @@
-"""A site's own curves while a study trains: written by the trainer alone, shown on this computer alone."""
+"""A site's own curves during a study: only the trainer writes them, and they are shown only on this computer."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ def test_nobody_else_is_answered(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("content", [b"", b"[]", b'{"validation": 3}', b'{"values": [[1, "<b>"], [2, 3]]}'])
 def test_a_file_that_is_not_as_it_was_written_breaks_no_page(tmp_path: Path, content: bytes) -> None:
-    """It says that there is nothing to draw."""
+    """The page reports that there is nothing to draw."""
     place = live_path(tmp_path, "study-v1-0123456789ab")
     place.parent.mkdir(parents=True)
     place.write_bytes(content)

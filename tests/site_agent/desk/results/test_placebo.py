@@ -18,7 +18,7 @@ from tests.site_agent.trainer.sites import NAMES, make_plan, make_site
 def test_one_site_among_copies_that_draw_as_it_does_is_that_site_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where every copy draws the same, their mean update is each one's own: the placebo adds nothing."""
+    """If every copy has the same draws, their mean update is each one's own, so the placebo adds nothing."""
     from site_agent.hospital import read_hospital
 
     study, _ = begin_study(read_hospital(make_site(tmp_path)), make_plan(), tmp_path)
@@ -54,7 +54,7 @@ def test_the_placebo_repeats_itself_and_is_not_training_alone(tmp_path: Path, me
 
 
 def test_a_placebo_that_diverges_is_none_and_fails_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where a copy's update is no number, there is no placebo; the site's report goes on without it."""
+    """If a copy's update is not finite there is no placebo, and the site's report continues without it."""
     from site_agent.hospital import read_hospital
     from site_agent.trainer.study import Answer, Asked, Study
 

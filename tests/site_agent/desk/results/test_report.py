@@ -1,4 +1,4 @@
-"""What a site keeps of a study: a model, a report, and nothing half done."""
+"""The files of a study at a site: a model, a report, and no incomplete file."""
 
 from __future__ import annotations
 

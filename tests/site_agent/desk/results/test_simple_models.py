@@ -1,4 +1,4 @@
-"""What a statistician would use anyway is scikit-learn's, on the site's own training rows and on no other."""
+"""A statistician's models are scikit-learn's, fitted to the site's own training rows and no others."""
 
 from __future__ import annotations
 
