@@ -56,7 +56,7 @@ __all__ = [
     "ConvolutionalNetwork", "DenseNetwork", "EfficientNetwork", "FeatureTokensNetwork", "FromFile",
     "GlobalLayersNetwork", "ImageNetwork", "Initial", "NamedTensor", "NamedTensors", "NoteSize",
     "ParallelConvolutionalNetwork", "ParallelNetwork", "Part", "TensorSpec", "UNetNetwork", "Uniform",
-    "body_tensors", "network_tensors",
+    "body_tensors", "network_tensors", "note_columns",
 ]  # fmt: skip
 
 LARGEST_NUMBER_COUNT = 2**31
@@ -120,6 +120,12 @@ def network_tensors(
             return _checked(listed_tensors(architecture))
         case _:
             assert_never(architecture)
+
+
+def note_columns(architecture: Architecture) -> int:
+    """Return how many of a network's input columns are those of a note in word order. They are the last ones."""
+    note = architecture.note if isinstance(architecture, FeatureTokensNetwork) else None
+    return 0 if note is None else note.columns
 
 
 def body_tensors(architecture: Architecture) -> tuple[TensorSpec, ...]:

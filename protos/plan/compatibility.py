@@ -20,6 +20,7 @@ from protos.plan.architecture import (
     ParallelNetwork,
     Part,
     network_tensors,
+    note_columns,
 )
 from protos.plan.ingredients import (
     AllButNormalisation,
@@ -91,6 +92,7 @@ def agreed_sizes(method: Method, architecture: Architecture) -> frozenset[Size]:
     parts, federated = method.federated_parts, method.federated
 
     def shapes(columns: int, outputs: int) -> list[tuple[int, ...]]:
+        columns += note_columns(architecture)
         network = network_tensors(architecture, columns=columns + 1, outputs=outputs, common=columns)
         if isinstance(federated, Layers):
             return [tensor.shape for tensor in network if tensor.layer in federated.names]

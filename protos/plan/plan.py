@@ -15,7 +15,7 @@ from typing import Annotated, Final, Literal, Self, TypeAlias
 from pydantic import Field, StringConstraints, model_validator
 
 from protos.numbers.fixed_point import is_power_of_two
-from protos.plan.architecture import TENSOR_NAME, Architecture, ColumnsNetwork, DenseNetwork
+from protos.plan.architecture import TENSOR_NAME, Architecture, ColumnsNetwork, DenseNetwork, note_columns
 from protos.plan.augmentation import Augmentation, why_not_augmented
 from protos.plan.canonical import digest
 from protos.plan.compatibility import Conditions, agreed_sizes, missing_parts, why_impossible
@@ -334,8 +334,9 @@ class Plan(Document):
         if missing_parts(self.ingredients, self.architecture):
             return  # the network does not fit the method, and that is the error to report
         agreed = agreed_sizes(self.ingredients, self.architecture)
+        may_lack = {"columns"} if note_columns(self.architecture) else set()  # a note has its columns without a list
         for key, is_given in (("columns", bool(self.shared_columns)), ("outputs", self.outputs is not None)):
-            if key in agreed and not is_given:
+            if key in agreed - may_lack and not is_given:
                 instead = ", or the concepts that they record" if key == "columns" else ""
                 sizes = f"federates layers whose sizes follow from {key}"
                 yield f"{described(self.method)} {sizes}; list the {key}{instead}"
@@ -518,7 +519,7 @@ class Plan(Document):
     @property
     def reads_concepts(self) -> bool:
         """Whether all sites read the columns of the concepts: they share them, or privacy forbids fitted columns."""
-        if self.columns or not self.concepts or self.prior is not None:
+        if self.columns or not self.concepts or self.prior is not None or note_columns(self.architecture):
             return False
         return (self.privacy is not None and self.statistics is None) or "columns" in agreed_sizes(
             self.ingredients, self.architecture
@@ -543,7 +544,7 @@ class Plan(Document):
     @property
     def placeholder_columns(self) -> int:
         """A number of columns that is used to list the network if only its shared parts are needed."""
-        shared = len(self.shared_columns)
+        shared = len(self.shared_columns) + note_columns(self.architecture)
         return shared + 1 if isinstance(self.architecture, ColumnsNetwork) else shared or 1
 
     @property

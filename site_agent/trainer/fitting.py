@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
 import numpy as np
 
 from host.usable_memory import usable_memory_bytes
 from protos.errors import ConfigurationError, OperatorError
-from protos.plan.architecture import FeatureTokensNetwork, ImageNetwork, NamedTensors, UNetNetwork
+from protos.plan.architecture import FeatureTokensNetwork, ImageNetwork, NamedTensors, UNetNetwork, note_columns
 from protos.plan.plan import Plan
 from site_agent.trainer.data.dataset import Dataset, check_columns, input_columns
 from site_agent.trainer.training.batches import check_batches
@@ -104,7 +104,10 @@ def _check_note(plan: Plan, dataset: Dataset) -> None:
     """A network of words reads a note as its plan says, and no other network reads one in word order."""
     network = plan.architecture
     wanted = network.note if isinstance(network, FeatureTokensNetwork) else None
-    if isinstance(network, NamedTensors) or wanted == dataset.note:
+    if isinstance(network, NamedTensors):
+        return
+    if wanted == dataset.note:
+        _check_unlisted(plan, dataset.columns[len(dataset.columns) - note_columns(network) :])
         return
     reads = "no note in word order" if wanted is None else f"a note of {wanted}"
     own = "none in word order" if dataset.note is None else f"a note of {dataset.note}"
@@ -113,6 +116,17 @@ def _check_note(plan: Plan, dataset: Dataset) -> None:
         consequence="Nothing was trained and nothing left this site.",
         remedy="Declare `buckets` and `longest` of the note as in the plan, or ask the researcher for another plan.",
     )
+
+
+def _check_unlisted(plan: Plan, own: Sequence[str]) -> None:
+    """The network has the columns of its note itself."""
+    listed = set(plan.columns) & set(own)
+    if listed:
+        raise ConfigurationError(
+            what=f"The plan lists {min(listed)}. This is a column of the note, which the network reads in word order.",
+            consequence="Nothing was trained and nothing left this site.",
+            remedy="Ask the researcher to list only the columns beside the note. The plan's key `note` has its size.",
+        )
 
 
 def _check_masks(plan: Plan, dataset: Dataset) -> None:

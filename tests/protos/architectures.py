@@ -174,6 +174,6 @@ def drawn(kind: str, seed: int) -> Drawn:
     if isinstance(architecture, UNetNetwork):
         return Drawn(architecture, architecture.image.numbers, architecture.image.pixels, architecture.image.numbers)
     if isinstance(architecture, FeatureTokensNetwork) and architecture.note is not None:
-        columns = architecture.note.buckets + architecture.note.longest
+        columns = architecture.note.columns + int(generator.integers(4))
     common = int(generator.integers(1, columns))
     return Drawn(architecture, columns, int(generator.integers(1, 5)), common)

@@ -39,6 +39,11 @@ NOTE = {"name": "note", "role": "feature", "type": "text", **SIZE}
 TARGET = {"name": "ill", "role": "target", "task": "binary", "positive": [1], "negative": [0]}
 TOKENS = {"name": "feature-tokens", "width": 16, "heads": 2, "blocks": 1, "hidden": 16, "note": SIZE}
 TOKENS |= {"attention_dropout": 0.0, "feedforward_dropout": 0.0}
+AGE = {"name": "age", "role": "feature", "type": "numeric"}
+WARD = {"name": "ward", "role": "feature", "type": "categorical", "codes": ["1", "2"], "encoding": "one-hot"}
+COUNTED, IGNORED = NOTE | {"longest": None}, {"role": "ignore"}
+BESIDE = {"columns": ["age", "ward=1", "ward=2", "ward=unknown"]}
+Columns = list[dict[str, Any]]
 OTHER_WORDS = ("patient", "reports", "again", "today", "mild", "without", "since", "monday")
 ROWS = 400
 
@@ -53,28 +58,32 @@ def note(generator: np.random.Generator, is_ill: bool) -> str:
     return " ".join(words)
 
 
-def contract_of(**changes: Any) -> Contract:
-    """The note and the outcome."""
-    columns = [NOTE | changes, TARGET]
+def contract_of(others: Columns | None = None, note: dict[str, Any] = NOTE) -> Contract:
+    """The note, other columns and the outcome."""
+    columns = [note, *(others or []), TARGET]
     return Contract.model_validate_json(json.dumps({"format": {"header": True}, "columns": columns}))
 
 
-def put_site(folder: Path, site: str, rows: int = ROWS) -> Path:
-    """A hospital's hospital.yaml beside its table and contract."""
+def put_site(folder: Path, site: str, rows: int = ROWS, others: Columns | None = None) -> Path:
+    """A hospital's hospital.yaml beside its table and contract. With an age, old patients' notes are the reverse."""
     folder.mkdir(parents=True)
     generator = np.random.default_rng(NAMES.index(site))
+    names = [column["name"] for column in others or []]
     with (folder / "table.csv").open("w", newline="") as file:
         writer = csv.writer(file)
-        writer.writerow(["note", "ill"])
-        writer.writerows([note(generator, bool(row % 2)), row % 2] for row in range(rows))
-    return put_hospital(folder, site, [NOTE, TARGET])
+        writer.writerow(["note", *names, "ill"])
+        for row in range(rows):
+            ward, is_old = (int(generator.integers(2)) if name in names else 0 for name in ("ward", "age"))
+            cells = {"age": 30 + 40 * is_old + row % 20, "ward": 1 + ward}
+            writer.writerow([note(generator, row % 2 != is_old), *(cells[name] for name in names), row % 2])
+    return put_hospital(folder, site, [NOTE, *(others or []), TARGET])
 
 
 def plan_for(epochs: int, **changes: Any) -> Plan:
     """FedAvg over all three hospitals."""
-    own = {"architecture": TOKENS, "outputs": 1, "checkpoint": "latest", "quorum": 3} | changes
+    own = {"method": {"name": "fedavg"}, "architecture": TOKENS, "outputs": 1, "checkpoint": "latest"} | changes
     return make_plan(
-        method={"name": "fedavg"},
+        quorum=3,
         schedule={"aggregate": "every-epoch", "epochs": epochs, "batches_per_epoch": 8},
         optimiser={"name": "adamw", "learning_rate": 0.01},
         sites=[{"name": name, "identity": identity_of(name)} for name in NAMES],
@@ -82,11 +91,11 @@ def plan_for(epochs: int, **changes: Any) -> Plan:
     )
 
 
-async def trained(folder: Path, plan: Plan) -> tuple[Network, dict[str, Study]]:
-    """A run of a plan to its end."""
+async def trained(folder: Path, plan: Plan, others: dict[str, Columns]) -> tuple[Network, dict[str, Study]]:
+    """A run of a plan to its end; each site has these columns beside its note."""
     network, trainers = Network(folder, plan), dict[str, RealTrainer]()
     for site in NAMES:
-        trainers[site] = RealTrainer(site, put_site(folder / "files" / site, site, 60))
+        trainers[site] = RealTrainer(site, put_site(folder / "files" / site, site, 60, others.get(site)))
         network.add(site, trainer=trainers[site], secure_aggregation="not-required")
     await network.finish()
     assert {name: site.error for name, site in network.sites.items() if site.error is not None} == {}
@@ -94,13 +103,24 @@ async def trained(folder: Path, plan: Plan) -> tuple[Network, dict[str, Study]]:
     return network, {name: one.study for name, one in trainers.items() if one.study is not None}
 
 
-def test_words_in_order_are_trained_on_and_masks_change_no_bit(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("changes", "others"),
+    [
+        ({}, {}),
+        (BESIDE, {site: [AGE, WARD] for site in NAMES}),
+        ({"method": {"name": "global-layers"}, "outputs": None}, {"ahus": [AGE, WARD], "berlin": [WARD]}),
+    ],
+    ids=["alone", "beside columns", "beside each hospital's own columns"],
+)
+def test_words_in_order_are_trained_on_and_masks_change_no_bit(
+    tmp_path: Path, changes: dict[str, Any], others: dict[str, Columns]
+) -> None:
     """Equal parameters and equal models at three hospitals, masked and unmasked."""
-    plan = plan_for(1, secure_aggregation="required")
+    plan = plan_for(1, secure_aggregation="required", **changes)
 
     async def scene() -> None:
-        masked, with_masks = await trained(tmp_path / "masked", plan)
-        plain, without = await trained(tmp_path / "plain", unmasked(plan))
+        masked, with_masks = await trained(tmp_path / "masked", plan, others)
+        plain, without = await trained(tmp_path / "plain", unmasked(plan), others)
 
         released = [site.records("contribution_released") for site in masked.sites.values()]
         assert all(records and all(record["masked"] for record in records) for records in released)
@@ -141,6 +161,24 @@ def test_a_plan_for_another_note_is_refused(tmp_path: Path, architecture: dict[s
         check_fit(plan_for(1, architecture=architecture, **listed), admit(hospital)[0], "ahus")
 
 
+@pytest.mark.parametrize(
+    ("listed", "words"),
+    [
+        ([], "does not contain these columns of this site: age"),
+        (["age", "weight", "note at place 2 of 8"], "lists note at place 2 of 8. This is a column of the note"),
+    ],
+)
+def test_a_plan_lists_exactly_the_columns_beside_the_note(tmp_path: Path, listed: list[str], words: str) -> None:
+    """A column that the plan does not list has no token at the others, and the note's own are not listed."""
+    hospital = read_hospital(put_site(tmp_path / "ahus", "ahus", 60, [AGE]))
+    dataset = admit(hospital)[0]
+    check_fit(plan_for(1, columns=["weight", "age"]), dataset, "ahus")
+    check_fit(plan_for(1, unused_columns=["age"]), dataset, "ahus")
+
+    with pytest.raises(ConfigurationError, match=words):
+        check_fit(plan_for(1, columns=listed), dataset, "ahus")
+
+
 def test_a_network_of_a_hospitals_own_may_read_places(tmp_path: Path) -> None:
     """It receives the same columns, and what it makes of them is not in the plan."""
     hospital = read_hospital(put_site(tmp_path / "ahus", "ahus", 60))
@@ -157,7 +195,7 @@ def test_a_network_of_a_hospitals_own_may_read_places(tmp_path: Path) -> None:
 def test_a_plan_for_a_note_is_refused_by_a_table_without_word_order(tmp_path: Path) -> None:
     """Words that are only counted have no order."""
     put_site(tmp_path / "ahus", "ahus", 60)
-    table = read_table(tmp_path / "ahus" / "table.csv", contract_of(longest=None))
+    table = read_table(tmp_path / "ahus" / "table.csv", contract_of(note=COUNTED))
     dataset = prepare_rows(table, split_rows(table, Split(seed=0)))[0]
 
     with pytest.raises(ConfigurationError, match="This site has none in word order"):
@@ -174,16 +212,38 @@ def auroc(plan: Plan, datasets: dict[str, Dataset]) -> float:
 
 def test_word_order_is_learned_that_no_count_of_words_shows(tmp_path: Path) -> None:
     """Ill patients have the fever first. In order the words decide; the same words counted are worth nothing."""
-    found, columns = {}, contract_of(longest=None).encoded_columns
+    found, columns = {}, contract_of(note=COUNTED).encoded_columns
     counted = {"architecture": {"name": "dense", "hidden": [16]}, "columns": list(columns)}
     for longest, plan in ((8, plan_for(30)), (None, plan_for(30, **counted))):
         datasets = {}
         for site in NAMES:
             folder = tmp_path / f"{longest}" / site
             put_site(folder, site)
-            table = read_table(folder / "table.csv", contract_of(longest=longest))
+            table = read_table(folder / "table.csv", contract_of(note=NOTE | {"longest": longest}))
             datasets[site] = prepare_rows(table, split_rows(table, Split(seed=0, stratified=True)))[0]
         found[longest] = auroc(plan, datasets)
 
     assert found[8] > 0.95, found
     assert found[None] < 0.65, found
+
+
+def test_words_and_columns_are_learned_together_that_neither_shows_alone(tmp_path: Path) -> None:
+    """Ill young patients have the fever first, ill old ones the rash. Only order and age together decide."""
+    found = {}
+    age = {"architecture": {"name": "dense", "hidden": [16]}, "columns": ["age"]}
+    kinds: dict[str, tuple[Contract, Plan]] = {
+        "both": (contract_of([AGE]), plan_for(30, columns=["age"])),
+        "note": (contract_of([IGNORED | {"name": "age"}]), plan_for(30)),
+        "age": (contract_of([AGE], IGNORED | {"name": "note"}), plan_for(30, **age)),
+    }
+    for kind, (contract, plan) in kinds.items():
+        datasets = {}
+        for site in NAMES:
+            folder = tmp_path / kind / site
+            put_site(folder, site, others=[AGE])
+            table = read_table(folder / "table.csv", contract)
+            datasets[site] = prepare_rows(table, split_rows(table, Split(seed=0, stratified=True)))[0]
+        found[kind] = auroc(plan, datasets)
+
+    assert found["both"] > 0.95, found
+    assert max(found["note"], found["age"]) < 0.65, found

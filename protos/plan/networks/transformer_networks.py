@@ -13,9 +13,10 @@ w, hidden width h, d columns and C outputs:
 
 All maps have biases. The blocks depend on neither columns nor outputs.
 
-With `note` the tokens are the words of a note in their order, and places without a word take no part in attention: one
-row of the weight for each bucket of words, one row of the bias for each place (Vaswani et al. 2017, section 3.4, with
-learned places). No tensor then depends on a site's columns.
+With `note` the words of a note in their order have tokens too, and places without a word take no part in attention. The
+weight then has one row for each bucket of words, and the bias one row for each place (Vaswani et al. 2017, section 3.4,
+with learned places). The note's own columns are the last ones. If d other columns are before them, the tokenizer also
+has column_weight and column_bias (d, w). Their tokens are between the deciding token and the words.
 """
 
 from __future__ import annotations
@@ -38,6 +39,11 @@ class NoteSize(Document):
 
     buckets: Annotated[StrictInt, Field(ge=2, le=LARGEST_NOTE_BUCKETS)]
     longest: Annotated[StrictInt, Field(ge=2, le=LONGEST_NOTE)]
+
+    @property
+    def columns(self) -> int:
+        """The number of columns that the note becomes: the counts of its words, then their places."""
+        return self.buckets + self.longest
 
     def __str__(self) -> str:
         """As a person reads it."""
@@ -77,6 +83,9 @@ def feature_tokens_tensors(network: FeatureTokensNetwork, columns: int, outputs:
     for kind, count in zip(("weight", "bias"), rows, strict=True):
         yield spec(f"input.tokenizer.{kind}", (count, network.width), initial)
     yield spec("input.tokenizer.decision", (network.width,), initial)
+    if network.note is not None and columns > network.note.columns:
+        for kind in ("column_weight", "column_bias"):
+            yield spec(f"input.tokenizer.{kind}", (columns - network.note.columns, network.width), initial)
     yield from feature_tokens_body(network)
     yield from normalisation("head.output", network.width)
     yield from linear("head.output.linear", network.width, outputs, bias=True)

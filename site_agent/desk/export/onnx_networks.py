@@ -232,14 +232,16 @@ def _entity_block(layers: Layers, architecture: GlobalLayersNetwork, tokens: str
 
 def _feature_tokens(layers: Layers, architecture: FeatureTokensNetwork, rows: str, columns: int) -> str:
     graph, width, note, hidden = layers.graph, architecture.width, architecture.note, None
-    weight = graph.constant(layers.tensors["input.tokenizer.weight"])
     if note is None:
-        scaled = graph.apply("multiply", graph.apply("reshape", rows, shape=(-1, columns, 1)), weight)
+        own = _of_columns(layers, rows, columns, "")
     else:
         codes = layers.scaled(graph.columns(rows, columns - note.longest, columns), note.buckets)
-        scaled, hidden = _words(layers, note, codes, weight), _hidden(layers, note, codes)
-        columns = note.longest
-    own = graph.apply("add", scaled, graph.constant(layers.tensors["input.tokenizer.bias"]))
+        columns -= note.columns
+        own, hidden = _words(layers, note, codes), _hidden(layers, note, codes, columns)
+        if columns:
+            of_columns = _of_columns(layers, graph.columns(rows, 0, columns), columns, "column_")
+            own = graph.apply("concatenate", of_columns, own, axis=1)
+        columns += note.longest
     nothing = layers.scaled(graph.columns(own, 0, 1), 0.0)
     decision = graph.apply("add", nothing, graph.constant(layers.tensors["input.tokenizer.decision"]))
     tokens = graph.apply("concatenate", decision, own, axis=1)
@@ -254,20 +256,32 @@ def _feature_tokens(layers: Layers, architecture: FeatureTokensNetwork, rows: st
     return layers.linear(ready, "head.output.linear")
 
 
-def _words(layers: Layers, note: NoteSize, codes: str, weight: str) -> str:
-    """The row of each word's bucket, of buckets counted from 1: (rows, places, width)."""
+def _of_columns(layers: Layers, rows: str, columns: int, kind: str) -> str:
+    """The tokens of columns, (rows, columns, width)."""
+    graph, tensors = layers.graph, layers.tensors
+    weight = graph.constant(tensors[f"input.tokenizer.{kind}weight"])
+    scaled = graph.apply("multiply", graph.apply("reshape", rows, shape=(-1, columns, 1)), weight)
+    return graph.apply("add", scaled, graph.constant(tensors[f"input.tokenizer.{kind}bias"]))
+
+
+def _words(layers: Layers, note: NoteSize, codes: str) -> str:
+    """The tokens of words, of buckets counted from 1: (rows, places, width)."""
+    graph, tensors = layers.graph, layers.tensors
+    weight = graph.constant(tensors["input.tokenizer.weight"])
     # A lookup cuts off the fraction: a whole number minus one half is the one below.
-    places = layers.graph.apply("subtract", codes, layers.graph.constant([0.5]))
-    return layers.graph.apply("lookup", weight, layers.graph.clipped(places, [0.0], [note.buckets - 1.0], "float32"))
+    places = graph.apply("subtract", codes, graph.constant([0.5]))
+    words = graph.apply("lookup", weight, graph.clipped(places, [0.0], [note.buckets - 1.0], "float32"))
+    return graph.apply("add", words, graph.constant(tensors["input.tokenizer.bias"]))
 
 
-def _hidden(layers: Layers, note: NoteSize, codes: str) -> str:
-    """Return attention's mask of places without a word: (rows, 1, 1, places + 1), 0 for the deciding token."""
+def _hidden(layers: Layers, note: NoteSize, codes: str, others: int) -> str:
+    """Return attention's mask of places without a word: (rows, 1, 1, tokens), 0 for the deciding one and columns."""
     graph = layers.graph
     is_word = graph.apply("cast", graph.apply("greater", codes, graph.constant([0.5])), to="float32")
     negative = layers.scaled(graph.apply("subtract", is_word, graph.constant([1.0])), _NEVER)
-    together = graph.apply("concatenate", layers.scaled(graph.columns(codes, 0, 1), 0.0), negative, axis=1)
-    return graph.apply("reshape", together, shape=(-1, 1, 1, note.longest + 1))
+    shown = graph.apply("multiply", graph.columns(codes, 0, 1), graph.constant([0.0] * (others + 1)))
+    together = graph.apply("concatenate", shown, negative, axis=1)
+    return graph.apply("reshape", together, shape=(-1, 1, 1, others + 1 + note.longest))
 
 
 def _attention(

@@ -213,8 +213,8 @@ class Contract(Document):
             raise ValueError("at least one column has the role feature or image")
         if has_features and self.image is not None:
             raise ValueError("beside the images the model reads no column; give the features the role group or ignore")
-        if self.note is not None and len(self.features) + len(self.terms) > 1:
-            raise ValueError("beside a note in word order the model reads no column; give the others the role ignore")
+        if sum(column.longest is not None for column in self.terms) > 1:
+            raise ValueError("at most one note can have longest: the network reads one note in word order")
         if isinstance(self.target, MaskTarget):
             self._check_mask()
         check_distinct(self.encoded_columns, "these names are the same after encoding, in lower case")
@@ -252,8 +252,9 @@ class Contract(Document):
 
     @property
     def terms(self) -> tuple[TermsFeature, ...]:
-        """The features with several terms in each row, in declared order."""
-        return tuple(column for column in self.columns if isinstance(column, TermsFeature))
+        """The features with several terms in each row, in declared order. A note in word order is the last one."""
+        listed = [column for column in self.columns if isinstance(column, TermsFeature)]
+        return tuple(sorted(listed, key=lambda column: column.longest is not None))
 
     @property
     def note(self) -> NoteSize | None:

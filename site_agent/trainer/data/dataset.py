@@ -17,7 +17,8 @@ import numpy as np
 import numpy.typing as npt
 
 from protos.errors import ConfigurationError, DataError
-from protos.plan.architecture import ColumnsNetwork, ParallelNetwork
+from protos.plan.architecture import ColumnsNetwork, ParallelNetwork, note_columns
+from protos.plan.compatibility import agreed_sizes
 from protos.plan.nearest import nearest_name
 from protos.plan.networks.convolutional_networks import ImageSize
 from protos.plan.networks.transformer_networks import NoteSize
@@ -174,8 +175,12 @@ def input_columns(plan: Plan, own: Sequence[str]) -> tuple[tuple[str, ...], int 
         own: the site's encoded columns.
 
     Returns:
-        the columns in order, and the number of common ones, None if the network does not distinguish them.
+        the columns in order, and the number of common ones, None if the network does not distinguish them. The columns
+        of a note in word order follow those that the plan lists. They have the site's own names.
     """
+    words = note_columns(plan.architecture)
+    if words and "columns" in agreed_sizes(plan.ingredients, plan.architecture):
+        return (*plan.columns, *own[-words:]), None
     if not plan.columns:
         return tuple(own), None
     if not isinstance(plan.architecture, ParallelNetwork | ColumnsNetwork):

@@ -1,9 +1,10 @@
-"""A transformer with one token for each column, or for each word of a note, and one for the output.
+"""A transformer with one token for each column, one for each word of a note, and one for the output.
 
 Source: Gorishniy et al. 2021. `protos.plan.networks.transformer_networks` describes the computation. Parameters are
 those of `protos.plan.architecture.network_tensors`, and there are no buffers. A new network contains NaN. Tokens are
-(B, d + 1, w) with the output token first, or (S, B, d + 1, w) if parameters have a stack axis. For a note, d is the
-number of its places, which are the last columns of a row; see `site_agent.trainer.data.terms.in_order`.
+(B, d + 1, w) with the output token first, or (S, B, d + 1, w) if parameters have a stack axis. With a note, d is the
+number of other columns and of the note's places. Places are the last columns of a row; see
+`site_agent.trainer.data.terms.in_order`.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ class FeatureTokens(nn.Module):
     def __init__(self, architecture: FeatureTokensNetwork, columns: int, outputs: int) -> None:
         super().__init__()
         width, note = architecture.width, architecture.note
-        tokenizer = Tokenizer(columns, width) if note is None else WordTokenizer(note, width)
+        tokenizer = Tokenizer(columns, width) if note is None else WordTokenizer(note, columns - note.columns, width)
         self.input = nn.ModuleDict({"tokenizer": tokenizer})
         blocks = range(1, architecture.blocks + 1)
         self.body = nn.ModuleDict({f"block{number}": Block(architecture) for number in blocks})
@@ -57,31 +58,43 @@ class Tokenizer(nn.Module):
 
     def forward(self, rows: Tensor) -> tuple[Tensor, None]:
         """Map (B, d) to (B, d + 1, w). All tokens take part in attention."""
-        # The batch is between the stack axis, if there is one, and the parameter's own axes.
-        tokens = torch.addcmul(self.bias.unsqueeze(-3), rows.unsqueeze(-1), self.weight.unsqueeze(-3))
-        return _decided(self.decision, tokens), None
+        return _decided(self.decision, _of_columns(rows, self.weight, self.bias)), None
 
 
 class WordTokenizer(nn.Module):
-    """W[c_j] + b_j for the word at place j, whose bucket is c_j, after the deciding token."""
+    """W[c_j] + b_j for the word at place j, whose bucket is c_j, after the tokens of output and other columns."""
 
-    def __init__(self, note: NoteSize, width: int) -> None:
+    def __init__(self, note: NoteSize, others: int, width: int) -> None:
+        """`others` is the number of columns before those of the note."""
         super().__init__()
-        self._buckets, self._longest = note.buckets, note.longest
+        self._buckets, self._longest, self._others = note.buckets, note.longest, max(others, 0)
         self.weight = parameter(note.buckets, width)
         self.bias = parameter(note.longest, width)
         self.decision = parameter(width)
+        if self._others:
+            self.column_weight = parameter(self._others, width)
+            self.column_bias = parameter(self._others, width)
 
     def forward(self, rows: Tensor) -> tuple[Tensor, Tensor]:
-        """Map (B, d) to tokens (B, places + 1, w), and whether each takes part in attention, (B, 1, 1, places + 1)."""
+        """Map (B, d) to tokens (B, n, w), and whether each takes part in attention, (B, 1, 1, n)."""
         codes = (rows[..., -self._longest :] * self._buckets + 0.5).clamp(0, self._buckets).long()
         places = (codes - 1).clamp(min=0)
         if self.weight.dim() == 3:  # the tables of a stack are one below the other
             places = places + torch.arange(len(self.weight), device=rows.device)[:, None, None] * self._buckets
         words = functional.embedding(places, self.weight.reshape(-1, self.weight.shape[-1]))
-        tokens = _decided(self.decision, words + self.bias.unsqueeze(-3))
-        is_word = torch.cat((torch.ones_like(codes[..., :1]), codes), dim=-1) > 0
-        return tokens, is_word[..., None, None, :]
+        tokens = words + self.bias.unsqueeze(-3)
+        if self._others:
+            of_columns = _of_columns(rows[..., : self._others], self.column_weight, self.column_bias)
+            tokens = torch.cat((of_columns, tokens), dim=-2)
+        always = codes.new_ones((*codes.shape[:-1], self._others + 1))
+        is_word = torch.cat((always, codes), dim=-1) > 0
+        return _decided(self.decision, tokens), is_word[..., None, None, :]
+
+
+def _of_columns(rows: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """x_j·W_j + b_j for each column j: (B, d) to (B, d, w)."""
+    # The batch is between the stack axis, if there is one, and the parameter's own axes.
+    return torch.addcmul(bias.unsqueeze(-3), rows.unsqueeze(-1), weight.unsqueeze(-3))
 
 
 def _decided(decision: Tensor, tokens: Tensor) -> Tensor:

@@ -76,11 +76,14 @@ def trained(folder: Path, features: list[dict[str, Any]], size: dict[str, int] |
     columns = [{"name": "who", "role": "patient"}, *features, *ignored, outcome]
     (config.parent / "contract.yaml").write_text(yaml.safe_dump({"format": {"header": True}, "columns": columns}))
     listed = list(read_contract(config.parent / "contract.yaml").encoded_columns)
-    dense: dict[str, Any] = {"architecture": {"name": "dense", "hidden": [8]}, "columns": listed}
-    tokens = {"name": "feature-tokens", "width": 8, "heads": 2, "blocks": 1, "hidden": 8, "note": size}
+    network: dict[str, Any] = {"name": "dense", "hidden": [8]}
+    if size is not None:
+        network = {"name": "feature-tokens", "width": 8, "heads": 2, "blocks": 1, "hidden": 8, "note": size}
+        listed = listed[: -sum(size.values())]
     plan = make_plan(
         method={"name": "fedavg"},
-        **(dense if size is None else {"architecture": tokens}),
+        architecture=network,
+        columns=listed,
         outputs=1,
         schedule={"aggregate": "every-epoch", "epochs": 15, "batches_per_epoch": 4},
         optimiser={"name": "adamw", "learning_rate": 0.01},
@@ -180,11 +183,16 @@ def test_an_export_answers_from_cells_as_predict_does_and_nothing_written_has_a_
     assert all(words in card for words in ("diagnoses (list of codes in 4 columns)", "note (note in 64 columns)"))
 
 
-def test_a_note_in_word_order_is_reported_predicted_and_exported_without_a_word(tmp_path: Path) -> None:
+SIZE = {"buckets": 64, "longest": 8}
+
+
+@pytest.mark.parametrize("features", [[NOTE | SIZE], [NOTE | SIZE, AGE, HASHED, DECLARED]], ids=["alone", "beside"])
+def test_a_note_in_word_order_is_reported_predicted_and_exported_without_a_word(
+    tmp_path: Path, features: list[dict[str, Any]]
+) -> None:
     """Report, card and `predict` work as for other notes; both loaders read a note's words in their order."""
     pytest.importorskip("onnxruntime")
-    size = {"buckets": 64, "longest": 8}
-    hospital = trained(tmp_path / "site", [NOTE | size], size)
+    hospital = trained(tmp_path / "site", features, SIZE)
     new = put_table(tmp_path / "new.csv", 1000, without="ill")
 
     predict_table(hospital, new, tmp_path / "out.csv", None)
@@ -201,6 +209,9 @@ def test_a_note_in_word_order_is_reported_predicted_and_exported_without_a_word(
         turned = [row | {"note": " ".join(reversed(row["note"].split()))} for row in rows]
         assert loaded.predict(turned) != pytest.approx(wanted, abs=1e-3)
     assert "note (note in 72 columns, of which 8 for words in their order)" in card
+    assert all(one["name"] in card for one in features)
+    told = json.dumps(site_facts(hospital, None, []), default=str)
+    assert all(f'"feature": "{one["name"]}"' in told for one in features)
     new.unlink()
     for path in (path for path in (*hospital.state_path.rglob("*"), *tmp_path.glob("exported/*")) if path.is_file()):
         assert not any(word in path.read_bytes().lower() for word in (b"surname", b"tired")), path.name

@@ -173,21 +173,25 @@ def image_model(network: str, channels: int, window: list[int] | None) -> SavedM
     return SavedModel(plan=made, preprocessing=preprocessing, values=values, report={}, profile=profile)
 
 
+@pytest.mark.parametrize("others", [0, 3])
 @pytest.mark.parametrize(("blocks", "activation"), [(1, "reglu"), (2, "gelu")])
-def test_a_network_of_words_is_written_down(blocks: int, activation: str) -> None:
-    """Loader and ONNX answer as the program, for notes with and without words at each place."""
+def test_a_network_of_words_is_written_down(blocks: int, activation: str, others: int) -> None:
+    """Loader and ONNX answer as the program, for notes with and without words at each place, and numbers beside."""
     pytest.importorskip("onnxruntime")
     generator, size = np.random.default_rng(5), {"buckets": 7, "longest": 5}
     note = {"name": "note", "role": "feature", "type": "text", "missing": "empty", **size}
-    columns = [note, {"name": "outcome", "role": "target"} | TARGETS["multi-class"]]
+    named = [f"number {place}" for place in range(others)]
+    columns = [note, *({"name": name, "role": "feature", "type": "numeric"} for name in named)]
+    columns.append({"name": "outcome", "role": "target"} | TARGETS["multi-class"])
     declared = Contract.model_validate_json(json.dumps({"format": {"header": True}, "columns": columns}))
+    numbers = {name: generator.normal(size=40) for name in named}
     codes = generator.integers(0, 8, (40, 12)).astype(np.uint16)
     target = generator.integers(0, 3, 40) * 1.0
-    table = Table(contract=declared, rows=40, features={}, target=target, patients=None, terms={"note": codes})
+    table = Table(contract=declared, rows=40, features=numbers, target=target, patients=None, terms={"note": codes})
     network = NETWORKS["feature-tokens"] | {"note": size, "blocks": blocks, "activation": activation}
     made, rows = make_plan(method={"name": "local"}, architecture=network), np.arange(30)
     preprocessing, profile = fit(declared, table, rows), profile_of(declared, table, rows)
-    tensors = network_tensors(made.architecture, columns=12, outputs=3)
+    tensors = network_tensors(made.architecture, columns=12 + others, outputs=3)
     values = {one.name: generator.normal(0, 1, one.shape).astype(np.float32) for one in tensors}
     saved = SavedModel(plan=made, preprocessing=preprocessing, values=values, report={}, profile=profile)
 

@@ -293,16 +293,22 @@ def test_a_declaration_that_cannot_be_meant_is_refused(listed: dict[str, Any], w
         contract(**listed)
 
 
-def test_beside_a_note_in_word_order_the_model_reads_no_column() -> None:
-    """The network of words would not see it."""
+def test_a_note_in_word_order_is_behind_all_other_columns_and_there_is_one() -> None:
+    """A network finds its places at the end, wherever the note is declared."""
     declared = contract(type="text", longest=4).model_dump(mode="json")
-    other = {"name": "age", "role": "feature", "type": "numeric"}
+    note = next(column for column in declared["columns"] if column.get("longest"))
+    age, codes = {"name": "age", "type": "numeric"}, {"name": "codes", "type": "codes", "codes": ["a"]}
+    others = [one | {"role": "feature"} for one in (age, codes, {"name": "other", "type": "text", "buckets": 2})]
 
-    with pytest.raises(ValueError, match="beside a note in word order the model reads no column"):
-        Contract.model_validate_json(json.dumps(declared | {"columns": [*declared["columns"], other]}))
-    ignored = [*declared["columns"], other | {"role": "ignore", "type": None}]
-    ignored[-1].pop("type")
-    assert Contract.model_validate_json(json.dumps(declared | {"columns": ignored})).note is not None
+    mixed = Contract.model_validate_json(json.dumps(declared | {"columns": [*declared["columns"], *others]}))
+
+    assert [column.name for column in mixed.terms] == ["codes", "other", note["name"]]
+    assert mixed.encoded_columns[-1].endswith("at place 4 of 4")
+    assert mixed.note is not None
+    assert mixed.note.columns == sum(name.startswith(f"{note['name']} ") for name in mixed.encoded_columns)
+    others[-1] |= {"longest": 2}
+    with pytest.raises(ValueError, match="at most one note can have longest"):
+        Contract.model_validate_json(json.dumps(declared | {"columns": [*declared["columns"], *others]}))
 
 
 def test_a_contract_without_word_order_keeps_its_digest() -> None:

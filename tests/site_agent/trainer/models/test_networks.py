@@ -277,6 +277,30 @@ def test_words_are_attended_to_in_their_order_and_empty_places_are_not(seed: int
     assert module(torch.zeros(1, 15)).isfinite().all()
 
 
+@for_each("seed", range(10))
+def test_columns_beside_a_note_without_words_are_those_of_a_network_without_a_note(seed: int) -> None:
+    """One attention reads both: with empty places it is the network of columns alone, and each word changes it."""
+    fields = {"name": "feature-tokens", "width": 8, "heads": 2, "blocks": 2, "hidden": 6}
+    note = {"buckets": 9, "longest": 6}
+    both = started(Drawn(FeatureTokensNetwork.model_validate(fields | {"note": note}), 19, 3, 19), seed).eval()
+    alone = built(Drawn(FeatureTokensNetwork.model_validate(fields), 4, 3, 4)).eval()
+    given = dict(both.named_parameters())
+    with torch.no_grad():
+        for name, values in alone.named_parameters():
+            kind = name.removeprefix("input.tokenizer.")
+            is_of_columns = kind in ("weight", "bias")
+            values.copy_(given[f"input.tokenizer.column_{kind}" if is_of_columns else name])
+    rows = torch.zeros(5, 19)
+    rows[:, :4] = draw(seed, 5, 4, dtype=torch.float32)
+
+    found = both(rows)
+    rows[:, 13] = 4 / 9
+    with_word = both(rows)
+
+    torch.testing.assert_close(found, alone(rows[:, :4]))
+    assert not torch.isclose(found, with_word).any()
+
+
 def normalised(values: Tensor, given: dict[str, nn.Parameter], owner: str) -> Tensor:
     """Layer normalisation over the last axis."""
     weight, bias = given[f"{owner}.normalisation.weight"], given[f"{owner}.normalisation.bias"]
