@@ -79,7 +79,8 @@ def trained(folder: Path, features: list[dict[str, Any]], size: dict[str, int] |
     network: dict[str, Any] = {"name": "dense", "hidden": [8]}
     if size is not None:
         network = {"name": "feature-tokens", "width": 8, "heads": 2, "blocks": 1, "hidden": 8, "note": size}
-        listed = listed[: -sum(size.values())]
+        own = listed[: -sum(size.values())]
+        listed = [*reversed(own), "weight"] if own else []  # in another order, and with a column that is not here
     plan = make_plan(
         method={"name": "fedavg"},
         architecture=network,
