@@ -1,7 +1,7 @@
-"""Decides who may take part, from an identity, the register and the plan. Pure functions.
+"""Decides who may take part, by an identity, the register and the plan. Pure functions.
 
-Each answer is None or one clause that the site's operator reads. Nothing here reads a clock or the
-register itself, and nothing that a site says about itself is believed where its certificate says it.
+Each answer is None or one clause that the site's operator reads. This file reads neither a clock nor the register, and
+trusts a site's certificate rather than its own statements.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ def refuse_hello(hello: Hello) -> str | None:
 def refuse_identity(plan: Plan, site: str, identity_fingerprint: str | None) -> str | None:
     """Return why a site may not take part in a plan, or None.
 
-    A certificate alone is not enough: the plan lists each site by the fingerprint of its identity
-    key, and the register has to hold that key under the site's name.
+    A certificate alone is not enough: the plan lists each site by the fingerprint of its identity key, and the register
+    must have that key under the site's name.
     """
     listed = {entry.name: entry.identity for entry in plan.sites}
     if site not in listed:

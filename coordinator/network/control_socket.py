@@ -1,8 +1,8 @@
-"""The control socket, by which a person pauses, resumes or stops a running coordinator.
+"""The control socket, with which a person pauses, resumes or stops a running coordinator.
 
 A person's command sends one word over a Unix socket in the state directory, which only the coordinator's own user can
 open. The answer is one line of JSON. Any other word is answered with the current state, and changes nothing. Linux
-takes at most 107 characters as a socket's address, so sockets are bound below their folder's descriptor.
+allows at most 107 characters for a socket's address, so sockets are bound below their folder's descriptor.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ async def control_server(engine: Engine, state: Path) -> asyncio.Server:
     """Listen in the state directory.
 
     Raises:
-        ConfigurationError: the socket cannot be made.
+        ConfigurationError: the socket cannot be created.
     """
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -54,7 +54,7 @@ async def unix_server(
     """Listen on a Unix socket of the state directory. A socket of an earlier process is replaced.
 
     Raises:
-        ConfigurationError: the socket cannot be made; `kind` is its name in the message.
+        ConfigurationError: the socket cannot be created; `kind` is its name in the message.
     """
     try:
         path.unlink(missing_ok=True)

@@ -1,6 +1,7 @@
-"""Tasks outside the rounds: two audit logs witness each other, and certificates are renewed.
+"""Tasks outside the rounds: each side is the witness of the other's audit log, and certificates are renewed.
 
-Nothing here touches a run. A site of an earlier version reports that it does not support this and is left alone.
+This file does not affect a run. A site of an earlier version reports that it does not support this and receives none of
+it.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ class SiteUpkeep:
         confirm: Callable[[str, str], None],
         roots: Callable[[], RenewalAnswered | None] = lambda: None,
     ) -> None:
-        """`witness` is the folder of remembered checkpoints. The others are the register's and the authority's.
+        """`witness` is the folder of stored checkpoints. The others are the register's and the authority's.
 
         A site's identity key; its next certificate; that one has worked; the roots, while they change.
         """
@@ -73,7 +74,7 @@ class SiteUpkeep:
         """Handle the start of a stream.
 
         Raises:
-            CheckpointRefused: what was kept of this site's log cannot be read.
+            CheckpointRefused: the stored checkpoint of this site's log cannot be read.
         """
         key = self._identity_key_of(site)
         if hello.upkeep and key is not None:
@@ -88,8 +89,8 @@ class SiteUpkeep:
         """Handle a message that belongs to no round.
 
         Raises:
-            MalformedMessage: it does not belong here.
-            CheckpointRefused: the site's log is not what it was; the stream has to end.
+            MalformedMessage: it is not expected here.
+            CheckpointRefused: the site's log was changed; the stream must end.
         """
         session = self._sessions.get(peer)
         if session is None:

@@ -1,8 +1,8 @@
 """Connects the network's calls with the register: who is accepted, and new certificates.
 
-Each certificate is looked up in the register every time, so a revocation takes effect at once. An answer to a
-stranger holds no more than the reason why its own request was refused. The audit log records at most 20 refusals in a
-minute one by one, so that strangers cannot fill the disk. One record counts the others.
+Each certificate is looked up in the register every time, so a revocation takes effect at once. An answer to a stranger
+has only the reason why its own request was refused. The audit log records at most 20 refusals in a minute one by one,
+so that strangers cannot fill the disk. One record counts the others.
 """
 
 from __future__ import annotations
@@ -68,10 +68,11 @@ class Membership:
     def identify(self, certificate: bytes, above: bytes = b"") -> Caller:
         """Identify a caller by its certificate and the certificates above it (PEM), as TLS received them.
 
-        TLS trusts the federation's root and every hospital's authority alike; here each counts for its own names only.
+        TLS trusts the federation's root and every hospital's authority in the same way. Here each is accepted only for
+        its own names.
 
         Raises:
-            RefusedError: nobody who may act here.
+            RefusedError: the caller may not act here.
         """
         federation, now = self._authority.federation, self._now()
         chain = certificates_in(certificate + above)
@@ -224,7 +225,7 @@ class Membership:
                 assert_never(answer)
 
     def _note_once(self, event: str, site: str, outcome: str) -> bool:
-        """Record the answer to a site that asks every two seconds, once; return whether it was new."""
+        """Record once the answer to a site that requests every two seconds. Return whether it was new."""
         if (site, outcome) in self._told:
             return False
         self._record(event, site=site, outcome=outcome)
@@ -233,5 +234,5 @@ class Membership:
 
 
 def _nowhere(event: str, **facts: object) -> None:
-    """Where no log is kept, as in a check of a configuration."""
+    """The writer of events if no log is kept, as in a check of a configuration."""
     del event, facts

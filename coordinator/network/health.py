@@ -1,8 +1,8 @@
 """gRPC's standard health check for local monitoring: on loopback or a Unix socket, without TLS.
 
-It is not answered on the public port: a stranger there learns nothing, and an accepted site needs no
-answer to it. The one reply is that this program serves; where it does not, nothing answers. It speaks HTTP/2 without
-TLS, which no browser does, so no web page reaches it under a name of its own.
+The public port does not answer it: a stranger learns nothing there, and an accepted site does not need it. The only
+reply is that this program serves. If it does not, nothing answers. It speaks HTTP/2 without TLS, which no browser does,
+so no web page reaches it under a name of its own.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The queue of one site's stream: messages in order, as fast as the site reads, with a size limit.
 
-A site that does not read costs this program at most `MOST_WAITING_BYTES`, one chunk, and a few vectors that are
-views of the run's own memory. Beyond that, or when not a single message was taken for `STALLED_SECONDS`, its stream is
-cut; an honest site calls again and goes on where it was. A chunk of 512 KiB needs 4 seconds at 1 Mbit/s.
+A site that does not read costs this program at most `MOST_WAITING_BYTES`, one chunk, and a few vectors that are views
+of the run's own memory. Beyond that, or if no message was read for `STALLED_SECONDS`, its stream is ended. An honest
+site reconnects and continues. A chunk of 512 KiB needs 4 seconds at 1 Mbit/s.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Writing(Protocol):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Vector:
-    """Parameters waiting to be sent; they are cut into chunks only as the peer takes them."""
+    """Parameters that wait to be sent. They are divided into chunks only when the peer reads them."""
 
     parameters: npt.NDArray[np.float32]
     round: int
@@ -64,7 +64,7 @@ class StreamPeer:
     """One site's stream, as the engine sees it."""
 
     def __init__(self, context: Writing, caller: Caller, turn: Turn | None = None) -> None:
-        """`turn` is taken for each chunk of parameters; one that nobody shares where it is None."""
+        """`turn` is taken for each chunk of parameters; None means a turn that no other stream shares."""
         self.caller, self._context, self._turn = caller, context, turn or Turns().of_one_stream()
         self._queue: asyncio.Queue[_Item] = asyncio.Queue()
         self._bytes = self._vectors = 0

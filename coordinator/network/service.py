@@ -1,8 +1,7 @@
 """gRPC and TLS. No other file of the coordinator uses the network.
 
-One stream per site, TLS 1.3 with certificates on both sides. Who a peer is comes from its
-certificate alone; whether it is still accepted is asked of the register when a stream begins and
-again whenever the register changes.
+One stream per site, TLS 1.3 with certificates on both sides. A peer's identity comes only from its certificate. The
+register decides whether it is still accepted, at the start of a stream and after every change of the register.
 """
 
 from __future__ import annotations
@@ -108,9 +107,9 @@ class FederationService:
         is_accepted: Callable[[Caller], bool],
         upkeep: SiteUpkeep | None = None,
     ) -> None:
-        """`identify` turns a certificate and what was shown above it, as PEM, into a caller or raises RefusedError.
+        """`identify` turns a certificate, and those above it, as PEM, into a caller or raises RefusedError.
 
-        `upkeep` goes beside runs.
+        `upkeep` is the work outside runs.
         """
         self._engine, self._identify, self._is_accepted = engine, identify, is_accepted
         self._upkeep = upkeep
@@ -239,7 +238,7 @@ class FederationService:
             self._engine.disconnected(site, peer)
 
     async def _hear_one(self, context: grpc.aio.ServicerContext[bytes, bytes], peer: StreamPeer) -> Next:
-        """Take in one message; it is let go here, so that a stream that waits for its turn holds no chunk."""
+        """Handle one message. It is released here, so a stream that waits for its turn keeps no chunk."""
         message = await self._next(context)
         if message is None:
             return Next.NOTHING
@@ -254,7 +253,7 @@ class FederationService:
         return Next.CHUNK if self._engine.received(peer.caller.site, message) else Next.ANY
 
     def _beside(self, peer: StreamPeer, message: Upkeep) -> None:
-        """What is not of a run."""
+        """Handle a message that belongs to no run."""
         if self._upkeep is None:
             raise MalformedMessage("upkeep that was not agreed on")
         self._upkeep.received(peer, peer.caller.site, message)
@@ -266,7 +265,7 @@ class FederationService:
 
     @staticmethod
     async def _end_in_time(peer: StreamPeer) -> None:
-        """A peer that does not read its farewell is cut off all the same."""
+        """End the stream of a peer that does not read its last message."""
         await peer.ending.wait()
         await asyncio.sleep(FAREWELL_SECONDS)
 
@@ -286,8 +285,8 @@ def federation_server(
 ) -> grpc.aio.Server:
     """Return a server for sites with certificates. It is not started yet.
 
-    `fetch` is asked at every handshake, so that a renewed certificate is shown at once. `sites` is how many take part
-    in the largest plan that is known by now.
+    `fetch` is called at every handshake, so a renewed certificate is presented at once. `sites` is the number of sites
+    in the largest plan that is known so far.
 
     Raises:
         ConfigurationError: the coordinator cannot listen on the address.
@@ -327,10 +326,10 @@ def enrolment_server(
 def _secrets(
     first: Credentials, fetch: Callable[[], Credentials] | None, *, asks_for_certificate: bool
 ) -> grpc.ServerCredentials:
-    """What the server shows and trusts, looked up at every handshake.
+    """The server's certificates and roots, read at every handshake.
 
-    gRPC receives only what has changed. Every answer, one of the same certificate too, makes it release what
-    handshakes of the same moment still use: of a few thousand strangers who came and went, some ended the process.
+    gRPC receives only what has changed. Every answer, even with the same certificate, makes gRPC free memory that
+    simultaneous handshakes still use. In tests with a few thousand strangers this sometimes ended the process.
     """
     shown = first
 
@@ -354,7 +353,7 @@ def _secrets(
 
 
 def _address_of(peer: str) -> str:
-    """The host of a peer as gRPC names it, ipv4:192.0.2.7:50000; an IPv6 network counts as one host."""
+    """Return the host of a peer from gRPC's name, ipv4:192.0.2.7:50000; an IPv6 network counts as one host."""
     kind, _, rest = peer.partition(":")
     host = rest.rpartition(":")[0].strip("[]").replace("%5B", "").replace("%5D", "")
     if kind != "ipv6":

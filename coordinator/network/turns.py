@@ -1,11 +1,11 @@
 """Decides whose chunk is sent next. One `Turns` is for received chunks, another for sent chunks.
 
-gRPC holds a message whole, several times over while it is encrypted and copied. With a hundred sites that send or read
-at one moment this would be memory in proportion to their number; in turns it is that of a few chunks. The rules:
+gRPC stores a message completely, and several times while it is encrypted and copied. With a hundred sites that send or
+read at once, this memory would grow with their number. With turns it is that of a few chunks. The rules:
 
-* at most `MOST_CHUNKS_AT_ONCE` streams have a turn, in the order in which they asked;
-* whoever does not finish a chunk within `PATIENCE_SECONDS` loses the turn to the next one, and finishes beside it: a
-  slow or hostile peer delays nobody for longer, and costs its own chunk;
+* at most `MOST_CHUNKS_AT_ONCE` streams have a turn, in the order of their requests;
+* a stream that does not finish a chunk within `PATIENCE_SECONDS` loses its turn to the next one, and finishes beside
+  it. So a slow or hostile peer delays nobody for longer, and costs only its own chunk;
 * its next chunks are then beside, too, until one is in time again: a slow line is as fast as without turns.
 
 So turns never hold the coordinator below sixteen chunks in a tenth of a second, at least 84 MB in a second.
@@ -23,7 +23,7 @@ PATIENCE_SECONDS: Final = 0.1
 
 
 class Turns:
-    """So many streams at a time."""
+    """Limits how many streams have a turn at one time."""
 
     def __init__(self, count: int = MOST_CHUNKS_AT_ONCE, patience_seconds: float = PATIENCE_SECONDS) -> None:
         self.patience_seconds = patience_seconds

@@ -1,7 +1,8 @@
 """The gate's end of the gate socket: orders to the agent, and at most one stream to the coordinator.
 
-What the agent reports is checked as what a hostile coordinator sends. An agent that sends what no agent of this version
-sends ends this site's part. An agent that has ended is started again, or waited for, when a stream is opened next.
+Reports of the agent are checked like messages of a hostile coordinator. An agent that sends what no agent of this
+version sends ends this site's part. An agent that has ended is started again, or waited for, when the next stream is
+opened.
 """
 
 from __future__ import annotations
@@ -55,10 +56,10 @@ class AgentGone(UnavailableError):
 
 
 class AgentLink:
-    """One site's agent, whichever process it is at the moment."""
+    """One site's agent, whichever process it currently is."""
 
     def __init__(self, start: Callable[[], Awaitable[socket.socket]]) -> None:
-        """`start` gives the connected socket of an agent: of one that it starts, or of the service's."""
+        """`start` gives the connected socket of an agent: one that it starts, or the service."""
         self._start = start
         self._socket: FramedSocket[Message] | None = None
         self._reader: asyncio.Task[None] | None = None
@@ -73,7 +74,7 @@ class AgentLink:
 
         Raises:
             AgentGone: the agent has ended.
-            ProtocolError: it sends what no agent sends.
+            ProtocolError: it sends bytes that no agent sends.
         """
         # Finish what was begun. A late answer would be read as the answer to the next order.
         return await asyncio.shield(asyncio.ensure_future(self._ask(order)))
@@ -202,7 +203,7 @@ class Stream:
         Raises:
             UnavailableError: the stream has ended.
             RefusedError: the coordinator does not accept this site's certificate.
-            MalformedMessage: the coordinator sent what no coordinator of this version sends.
+            MalformedMessage: the coordinator sent bytes that no coordinator of this version sends.
             OperatorError: what `accepted` raised.
         """
         while True:

@@ -1,8 +1,8 @@
 """Renewal of this site's certificate: which request the identity key signs, and what an answer may change.
 
-The gate signs two kinds of statement here and no others: that this site asks for a certificate for a signing request
-(`renewal`), and that a certificate of the hospital's own authority shall count (`own certificate`). Both name the
-federation and the site. A certificate is verified and on record before it is put in force.
+Here the gate signs only two kinds of statement: that this site requests a certificate for a signing request
+(`renewal`), and that a certificate of the hospital's own authority shall be accepted (`own certificate`). Both name the
+federation and the site. A certificate is verified and recorded before it is used.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ async def renewal_due(
 ) -> RenewalAsked | None:
     """Return the request that is due now, or None. A waiting certificate has priority over a renewal.
 
-    `is_own_refused`: the coordinator has refused the waiting one.
+    `is_own_refused`: whether the coordinator has refused the waiting one.
     """
     shown = certificates.shown
     if shown.staged_chain and not is_own_refused:
@@ -77,7 +77,7 @@ async def install_renewed(
 
     Raises:
         RefusedError: the pair is not ours.
-        AuditError: it cannot be recorded; key and certificate are as they were.
+        AuditError: it cannot be recorded; key and certificate are unchanged.
     """
     shown = certificates.shown
     federation, name = shown.federation(), SiteName(site)

@@ -51,7 +51,7 @@ class Consent:
         """Return in one clause why nothing may train or be sent under the plan, or None.
 
         Raises:
-            RefusedError: the approval's file is none.
+            RefusedError: the file of the approval is no approval.
         """
         try:
             found = self._path.stat()

@@ -1,18 +1,19 @@
 """The only way out of a site: contributions are built and released here.
 
-Builds the contribution for a round from what was trained. Nothing else in the site agent may
-build one, and the connection sends no chunk that is not cut from one. The rules:
+Builds the contribution for a round from the result of training. Nothing else in the site agent may build one, and the
+connection sends no chunk that is not cut from one. The rules:
 
-* what is not exactly as long as the round's exchange says is refused, not padded;
-* a scalar beyond its bounds is refused; one that a second draw would repeat goes out as 0 there;
+* a payload that is not exactly as long as in the round's exchange is refused, not padded;
+* a scalar beyond its bounds is refused. One that a second draw would repeat is sent as 0 then;
 * a value that is not finite is refused, and so is a vector with too many clipped values;
 * the whole vector is encoded and checked before its first byte leaves;
-* one position has one contribution: what was built is kept and sent again, never built a second time;
-* what the hospital's policy does not allow, or its persons no longer want, is refused whatever a plan says;
+* one position has one contribution: it is kept and sent again, never built a second time;
+* a contribution that the hospital's policy does not allow, or that its persons no longer approve, is refused whatever a
+  plan contains;
 * the audit log records a release, and is synced, before the bytes are handed over;
 * under a plan that requires masking, no chunk is handed over without its masks;
 * under a plan with privacy, no vector is encoded without noise that was paid for;
-* sums of private layers are kept here for the trainer, and are in no contribution.
+* sums of private layers are stored here for the trainer, and are in no contribution.
 """
 
 from __future__ import annotations
@@ -111,7 +112,7 @@ class Gate:
             PolicyForbids: the policy does not let it out.
             OutsideHours: not at this time of day.
             MaskingRefused: this vector may not be masked for these contributors.
-            MalformedMessage: the coordinator asks for a chunk that there is not.
+            MalformedMessage: the coordinator requests a chunk that does not exist.
         """
         exchange = contribution.exchange
         if bind.first_chunk >= exchange.layout.chunks:
@@ -144,7 +145,7 @@ class Gate:
     def _hand_out(self, contribution: Contribution, bind: Bind) -> Iterator[Chunk]:
         """The chunks, and at their end a second record: how much left, and the hash of these very bytes.
 
-        Masked bytes confirm no guess at the update; the hash of the update itself would.
+        The hash of masked bytes confirms no guess of the update, but the hash of the update itself would.
         """
         sent, total = blake3(), 0
         for index, body in enumerate(self._bodies(contribution, bind), start=bind.first_chunk):

@@ -1,7 +1,6 @@
 """Received parameters: filled chunk by chunk, and accepted only if the digest is correct.
 
-Memory is reserved for as many numbers as come down in such a round under the approved plan, whatever
-is announced.
+Memory is reserved for the numbers of such a round under the approved plan, whatever is announced.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """`site-agent review --dry-run`: make and check one round as in a run, but send nothing.
 
-The trainer is started with `--rehearse`: it asks for no approval, keeps nothing on disk and answers for one round.
-Who can start it so can read the table anyway; the service, which others can reach, is never started so.
+The trainer is started with `--rehearse`: it requires no approval, stores nothing on disk and answers for one round. A
+person who can start it can read the table anyway. The service, which others can reach, is never started in this way.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 """This site's answers under other plans, read from their ledgers and compared with the audit log.
 
-A sum of one plan can be subtracted from a sum of another (protos/masking/answered_sets.py). So every plan that this
-site ever masked for counts, whatever its study is called. The rules:
+A sum of one plan can be subtracted from a sum of another (protos/masking/answered_sets.py). So every plan for which
+this site ever masked counts, whatever its study is called. The rules:
 
-* a ledger that cannot be read, that is missing, or that is older than the audit log or `spent/RUN.json` says, stops
-  this site from masking until a person has brought the file back;
-* only the hospital's policy leaves a run out, by its name (`uncounted_runs`).
+* if a ledger cannot be read, is missing, or is older than the audit log or `spent/RUN.json`, this site does not mask
+  until a person has restored the file;
+* only the hospital's policy excludes a run, by its name (`uncounted_runs`).
 """
 
 from __future__ import annotations

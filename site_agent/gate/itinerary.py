@@ -6,7 +6,7 @@ The rules, beside those of the plan (protos/plan/exchange.py):
   for byte, under no earlier attempt; what the run no longer goes back to is over for good;
 * the rounds in which nothing was trained yet (the probe, the statistics, the first training round) start from
   the values that the plan gives; this site computes them itself and refuses any others;
-* stages only advance, and no second round only measures the same;
+* stages only advance, and a measurement is not repeated in a second round;
 * the layers that PLayer-FL's probe has chosen stay the chosen ones to the end;
 * a result comes after the last round, which the plan fixes unless training may end early;
 * only the last alternative of a sweep ends with a choice, which is one of the alternatives.

@@ -1,7 +1,7 @@
 """The main loop of the gate: receive, send requests to the trainer, decide, send.
 
-It never sees a patient. Messages and the trainer's answers arrive in one inbox and are handled one at
-a time; training goes on while a stream is down, and what was built for a step is kept for it.
+It never sees a patient. Messages and the trainer's answers arrive in one inbox and are handled one at a time. Training
+continues while a stream is down, and a built contribution is kept for its step.
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ class SiteGate:
         """Take part until the coordinator reports that all runs are over.
 
         Raises:
-            OperatorError: this site cannot or must not go on.
+            OperatorError: this site cannot or must not continue.
         """
         failures, wait, told = 0, 0.0, ""
         try:
@@ -167,12 +167,12 @@ class SiteGate:
         self._spawn(self._inbox.put(Adopted()))
 
     def _require_trainer(self) -> None:
-        """Raise TrainerGone where the trainer has ended, unless a question is under way, which reports that itself."""
+        """Raise TrainerGone if the trainer has ended, unless a request is open, which reports that itself."""
         if not self._asking.locked():
             self._trainer.require()
 
     async def _restart_trainer(self) -> None:
-        """The trainer has died: another one takes the run up from what is on its disk."""
+        """Handle the end of the trainer: another one continues the run from its disk."""
         assert self._renew_trainer is not None
         for task in list(self._tasks):
             task.cancel()
@@ -185,7 +185,7 @@ class SiteGate:
         self._has_lost_trainer, self._standing.trainer = False, "idle"
 
     async def _converse(self, connection: Stream) -> bool:
-        """One stream from greeting to end; whether everything is over."""
+        """Handle one stream from greeting to end. Return whether everything is over."""
         away = window_seconds(state := gate_folder(self._hospital.state_path))
         await connection.send(Hello(PROTOCOL_VERSION, self._software, UPKEEP_VERSION if self._upkeep else 0, *away))
         beside = self._work_beside(connection, state, away)
@@ -289,7 +289,7 @@ class SiteGate:
         await self._send(Join(message.run, *digests, rounds.key_session, rounds.next_round, rounds.saved))
 
     async def _check_policy(self, plan: Plan, manifest: Manifest) -> None:
-        """This hospital's policy as it is now allows the study, or this site's part in it ends."""
+        """End this site's part if this hospital's current policy no longer allows the study."""
         identity, now = self._identity, datetime.now(UTC)
         decision = decide_plan(self._hospital, plan, manifest, identity=identity, audit=self._audit, announced_at=now)
         refusal = decision.reasons
@@ -330,7 +330,7 @@ class SiteGate:
         )
 
     async def _prepare_trainer(self, plan: Plan, manifest: Manifest) -> tuple[Saved, ...]:
-        """Have the trainer build the site's network; the states that it has on disk."""
+        """Let the trainer build the site's network. Return the states that it has on disk."""
         answer = await self._ask(Prepare(plan.run_name, plan.canonical), 16 * MOST_SAVED)
         if not isinstance(answer, Prepared) or answer.manifest_digest != manifest.digest.hex():
             await self._tell(Refusal(plan.run_name, SiteReason.NETWORK_DIFFERS))
@@ -390,7 +390,7 @@ class SiteGate:
                 await self._refuse(SiteReason(failed.reason), self._named(failed))
 
     def _named(self, failed: Failed) -> str:
-        """The tensor that a failure names, or nothing: a name that the plan does not have could be a patient's."""
+        """Return the tensor that a failure names, or nothing: a name outside the plan could be a patient's."""
         return failed.tensor if failed.tensor in self._tensors else ""
 
     async def _refuse(self, reason: SiteReason, tensor: str, because: str = "", *, tells: bool = True) -> None:
@@ -400,7 +400,7 @@ class SiteGate:
             await self._tell(Refusal(self._run, reason, tensor))
 
     async def _tell(self, refusal: Refusal) -> None:
-        """Say why this site stops, where somebody still listens; it stops all the same."""
+        """Report why this site stops, if the stream is open. It stops in any case."""
         with suppress(UnavailableError, RefusedError):
             await self._send(refusal)
             if self._connection is not None:
@@ -413,7 +413,7 @@ class SiteGate:
         return misbehaved(malformed)
 
     def _part(self, farewell: Farewell) -> bool:
-        """Whether a farewell ends everything well; raises where a person has to act."""
+        """Return whether a farewell ends everything well. Raises if a person has to act."""
         self._log.info("coordinator_parted", reason=farewell.reason.name, detail=farewell.detail)
         return is_over(farewell, self._audit)
 

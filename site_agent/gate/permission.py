@@ -1,6 +1,6 @@
 """The gate's one decision about release: for a plan, a contribution, a draw of noise and a chunk.
 
-Nothing here believes the coordinator. A decision holds every reason against, from these parts:
+It never trusts the coordinator. A decision has every reason against the release, from these parts:
 
 * the persons here (consent.py), and whether an approved plan is too old to be repeated;
 * the hospital's policy: rules for a whole plan (policy.py), hours, and the limits of a run (`Allowance`);
@@ -35,7 +35,7 @@ _CLOSED: Final = "the policy lets nothing leave at this time of day"
 
 
 class GateRefusal(OperatorError):
-    """The gate did not let a contribution out; `reason` and `tensor` may be sent to the coordinator."""
+    """The gate refused to release a contribution; `reason` and `tensor` may be sent to the coordinator."""
 
     code = "E012"
 
@@ -49,13 +49,13 @@ class GateRefusal(OperatorError):
 
 
 class PolicyForbids(GateRefusal):
-    """The hospital's own file does not let this contribution out. A person there can change the file."""
+    """The hospital's own file does not allow this contribution. A person there can change the file."""
 
     exit_status = RefusedError.exit_status
 
 
 class OutsideHours(UnavailableError):
-    """The hospital lets nothing leave at this time of day; later it does."""
+    """The hospital allows no release at this time of day, but does later."""
 
     def __init__(self) -> None:
         super().__init__(
@@ -67,7 +67,7 @@ class OutsideHours(UnavailableError):
 
 @dataclass(frozen=True, kw_only=True)
 class Decision:
-    """Every reason why something may not leave, each one clause. No reason: it may leave.
+    """Every reason against a release, each one clause. No reason: it may leave.
 
     Attributes:
         withdrawn: why the persons here do not agree, or None.

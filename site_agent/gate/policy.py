@@ -1,7 +1,7 @@
 """Decides what this hospital allows, from its own file and the announced plan. Pure functions.
 
-The policy wins over any plan, approved or not; every rule that a plan breaks is reported. What is decided
-here of a whole plan is decided again of each contribution before it leaves (permission.py).
+The policy overrides any plan, approved or not, and every broken rule is reported. What is decided here of a whole plan
+is decided again of each contribution before it leaves (permission.py).
 """
 
 from __future__ import annotations

@@ -10,9 +10,9 @@ bought, a file for each step. The rules:
 * numbers that were paid for are sent again as they are, so a restart neither draws other noise nor pays twice;
 * noise that is drawn a second time is paid for a second time, also in the same run: in full, as if for a whole run;
 * if something left that the file of payments does not record, the next draw is paid for again;
-* a payment that the files or the audit log record counts, whichever of the two was lost or restored;
-* a private run from which something left, and of which no payment is known, counts in full, as if it were paid today;
-* nothing gives anything back. All runs of this state folder count, whatever the table was called.
+* a payment counts if the files or the audit log record it, even if one of the two was lost or restored;
+* a private run that sent data without a known payment counts in full, as if it were paid today;
+* no payment is ever refunded. All runs of this state folder count, whatever the table's name was.
 """
 
 from __future__ import annotations

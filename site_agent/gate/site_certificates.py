@@ -1,9 +1,9 @@
 """This site's certificates from the gate's side. The agent has the key and the files.
 
-The gate verifies a certificate and records it before it orders it to be put in force. The agent checks it once more.
+The gate verifies and records a certificate before it orders the agent to use it. The agent checks it again.
 
 The gate remembers its federation in a file of its own: the name, and the roots that it trusted before and trusts now.
-It signs nothing for another federation, whatever an invitation or the agent shows. A site with its identity key, its
+It signs nothing for another federation, whatever an invitation or the agent presents. A site with its identity key, its
 ledger and its approvals belongs to one federation for good.
 """
 
@@ -42,7 +42,7 @@ Ask: TypeAlias = Callable[[Order], Awaitable[Answer]]
 
 
 class AgentUnable(OperatorError):
-    """The agent could not do what was ordered, and has said why itself."""
+    """The agent could not carry out an order, and has explained it itself."""
 
     def __init__(self, unable: Unable) -> None:
         super().__init__(

@@ -1,9 +1,8 @@
 """This site's half of secure aggregation: keys for a key session, and masks for a round.
 
-Keys live and die in the memory of this process. What was masked, at which step and for which set, is on
-disk before a byte leaves, so that neither a restart nor an earlier backup makes this site mask a step
-for a second set. The mathematics is in protos/masking/, and the ledger there decides what a set costs. One
-rule stands here beside the ledger's own:
+Keys exist only in the memory of this process. The masked vector, its step and its set are recorded on disk before a
+byte is sent. So neither a restart nor an earlier backup lets this site mask a step for a second set. The mathematics is
+in protos/masking/, and the ledger there decides what a set costs. One rule is here, beside those of the ledger:
 
 * a memory that lacks something of the audit log, or of the run's last release where the log no longer
   has it (spent.py), is none: a file that was deleted or restored is refused.
@@ -164,7 +163,7 @@ class SiteMasking:
     def check_draw(self, position: bytes, bind: Bind, layout: Layout) -> None:
         """Check that this round may be masked for these contributors with the resampling that they received.
 
-        Asked before anything is trained for it.
+        It is called before anything is trained for the round.
 
         Raises:
             MaskingRefused: it may not.
@@ -180,12 +179,12 @@ class SiteMasking:
         Args:
             position: what the vector was computed from.
             bind: attempt and contributors.
-            layout: of the vector, as the round's exchange has it.
+            layout: of the vector, as in the round's exchange.
             vector: digest of the whole encoded vector, 32 bytes.
 
         Raises:
             MaskingRefused: not this vector for this step and set.
-            OperatorError: the disk does not take it.
+            OperatorError: the disk cannot be written.
         """
         self._check_bind(bind)
         context = self._context(position, bind, layout)
@@ -199,14 +198,14 @@ class SiteMasking:
         """Close all earlier rounds. The run can no longer return to them.
 
         Raises:
-            OperatorError: the disk does not take it.
+            OperatorError: the disk cannot be written.
         """
         shorter = self._ledger.forget_before(oldest)
         if shorter.oldest > self._ledger.oldest:
             self._keep(shorter, None)
 
     def _keep(self, ledger: Ledger, step: int | None) -> None:
-        """Put a ledger on disk: a line for the step that was just masked, or all of it."""
+        """Write a ledger to disk: a line for the step that was just masked, or all of it."""
         with on_disk(
             what="The next masked contribution cannot be recorded",
             consequence="Nothing of this round left this site.",
@@ -248,7 +247,7 @@ class SiteMasking:
         return Ask(Mark(bind.round, bind.attempt), position, bind.sites, bind.resample)
 
     def _is_open(self, context: bytes) -> bool:
-        """Whether exactly this was frozen by this process, so that the same bytes are sent again."""
+        """Whether this process froze exactly this vector, so that the same bytes are sent again."""
         opened = self._ledger.open
         return opened is not None and opened.context == context
 

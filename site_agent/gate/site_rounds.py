@@ -1,8 +1,8 @@
 """One run at one site: checks each request of the coordinator and carries it out.
 
-What a round may ask for is decided in itinerary.py. A step that comes again is the same step, byte for
-byte; the contributors have to be the plan's, enough, and this site among them. Whatever breaks a rule is
-a MalformedMessage or a MaskingRefused, and the caller stops.
+What a round may ask for is decided in itinerary.py. A step that comes again is the same step, byte for byte; the
+contributors have to be the plan's, enough, and this site among them. A message that breaks a rule is a MalformedMessage
+or a MaskingRefused, and the caller stops.
 """
 
 from __future__ import annotations
@@ -181,7 +181,7 @@ class Rounds:
         """Carry out a message's request.
 
         Raises:
-            MalformedMessage: an honest coordinator would not ask this.
+            MalformedMessage: an honest coordinator would not request this.
             MaskingRefused: this site does not mask for this.
         """
         if self._receives and not isinstance(message, Finish | Chunk):
@@ -305,7 +305,7 @@ class Rounds:
         return set(sites) <= set(self.plan.site_names)
 
     async def _contribute(self, bind: Bind) -> None:
-        """Send what is built for these contributors, or have it trained."""
+        """Send the contribution that is built for these contributors, or let it be trained."""
         assert self._offer is not None
         assert self._exchange is not None
         if self._masking is not None:
@@ -335,7 +335,7 @@ class Rounds:
         self._around.spawn(self._train_and_build(question, self._exchange, self._position))
 
     def _with_own_sums(self, vector: npt.NDArray[np.float32], position: bytes | None) -> bytes | memoryview:
-        """What came down for the trainer, and behind it the noisy sums of its private layers before this step."""
+        """Return the values for the trainer, followed by the noisy sums of its private layers before this step."""
         received = vector.view(np.uint8).data
         if self._gate is None or not self.plan.own_numbers:
             return received
@@ -355,9 +355,9 @@ class Rounds:
         await self._around.deliver(Built(contribution))
 
     def _stop_upload(self) -> None:
-        """Let nothing more of an upload leave, not even one that has not begun.
+        """Stop an upload, even one that has not begun.
 
-        It is not cancelled: gRPC takes a write that is cancelled midway for the end of the stream.
+        It is not cancelled, because gRPC treats a write that is cancelled midway as the end of the stream.
         """
         self._upload_number += 1
 

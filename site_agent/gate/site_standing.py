@@ -1,7 +1,7 @@
 """The current work of this site's agent, for status, metrics and the service manager.
 
-The agent says here what it does as it does it; nothing is decided from it. What has left the site is not
-noted here but counted from the audit log, which is the evidence.
+The agent records its work here, and no decision depends on it. The volume of sent data is not recorded here but counted
+from the audit log, which is the evidence.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Tasks outside the rounds: this site and the coordinator witness each other's log, and the certificate renews itself.
 
-Begins only when the coordinator has shown that it supports it, so that one of an earlier version is left alone.
-What a witness finds wrong ends this site's part: a log that does not go on from where it stood is a matter for people.
+Begins only when the coordinator has shown that it supports it, so that one of an earlier version is left alone. If a
+witness finds an error, this site's part ends: people must examine a log that does not continue from its earlier
+position.
 """
 
 from __future__ import annotations
@@ -93,7 +94,7 @@ class SiteUpkeep:
         Raises:
             RefusedError: one of the two logs is not what it was.
             UnavailableError: there is a new certificate; the next stream shows it.
-            MalformedMessage: it does not belong here.
+            MalformedMessage: it is not expected here.
         """
         try:
             match message:

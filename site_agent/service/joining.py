@@ -92,7 +92,7 @@ async def join(hospital: Hospital, path: Path, watch: Callable[[Standing], None]
         watch: receives the site's current work, for a display.
 
     Raises:
-        OperatorError: this site cannot or must not go on.
+        OperatorError: this site cannot or must not continue.
     """
     set_up_heap()
     state = hospital.state_path

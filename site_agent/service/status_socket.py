@@ -76,7 +76,7 @@ async def telling(folder: Path, told: Told, standing: Standing) -> AsyncIterator
     """Serve the status socket and send signs of life to the service manager, inside the block.
 
     Raises:
-        ConfigurationError: the socket cannot be made.
+        ConfigurationError: the socket cannot be created.
     """
     server = await _listen(folder, told)
     pulse = asyncio.create_task(_pulse(standing))

@@ -1,12 +1,13 @@
-"""`site-agent export`: a folder with the model for use elsewhere. It is written only if its answers are equal.
+"""`site-agent export`: a folder with the model for use elsewhere. It is written only if its predictions are equal.
 
-model.json and model.safetensors hold the model, loader.py reads them with PyTorch alone. On request there is model.onnx
-as well, and onnx_loader.py for it. card.md and card.json say what it is and is not. Where the network is the
-hospital's own module, its file comes along as own_network.py, which the loader runs if it is still the same. The rules:
+model.json and model.safetensors have the model, and loader.py reads them with only PyTorch. On request there is also
+model.onnx with onnx_loader.py. card.md and card.json describe the model's purpose and limits. If the network is the
+hospital's own module, its file is included as own_network.py. The loader runs it only if it is unchanged. The rules:
 
 * loader and ONNX are compared with the model itself on made-up rows before a file is written;
-* what the model learnt of the training rows goes with it: means and deviations, with some encodings quantiles, with an
-  baseline the thresholds of trees. So an export is for this hospital, until its data protection officer says more.
+* an export includes values learnt from the training rows: means and deviations, with some encodings quantiles, with a
+  baseline the thresholds of trees. So an export is for this hospital only, until its data protection officer allows
+  more.
 """
 
 from __future__ import annotations
@@ -62,7 +63,7 @@ _SEED: Final = 1
 class Exported:
     """The written files, their model, and the remarks that a person should read.
 
-    `loader_difference` and `onnx_difference` say by how much the copies at most differ from the model, in probability,
+    `loader_difference` and `onnx_difference` are the largest differences of the copies from the model, in probability,
     or in standard deviations of a regression's target; None without ONNX.
     """
 
@@ -93,8 +94,8 @@ def export_model(
         record: receives the run, the model's name and the digest of its file, before the first file is written.
 
     Raises:
-        OperatorError: there is no such model, it cannot be written down, its copies answer otherwise, or the folder is
-            in use.
+        OperatorError: there is no such model, it cannot be exported, its copies give other predictions, or the folder
+            is in use.
     """
     _check_folder(folder)
     if run is None or name is None:
@@ -227,7 +228,10 @@ def description_of(model: SavedModel, graph: Graph, run: str, own: OwnNetwork | 
 
 
 def _features(model: SavedModel) -> list[Json]:
-    """Of each feature the rule for its cells, and the limits of the training rows, beyond which nothing is answered."""
+    """Return for each feature the rule for its cells.
+
+    The limits of the training rows, beyond which there is no prediction.
+    """
     contract = model.preprocessing.contract
     limits = {one.name: [one.low, one.high] for one in model.profile.columns} if model.profile else {}
     return [

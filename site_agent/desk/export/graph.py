@@ -1,7 +1,7 @@
 """A computation as a list of simple operations with constants. An export consists of it.
 
-Every operation is one of NAMES, with the same meaning in torch (loader.py) and in ONNX (onnx_model.py), so a model is
-written down once and runs in both. Values have rows first; broadcasting is numpy's.
+Every operation is one of NAMES, with the same meaning in torch (loader.py) and in ONNX (onnx_model.py). So a model is
+written once and runs in both. Values have rows first; broadcasting is numpy's.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ NAMES: Final = frozenset(
 
 @dataclass(frozen=True, kw_only=True)
 class Operation:
-    """One step: what is done, to which values, and the name of what comes out."""
+    """One step: the operation, its input values, and the name of its result."""
 
     name: str
     inputs: tuple[str, ...]

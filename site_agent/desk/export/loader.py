@@ -5,16 +5,14 @@
     model = load("folder-of-the-export")
     model.predict([{"age": 63, "sex": "1"}, {"age": 41, "sex": ""}])
 
-Nothing outside of the folder is read. Code in the folder runs only with load(folder, allow_code=True).
-A row has what the table has, by the columns' names. A date is text as model.json shows how it is written (`pattern`), a
-datetime.date, or a number: days since 1970-01-01.
-An image is a list of its intensities as the file has them: channel by channel, in each row by row; nested lists are
-allowed. Its size, already turned and stretched, is in model.json under `image`.
-The answer is a list with an entry for each row: the probability of the positive class, a list with one for each class,
-a number in the target's unit, or of a mask a list with the probability of each pixel, row by row. It is None if a
-column or a value is missing that the model needs, where the contract does not allow a value, or where a number leaves
-what the training rows had; `model.why(rows)` shows why.
-Research software: not a medical device.
+Nothing outside of the folder is read. Code in the folder runs only with load(folder, allow_code=True). A row has the
+table's values, by the columns' names. A date is text as model.json shows how it is written (`pattern`), a
+datetime.date, or a number: days since 1970-01-01. An image is a list of its intensities as the file has them: channel
+by channel, in each row by row; nested lists are allowed. Its size, already turned and stretched, is in model.json under
+`image`. The answer is a list with an entry for each row: the probability of the positive class, a list with one for
+each class, a number in the target's unit, or of a mask a list with the probability of each pixel, row by row. It is
+None in three cases: a column or a value that the model needs is missing, the contract does not allow a value, or a
+number is beyond the training rows. `model.why(rows)` gives the reason. Research software: not a medical device.
 """
 
 from __future__ import annotations
@@ -66,9 +64,9 @@ def load(folder: str | Path, *, allow_code: bool = False) -> Exported:
 
     Args:
         folder: of the export.
-        allow_code: whether a network of a hospital's own may run: Python code from a file in the folder. Its SHA-256
-            stands in model.json, which shows that the file belongs to this export and not that it does no harm. Allow
-            it only if you trust whoever gave you the folder.
+        allow_code: whether a network of a hospital's own may run: Python code from a file in the folder. model.json has
+            its SHA-256, which proves that the file belongs to this export, but not that it does no harm. Allow it only
+            if you trust the person who gave you the folder.
 
     Raises:
         ValueError: the model has code and `allow_code` is False, or a file is not in the folder itself or not the one

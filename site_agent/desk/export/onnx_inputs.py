@@ -1,9 +1,9 @@
 """The inputs of an exported model: a column for each feature, for each other date that features use, and for each term.
 
 A number is as in the table, NaN where missing; of a code the position among the declared ones, -1 where unknown; of a
-date the days since 1970-01-01, NaN where missing; of a list or a note what `TermsRule` counts. So nobody has
-to compute an interval before asking the model: the graph does, as `site_agent.trainer.data.cells` does. Of an
-image the inputs are its intensities as a file has them, channel by channel, in each row by row.
+date the days since 1970-01-01, NaN where missing; of a list or a note what `TermsRule` counts. So nobody has to compute
+an interval before a prediction: the graph does, as `site_agent.trainer.data.cells` does. Of an image the inputs are its
+intensities as a file has them, channel by channel, in each row by row.
 """
 
 from __future__ import annotations

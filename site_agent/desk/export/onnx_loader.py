@@ -36,7 +36,7 @@ class Exported:
         self._session = onnxruntime.InferenceSession(content, providers=["CPUExecutionProvider"])
 
     def predict(self, rows: list[dict[str, Any]]) -> list[Any]:
-        """Return an answer for each row, in order. It is None if the model must not answer."""
+        """Return an answer for each row, in order. It is None if the model must not predict."""
         return self._rows.answers(rows, self._scores)
 
     def why(self, rows: list[dict[str, Any]]) -> list[str]:

@@ -1,7 +1,7 @@
 """Every network of the catalogue as operations, from encoded rows (rows, columns) to outputs (rows, outputs).
 
-The formulas are those of `site_agent.trainer.models`; the tests compare both for every network. A hospital's own
-module is Python code, which nobody can write down: its tensors go with the export, and one operation asks it.
+The formulas are those of `site_agent.trainer.models`; the tests compare both for every network. A hospital's own module
+is Python code, which cannot be written as operations. Its tensors are part of the export, and one operation calls it.
 """
 
 from __future__ import annotations

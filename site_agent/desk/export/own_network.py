@@ -1,8 +1,8 @@
 """A hospital's own module in an export: its file, with the SHA-256 that the loader checks, and its ONNX trace.
 
 The file is the hospital's, so it goes into the folder as it is. For ONNX torch follows the module over rows of zeros
-and writes down what it computed. Code that decides by its values would be written down for those rows only, so
-the export is compared with the model, in parts of several sizes, as every other.
+and writes down what it computed. Code that decides by its values would be traced only for those rows. So the export is
+compared with the model, in parts of several sizes, like every other.
 """
 
 from __future__ import annotations

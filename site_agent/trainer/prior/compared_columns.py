@@ -1,12 +1,12 @@
 """Detects columns with another unit or swapped codes at this site, from the announced sums alone.
 
 The sums of the statistics round and of the first Newton round, less this site's own, describe the other sites together.
-This site compares its own training rows with them. Nothing is sent for it, and what is found stays here. The rules:
+This site compares its own training rows with them. No message is needed for it, and its findings stay here. The rules:
 
 * a column is compared only if enough sites record it, so that the others' figures are those of two sites or more;
 * a number is suspicious if its mean and spread lie far from the others', and more so if a known factor explains it;
 * two codes are suspicious if swapping them makes both their share and their relations to other columns likely;
-* a difference proves nothing: hospitals differ, and the mistake may be at the others. A person decides.
+* a difference proves nothing, because hospitals differ and the mistake may be at the others. A person decides.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Encodes the common columns of a table for federated-prior and for networks on concepts.
 
-Saved with the model, so that a prediction needs nothing else. A missing value is 0. This is the mean over all sites
+It is saved with the model, so a prediction needs nothing else. A missing value is 0. This is the mean over all sites
 under federated-prior, and the typical value that the plan declares under any other method.
 """
 

@@ -3,7 +3,7 @@
 A plan that lists concepts and no columns gives every site the same shared columns: those of the concepts. The rules:
 
 * a value is converted to the concept's unit and standardised by what the plan declares, never by this site's rows;
-* a concept that this site does not record is 0 in every row, and so is a missing value;
+* a concept that this site does not record is 0 in every row. So is a missing value;
 * a network with columns of a site's own beside the shared ones reads the features that no concept of the plan maps.
 """
 

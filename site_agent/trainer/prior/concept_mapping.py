@@ -4,11 +4,11 @@ A contract names the concept of a column. The rules:
 
 * a number is converted to the concept's unit by the factor that the plan declares, never by a guess;
 * a code is the concept's code of the same name, or the one that the contract gives for it;
-* values count from 0 to 1 within the concept's range, and what lies beyond it counts as the nearer end;
-* a number with fewer than ten values beside its commonest one could single a patient out, so it counts as missing at
+* values are scaled from 0 to 1 within the concept's range, and values beyond it count as the nearer limit;
+* a number with fewer than ten values beside its most frequent one could identify a patient, so it counts as missing at
   this site;
 * the columns of a code tell only sets of ten or more rows apart; a rarer code counts as one of the others;
-* this site's own rows decide that, because nobody can check a count that was announced (docs/design/methods.md).
+* this site's own rows decide that, because nobody can check an announced count (docs/design/methods.md).
 """
 
 from __future__ import annotations

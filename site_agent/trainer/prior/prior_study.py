@@ -3,7 +3,7 @@
 Everything here stays at the site except the scalars that `train` returns. Coefficients are computed here from the
 announced sums, and nobody sends any. The rules:
 
-* what was announced once stays so: other sums for an earlier round are refused;
+* announced sums are final: other sums for an earlier round are refused;
 * announced sums less this site's own have to be possible sums of the other sites' rows;
 * coefficients at which few rows of this site would decide H are refused, and so is a round before which the others
   have too few rows for the number of sums that were announced;
@@ -94,7 +94,7 @@ class KnownByOthers:
 
 
 class PriorStudy:
-    """A plan with federated-prior in work at this site; asked as a Study is."""
+    """A running plan with federated-prior at this site. It has the methods of a Study."""
 
     def __init__(
         self, plan: Plan, dataset: Dataset, table: Table, rows: SplitRows, *, site: str, fewest: int = FEWEST_ROWS
@@ -209,7 +209,7 @@ class PriorStudy:
         self._announced = saved.tensors[_SUMS].numpy().copy()
 
     def _heard(self, round_number: int, received: Float32) -> AnnouncedSums:
-        """The sums before a round, which repeat all that were announced before."""
+        """Return the sums before a round, which repeat all earlier announced sums."""
         prior = self.prior
         if received.shape != (prior.tensor.number_count,):
             raise MalformedMessage("another number of announced sums")

@@ -33,7 +33,7 @@ def clipped_terms(
 
     Args:
         private: the plan's.
-        site: whose rows these are.
+        site: the site with these rows.
         design: standardised columns, float64 of shape (rows, columns), 0 if a value is missing.
         outcomes: 0 or 1, float64 of shape (rows,).
         patients: int64 of shape (rows,), equal for rows of one patient; None where each row counts as a patient.
@@ -52,11 +52,11 @@ def summed_terms(
 
     Args:
         terms_of: returns the terms of rows with these numbers, float64 of shape (rows, numbers), which it no longer
-            uses. A row's term has to be the same whatever other rows are asked for.
+            uses. A row's term must be the same whatever other rows are requested.
         rows: how many there are.
         numbers: of one term.
         patients: int64 of shape (rows,), equal for rows of one patient; None where each row counts as a patient.
-        unit: what the norm 1 is worth in the terms.
+        unit: the size of the norm 1 in the terms.
     """
     owners = np.arange(rows) if patients is None else patients
     order = np.argsort(owners, kind="stable")

@@ -1,12 +1,12 @@
 """One site's part of a regression that all sites fit together: H, g, and limits on what they may reveal.
 
-The site's own intercept never leaves: it is solved at the site for every coefficients that come down, and H and g are
-those of the likelihood with this intercept profiled out (Murphy, van der Vaart 2000). Of several classes each one
-is distinguished from all others by a regression of its own.
+The own intercept never leaves the site. It is solved there for all received coefficients, and H and g are those of the
+likelihood with this intercept profiled out (Murphy, van der Vaart 2000). Of several classes each one is distinguished
+from all others by a regression of its own.
 
 The rules against a coordinator that chooses coefficients (attacks: test_profiled_regression.py, test_prior_study.py):
 
-* the rows that count in H are many: (sum w)^2 / sum w^2 >= rows / 4, and no weight above 10 times their mean;
+* many rows must contribute to H: (sum w)^2 / sum w^2 >= rows / 4, and no weight above 10 times their mean;
 * a site with one class only, or without an outcome, contributes zeros.
 """
 
@@ -29,7 +29,7 @@ _STEPS: Final = 200
 
 
 class Concentrated(ValueError):
-    """At these coefficients H would be that of a few rows."""
+    """At these coefficients a few rows would decide H."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
