@@ -172,11 +172,14 @@ def _test_part(hospital: Hospital, model: SavedModel, kept: ScoredRows, groups: 
     """
     from site_agent.desk.examination.admitted_rows import admitted, is_accepted
     from site_agent.trainer.data.dataset import prepare_rows
+    from site_agent.trainer.data.splits import steady_split
 
     try:
         examination = admitted(hospital)
         rows = examination.split_rows
         assert rows is not None  # otherwise there was an error
+        if model.plan.privacy is not None:  # as `around_rounds` divides the table
+            rows = steady_split(examination.table, hospital.data.split)
         dataset, _ = prepare_rows(examination.table, rows)
     except DataError:
         return _REFUSED

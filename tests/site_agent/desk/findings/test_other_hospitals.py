@@ -42,8 +42,8 @@ from site_agent.trainer.data.splits import split_rows
 from site_agent.trainer.data.tables import read_table
 from tests.fuzz.mutator import mutated
 from tests.protos.examples import TWO_EXTRACTORS
-from tests.site_agent.trainer.after_a_run import RUN
-from tests.site_agent.trainer.sites import LOOSE_POLICY, at_the_end, make_plan, prepare, run_rounds
+from tests.site_agent.trainer.after_a_run import RUN, site_after_run
+from tests.site_agent.trainer.sites import LOOSE_POLICY, Table, at_the_end, make_plan, prepare, run_rounds
 
 HEART = Path(__file__).parents[4] / "deploy" / "data" / "uci-heart"
 CLINICS = ("hungarian", "cleveland")
@@ -154,6 +154,30 @@ def test_trees_and_lines_arrive_whole(clinics: Path, tmp_path: Path, name: str) 
 
     metrics = facts["other_hospitals"][0]["models"]["received"]["metrics"]
     assert metrics["brier"] == pytest.approx(kept.test.evaluate(computed_directly(clinics, name)).metrics["brier"])
+
+
+@pytest.mark.parametrize("table", ["wine", "diabetes"])
+def test_classes_and_numbers_arrive_in_their_own_order_and_unit(tmp_path: Path, table: Table) -> None:
+    """A hospital that receives its own model finds the figures of its run, also with its classes turned."""
+    hospital = site_after_run(tmp_path / "site", table=table, siloed_baseline=False)
+    export_model(hospital, tmp_path / "own", RUN, has_onnx=False, name=FEDERATED)
+    export_model(hospital, tmp_path / "turned", RUN, has_onnx=False, name=FEDERATED)
+    if table == "wine":
+        turned_classes(tmp_path / "turned")
+
+    facts: Mapping[str, Any] = site_facts(hospital, RUN, received=[tmp_path / "own", tmp_path / "turned"])
+
+    for found in facts["other_hospitals"]:
+        models = found["models"]
+        assert models["received"]["metrics"] == pytest.approx(models[FEDERATED]["metrics"], rel=1e-5)
+        assert models[FEDERATED]["metrics"] == facts[FEDERATED]["metrics"]
+
+
+def turned_classes(folder: Path) -> None:
+    """The same model, with its classes and its scores in the opposite order."""
+    facts = json.loads((folder / "model.json").read_text())
+    turn = {"name": "gather", "inputs": [facts["result"]], "output": "turned", "attributes": {"places": [2, 1, 0]}}
+    change(folder, classes=facts["classes"][::-1], operations=[*facts["operations"], turn], result="turned")
 
 
 def test_handing_over_is_an_act_of_a_person_on_record(clinics: Path, tmp_path: Path, terminal: Command) -> None:

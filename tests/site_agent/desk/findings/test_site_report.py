@@ -6,6 +6,7 @@ import json
 import re
 import stat
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +15,16 @@ from sklearn.metrics import average_precision_score, brier_score_loss, log_loss,
 
 from protos.errors import ConfigurationError, UsageError
 from site_agent.desk.comparison.scored_rows import scored_rows
-from site_agent.desk.findings.facts import site_facts
+from site_agent.desk.findings.facts import TestPart as Part
+from site_agent.desk.findings.facts import _test_part, site_facts
 from site_agent.desk.findings.report_page import report_lines, report_page
+from site_agent.desk.results.saved_model import load_model
 from site_agent.hospital import Hospital
+from site_agent.trainer.data.contract import read_contract
+from site_agent.trainer.data.dataset import prepare_rows
+from site_agent.trainer.data.splits import steady_split
+from site_agent.trainer.data.tables import read_table
+from tests.protos.privacy.private_plans import private_plan
 from tests.site_agent.trainer.after_a_run import RUN, site_after_run
 
 # Whatever makes a browser ask for something; anchors inside the page and the policy itself do not.
@@ -161,3 +169,18 @@ def test_what_is_not_there_is_told(hospital: Hospital, tmp_path: Path) -> None:
         site_facts(hospital, None, ["height"])
     with pytest.raises(ConfigurationError, match="were not stored"):
         scored_rows(tmp_path, RUN)
+
+
+def test_a_private_run_is_reported_on_the_rows_that_it_tested(hospital: Hospital) -> None:
+    """Under differential privacy the table is divided patient by patient, and the report finds these rows again."""
+    model, kept = load_model(hospital.state_path, RUN), scored_rows(hospital.state_path, RUN)
+    table = read_table(Path(hospital.data.table), read_contract(Path(hospital.data.contract)))
+    steady = steady_split(table, hospital.data.split)
+    dataset, _ = prepare_rows(table, steady)
+    private = replace(model, plan=private_plan())
+
+    found = _test_part(hospital, private, replace(kept, dataset=dataset.digest), ())
+
+    assert isinstance(found, Part)
+    assert found.rows.tolist() == steady.test.tolist()
+    assert isinstance(_test_part(hospital, model, replace(kept, dataset=dataset.digest), ()), str)
