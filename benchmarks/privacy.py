@@ -28,6 +28,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib.util import find_spec
+from itertools import product
 from math import sqrt
 from typing import Any, Final
 
@@ -50,6 +51,7 @@ from benchmarks.private_networks import (
     declared,
     network_plan_of,
     network_step_ratio,
+    print_bits,
     print_networks,
     print_private_layers,
     trainer_step_ratio,
@@ -288,10 +290,11 @@ def bytes_of_a_round(plan: Plan) -> int:
 def print_bytes(tables: Mapping[str, Table]) -> None:
     """Print the bytes of a private round beside those of a plain round of the same network."""
     for hidden in ((), (8,)):
-        private = network_plan_of(tables, CLAIM, hidden=hidden)
-        plain = Plan.model_validate_json(json.dumps(json.loads(private.canonical) | {"privacy": None}))
-        sent, usual = bytes_of_a_round(private), bytes_of_a_round(plain)
-        print(f"bytes of a site in one round, hidden {list(hidden)}: {sent} private, {usual} plain")
+        wide, narrow = (network_plan_of(tables, CLAIM, hidden=hidden, bits=bits) for bits in (64, 32))
+        plain = Plan.model_validate_json(json.dumps(json.loads(wide.canonical) | {"privacy": None}))
+        long, short, usual = (bytes_of_a_round(plan) for plan in (wide, narrow, plain))
+        print(f"bytes of a site in one round, hidden {list(hidden)}: {long} private with 64 bits, "
+              f"{short} with 32 bits, {usual} plain")  # fmt: skip
 
 
 def print_audits_in_one_run() -> None:
@@ -341,9 +344,10 @@ def main() -> None:
         print("The two larger tables need the extra clinical-tables, so they are skipped.")
     else:
         print_clinical(EPSILONS[1:2] if quick else EPSILONS, 1 if quick else 5)
-    for hidden in ((), (8,), (32,)):
-        print(f"network_step_ratio={network_step_ratio(tables, hidden):.2f}")
+    for hidden, bits in product(((), (8,), (32,)), (64, 32)):
+        print(f"network_step_ratio={network_step_ratio(tables, hidden, bits=bits):.2f}")
     print_bytes(tables)
+    print_bits(tables, 5 if quick else splits_wanted, 1 if quick else 3)
     for rows, hidden, each in ((600, (), 1), (600, (32,), 1), (6000, (32,), 1), (6000, (32,), 2), (6000, (32,), 8)):
         print(f"trainer_step_ratio={trainer_step_ratio(rows, hidden, each):.2f}")
     audit = audit_plan(tables, CLAIM)

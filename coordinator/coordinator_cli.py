@@ -95,6 +95,8 @@ def check(path: Path) -> None:
             click.echo(f"  privacy   {price_in_words(plan.privacy, plan.private_sums)}")
             for sentence in how_private(plan.method, plan.privacy):
                 click.echo(f"            {sentence}")
+            if (trained := plan.private_training) is not None:
+                click.echo(f"            {trained.bits_in_words()}")
             if (counted := plan.private_statistics) is not None:
                 rows = counted.noise_rows(len(plan.site_names))
                 click.echo(f"            The noise in each count has a standard deviation of {rows:.3g} rows.")

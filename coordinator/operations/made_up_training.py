@@ -27,7 +27,6 @@ from protos.plan.manifest import manifest_of
 from protos.plan.plan import Plan
 from protos.plan.private_training import PrivateTraining
 from protos.plan.server_rules import apply_rule, begin_rule
-from protos.privacy.accounting import PRIVATE_SCALE
 from protos.wire.messages import Stage
 
 Float64: TypeAlias = npt.NDArray[np.float64]
@@ -89,7 +88,7 @@ def _area(
     sites = training.sites if training.is_local or training.has_own_steps else 1
     parts = [(known[0][site::sites], known[1][site::sites]) for site in range(sites)]
     kept = np.zeros((sites, len(training.is_own)))  # the movements of private layers
-    alone = sqrt(training.own_variance if training.has_own_steps else 0) / PRIVATE_SCALE
+    alone = sqrt(training.own_variance if training.has_own_steps else 0) / training.scale
     deviations = np.where(training.is_own, alone, training.deviation / (1 if training.is_local else sqrt(sites)))
     for _ in range(training.rounds):
         sums = np.zeros(len(training.names))
@@ -99,13 +98,13 @@ def _area(
             moved = _steps(training, arrays, moving, kept[site], partial(_scaled_sum, scale, part, training), draw)
             sums += moved[~training.is_own]
             kept[site] = np.where(training.is_own, moved, 0.0)
-        numbers = np.rint(sums * PRIVATE_SCALE).astype(np.int64).tolist()
+        numbers = np.rint(sums * training.scale).astype(np.int64).tolist()
         scalars = dict(zip(training.names, numbers, strict=True))
         updates = np.empty(0, np.int32)
         apply_rule(plan, manifest, Sums(exchange=exchange, contributors=plan.quorum, updates=updates, scalars=scalars),
                    parameters, state)  # fmt: skip
     arrays = _with_shared(first, places, manifest.views(parameters).values())
-    networks = [_moved(arrays, moving, training.local_change(own * PRIVATE_SCALE)) for own in kept]
+    networks = [_moved(arrays, moving, training.local_change(own * training.scale)) for own in kept]
     return float(np.mean([_ranked(_read(network, tested[0])[-1][:, 0], tested[1]) for network in networks]))
 
 
@@ -120,7 +119,7 @@ def _steps(
     """Return how far a round's steps lead from the private layers' changes; `draw` returns the noise of a step."""
     followed = moved
     for made in range(training.steps * training.inner):
-        here = _moved(arrays, places, training.local_change(moved * PRIVATE_SCALE))
+        here = _moved(arrays, places, training.local_change(moved * training.scale))
         moved = moved + training.pull * ~training.is_own * (followed - moved) + sum_at(len(places) // 2, here)
         moved += 0.0 if draw is None else draw()
         if (made + 1) % training.inner == 0:

@@ -67,9 +67,19 @@ class Exchange:
         return self.down_parameters * (2 if self.has_controls else 1)
 
     @cached_property
+    def updates(self) -> int:
+        """The number of updates that sites send."""
+        return sum(tensor.number_count for tensor in self.up)
+
+    @cached_property
+    def is_narrow(self) -> bool:
+        """Whether all scalars have 32 bits. They travel in the place of updates."""
+        return bool(self.scalars) and all(scalar.bits == 32 for scalar in self.scalars)
+
+    @cached_property
     def layout(self) -> Layout:
         """The layout in chunks of the vector that sites send."""
-        return Layout(sum(tensor.number_count for tensor in self.up), len(self.scalars))
+        return Layout(len(self.scalars), 0) if self.is_narrow else Layout(self.updates, len(self.scalars))
 
     @cached_property
     def scalar_names(self) -> tuple[str, ...]:

@@ -72,9 +72,9 @@ class Occasion(StrEnum):
 
 @dataclass(frozen=True)
 class Scalar:
-    """One 64-bit integer; `bound` is its largest magnitude at one site, and only a signed one may be negative.
+    """One integer; `bound` is its largest magnitude at one site, and only a signed one may be negative.
 
-    Its value is integer / scale; `scale` is a power of two.
+    Its value is integer / scale; `scale` is a power of two. Integers of 32 bits travel in the place of updates.
     """
 
     name: str
@@ -82,6 +82,7 @@ class Scalar:
     occasion: Occasion = Occasion.TRAINING
     scale: int = 1
     is_signed: bool = False
+    bits: int = 64
 
     @property
     def lowest(self) -> int:
@@ -117,8 +118,7 @@ class Manifest:
         content = {
             "tensors": [[tensor.name, list(tensor.shape)] for tensor in self.tensors],
             "scalars": [
-                [scalar.name, scalar.bound, scalar.scale, scalar.occasion, *(["signed"] if scalar.is_signed else [])]
-                for scalar in self.scalars
+                [scalar.name, scalar.bound, scalar.scale, scalar.occasion, *_kinds(scalar)] for scalar in self.scalars
             ],
         }
         return json.dumps(content, sort_keys=True, separators=(",", ":")).encode()
@@ -152,6 +152,10 @@ class Manifest:
         for tensor, view in zip(self.tensors, self.views(vector).values(), strict=True):
             view[...] = initial_values(tensor, seed)
         return vector
+
+
+def _kinds(scalar: Scalar) -> list[str]:
+    return [*(["signed"] if scalar.is_signed else []), *(["32 bits"] if scalar.bits == 32 else [])]
 
 
 def slices_of(tensors: tuple[TensorSpec, ...]) -> Iterator[slice]:
@@ -280,7 +284,7 @@ def _statistics_scalars(plan: Plan) -> Iterator[Scalar]:
 def _private_gradients(training: PrivateTraining | None) -> Iterator[Scalar]:
     if training is not None:
         for name in training.names:
-            yield Scalar(name, training.bound, Occasion.TRAINING, PRIVATE_SCALE, is_signed=True)
+            yield Scalar(name, training.bound, scale=training.scale, is_signed=True, bits=training.ring.bits)
 
 
 def _prior_scalars(prior: Prior) -> Iterator[Scalar]:

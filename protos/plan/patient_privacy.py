@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from math import sqrt
-from typing import Final, Literal, Self, assert_never
+from typing import Any, Final, Literal, Self, assert_never
 
-from pydantic import Field, StrictInt, model_validator
+from pydantic import Field, SerializerFunctionWrapHandler, StrictInt, model_serializer, model_validator
 
 from protos.plan.architecture import Part
 from protos.plan.averaging_methods import LocalOnly
@@ -79,6 +79,7 @@ class Privacy(Document):
         noise: with a network, `shared` or `local`. With `shared` the sites' shares add up to the noise of a round, so a
             round is one sum. With `local` each site adds the whole noise in each of its steps, of which a round may
             have several.
+        bits: with a network, the size of each number that a site sends. With 32 a patient's term has fewer steps.
     """
 
     unit: Literal["patient"]
@@ -88,6 +89,13 @@ class Privacy(Document):
     patients: StrictInt | None = Field(default=None, ge=1, le=1 << 30)
     sampling: float | None = Field(default=None, ge=SMALLEST_SAMPLING, le=LARGEST_SAMPLING)
     noise: Literal["shared", "local"] = "shared"
+    bits: Literal[32, 64] = 64
+
+    @model_serializer(mode="wrap")
+    def _without_the_default(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:  # Any: of each key
+        # Plans of before there was this key keep their digest, and with it their 64 bits.
+        content: dict[str, Any] = handler(self)
+        return {key: value for key, value in content.items() if key != "bits" or value != 64}
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -103,7 +111,12 @@ class Privacy(Document):
     @property
     def keys_of_networks(self) -> tuple[str, ...]:
         """The keys in this record that only the gradients of a network use."""
-        found = {"patients": self.patients, "sampling": self.sampling, "noise": self.noise == "local" or None}
+        found = {
+            "patients": self.patients,
+            "sampling": self.sampling,
+            "noise": self.noise == "local" or None,
+            "bits": self.bits == 32 or None,
+        }
         return tuple(key for key, value in found.items() if value is not None)
 
     @property

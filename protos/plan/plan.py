@@ -204,6 +204,7 @@ class Plan(Document):
             reasons = [*why_not_counted_privately(self.statistics)]
         elif not isinstance(self.method, FederatedPrior):
             reasons += [] if reasons else why_not_trained_privately(self._training_keys(self.privacy))
+            reasons += [] if reasons or self.private_training is None else self.private_training.why_not_narrow()
         if self.statistics is not None or isinstance(self.method, FederatedPrior):
             found = self.privacy.keys_of_networks
             reasons += (f"{key} is only for the gradients of a network, so leave it out" for key in found)

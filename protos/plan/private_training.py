@@ -18,7 +18,7 @@ noisy sum as the mean update. Every site receives the same parameters. The rules
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from math import isfinite, isqrt, prod, sqrt
 from typing import Final, TypeAlias
@@ -32,6 +32,7 @@ from protos.plan.patient_privacy import Privacy, noise_multiplier
 from protos.plan.schedules import EpochSchedule, StepSchedule
 from protos.privacy.accounting import PRIVATE_SCALE, share_variance
 from protos.privacy.discrete_gaussian import LARGEST_VARIANCE
+from protos.privacy.private_ring import LARGEST_NARROW, Ring
 
 Float64: TypeAlias = npt.NDArray[np.float64]
 
@@ -102,12 +103,22 @@ class PrivateTraining:
     @cached_property
     def own_variance(self) -> int:
         """The variance of the noise in each number of a private layer's sum: the whole noise, from one site."""
-        return _variance_of(self.promise, 1, self.sums)
+        return _variance_of(self.promise, 1, self.sums, self.scale)
 
     @cached_property
     def own_bound(self) -> int:
         """The largest magnitude of one number of a private layer's sum of a round, the noise included."""
-        return LARGEST_PATIENTS * PRIVATE_SCALE + _DEVIATIONS * (isqrt(self.steps * self.own_variance) + 1)
+        return LARGEST_PATIENTS * self.scale + _DEVIATIONS * (isqrt(self.steps * self.own_variance) + 1)
+
+    @cached_property
+    def ring(self) -> Ring:
+        """The integers in which sums travel. A term has at most the numbers of the whole network."""
+        return Ring(self.promise.bits, sum(tensor.number_count for tensor in self.network))
+
+    @property
+    def scale(self) -> int:
+        """The norm 1 of a patient's term in integers."""
+        return self.ring.scale
 
     @property
     def is_local(self) -> bool:
@@ -117,7 +128,7 @@ class PrivateTraining:
     @cached_property
     def share_variance(self) -> int:
         """The variance of one site's noise in each integer of each round, or of each step if the noise is local."""
-        return _variance_of(self.promise, self.honest, self.sums)
+        return _variance_of(self.promise, self.honest, self.sums, self.scale)
 
     @property
     def sums(self) -> int:
@@ -127,14 +138,51 @@ class PrivateTraining:
     @cached_property
     def bound(self) -> int:
         """The largest magnitude of one integer of one site, its share of the noise included."""
-        return LARGEST_PATIENTS * PRIVATE_SCALE + _DEVIATIONS * (
-            isqrt(self.steps * self.inner * self.share_variance) + 1
-        )
+        if self.ring.bits == 32:
+            return LARGEST_NARROW // self.sites  # so that no sum of all sites is beyond 31 bits
+        return LARGEST_PATIENTS * self.scale + self._largest_noise
+
+    @property
+    def _largest_noise(self) -> int:
+        return _DEVIATIONS * (isqrt(self.steps * self.inner * self.share_variance) + 1)
+
+    @cached_property
+    def largest_sum(self) -> int:
+        """The largest magnitude of one number of 32 bits in one step's sum at one site, without the noise."""
+        return (self.bound - self._largest_noise) // (self.steps * self.inner)
+
+    @property
+    def patients_that_fit(self) -> int:
+        """The number of patients of one site whose terms no number clips, however equal the terms are."""
+        return max(0, self.largest_sum // self.scale)
+
+    def why_not_narrow(self) -> Iterator[str]:
+        """Yield the reason against numbers of 32 bits, one clause."""
+        if self.promise.bits == 32 and self.honest > 0 and self.patients_that_fit < self.patients:
+            yield (
+                f"numbers of 32 bits have room for {self.patients_that_fit} patients at one of {self.sites} sites, and "
+                f"patients under privacy is {self.patients}; leave out bits"
+            )
+
+    def bits_in_words(self) -> str:
+        """Return in one or two sentences what the size of the numbers costs."""
+        if self.promise.bits == 32:
+            return (
+                f"Each number has 32 bits, with room for {self.patients_that_fit} patients at one site. With more "
+                "patients the site may have to clip its sums. That costs accuracy and no privacy."
+            )
+        narrow = replace(self, promise=self.promise.model_copy(update={"bits": 32}))
+        halved = "" if any(narrow.why_not_narrow()) else " With bits: 32 under privacy a round sends half as much."
+        return f"Each number has 64 bits.{halved}"
+
+    def rounded(self, exact: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """Return a step's sum of terms, int64 of any shape, in the integers that travel."""
+        return self.ring.rounded(exact, self.largest_sum)
 
     @property
     def deviation(self) -> float:
         """The standard deviation of the counted noise in a round's or local step's sum, if a term has norm 1."""
-        return sqrt(self.honest * self.share_variance) / PRIVATE_SCALE
+        return sqrt(self.honest * self.share_variance) / self.scale
 
     def mean_change(self, sums: Float64) -> Float64:
         """Return one plain step along the sums, float64 of shape (numbers,), for the method's server rule.
@@ -143,7 +191,7 @@ class PrivateTraining:
             sums: integers over all sites, float64 of shape (numbers,).
         """
         taking_part = self.patients * (self.promise.sampling or 1.0)
-        return sums * (-self.learning_rate * self.promise.clip / (taking_part * PRIVATE_SCALE))
+        return sums * (-self.learning_rate * self.promise.clip / (taking_part * self.scale))
 
     def local_change(self, sums: Float64) -> Float64:
         """Return the movement of a site by its own noisy sums, float64 of shape (numbers,).
@@ -153,12 +201,12 @@ class PrivateTraining:
         return self.sites * self.mean_change(sums)
 
 
-def _variance_of(promise: Privacy, honest: int, sums: int) -> int:
+def _variance_of(promise: Privacy, honest: int, sums: int, scale: int = PRIVATE_SCALE) -> int:
     """Return the variance of one site's noise in each integer of this many sums."""
     if promise.sampling is None:
-        return share_variance(promise.ratio, honest, sums)
+        return share_variance(promise.ratio, honest, sums, scale)
     multiplier = noise_multiplier(promise, sums)
-    return share_variance(1 / multiplier, honest) if isfinite(multiplier) else LARGEST_VARIANCE + 1
+    return share_variance(1 / multiplier, honest, scale=scale) if isfinite(multiplier) else LARGEST_VARIANCE + 1
 
 
 @lru_cache(maxsize=16)

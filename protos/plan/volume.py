@@ -40,5 +40,5 @@ def most_bytes(plan: Plan, manifest: Manifest) -> int:
     updates = 0 if plan.privacy is not None else manifest.parameters
     training = trained * Layout(updates, 0).total_bytes
     others = (plan.rounds - trained) * Layout(0, 0).total_bytes
-    each = Layout(0, 1).total_bytes - Layout(0, 0).total_bytes
-    return training + others + each * sum(rounds_with(plan, scalar.occasion) for scalar in manifest.scalars)
+    scalars = sum(scalar.bits // 8 * rounds_with(plan, scalar.occasion) for scalar in manifest.scalars)
+    return training + others + scalars

@@ -71,19 +71,21 @@ def _below(value: float) -> float:
 PRIVATE_SCALE: Final = 1 << 30  # of a patient's term, whose norm is at most 1
 # In one integer of one site: above 1,000 standard deviations for the smallest possible epsilon and delta of a plan.
 LARGEST_NOISE: Final = 1 << 50
-# Sums of K discrete Gaussian shares of variance v are as private as one continuous Gaussian of variance K (v - 4), up
-# to a change of epsilon below 10**-26: rounding a continuous Gaussian by a discrete one of width 2 gives each share.
+# Sums of K discrete Gaussian shares of variance v are as private as one continuous Gaussian of variance K (v - 4):
+# rounding a continuous Gaussian by a discrete one of width 2 gives each share, up to a factor 1 + 2 exp(-8 pi^2) of
+# every probability. So epsilon changes by less than 10**-33 for each number of a site, whatever v and the scale are.
 _LOST_TO_ROUNDING: Final = 4
 
 
-def share_variance(ratio: float, honest: int, sums: int = 1) -> int:
+def share_variance(ratio: float, honest: int, sums: int = 1, scale: int = PRIVATE_SCALE) -> int:
     """The variance of one site's noise in each integer.
 
     Args:
         ratio: the mu that all sums together may have.
         honest: the number of sites whose shares are in every sum, at least 1.
         sums: of the same patients, in the whole run.
+        scale: what the norm 1 of a patient's term is in integers.
     """
     # The ratio is a float64, which is one exact fraction, so every program computes the same integer.
-    whole = (Fraction(PRIVATE_SCALE) / Fraction(ratio)) ** 2 * sums
+    whole = (Fraction(scale) / Fraction(ratio)) ** 2 * sums
     return ceil(whole / honest) + _LOST_TO_ROUNDING

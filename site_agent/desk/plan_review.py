@@ -93,11 +93,14 @@ def review_sections(plan: Plan, manifest: Manifest) -> Iterator[Section]:
     yield Section("What else the plan decides", tuple(_choices(plan)))
     if plan.sweep is not None:
         yield _alternatives(plan, plan.sweep, most_bytes(plan, manifest))
-    each, total = Layout(manifest.parameters, 0).total_bytes, most_bytes(plan, manifest)
+    total = most_bytes(plan, manifest)
+    each = f"{Layout(manifest.parameters, 0).total_bytes} bytes of updates"
+    if plan.private_training is not None:
+        each = f"{total // plan.rounds} bytes of sums"
     yield Section(
         "In all",
         (
-            f"This site sends {each} bytes of updates in each round of training. The total is at most {total} bytes.",
+            f"This site sends {each} in each round of training. The total is at most {total} bytes.",
             "Nothing else leaves this site.",
         ),
     )
@@ -365,6 +368,7 @@ def _of_private_training(plan: Plan, training: PrivateTraining) -> Iterator[str]
         f"Each sum is divided by {training.patients} patients, which the plan declares. A site sends no other number: "
         "no count, loss, vote or gain."
     )
+    yield training.bits_in_words()
 
 
 def _of_columns(plan: Plan) -> Iterator[str]:

@@ -28,8 +28,9 @@ from blake3 import blake3
 
 from audit.own_log import AuditLog
 from host.heap import take_memory
+from protos.numbers.chunk_layout import Integers32
 from protos.numbers.fixed_point import FixedPoint, NotFinite
-from protos.plan.exchange import Exchange
+from protos.plan.exchange import Exchange, Float32
 from protos.plan.manifest import Manifest
 from protos.plan.plan import Plan
 from protos.plan.weighting import EqualWeights, RowWeights
@@ -199,7 +200,7 @@ class Builder:
             what = "The trainer's answer is shorter or longer than what travels in this round."
             raise GateRefusal(what=what, reason=SiteReason.NETWORK_DIFFERS)
         layout = exchange.layout
-        values = np.frombuffer(payload, "<f4", layout.parameters)
+        values = np.frombuffer(payload, "<f4", exchange.updates)
         if not self._trains and values.any():
             what = "The trainer handed out an update, but this site only evaluates."
             raise GateRefusal(what=what, reason=SiteReason.TRAINER_FAILED)
@@ -212,17 +213,24 @@ class Builder:
             words[0] = 1
             words[1:] = scalars[: len(words) - 1]
             part = layout.updates_slice(index)
-            try:
-                clipped += self._fixed_point.encode(values[part], weight, layout.updates(body, index))
-            except NotFinite as found:
-                tensor = exchange.tensor_at(part.start + found.index)
-                what = f"Training made {tensor} infinite or not a number."
-                raise GateRefusal(what=what, reason=SiteReason.VALUE_NOT_FINITE, tensor=tensor) from found
+            if exchange.is_narrow:
+                layout.updates(body, index)[...] = np.array(scalars[part], np.int64)  # wraps on purpose: modulo 2**32
+            else:
+                clipped += self._encode(exchange, values, weight, part, layout.updates(body, index))
             digest.update(body)  # while it is in the processor's cache
         if clipped > self._plan.encoding.largest_clipped_share * values.size:
             what = f"{clipped} of {values.size} values lay outside the agreed clipping range."
             raise GateRefusal(what=what, reason=SiteReason.TOO_MUCH_CLIPPED)
         return Contribution(position, exchange, resample, clipped, buffer.toreadonly(), digest.digest())
+
+    def _encode(self, exchange: Exchange, values: Float32, weight: float, part: slice, out: Integers32) -> int:
+        """Encode a part of the updates. Return how many of its values were clipped."""
+        try:
+            return self._fixed_point.encode(values[part], weight, out)
+        except NotFinite as found:
+            tensor = exchange.tensor_at(part.start + found.index)
+            what = f"Training made {tensor} infinite or not a number."
+            raise GateRefusal(what=what, reason=SiteReason.VALUE_NOT_FINITE, tensor=tensor) from found
 
     def _noisy(self, scalars: list[int], noise: Noise | None) -> list[int]:
         if (noise is None) != (self._plan.privacy is None):
@@ -257,7 +265,7 @@ class Builder:
 
     def _scalars(self, exchange: Exchange, payload: memoryview, rows: int, resample: int) -> list[int]:
         """The exchange's scalars, each within its bound."""
-        start = 4 * exchange.layout.parameters
+        start = 4 * exchange.updates
         values: list[int] = np.frombuffer(payload, "<i8", exchange.counted_scalars, start).tolist()
         if exchange.rows_place is not None:
             values.insert(exchange.rows_place, rows)
@@ -282,4 +290,4 @@ def _listed(exchange: Exchange) -> list[str]:
 
 def payload_bytes(exchange: Exchange) -> int:
     """Return the required length of the trainer's answer for an exchange."""
-    return 4 * exchange.layout.parameters + 8 * (exchange.counted_scalars + exchange.own_numbers)
+    return 4 * exchange.updates + 8 * (exchange.counted_scalars + exchange.own_numbers)

@@ -102,7 +102,7 @@ def _train_together(plan: Plan, manifest: Manifest, members: list[Study], parame
 def _sum(exchange: Exchange, answers: list[Answer], rows: int, fixed_point: FixedPoint, largest: int) -> Sums:
     """Return the sum of the copies' contributions, in integers as in a run."""
     weight = rows / largest if rows else 1.0
-    total = np.zeros(exchange.layout.parameters, np.int32)
+    total = np.zeros(exchange.updates, np.int32)
     encoded = np.empty_like(total)
     for answer in answers:
         fixed_point.encode(answer.updates, weight, encoded)

@@ -92,15 +92,16 @@ def _terms_of(private: PrivateSums, site: str, design: Float64, outcomes: Float6
     return np.asarray(np.concatenate([hessian, gradient], axis=1) / private.units)
 
 
-def rounded_sum(terms: Float64, unit: float) -> Integers:
-    """Return the sum of all terms, each first made integers of norm at most PRIVATE_SCALE; int64 of shape (numbers,).
+def rounded_sum(terms: Float64, unit: float, room: float = 1.0) -> Integers:
+    """Return the sum of all terms, each first made integers of at most so long a norm; int64 of shape (numbers,).
 
     Args:
         terms: float64 of shape (patients, numbers); changed in place.
         unit: what the norm 1 is worth in them.
+        room: the largest norm of the integers, as a part of PRIVATE_SCALE.
     """
     # Rounding moves a term by at most half the root of its length. The further 1 is for float64.
-    largest = unit * (1.0 - (sqrt(terms.shape[1]) / 2 + 1) / PRIVATE_SCALE)
+    largest = unit * (room - (sqrt(terms.shape[1]) / 2 + 1) / PRIVATE_SCALE)
     norms = np.sqrt((terms * terms).sum(axis=1))
     terms *= (np.minimum(1.0, largest / np.maximum(norms, largest)) * (PRIVATE_SCALE / unit))[:, None]
     np.rint(terms, out=terms)

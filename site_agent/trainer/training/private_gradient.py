@@ -133,20 +133,23 @@ class PrivateRows:
 
 
 def clipped_gradients(
-    layers: Sequence[Layer], clip: float, rows: PrivateRows, *, shared: int | None = None
+    layers: Sequence[Layer], clip: float, rows: PrivateRows, *, shared: int | None = None, room: float = 1.0
 ) -> tuple[int, ...]:
     """Return the site's sum of terms as integers, in the order of the layers, each with its weight, then its bias.
+
+    The norm 1 of a term is PRIVATE_SCALE.
 
     Args:
         layers: of the network, at most 500 inputs each; the last one has one output.
         clip: the largest norm of one patient's gradient.
         rows: of this site.
         shared: so many layers from the input have a gradient, the others have to be fixed; None for all.
+        room: the largest norm of a term, at most 1.
     """
     few, others = rows.parts
-    total = _sum_of_few_rows(layers, clip, few, shared)
+    total = _sum_of_few_rows(layers, clip, few, shared, room)
     if others is not None:
-        total += _sum_of_many_rows(layers, clip, others, shared)
+        total += _sum_of_many_rows(layers, clip, others, shared, room)
     return tuple(total.tolist())
 
 
@@ -169,7 +172,9 @@ def drawn_rows(rows: int, patients: Integers | None, rate: float, random_bytes: 
     return np.asarray((drawn < np.uint64(int(rate * 2.0**64)))[places])
 
 
-def _sum_of_few_rows(layers: Sequence[Layer], clip: float, rows: PrivateRows, shared: int | None) -> Integers:
+def _sum_of_few_rows(
+    layers: Sequence[Layer], clip: float, rows: PrivateRows, shared: int | None, room: float
+) -> Integers:
     """The sum of the terms of patients with few rows each, int64 of shape (numbers,).
 
     A row's gradient of a layer is each derivative times each input. The derivatives are shortened and rounded to steps
@@ -179,7 +184,7 @@ def _sum_of_few_rows(layers: Sequence[Layer], clip: float, rows: PrivateRows, sh
     total = np.zeros(sum(layer.number_count for layer in layers[:shared]), np.int64)
     for block in rows.blocks:
         passes = _passes(layers, rows.inputs[block], rows.outcomes[block])[:shared]
-        factors = _shortened(layers, passes, clip, rows.owners[0][block], rows.owners[1])
+        factors = _shortened(layers, passes, clip, rows.owners[0][block], rows.owners[1], room)
         for moves, _ in passes:
             moves *= factors
             np.rint(moves, out=moves)
@@ -187,7 +192,9 @@ def _sum_of_few_rows(layers: Sequence[Layer], clip: float, rows: PrivateRows, sh
     return total
 
 
-def _sum_of_many_rows(layers: Sequence[Layer], clip: float, rows: PrivateRows, shared: int | None) -> Integers:
+def _sum_of_many_rows(
+    layers: Sequence[Layer], clip: float, rows: PrivateRows, shared: int | None, room: float
+) -> Integers:
     """The sum of the terms of patients with many rows each: one exact product of matrices for each patient."""
     total = np.zeros(sum(layer.number_count for layer in layers[:shared]), np.int64)
     for block in rows.blocks:
@@ -195,12 +202,14 @@ def _sum_of_many_rows(layers: Sequence[Layer], clip: float, rows: PrivateRows, s
         starts = np.flatnonzero(np.diff(rows.owners[0][block], prepend=-1)).tolist()
         patients = [slice(first, last) for first, last in pairwise([*starts, block.stop - block.start])]
         sums = [np.stack([moves[mine].T @ read[mine] for mine in patients]) for moves, read in passes]
-        total += rounded_sum(_in_order(layers, sums), clip * _INPUT[1] * _DERIVATIVE[1])
+        total += rounded_sum(_in_order(layers, sums), clip * _INPUT[1] * _DERIVATIVE[1], room)
     return total
 
 
-def _shortened(layers: Sequence[Layer], passes: Sequence[Pass], clip: float, owners: Integers, most: int) -> Float64:
-    """By what each row's derivatives are multiplied, float64 of shape (rows, 1), so that no term is longer than 1.
+def _shortened(
+    layers: Sequence[Layer], passes: Sequence[Pass], clip: float, owners: Integers, most: int, room: float = 1.0
+) -> Float64:
+    """By what each row's derivatives are multiplied, float64 of shape (rows, 1), so that no term is longer than `room`.
 
     The square of a sum of rows is the sum of all products of two of them. The product of two rows' gradients is that of
     their derivatives times that of their inputs (Goodfellow 2015, for a row with itself). Both are exact, because they
@@ -224,8 +233,8 @@ def _shortened(layers: Sequence[Layer], passes: Sequence[Pass], clip: float, own
         squares, own, losses = (np.asarray(np.bincount(owners, part), float) for part in (squares, own, losses))
         squares = np.maximum(squares, own * _LEAST_LEFT)
     norms = np.sqrt(squares) / (clip * _INPUT[1] * _DERIVATIVE[1])
-    room = 1.0 - losses / (2 * PRIVATE_SCALE) - 1.0 / PRIVATE_SCALE
-    factors = room / np.maximum(norms, room) * (_STEPS_OF_ROWS / _DERIVATIVE[1] / clip)
+    largest = room - losses / (2 * PRIVATE_SCALE) - 1.0 / PRIVATE_SCALE
+    factors = largest / np.maximum(norms, largest) * (_STEPS_OF_ROWS / _DERIVATIVE[1] / clip)
     return np.asarray(factors[owners] if most > 1 else factors)[:, None]
 
 

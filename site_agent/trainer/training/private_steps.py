@@ -37,7 +37,7 @@ def private_sums(
     """
     is_own = training.is_own
     if not training.is_local:
-        exact = np.array(_clipped_sum(training, arrays, rows, random_bytes), np.int64)
+        exact = _clipped_sum(training, arrays, rows, random_bytes)
         noise = discrete_gaussian(training.own_numbers, training.own_variance, random_bytes)
         return (*exact[~is_own].tolist(), *(exact[is_own] + noise).tolist())
     trained = arrays[: training.trained]
@@ -47,7 +47,7 @@ def private_sums(
     for made in range(training.steps * training.inner):
         parts = np.split(start + training.local_change(moved.astype(np.float64)), ends[:-1])
         here = [part.reshape(array.shape) for part, array in zip(parts, trained, strict=True)]
-        sums = np.array(_clipped_sum(training, [*here, *arrays[len(trained) :]], rows, random_bytes), np.int64)
+        sums = _clipped_sum(training, [*here, *arrays[len(trained) :]], rows, random_bytes)
         noise = discrete_gaussian(len(sums), training.share_variance, random_bytes)
         # A proximal term returns a part of the way. It reads noisy values alone.
         moved = moved + _part(followed - moved, pull) + sums + noise
@@ -63,10 +63,11 @@ def _part(way: Integers, share: float | Float64) -> Integers:
 
 def _clipped_sum(
     training: PrivateTraining, arrays: Sequence[Float64], rows: PrivateRows, random_bytes: RandomBytes
-) -> tuple[int, ...]:
+) -> Integers:
     """The sum of clipped gradients at these values, of all patients or of a sample that is drawn for it."""
     layers = [Layer(weight, bias) for weight, bias in zip(arrays[::2], arrays[1::2], strict=True)]
     rate = training.promise.sampling
     if rate is not None:
         rows = rows.taken(drawn_rows(len(rows.outcomes), rows.patients, rate, random_bytes))
-    return clipped_gradients(layers, training.promise.clip, rows, shared=training.trained // 2)
+    shared, room = training.trained // 2, training.ring.room
+    return training.rounded(np.array(clipped_gradients(layers, training.promise.clip, rows, shared=shared, room=room)))
