@@ -46,14 +46,14 @@ CHANGES: dict[str, dict[str, Any]] = {
 
 
 def test_nothing_is_approved_at_first(tmp_path: Path) -> None:
-    """Without a person's yes there is none, also for a plan that was announced."""
+    """Without a person's approval there is none, also for an announced plan."""
     keep_plan(tmp_path, PLAN)
 
     assert find_approval(tmp_path, PLAN) is None
 
 
 def test_an_approval_is_found_again_and_names_the_person(tmp_path: Path) -> None:
-    """The file says who agreed, when, and to which plan and manifest."""
+    """The file shows who agreed, when, and to which plan and manifest."""
     given = approve(tmp_path, PLAN, by="A. Jones", at=AT)
 
     assert find_approval(tmp_path, PLAN) == given
@@ -84,7 +84,7 @@ def test_as_many_persons_as_the_policy_wants_have_to_agree(
 
 
 def test_an_approval_ends_when_it_was_said_to(tmp_path: Path) -> None:
-    """Up to its end it holds, from then on it does not, and a yes of somebody else does not prolong it."""
+    """It is valid until its end and not later, and another person's approval does not extend it."""
     end = AT + timedelta(days=30)
     approve(tmp_path, PLAN, by="A. Jones", at=AT, until=end)
     approve(tmp_path, PLAN, by="B. Smith", at=AT)
@@ -96,7 +96,7 @@ def test_an_approval_ends_when_it_was_said_to(tmp_path: Path) -> None:
 
 
 def test_a_withdrawal_ends_every_yes_until_somebody_agrees_again(tmp_path: Path) -> None:
-    """One person's no stands against any number of yeses; a later yes counts alone."""
+    """One person's withdrawal overrides any number of approvals. A later approval counts alone."""
     for name in ("A. Jones", "B. Smith"):
         approve(tmp_path, PLAN, by=name, at=AT)
 
@@ -127,7 +127,7 @@ def test_the_last_approved_plan_is_another_one_of_the_study(tmp_path: Path) -> N
 
 @pytest.mark.parametrize("name", CHANGES)
 def test_a_changed_plan_needs_a_new_approval(tmp_path: Path, name: str) -> None:
-    """Whatever is changed in a plan, the old yes does not cover it."""
+    """After any change of a plan, the old approval does not cover it."""
     approve(tmp_path, PLAN, by="A. Jones", at=AT)
     changed: Plan = plan_with(made_up_identities(), changes=CHANGES[name])
 
@@ -146,7 +146,7 @@ def test_an_approval_moved_to_another_plan_is_none(tmp_path: Path, key: str) -> 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"by": "me"}', b"\xff", b"null"])
 def test_an_approval_that_cannot_be_read_is_refused_aloud(tmp_path: Path, content: bytes) -> None:
-    """A torn or forged file stops the site with a reason; it is not taken for a yes."""
+    """An incomplete or forged file stops the site with a reason, and is no approval."""
     approve(tmp_path, PLAN, by="A. Jones", at=AT)
     (path,) = (tmp_path / "approvals").glob("*.json")
     path.write_bytes(content)
@@ -187,7 +187,7 @@ def test_no_unfinished_file_is_left(tmp_path: Path) -> None:
 
 
 def test_a_no_that_comes_while_a_yes_is_written_is_not_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever withdraws while another person is approving is heard after them: the yes does not stand."""
+    """A withdrawal during another person's approval comes after it, so the approval does not stand."""
     approve(tmp_path, PLAN, by="A. Jones", at=AT)
     withdrawing = threading.Thread(target=lambda: withdraw(tmp_path, PLAN, by="B. Smith", at=AT))
     waited: list[bool] = []

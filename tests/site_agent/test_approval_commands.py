@@ -86,7 +86,7 @@ def site(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest
 
 
 def test_what_the_policy_refuses_cannot_be_approved(site: Site) -> None:
-    """Every reason is said by review and approve alike, both end with 77, it is on record, no approval is written."""
+    """Review and approve give every reason, both end with 77, it is recorded, and no approval is written."""
     plan = site.plan()
     site.allow(largest_rounds=2, largest_clipping_range=0.5, methods=["local"], largest_megabytes=0.00001)
 
@@ -157,7 +157,7 @@ def test_review_tells_a_table_too_small_for_the_plan(site: Site, rows: int | Non
 
 
 def test_a_plan_that_lists_another_key_cannot_be_approved(site: Site) -> None:
-    """The identity key of this very site has to stand in the plan."""
+    """The plan must have the identity key of exactly this site."""
     site.identities = made_up_identities()
     site.plan()
 
@@ -239,7 +239,7 @@ def test_an_end_that_is_none_is_told(site: Site, until: str) -> None:
 
 
 def test_a_day_means_its_end(site: Site) -> None:
-    """An approval until a day holds through that day."""
+    """An approval until a day is valid through that day."""
     plan = site.plan()
     day = (datetime.now(UTC) + timedelta(days=3)).date()
 
@@ -276,7 +276,7 @@ def test_the_end_of_an_approval_is_confirmed(
 
 
 def test_without_a_terminal_nothing_is_approved_unasked(site: Site) -> None:
-    """A script has to say --yes; the refusal names it and approves nothing."""
+    """A script must use --yes. The refusal names it and approves nothing."""
     plan = site.plan()
 
     assert site("approve", "--by", "A. Jones") == 2
@@ -288,7 +288,10 @@ def test_without_a_terminal_nothing_is_approved_unasked(site: Site) -> None:
 
 
 def test_withdrawing_is_on_record_and_stays(site: Site) -> None:
-    """The act stands in the log with its person; a second one has nothing to withdraw; a new yes brings it back."""
+    """The log has the action with its person.
+
+    A second one has nothing to withdraw, and a new approval restores the site.
+    """
     plan = site.plan()
     assert site("withdraw", "--by", "B. Smith") == 2  # nobody has agreed yet
     site("approve", "--by", "A. Jones", "--yes")
@@ -345,7 +348,7 @@ def test_a_dry_run_shows_the_digests_of_one_round_and_sends_nothing(
 
 
 def test_a_broken_log_keeps_nobody_in_a_study(site: Site) -> None:
-    """The withdrawal counts although it cannot be recorded, and the command says that the log is broken."""
+    """The withdrawal counts although it cannot be recorded, and the command reports that the log is broken."""
     plan = site.plan()
     site("approve", "--by", "A. Jones", "--yes")
     log = site.folder / "state" / "gate" / "audit.log"

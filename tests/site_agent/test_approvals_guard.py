@@ -1,4 +1,4 @@
-"""Approvals that a service could have written count as nobody's; each refusal has the command that corrects it."""
+"""Approvals that a service could have written do not count. Each refusal has the command that corrects it."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_what_root_or_an_approvers_user_has_written_counts(state: Path) -> None:
 @pytest.mark.parametrize("owner", [GATE, AGENT, TRAINER, 65534])
 @pytest.mark.parametrize("name", ["", "approvals", "approvals/plans", "approvals/*.json"])
 def test_what_belongs_to_a_service_does_not_count(state: Path, owner: int, name: str) -> None:
-    """Folder, file, and the folder above: whoever owns one of them could have put the approval there."""
+    """Folder, file, and the folder above: the owner of any of them could have written the approval."""
     (place,) = state.glob(name) if name else [state]
     os.chown(place, owner, owner)
 
@@ -65,7 +65,7 @@ def test_what_a_group_or_others_may_write_does_not_count(state: Path, bits: int,
 
 
 def test_a_link_in_an_approvals_place_does_not_count(state: Path, tmp_path: Path) -> None:
-    """What it leads to may be anybody's."""
+    """Its target may belong to anybody."""
     (tmp_path / "own.json").write_text("{}")
     (state / "approvals" / "more.json").symlink_to(tmp_path / "own.json")
 

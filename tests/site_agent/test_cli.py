@@ -1,4 +1,4 @@
-"""The command `site-agent` on files that people have broken: every mistake is named, no traceback is shown."""
+"""The command `site-agent` on broken files: every mistake is named, and no traceback is shown."""
 
 from __future__ import annotations
 
@@ -268,7 +268,7 @@ def test_a_state_directory_in_a_files_place_shows_no_traceback(site_agent: Termi
 def test_a_site_with_neither_certificate_nor_invitation_is_told_what_to_ask_for(
     site_agent: Terminal, folder: Path
 ) -> None:
-    """`join` without an invitation sends nothing and names the file that is missing."""
+    """`join` without an invitation sends nothing and names the missing file."""
     (folder / "hospital.yaml").write_text(yaml.safe_dump({k: v for k, v in HOSPITAL.items() if k != "invitation"}))
 
     assert site_agent("join", "--config", folder / "hospital.yaml") == 78
@@ -345,7 +345,7 @@ def test_a_wrong_plan_is_not_approved(site_agent: Terminal, folder: Path, keys: 
 
 
 def test_review_without_any_plan_is_wrong_usage(site_agent: Terminal, folder: Path) -> None:
-    """Where no plan was announced and none is named, the command says which word is missing."""
+    """If no plan was announced and none is named, the command reports the missing option."""
     assert site_agent("review", "--config", folder / "hospital.yaml") == 2
     assert "--plan" in site_agent.err
 

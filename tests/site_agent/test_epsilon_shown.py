@@ -1,4 +1,4 @@
-"""Epsilon is in everything that a person reads about a private run: review, status, report, card and audit log."""
+"""A person reads epsilon everywhere about a private run: review, status, report, card and audit log."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an administrator's command leaves in the state folder can be read by the service that it belongs to."""
+"""Files that an administrator's command writes in the state folder can be read by their service."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def test_the_trainers_own_folder_decides_where_two_users_share_a_state(tmp_path:
 
 @as_root
 def test_a_folder_for_everybody_hands_nothing_over(tmp_path: Path) -> None:
-    """What root writes into a folder such as /tmp stays root's, whoever owns the folder."""
+    """Files that root writes into a folder such as /tmp stay root's, whoever owns the folder."""
     tmp_path.chmod(0o1777)
     os.chown(tmp_path, NOBODY, NOBODY)
 
@@ -156,7 +156,7 @@ def service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_root_follows_no_link_that_a_service_has_put_in_its_folder(
     tmp_path: Path, service: Path, name: str, leads: bool
 ) -> None:
-    """Otherwise the service's user could have files of this computer made, replaced or given away where it likes."""
+    """Otherwise the service's user could create, replace or give away files of this computer."""
     elsewhere = tmp_path / "elsewhere"
     if leads:
         elsewhere.mkdir()
@@ -170,7 +170,7 @@ def test_root_follows_no_link_that_a_service_has_put_in_its_folder(
 
 
 def test_root_takes_no_link_for_the_file_that_it_means(tmp_path: Path, service: Path) -> None:
-    """A lock, a log and a file of a service that is a link is not opened; its target stays as it is, and root's."""
+    """A lock, a log and a file of a service that is a link is not opened. Its target is unchanged and stays root's."""
     precious = tmp_path / "precious"
     precious.write_bytes(b"")
     for name in (".lock", "audit.log", "here.json"):

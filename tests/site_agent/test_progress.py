@@ -1,4 +1,4 @@
-"""What a person at a terminal sees of a running agent."""
+"""The display of a running agent for a person at a terminal."""
 
 from __future__ import annotations
 

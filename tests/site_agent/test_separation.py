@@ -1,4 +1,4 @@
-"""Breaking out from either side, as an ordinary user: what the kernel refuses, and what the programs' logs then say."""
+"""Attempts to break out from either side, as an ordinary user: the kernel's refusals, and the programs' logs."""
 
 from __future__ import annotations
 
@@ -140,6 +140,6 @@ def test_the_log_says_who_keeps_the_patients_from_the_agent(tmp_path: Path) -> N
 
 
 def test_a_folder_in_the_tables_place_is_not_out_of_reach(tmp_path: Path) -> None:
-    """Only a refusal of the kernel counts as one."""
+    """Only a refusal by the kernel counts."""
     assert may_read(tmp_path)
     assert not may_read(tmp_path / "nothing")

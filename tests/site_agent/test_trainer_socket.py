@@ -1,4 +1,4 @@
-"""The trainer socket between a site's two processes: what passes, and what does not whatever the other side writes."""
+"""The trainer socket between a site's two processes: the messages that pass, and those that never do."""
 
 from __future__ import annotations
 
@@ -165,14 +165,14 @@ WRONG_FRAMES = {
 
 @pytest.mark.parametrize("name", WRONG_FRAMES)
 def test_a_wrong_frame_is_refused_by_the_trainer(name: str) -> None:
-    """Whatever is not exactly a message of this trainer socket is a MalformedMessage and nothing else."""
+    """Bytes that are not exactly a message of this trainer socket raise MalformedMessage and no other error."""
     with pytest.raises(MalformedMessage):
         received(WRONG_FRAMES[name])
 
 
 @pytest.mark.parametrize("name", WRONG_FRAMES)
 def test_a_wrong_frame_is_refused_by_the_agent(name: str) -> None:
-    """The agent believes its trainer no more than the trainer believes its agent."""
+    """The agent trusts its trainer no more than the trainer trusts its agent."""
     with pytest.raises(MalformedMessage):
         asked(WRONG_FRAMES[name], largest_payload=LARGEST_PLAN_BYTES)
 
@@ -193,14 +193,14 @@ def test_sizes_are_refused_before_memory_is_reserved() -> None:
 
 
 def test_the_agent_takes_no_payload_before_it_expects_one() -> None:
-    """Where nothing may leave, an answer with even one byte of payload is refused."""
+    """If nothing may leave, an answer with even one byte of payload is refused."""
     with pytest.raises(MalformedMessage):
         asked(frame(AGREED, {}, b"x"))
 
 
 @for_each("cut", range(1, HEADER.size + 2))
 def test_an_end_in_the_middle_of_a_frame_is_an_end(cut: int) -> None:
-    """A process that dies while it writes is gone; half a message is never taken for one."""
+    """A process that ends while it writes is gone, and half a message is never accepted."""
     whole = frame(AGREED, {})
 
     assert received(whole[:-cut]) is None
@@ -241,6 +241,6 @@ def test_mutated_frames_are_refused_or_are_messages(seed: int) -> None:
 
 
 def test_a_payload_is_not_shown() -> None:
-    """What a message prints of itself holds no value of a model."""
+    """The printed form of a message has no value of a model."""
     for message in EVERY_MESSAGE:
         assert "payload" not in repr(message)

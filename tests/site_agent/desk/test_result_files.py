@@ -1,4 +1,4 @@
-"""Where a command may write what it was asked for."""
+"""The paths to which a command may write its results."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who approves a plan reads which sites' contribution follows from it and an earlier plan."""
+"""A person who approves a plan reads which sites' contribution could be computed from it and an earlier plan."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A model of lists and notes after a run: predictions, exports and pages, and that none has a word of a note."""
+"""A model of lists and notes after a run: predictions, exports and pages, none of which has a word of a note."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The audit log on disk: whoever changes it is seen, and a crash loses nothing that was written."""
+"""The audit log on disk: every change is detected, and a crash loses no written record."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def opened(path: Path) -> AuditLog:
 
 
 def verify_log(path: Path) -> LogPosition:
-    """Where a log stands, after checking all of it."""
+    """Return the position of a log, after checking all of it."""
     return Desk(path, "site/a", KnownKeys()).verification().position
 
 
@@ -52,7 +52,7 @@ def lines(path: Path) -> list[bytes]:
 
 
 def recomputed(content: list[bytes], start: int) -> list[bytes]:
-    """A rewritten chain from a line on, by somebody who knows how."""
+    """Return a chain that an expert has rewritten from a line on."""
     position = LogPosition()
     made = []
     for number, line in enumerate(content):
@@ -84,7 +84,7 @@ def test_a_flipped_digit_shows_in_its_line(path: Path, line: int) -> None:
 
 @pytest.mark.parametrize("byte", range(0, 320, 7))
 def test_a_flipped_bit_shows_wherever_it_is(path: Path, byte: int) -> None:
-    """Any byte of a line that is not what was written breaks the chain."""
+    """Any changed byte of a line breaks the chain."""
     content = lines(path)
     changed = bytearray(content[2])
     changed[byte % (len(changed) - 1)] ^= 1
@@ -97,7 +97,7 @@ def test_a_flipped_bit_shows_wherever_it_is(path: Path, byte: int) -> None:
 
 @pytest.mark.parametrize("line", range(RECORDS - 1))
 def test_a_deleted_record_shows(path: Path, line: int) -> None:
-    """A record that was taken out breaks the chain at the one that followed it."""
+    """A removed record breaks the chain at the record after it."""
     content = lines(path)
     del content[line]
     path.write_bytes(b"".join(content))
@@ -129,7 +129,7 @@ def test_a_record_written_twice_shows(path: Path, line: int) -> None:
 
 
 def test_an_inserted_field_shows(path: Path) -> None:
-    """A field beside the hashed ones, which a person would read and no hash covers, is seen."""
+    """An added field, which a person would read and no hash covers, is detected."""
     content = lines(path)
     content[1] = content[1].replace(b'{"facts"', b'{"approved":true,"facts"')
     path.write_bytes(b"".join(content))
@@ -140,7 +140,7 @@ def test_an_inserted_field_shows(path: Path) -> None:
 
 @pytest.mark.parametrize("cut", [1, 2, 50])
 def test_a_torn_line_shows_and_is_set_aside_when_the_log_is_opened(path: Path, cut: int) -> None:
-    """After a crash in mid-write, the torn part is kept beside the log, and the chain goes on before it."""
+    """After a crash during a write, the incomplete part is stored beside the log, and the chain continues before it."""
     whole = lines(path)
     path.write_bytes(b"".join(whole)[:-cut])
     with pytest.raises(AuditError, match=f"line {RECORDS}: "):
@@ -185,7 +185,7 @@ def test_a_log_that_was_changed_is_not_opened(path: Path, tamper: Callable[[list
 
 
 def test_a_log_that_becomes_shorter_under_a_running_agent_stops_it(path: Path) -> None:
-    """A cut tail, which a chain alone cannot show, is noticed by the process that has written it."""
+    """A cut end, which a chain alone cannot show, is detected by the process that wrote it."""
     log = opened(path)
     path.write_bytes(b"".join(lines(path)[:-2]))
 
@@ -195,7 +195,7 @@ def test_a_log_that_becomes_shorter_under_a_running_agent_stops_it(path: Path) -
 
 
 def test_a_recomputed_chain_stops_the_agent_that_goes_on_with_it(path: Path) -> None:
-    """Who rewrites the log under a running agent and adds to it is noticed at the agent's next record."""
+    """A person who rewrites the log under a running agent and adds to it is detected at the agent's next record."""
     log = opened(path)
     content = recomputed(lines(path), 2)
     _, _, more = append(LogPosition(RECORDS, json.loads(content[-1])["hash"]), {"event": "made_up"}, bytes(16))
@@ -233,7 +233,7 @@ def test_two_processes_keep_one_chain(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("written", [0, 1, 40])
 def test_a_short_write_leaves_no_part_of_a_record(path: Path, written: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A disk that fills in the middle of a line leaves the log as it was before it."""
+    """A disk that becomes full in the middle of a line leaves the earlier log unchanged."""
     log = opened(path)
     before, real = path.read_bytes(), os.write
 
@@ -254,7 +254,7 @@ def test_the_log_is_for_its_owner_only(path: Path) -> None:
 
 
 def test_a_log_that_cannot_be_made_is_an_error_in_three_sentences(tmp_path: Path) -> None:
-    """Where the state directory cannot hold a log, nothing leaves, and the operator reads why."""
+    """If the state directory cannot contain a log, nothing is sent, and the operator reads why."""
     (tmp_path / "file").write_text("")
 
     with pytest.raises(AuditError, match="Nothing left this site"):
@@ -262,6 +262,6 @@ def test_a_log_that_cannot_be_made_is_an_error_in_three_sentences(tmp_path: Path
 
 
 def test_a_log_that_is_missing_is_told_so(tmp_path: Path) -> None:
-    """Where there is no log nothing is verified, and the operator reads that an absent log proves nothing."""
+    """Without a log nothing is verified, and the operator reads that an absent log proves nothing."""
     with pytest.raises(ConfigurationError, match=r"There is no audit log at .*proves nothing"):
         verify_log(tmp_path / "audit.log")

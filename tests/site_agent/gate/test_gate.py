@@ -1,4 +1,4 @@
-"""The one door out of a site: what it refuses, and that the log is written before a byte leaves."""
+"""The one exit of a site: it refuses wrong contributions, and writes the log before a byte is sent."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def audit(tmp_path: Path) -> Iterator[AuditLog]:
 
 
 def exchange_of(plan: Plan, number: int = 0, stage: Stage = Stage.TRAINING, layers: bytes = b"") -> Exchange:
-    """What travels in a round."""
+    """Return the data of a round."""
     return Exchanges(plan, manifest_of(plan)).of(number, stage, layers)
 
 
@@ -50,7 +50,7 @@ def built(gate: Gate, plan: Plan, update: npt.NDArray[np.float32], rows: int = 0
 
 
 def answer(update: npt.ArrayLike, scalars: Sequence[int]) -> memoryview:
-    """What a trainer hands out."""
+    """Return the output of a trainer."""
     return memoryview(np.asarray(update, "<f4").tobytes() + np.asarray(scalars, "<i8").tobytes())
 
 
@@ -67,7 +67,7 @@ def records(path: Path) -> list[dict[str, Any]]:
 def test_a_value_that_is_not_finite_never_leaves(
     tmp_path: Path, audit: AuditLog, value: float, index: int, tensor: str
 ) -> None:
-    """One such value anywhere refuses the whole vector and names its tensor, not its value."""
+    """One such value anywhere lets the gate refuse the whole vector and name its tensor, not its value."""
     plan = plan_with(made_up_identities(), parameters=THREE_CHUNKS)
     gate = gate_for(plan, audit, tmp_path)
     update = np.ones(THREE_CHUNKS, np.float32)
@@ -83,7 +83,7 @@ def test_a_value_that_is_not_finite_never_leaves(
 
 @pytest.mark.parametrize("parameters", [0, 9, 11, 20])
 def test_a_change_of_another_length_is_refused_not_padded(tmp_path: Path, audit: AuditLog, parameters: int) -> None:
-    """What is not exactly as long as the manifest says does not leave."""
+    """A payload that is not exactly as long as in the manifest is not sent."""
     plan = plan_with(made_up_identities())
     gate = gate_for(plan, audit, tmp_path)
 
@@ -112,7 +112,7 @@ def test_too_much_clipping_stops_the_round(tmp_path: Path, audit: AuditLog, clip
 
 @pytest.mark.parametrize("seed", range(20))
 def test_no_encoded_value_lies_beyond_the_clipping_range(tmp_path: Path, audit: AuditLog, seed: int) -> None:
-    """Whatever a trainer computes, the sum over all sites stays in 32 bits."""
+    """Whatever a trainer computes, the sum over all sites fits into 32 bits."""
     encoding = {"encoding": {"clipping_range": 8.0, "largest_clipped_share": 1.0}}
     plan = plan_with(made_up_identities(), parameters=5000, changes=encoding)
     gate = gate_for(plan, audit, tmp_path)
@@ -129,7 +129,7 @@ def test_no_encoded_value_lies_beyond_the_clipping_range(tmp_path: Path, audit: 
 
 @pytest.mark.parametrize("rows", [-1, 0, 65, 1 << 40])
 def test_a_row_count_outside_the_manifest_is_refused(tmp_path: Path, audit: AuditLog, rows: int) -> None:
-    """A count that the manifest's bound does not cover could overflow the sum; it does not leave."""
+    """A count above the manifest's bound could overflow the sum, so it is not sent."""
     plan = plan_with(made_up_identities(), changes=ROWS)
     gate = gate_for(plan, audit, tmp_path)
 
@@ -149,7 +149,7 @@ def words(contribution: Contribution) -> list[int]:
 
 
 def test_scalars_travel_behind_the_changes_in_the_manifests_order(tmp_path: Path, audit: AuditLog) -> None:
-    """The row count is put where the exchange has it; the trainer's numbers follow as it gave them."""
+    """The row count is at its place in the exchange, and the trainer's numbers follow unchanged."""
     plan = plan_with(made_up_identities(), changes=MEASURING | ROWS)
     exchange = exchange_of(plan, number=1)
     assert [scalar.name for scalar in exchange.scalars] == ["rows", *FIGURES]
@@ -164,7 +164,10 @@ def test_scalars_travel_behind_the_changes_in_the_manifests_order(tmp_path: Path
 @pytest.mark.parametrize("place", range(3))
 @pytest.mark.parametrize("beyond", [-1, -(1 << 63), 1])
 def test_a_scalar_outside_its_bound_never_leaves(tmp_path: Path, audit: AuditLog, place: int, beyond: int) -> None:
-    """Below 0 or above the agreed bound it could wrap the sum or stand for something else; it is named, not told."""
+    """A number below 0 or above the agreed bound could wrap the sum or have another meaning.
+
+    Its name is reported, not its value.
+    """
     plan = plan_with(made_up_identities(), changes=MEASURING)
     exchange = exchange_of(plan, number=1)
     scalars = [0, 0, 0]
@@ -195,7 +198,7 @@ def test_a_scalar_at_its_bound_leaves(tmp_path: Path, audit: AuditLog, place: in
 
 @pytest.mark.parametrize("count", [0, 1, 2, 4, 5, 100])
 def test_too_few_or_too_many_scalars_are_refused(tmp_path: Path, audit: AuditLog, count: int) -> None:
-    """What a trainer hands out beyond the exchange does not leave, whatever its length would fit."""
+    """Trainer's output beyond the exchange is not sent, even if its length would fit."""
     plan = plan_with(made_up_identities(), changes=MEASURING)
 
     with pytest.raises(GateRefusal) as refusal:
@@ -207,7 +210,7 @@ def test_too_few_or_too_many_scalars_are_refused(tmp_path: Path, audit: AuditLog
 
 
 def test_another_draw_does_not_repeat_what_was_measured(tmp_path: Path, audit: AuditLog) -> None:
-    """What a second draw would give again goes out as 0: over two sets of sites it would single one out."""
+    """A number that a second draw would repeat is sent as 0: over two sets of sites it would identify one site."""
     plan = plan_with(made_up_identities(), changes=MEASURING | ROWS)
 
     contribution = gate_for(plan, audit, tmp_path).build(
@@ -276,7 +279,7 @@ def test_the_row_count_travels_beside_changes_weighted_by_it(tmp_path: Path, aud
 
 
 def test_the_audit_record_precedes_the_bytes(audit: AuditLog, tmp_path: Path) -> None:
-    """When the first chunk can be taken, the record of the release is on the disk already."""
+    """Before the first chunk can be read, the record of the release is on the disk."""
     plan = plan_with(made_up_identities(), parameters=THREE_CHUNKS)
     gate = gate_for(plan, audit, tmp_path)
     contribution = built(gate, plan, np.ones(THREE_CHUNKS, np.float32))
@@ -294,7 +297,7 @@ def test_the_audit_record_precedes_the_bytes(audit: AuditLog, tmp_path: Path) ->
 def test_a_full_disk_lets_nothing_out(
     audit: AuditLog, tmp_path: Path, failing: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where the record cannot be written or synced, there is no chunk, and the log is as it was."""
+    """If the record cannot be written or synced, there is no chunk, and the log is unchanged."""
     plan = plan_with(made_up_identities())
     gate = gate_for(plan, audit, tmp_path)
     contribution = built(gate, plan, np.ones(10, np.float32))

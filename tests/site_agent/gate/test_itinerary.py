@@ -1,4 +1,4 @@
-"""Which rounds a site accepts from its coordinator: those that plan, probe and earlier rounds leave room for."""
+"""The rounds that a site accepts from its coordinator: those that plan, probe and earlier rounds allow."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def test_an_honest_run_is_accepted_to_its_end(name: str) -> None:
 @pytest.mark.parametrize("training_rounds", [1, 2, 3])
 @pytest.mark.parametrize("name", [name for name, plan in PLANS.items() if plan.early_stopping])
 def test_training_may_end_early_where_the_plan_says_so(name: str, training_rounds: int) -> None:
-    """What measures comes after however many rounds, and the result after it."""
+    """Measuring rounds come after any number of rounds, and the result after them."""
     plan = PLANS[name]
     layers = b"\x03" if plan.has_probe else b""
     rounds = honest(plan, training_rounds, layers)
@@ -142,7 +142,7 @@ LIES: dict[str, tuple[str, list[Offer], str]] = {
 
 @pytest.mark.parametrize("name", LIES)
 def test_what_plan_and_past_leave_no_room_for_is_refused(name: str) -> None:
-    """Such an offer is a MalformedMessage; what came before it was fine."""
+    """Such an offer is a MalformedMessage, and the messages before it were correct."""
     plan, (*before, lie), reason = PLANS[LIES[name][0]], LIES[name][1], LIES[name][2]
     itinerary = begun(plan, *before)
 
@@ -215,7 +215,7 @@ def released(number: int, stage: str, layers: str = "") -> dict[str, Any]:
 
 
 def test_what_was_released_is_remembered_over_a_restart() -> None:
-    """A site that was started again holds the coordinator to the layers and stages of before."""
+    """A restarted site requires the coordinator's earlier layers and stages."""
     before = (released(0, "probe"), released(1, "training", "03"), released(2, "validation", "03"))
     plan = PLANS["probing and measuring"]
 
@@ -246,7 +246,7 @@ def test_a_step_may_come_again_in_another_attempt() -> None:
 
 
 def test_a_run_may_go_back_to_what_it_has_not_forgotten_and_repeat_it_as_it_was() -> None:
-    """An earlier round comes again byte for byte and under no earlier attempt, until the run says that it is over."""
+    """An earlier round is repeated byte for byte, under no earlier attempt, until the run reports that it is over."""
     plan = PLANS["measuring"]
     itinerary = begun(plan, offer(0), offer(1), Offer(2, 3, DIGEST), offer(3))
 
@@ -265,7 +265,7 @@ def test_a_run_may_go_back_to_what_it_has_not_forgotten_and_repeat_it_as_it_was(
 
 
 def test_a_site_that_comes_late_takes_what_it_finds() -> None:
-    """Who was not there for the probe or the first rounds is held to what it is offered first."""
+    """A site that missed the probe or the first rounds requires what it is offered first."""
     itinerary = begun(PLANS["probing and measuring"], offer(3, layers=b"\x01"))
 
     assert {tensor.layer for tensor in itinerary.accept(offer(4, layers=b"\x01")).up} == {"input.layer1"}

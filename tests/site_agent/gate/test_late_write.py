@@ -1,4 +1,4 @@
-"""A write that fails after its stream has ended, as gRPC's do, is not taken for an end of the next stream."""
+"""A write that fails after its stream has ended, as in gRPC, does not end the next stream."""
 
 from __future__ import annotations
 

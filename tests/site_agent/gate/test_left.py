@@ -1,4 +1,4 @@
-"""What status and metrics say has left this site: counted over every file of the log."""
+"""Status and metrics report the sent data: counted over every file of the log."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The page of a site's agent: what has left, from the audit log, and nothing else."""
+"""The page of a site's agent: only the sent data, from the audit log."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_the_page_tells_what_has_left_and_who_agreed(state: Path) -> None:
 
 
 def test_what_is_written_later_is_counted_once(state: Path) -> None:
-    """Looking again takes in what was added, and nothing twice."""
+    """A second reading adds new records, and none twice."""
     view = LogView(audit_log_path(state))
     view.look()
     log = AuditLog(audit_log_path(state), site="st-mary", now=lambda: NOW)
@@ -53,7 +53,7 @@ def test_what_is_written_later_is_counted_once(state: Path) -> None:
 
 
 def test_a_damaged_line_is_told(state: Path) -> None:
-    """A line that is no record is counted and said on the page, and the rest is shown."""
+    """A line that is no record is counted and reported on the page, and all others are shown."""
     with (audit_log_path(state)).open("ab") as file:
         file.write(b"{}\n")
 

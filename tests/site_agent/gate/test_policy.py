@@ -1,4 +1,4 @@
-"""What a hospital's own file allows, whatever a plan says and whoever approved it."""
+"""A hospital's own file decides, whatever a plan contains and whoever approved it."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ def test_the_smallest_set_counts_for_each_concept(fewest: int, is_refused: bool)
 
 @pytest.mark.parametrize("allowed", [False, True])
 def test_exact_rows_and_starting_files_are_refused_unless_the_policy_allows_them(allowed: bool) -> None:
-    """Both loosen what protects patients, so a hospital has to write them; rounded rows need no word."""
+    """Both weaken the protection of patients, so a hospital must write them; rounded rows need no key."""
     rows = {"name": "rows", "largest_rows": 1024}
     masked = {"secure_aggregation": "required"}
     policy = {"exact_rows": "allow", "starting_file": "allow"} if allowed else {}

@@ -1,4 +1,7 @@
-"""What is spent of patients' privacy: written before it leaves, never given back; noise has the size that was paid."""
+"""The patients' privacy budget: a payment is written before data are sent and is never refunded.
+
+Noise has the size that was paid for.
+"""
 
 from __future__ import annotations
 
@@ -69,7 +72,7 @@ def policy(**limits: float) -> Policy:
 
 
 def built(plan: Plan, audit: AuditLog, state: Path, step: bytes = STEP, **limits: float) -> Contribution:
-    """What a gate that was just started makes of a trainer's zeros."""
+    """Return a restarted gate's answer to a trainer's zeros."""
     exchange = Exchanges(plan, manifest_of(plan)).of(0, Stage.STATISTICS, b"")
     gate = gate_for(plan, audit, state, policy=policy(**limits), site="ahus", masking=object())  # type: ignore[arg-type]
     payload = memoryview(np.zeros(len(exchange.scalars), "<i8").tobytes())
@@ -118,7 +121,7 @@ def test_noise_that_is_drawn_again_is_paid_again(tmp_path: Path, audit: AuditLog
 
 
 def test_either_of_file_and_log_is_enough_and_the_higher_spending_counts(tmp_path: Path, clock: Clock) -> None:
-    """A log that was restarted, and a ledger that was restored from before, give nothing back."""
+    """A restarted log and a ledger restored from an earlier time refund nothing."""
     other = private_plan(study="other")
     with_both = AuditLog(tmp_path / "audit.log", site="ahus", now=clock)
     built(PLAN, with_both, tmp_path)
@@ -146,7 +149,7 @@ def test_a_run_of_which_something_left_counts_without_any_payment(left: bool, tm
 
 
 def test_an_unreadable_ledger_stops_private_runs(tmp_path: Path, audit: AuditLog) -> None:
-    """Nobody knows then what was spent, so nothing more is."""
+    """Nobody then knows what was spent, so nothing more is spent."""
     built(PLAN, audit, tmp_path)
     files(tmp_path)[0].write_text("{")
 
@@ -182,7 +185,10 @@ def test_without_a_record_there_is_no_contribution(
 def test_a_limit_refuses_what_passes_it(
     limits: dict[str, float], words: str | None, tmp_path: Path, audit: AuditLog
 ) -> None:
-    """A run that would pass a limit is refused at the door, and nothing is spent; what meets it exactly is allowed."""
+    """A run that would exceed a limit is refused at the door, and nothing is spent.
+
+    A run that meets it exactly is allowed.
+    """
     if words is None:
         built(PLAN, audit, tmp_path, **limits)
         return
@@ -221,7 +227,7 @@ def test_a_clock_that_was_set_back_forgets_nothing(tmp_path: Path, audit: AuditL
 
 
 def test_the_end_of_a_run_removes_the_numbers_and_no_payment(tmp_path: Path, audit: AuditLog) -> None:
-    """What was sent is of no use any more; what it cost stays."""
+    """The sent numbers are no longer needed, but their cost remains."""
     built(PLAN, audit, tmp_path)
     ledger = PrivacyLedger(tmp_path, audit)
 

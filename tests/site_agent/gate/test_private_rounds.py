@@ -1,4 +1,4 @@
-"""The budget of a private run of many rounds: paid at once before the first, and again for whatever is drawn again."""
+"""The budget of a private run of many rounds: paid at once before the first, and again for every repeated draw."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_a_round_that_is_asked_for_again_sends_the_same_bytes(tmp_path: Path, au
 
 
 def test_a_draw_beyond_the_rounds_of_the_plan_pays_again(tmp_path: Path, audit: AuditLog) -> None:
-    """Who asks a round at other parameters gets a fifth draw only at the price of a run, or none."""
+    """A request at other parameters gets a fifth draw only at the price of a run, or none."""
     for number in range(4):
         built(number, audit, tmp_path)
 
@@ -98,8 +98,10 @@ def _elsewhere(version: int) -> Plan:
 
 
 def test_local_noise_is_paid_for_by_rounds_and_the_first_answer_stays(tmp_path: Path, audit: AuditLog) -> None:
-    """One payment is for as many rounds as the plan has, not for as many as it has steps. The gate adds no noise of its
-    own. What a trainer draws again for a step that was paid for is not sent."""
+    """One payment is for as many rounds as the plan has, not for as many as it has steps.
+
+    The gate adds no noise of its own. A trainer's second draw for a paid step is not sent.
+    """
     plan = local_plan(rounds=2, steps=3)
     exchange = Exchanges(plan, manifest_of(plan)).of(0, Stage.TRAINING, b"")
 
@@ -150,7 +152,7 @@ def test_sums_of_private_layers_are_kept_once_and_never_leave(tmp_path: Path, au
 
 
 def test_a_lost_total_of_private_layers_ends_the_run_at_the_site(tmp_path: Path, audit: AuditLog) -> None:
-    """Private layers are never made up again from what is left, because their noise would be another one."""
+    """Private layers are never computed again from the remaining sums, because their noise would differ."""
     plan = private_network_plan(rounds=4, hidden=(2,), method={"name": "fedper"}, outputs=None)
     ledger = PrivacyLedger(tmp_path, audit)
     ledger.pay(plan, _position(0), [0] * (len(manifest_of(plan).scalars) + plan.own_numbers))
@@ -271,7 +273,7 @@ def test_a_run_that_the_budget_does_not_reach_is_refused_before_its_first_round(
 
 
 def test_the_end_of_a_run_removes_the_numbers_of_all_rounds(tmp_path: Path, audit: AuditLog) -> None:
-    """What was sent is of no use any more; what it cost stays."""
+    """The sent numbers are no longer needed, but their cost remains."""
     for number in range(4):
         built(number, audit, tmp_path)
     ledger = PrivacyLedger(tmp_path, audit)

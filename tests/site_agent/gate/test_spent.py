@@ -1,4 +1,4 @@
-"""What has left in a run and that it was finished stay valid even if the audit log no longer has it."""
+"""The sent data of a run and its end stay valid, even if the audit log no longer has them."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def test_limits_count_what_left_before_the_log_restarted(tmp_path: Path) -> None
 def test_what_cannot_be_recorded_does_not_leave_and_a_damaged_file_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A full disk ends a release before its first byte; a file that is none is not taken for an unused run."""
+    """A full disk ends a release before its first byte. A file that is no record does not count as an unused run."""
 
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
@@ -125,7 +125,10 @@ def rounds_of(state: Path, audit: AuditLog, masking: SiteMasking | None) -> Roun
 
 
 def test_a_log_that_was_restarted_lets_no_step_come_again_with_other_parameters(tmp_path: Path) -> None:
-    """What left last is remembered beside the log: earlier rounds are over, and the same one keeps its parameters."""
+    """The last sent data are recorded beside the log: earlier rounds are over.
+
+    The same round keeps its parameters.
+    """
     Spent(tmp_path, PLAN.run_name).take(48, LAST)
     audit = AuditLog(tmp_path / "audit.log", site="a", now=lambda: NOON)
 

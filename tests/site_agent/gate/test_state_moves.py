@@ -1,4 +1,4 @@
-"""A state of an earlier version is divided without loss, whenever power fails, and never in the middle of a run."""
+"""A state of an earlier version is divided without loss, even after a power cut, and never in the middle of a run."""
 
 from __future__ import annotations
 
@@ -52,7 +52,10 @@ def contents(state: Path) -> dict[str, bytes]:
 
 
 def test_everything_is_moved_and_nothing_is_lost(tmp_path: Path) -> None:
-    """The TLS key goes to the agent, the rest to the gate; a second time nothing is left to do; 0.1 is kept out."""
+    """The TLS key goes to the agent, all others to the gate.
+
+    A second time nothing remains to do, and 0.1 refuses the state.
+    """
     state = old_state(tmp_path / "state", "run_joined", "run_finished")
     before = sorted(contents(state).values())
 

@@ -1,4 +1,4 @@
-"""What an agent waits for beside its stream: the policy's hours end what has begun."""
+"""An agent waits for more than its stream: the end of the policy's hours ends its work."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_nobody_waits_for_an_approval_on_a_stream_outside_of_the_hours(tmp_path:
 
 
 def test_a_stream_ends_with_the_hours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An agent in the middle of a run hangs up when the hours end, and calls again when they have begun."""
+    """An agent in the middle of a run disconnects when the hours end, and reconnects when they begin."""
     office, are_over = Office.found(tmp_path / "heart"), asyncio.Event()
     plan = plan_with(office.identities)
 

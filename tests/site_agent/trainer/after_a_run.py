@@ -1,4 +1,4 @@
-"""A site after a study: what the tests of report, predictions, exports and monitoring start from."""
+"""A site after a study: the start of the tests of report, predictions, exports and monitoring."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The trainer asked as the agent asks: in a process of its own, or in this one from a list of questions."""
+"""The trainer with requests like the agent's: in its own process, or in this one from a list of requests."""
 
 from __future__ import annotations
 

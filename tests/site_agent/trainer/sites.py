@@ -156,7 +156,7 @@ def make_study(config: Path, plan: Plan) -> Study:
 
 
 def approve_plan(config: Path, plan: Plan) -> None:
-    """A person at the site says yes."""
+    """A person at the site approves."""
     approve(read_hospital(config).state_path, plan, by="A. Jones", at=datetime(2026, 1, 1, tzinfo=UTC))
 
 
@@ -171,12 +171,12 @@ def numbers_of(study: Study) -> bytes:
 
 
 def first_values(plan: Plan, study: Study) -> Vector:
-    """What the coordinator sends down for round 0."""
+    """Return the values that the coordinator sends for round 0."""
     return study.manifest.initial_parameters(plan.seed)
 
 
 def update_of(study: Study, number: int, shared: Vector, resample: int = 0) -> Vector:
-    """What leaves the trainer in a training round of a method without scalars."""
+    """Return the data that the trainer sends in a training round of a method without scalars."""
     answer = study.train(Asked(round=number, resample=resample), shared)
     assert answer.scalars == ()
     return answer.updates
@@ -203,7 +203,7 @@ def conclude(study: Study, last: Vector) -> Outcome:
 
 
 def metrics_of(study: Study, preprocessing: Preprocessing, outcome: Outcome) -> Mapping[str, float | None]:
-    """What the chosen model reaches on the test rows."""
+    """Return the result of the chosen model on the test rows."""
     targets = targets_of(preprocessing, study.dataset.test.targets)
     scores = scores_of(preprocessing, outcome.test_outputs)
     return evaluate(study.dataset.task, targets, scores, study.dataset.classes).metrics

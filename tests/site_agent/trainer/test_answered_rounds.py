@@ -1,4 +1,4 @@
-"""A gate that was taken over gets one answer a round, however it asks."""
+"""A hostile gate gets one answer for each round, whatever it requests."""
 
 from __future__ import annotations
 

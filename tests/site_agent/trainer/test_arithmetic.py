@@ -1,4 +1,4 @@
-"""What a trainer loads before its first round."""
+"""The libraries that a trainer loads before its first round."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A checkpoint is there whole or not at all."""
+"""A checkpoint is complete or absent."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def test_every_cut_is_noticed(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("call", ["fsync", "replace"])
 def test_a_full_disk_leaves_the_old_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str) -> None:
-    """A failure before the rename is reported, and what was there is still there, alone."""
+    """A failure before the rename is reported, and the earlier file is still there, and no other."""
     save(tmp_path, "local", {"a": np.ones(2)}, {"round": 1})
 
     def full(*_: object, **__: object) -> None:
@@ -111,7 +111,7 @@ def test_an_absent_checkpoint_is_told(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["../escape", "a/b", "", ".hidden", "UPPER", "a\n"])
 def test_a_name_is_never_a_path(tmp_path: Path, name: str) -> None:
-    """A checkpoint lands in its folder or nowhere."""
+    """A checkpoint is written to its folder or nowhere."""
     with pytest.raises(ValueError, match="name"):
         save(tmp_path, name, {}, {})
 

@@ -1,4 +1,4 @@
-"""Which model a site keeps: the last, its own best, or the best of all sites; always with its evidence."""
+"""The model that a site keeps: the last, its own best, or the best of all sites, always with its evidence."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_the_latest_is_the_last_measured() -> None:
 
 
 def test_what_is_kept_is_a_copy() -> None:
-    """Training goes on in the network and changes nothing that was kept."""
+    """Training continues in the network and changes nothing that was stored."""
     for rule in ("latest", "local", "global"):
         flat, choice = _flat(3.0), Choice(rule)
         choice.consider(0, 0.5, flat)

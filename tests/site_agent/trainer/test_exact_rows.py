@@ -1,4 +1,4 @@
-"""Which exact counts of training rows leave a site over many studies."""
+"""The exact counts of training rows that a site sends over many studies."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The site's own baseline: fitted to training rows alone, joined by what each part showed out of fold."""
+"""The site's own baseline: fitted to training rows alone, and joined by the out-of-fold results of each part."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A trainer compares its own table with what a masked plan says of columns and classes that only some sites have."""
+"""A trainer compares its own table with a masked plan's keys about columns and classes that only some sites have."""
 
 from __future__ import annotations
 

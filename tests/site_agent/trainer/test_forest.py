@@ -1,4 +1,4 @@
-"""A forest kept as arrays answers as scikit-learn's own does, row by row."""
+"""A forest stored as arrays predicts as scikit-learn's own does, row by row."""
 
 from __future__ import annotations
 

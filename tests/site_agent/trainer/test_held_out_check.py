@@ -1,4 +1,4 @@
-"""When a site refuses what it received, and that it then goes on as if it had never trained on it."""
+"""When a site refuses received parameters, it continues as if it had never trained on them."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def test_a_few_rows_with_huge_losses_do_not_hide_the_harm_of_many() -> None:
 
 
 def test_outputs_that_are_not_finite_are_refused_unless_they_were_not_before() -> None:
-    """Infinity and no number are harm, but not in comparison with themselves."""
+    """Infinity and NaN are harm, but not in comparison with themselves."""
     fine, bad = torch.full((9,), 0.5), torch.full((9,), torch.inf)
 
     assert is_harmful(RULE, fine, bad, 0.7)

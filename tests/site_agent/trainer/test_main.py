@@ -1,4 +1,4 @@
-"""The trainer as a process of its own: what its command does before anybody asks it anything."""
+"""The trainer as a process of its own: the work of its command before the first request."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""A hospital's own network trains under the methods that its listed tensors allow; what it keeps beside them stays."""
+"""A hospital's own network trains under the methods that its listed tensors allow.
+
+Its other values stay at the site.
+"""
 
 from __future__ import annotations
 

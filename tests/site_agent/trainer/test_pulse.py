@@ -1,4 +1,4 @@
-"""The trainer's pulse: a service manager hears it while work is done, and waits while libraries work."""
+"""The trainer's pulse: a service manager receives it during work, and waits while libraries work."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_long_work_is_announced_and_ended() -> None:
 
 
 def test_without_a_watchdog_nothing_is_said() -> None:
-    """A trainer that no service manager watches says nothing."""
+    """A trainer without a service manager sends nothing."""
     said: list[str] = []
     pulse = Pulse(said.append, lambda: 0.0, 0.0)
 

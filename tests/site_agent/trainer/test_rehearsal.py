@@ -1,4 +1,4 @@
-"""A trainer that rehearses: one round of every kind of plan without an approval, and nothing kept."""
+"""A trainer that rehearses: one round of every kind of plan without an approval, and nothing stored."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Saved states: whole or not there, of these rows and this plan alone, and no more than a few."""
+"""Saved states: complete or absent, of these rows and this plan alone, and only a few."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_a_state_comes_back_to_the_bit(tmp_path: Path) -> None:
 
 @for_each("seed", range(15))
 def test_a_damaged_state_counts_as_not_there(tmp_path: Path, seed: int) -> None:
-    """A flipped bit or a cut anywhere: the state before it is what this site goes on from."""
+    """After a flipped bit or a cut anywhere, this site continues from the state before it."""
     written(tmp_path, 3, 5)
     path, luck = file_of(tmp_path, 5), np.random.default_rng(seed)
     content = path.read_bytes()

@@ -1,4 +1,4 @@
-"""What a site counts and measures leaves it as integers within the manifest's bounds."""
+"""A site's counts and measurements are sent as integers within the manifest's bounds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The secret that a site's private draws follow from."""
+"""The secret from which a site's private draws follow."""
 
 from __future__ import annotations
 

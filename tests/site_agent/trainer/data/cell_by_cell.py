@@ -1,6 +1,8 @@
-"""The reading of tables as it was before it read in columns: every cell for itself. What the fast way is held against.
+"""The reading of tables as it was before columns were read at once: every cell separately.
 
-Rows come from Python's own csv reader over the whole file, and a cell is judged by nothing but its own text.
+The fast way is compared with it.
+
+Rows come from Python's own csv reader over the whole file, and only a cell's own text decides.
 """
 
 from __future__ import annotations

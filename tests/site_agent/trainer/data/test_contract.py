@@ -1,4 +1,4 @@
-"""A contract says everything about a table, or says what is wrong with itself."""
+"""A contract describes a table completely, or its own mistakes are reported."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_what_is_no_plain_number_stays_as_it_stands(text: str) -> None:
 
 
 def test_a_decimal_comma_is_understood_and_a_thousands_point_is_not() -> None:
-    """1,5 is one and a half; 1.500 stays text, as nobody can tell what it means."""
+    """1,5 is one and a half. 1.500 stays text, because its meaning is ambiguous."""
     assert canonical_code("1,50", ",") == "1.5"
     assert canonical_code("1.500", ",") == "1.500"
 

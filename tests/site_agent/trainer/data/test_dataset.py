@@ -1,4 +1,4 @@
-"""From a table to what training reads, and to columns that sites share by name."""
+"""From a table to the arrays for training, and to columns that sites share by name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How features become columns: what is learnt, what it does to other rows, and that it comes back from text."""
+"""How features become columns: the fitted values, their use on other rows, and their storage as text."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_a_saved_preprocessing_encodes_to_the_same_bits(seed: int) -> None:
 
 
 def test_the_columns_are_named_by_the_contract_alone() -> None:
-    """One name for each column, whatever the rows hold."""
+    """Each column has one name, whatever the rows contain."""
     assert CONTRACT.encoded_columns == (
         "plain",
         "ranked",

@@ -1,4 +1,4 @@
-"""Tables as they come, and as an enemy would make them: clear errors, bounded memory, and no cell in any word."""
+"""Ordinary and hostile tables: clear errors, bounded memory, and no cell in any message."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def test_utf_16_is_read_where_it_is_declared_and_told_where_not(tmp_path: Path, 
     ids=["odd length", "no mark", "bytes", "lone surrogates"],
 )
 def test_damaged_utf_16_is_refused_without_its_bytes(tmp_path: Path, small_contract: Contract, content: bytes) -> None:
-    """Whatever the decoder says, only a line's number is reported."""
+    """Whatever the decoder reports, only a line's number is shown."""
     path = tmp_path / "damaged.csv"
     path.write_bytes(content)
     declared = small_contract.model_copy(
@@ -130,7 +130,7 @@ def test_damaged_utf_16_is_refused_without_its_bytes(tmp_path: Path, small_contr
 def test_a_line_without_an_end_is_refused(
     tmp_path: Path, small_contract: Contract, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A file that is one long line is reported after the longest line that may be, not when memory is full."""
+    """A file that is one long line is reported after the longest allowed line, before memory is full."""
     monkeypatch.setattr("site_agent.trainer.data.sources.text.LONGEST_LINE", 1000)
     path = tmp_path / "line.csv"
     path.write_text(",".join(SMALL_HEADER) + "\n" + "Zebra" * 1000)
@@ -165,7 +165,7 @@ def test_ten_thousand_columns_are_read(tmp_path: Path) -> None:
 
 @for_each("seed", range(10))
 def test_a_block_at_once_is_what_its_cells_are_one_by_one(seed: int) -> None:
-    """Whatever stands in a column, the fast way and the careful way give the same numbers and the same flaws."""
+    """For every column content, the fast way and the careful way give the same numbers and the same flaws."""
     generator = np.random.default_rng(seed)
     kinds = ["5", " 7.25 ", "+3", "-1e2", ".5", "1.", "?", "", "nan", "inf", "1_0", "1e400", "0", "Zebra", "٣", "1,5"]
     plain = [f"{value!r}" for value in generator.normal(size=40)] + ["?", "0", " 12 "]

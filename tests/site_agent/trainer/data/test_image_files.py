@@ -1,4 +1,4 @@
-"""Images of a table: what is read, what is refused, and that no error has a path."""
+"""Images of a table: accepted and refused files, and no error has a path."""
 
 from __future__ import annotations
 
@@ -201,7 +201,7 @@ WRONG: dict[str, tuple[bytes, dict[str, Any], Flaw | str]] = {
 
 @pytest.mark.parametrize("case", WRONG)
 def test_a_file_that_the_contract_does_not_declare_has_one_exact_reason(case: str) -> None:
-    """Nothing is converted silently, and of a file that announces too much no pixel is decoded."""
+    """Nothing is converted silently, and no pixel is decoded of a file that announces too much."""
     content, changes, expected = WRONG[case]
 
     tracemalloc.start()
@@ -235,7 +235,7 @@ def test_a_damaged_exif_entry_does_not_turn_an_image_by_chance(form: str) -> Non
 
 @for_each("seed", range(300))
 def test_damaged_bytes_never_raise(seed: int) -> None:
-    """Whatever the bytes of a file, the answer is an image of the declared size or a reason."""
+    """For all bytes of a file, the answer is an image of the declared size or a reason."""
     generator = np.random.default_rng(seed)
     form = ("PNG", "JPEG")[seed % 2]
     exif = Image.Exif()
@@ -326,7 +326,7 @@ PLACES: list[tuple[Callable[[Path], str], Flaw]] = [
 
 @pytest.mark.parametrize(("make", "flaw"), PLACES)
 def test_a_path_stays_in_its_folder_and_in_no_message(tmp_path: Path, make: Callable[[Path], str], flaw: Flaw) -> None:
-    """Links, pipes and paths that lead away are refused by row number; the path is in no error."""
+    """Links, pipes and paths outside the folder are refused by row number, and no error has the path."""
     (tmp_path / "scans").mkdir()
     names = ["good.png"] * 11 + [make(tmp_path)]
 
@@ -404,7 +404,7 @@ def test_a_contract_reads_images_or_columns() -> None:
 
 
 def test_images_are_not_made_up() -> None:
-    """`data invent` refuses the contract instead of writing paths that lead nowhere."""
+    """`data invent` refuses the contract instead of writing paths without files."""
     with pytest.raises(UsageError, match="images cannot be made up"):
         invent(contract(), rows=100, seed=0)
 

@@ -1,4 +1,4 @@
-"""Masks of a table: what is read, and every kind of mask that is refused, by its row and without its path."""
+"""Masks of a table: accepted ones, and every kind of refused mask, by its row and without its path."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""DICOM and NIfTI images of a table: what is read, how it is turned, and what is refused with which words."""
+"""DICOM and NIfTI images of a table: how they are read and turned, and the words of each refusal."""
 
 from __future__ import annotations
 
@@ -204,7 +204,7 @@ WORDS: dict[str, Flaw] = {
 def test_every_test_file_of_pydicom_is_an_image_or_has_a_reason(
     name: str, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str], recwarn: pytest.WarningsRecorder
 ) -> None:
-    """Nothing raises, and nothing is written anywhere, as a warning could hold the text of a tag."""
+    """Nothing raises, and nothing is written anywhere, because a warning could have the text of a tag."""
     declared = column(32, 32, resize="stretch", window=[-1000, 400])
 
     with caplog.at_level(logging.DEBUG):
@@ -219,7 +219,7 @@ def test_every_test_file_of_pydicom_is_an_image_or_has_a_reason(
 @pytest.mark.parametrize("kind", ["dicom", "nifti"])
 @for_each("seed", range(200))
 def test_damaged_bytes_never_raise(kind: str, seed: int) -> None:
-    """Whatever the bytes of a medical file, the answer is an image of the declared size or a reason."""
+    """For all bytes of a medical file, the answer is an image of the declared size or a reason."""
     generator = np.random.default_rng(seed)
     content = bytearray(dicom(drawn(seed)) if kind == "dicom" else nifti(drawn(seed, 6, 4, 3), np.diag([-1, -1, 1, 1])))
     head = 400 if seed % 2 else len(content)
@@ -259,7 +259,7 @@ TURNS = list(itertools.product((False, True), (False, True), (False, True)))
 def test_a_dicom_image_is_turned_to_the_usual_view(
     plane: str, exchanged: bool, from_right: bool, from_below: bool
 ) -> None:
-    """However a patient lies in the file, also a little askew, the upright image comes out."""
+    """For every position of a patient in the file, also slightly tilted, the result is the upright image."""
     upright = drawn(7)
     right, down = (np.eye(3)[axis] * sign for axis, sign in PLANES[plane])
     stored, towards = upright, [right, down]

@@ -1,4 +1,7 @@
-"""Pixels of a table in a file of the trainer's folder: the same bits as in memory, little memory, and no file left."""
+"""Pixels of a table in a file of the trainer's folder: the same bits as in memory, little memory.
+
+No remaining file.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Encoders learn from training rows only, and forget nothing when saved."""
+"""Encoders are fitted only to training rows, and lose nothing when saved."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def test_every_kind_of_column_is_encoded_as_declared(write: Write, small_contrac
 
 
 def test_a_code_unseen_in_training_is_unknown() -> None:
-    """Declared or not: what the model never met is encoded as what it does not know."""
+    """Declared or not, a value that the model never saw is encoded as unknown."""
     contract = contract_from(EVERY_KIND)
     table = _random_table(np.random.default_rng(0), contract, 12)
     features = dict(table.features)
@@ -137,7 +137,7 @@ def test_a_code_unseen_in_training_is_unknown() -> None:
 
 @pytest.mark.parametrize("value", [0.0, 0.1, 1e6 + 0.1])
 def test_a_constant_column_is_only_centred(value: float) -> None:
-    """Its scale is 1, so it becomes zero and no noise of rounding is blown up."""
+    """Its scale is 1, so it becomes zero and no rounding noise is amplified."""
     contract = contract_from(EVERY_KIND)
     table = _random_table(np.random.default_rng(0), contract, 20)
     plain = np.full(20, value)

@@ -1,4 +1,4 @@
-"""Reading in columns is reading cell by cell, to the last bit, whatever an enemy or a spreadsheet wrote."""
+"""Reading in columns equals reading cell by cell, to the last bit, for hostile and ordinary files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whichever way a table comes, the same values are read; and no source can be written to."""
+"""All sources give the same values, and no source can be written to."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ def test_a_damaged_sheet_is_refused_without_a_cell(tmp_path: Path, damage: str) 
 
 @for_each("seed", range(40))
 def test_a_damaged_parquet_file_is_read_or_refused(tmp_path: Path, seed: int) -> None:
-    """Whatever bytes are changed, nothing but three sentences comes of it, and no cell stands in them."""
+    """Whatever bytes are changed, the only result is three sentences without a cell."""
     generator = np.random.default_rng(seed)
     cells = {name: [row[place] for row in SMALL_ROWS] for place, name in enumerate(SMALL_HEADER)}
     parquet.write_table(arrow.table(cells), tmp_path / "table.parquet", compression="none")
@@ -154,7 +154,7 @@ def test_a_damaged_parquet_file_is_read_or_refused(tmp_path: Path, seed: int) ->
         read_table(tmp_path / "table.parquet", _with_format("{kind: parquet}"))
     except OperatorError as error:
         told = "".join(traceback.format_exception(error))
-        assert "Zebra" not in told  # it may as well be read
+        assert "Zebra" not in told  # it may also be read
 
 
 @pytest.mark.parametrize("kind", ["excel", "parquet"])
@@ -189,7 +189,7 @@ def test_a_query_to_sqlite_is_the_same_table(tmp_path: Path, plain: Table) -> No
 
 @pytest.mark.parametrize("query", ["DELETE FROM visits", "SELECT 1; DROP TABLE visits", "PRAGMA user_version = 3", ""])
 def test_a_contract_takes_no_query_that_is_not_one_reading(query: str) -> None:
-    """What does not begin with SELECT or WITH, or has two statements, is refused before any connection."""
+    """A query that does not begin with SELECT or WITH, or has two statements, is refused before any connection."""
     with pytest.raises(ConfigurationError, match="one query that begins with SELECT or WITH"):
         _with_format(f'{{kind: sql, query: "{query}"}}')
 

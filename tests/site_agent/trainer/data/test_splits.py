@@ -1,4 +1,4 @@
-"""Rows are dealt once and for all, and a patient is in one part only."""
+"""Rows are divided once and for all, and a patient is in one part only."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_the_split_is_scikit_learns(small_contract: Contract, seed: int) -> None
 
 
 def test_the_answer_is_the_same_in_every_year(small_contract: Contract) -> None:
-    """Written down once: another library version that draws differently is noticed."""
+    """Fixed numbers, so that another library version with other draws is detected."""
     parts = split_rows(_table(small_contract, 303), Split(seed=0))
 
     assert parts.test[:5].tolist() == FIRST_TEST_ROWS

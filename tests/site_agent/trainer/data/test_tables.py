@@ -138,7 +138,7 @@ def test_all_mistakes_are_told_at_once(write: Write, small_contract: Contract) -
 def test_a_wrong_header_is_told_without_repeating_it(
     write: Write, small_contract: Contract, header: list[str] | None, words: list[str]
 ) -> None:
-    """What stands where a header should be may be a patient, so it is reported by place."""
+    """Text in the place of a header may be a patient's, so it is reported by place."""
     what = _refused(write(SMALL_ROWS, header), small_contract)
 
     assert all(part in what for part in words)
@@ -226,7 +226,7 @@ def test_identifiers_and_order_are_kept_for_prediction(write: Write) -> None:
 
 
 def test_several_rows_of_a_patient_are_an_error_only_where_declared(write: Write) -> None:
-    """A table of visits is fine; a table of patients is not fine with one patient twice."""
+    """A table of visits is correct, but a table of patients is not if one patient occurs twice."""
     assert read_table(write(SMALL_ROWS), _with_patients(one_row=False)).patients == ("Zebra",) * 12
     assert "column note: a patient identifier that occurs more than once in rows 2, 3, 4, 5, 6 and 7 more" in _refused(
         write(SMALL_ROWS), _with_patients(one_row=True)

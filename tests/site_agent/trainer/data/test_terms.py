@@ -1,4 +1,4 @@
-"""Lists of codes and notes: what their cells become, what is refused, and that no message has a part of a cell."""
+"""Lists of codes and notes: the encoding of their cells, the refusals, and no message with a part of a cell."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def test_a_cell_becomes_the_same_numbers_whatever_other_rows_and_sites_have(tmp_
 
 
 def test_declared_codes_have_their_own_columns_and_all_others_share_one() -> None:
-    """Spelling decides nothing: capitals, blanks, order and the form of accents. Numbers keep their digits."""
+    """Spelling has no effect: capitals, blanks, order and the form of accents. Numbers keep their digits."""
     codes = ["I10", "250.0", "250.00", "Bär"]
 
     assert counted("i10; 250.00 ;BÄR;i10", codes=codes) == {0: 2, 2: 1, 3: 1}

@@ -1,4 +1,4 @@
-"""Networks, losses and descent written out in a few lines of float64 torch, sharing no code with the training.
+"""Networks, losses and descent written in a few lines of float64 torch, without any code of the training.
 
 Of the larger networks the forward pass is ours, which the tests of models prove; gradients and steps are not.
 """

@@ -1,4 +1,7 @@
-"""Methods with one model for all sites, step by step against their formulas: two sites, plain descent, three rounds."""
+"""Methods with one model for all sites, compared step by step with their formulas.
+
+Two sites, plain descent, three rounds.
+"""
 
 from __future__ import annotations
 
@@ -214,7 +217,7 @@ def test_moon(network: dict[str, Any]) -> None:
 
 
 def test_fedlp() -> None:
-    """A layer that is kept is the mean over all sites, by rows; one that is not stays; all sites draw alike."""
+    """A kept layer is the mean over all sites, by rows. Any other layer stays. All sites have the same draw."""
     plan = tiny_plan(
         {"name": "fedlp", "keep_probability": 0.5},
         weighting={"name": "rows", "largest_rows": 8}, architecture=DEEP, schedule=schedule(12),
@@ -284,7 +287,7 @@ def test_fedlama() -> None:
 
 
 def test_local() -> None:
-    """Nothing travels; each site goes on by itself, from a start of its own."""
+    """No site sends anything. Each continues alone, from its own start."""
     federation = Federation(tiny_plan("local", columns=None, outputs=None))
     own = {site: tensors(federation.own(site)) for site in SITES}
     assert not torch.equal(own["ahus"]["head.layer2.weight"], own["berlin"]["head.layer2.weight"])

@@ -1,4 +1,4 @@
-"""Which rows each step of a method sees, and what an optimiser remembers between rounds, written out."""
+"""The rows of each step of a method, and the optimiser's memory between rounds, written out."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Methods composed are the combination that one would write by hand: two sites, three rounds."""
+"""Composed methods equal the combination that a person would write by hand: two sites, three rounds."""
 
 from __future__ import annotations
 

@@ -224,7 +224,7 @@ def test_global_layers(rate: float) -> None:
     for number in range(3):
         federation.round(number)
         own = {site: descended(loss, own[site], STEPS) for site, loss in SITES.items()}
-        # What travels is the update from what was received, also where the site kept a part of its own.
+        # A site sends the update from the received values, even if it kept a part of its own.
         shared = part(mean(own.values()), "body")
         check(federation.shared, shared)
         own = {

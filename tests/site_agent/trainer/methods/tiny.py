@@ -1,4 +1,4 @@
-"""Federations of two sites with a handful of rows, in memory: the sites' studies, the gate, the coordinator's run."""
+"""Federations of two sites with few rows, in memory: the sites' studies, the gate, the coordinator's run."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def schedule(rounds: int, steps: int = STEPS) -> dict[str, Any]:
 
 
 def tiny_plan(method: Mapping[str, Any] | str, **changes: Any) -> Plan:
-    """Two sites, three rounds of two full-batch steps of plain descent; keys may be changed or, with None, left out."""
+    """Two sites, three rounds of two full-batch steps of plain descent. Keys may be changed or, with None, omitted."""
     content: dict[str, Any] = {
         "study": "hand",
         "version": 1,
@@ -87,7 +87,7 @@ def tiny_plan(method: Mapping[str, Any] | str, **changes: Any) -> Plan:
 
 
 class Federation:
-    """A run with all its sites in this process; every integer is the one that would have travelled."""
+    """Run all sites in this process; every integer is the one that would have been sent."""
 
     def __init__(self, plan: Plan, datasets: Mapping[str, Dataset] | None = None, **study: Any) -> None:
         self.plan = plan
@@ -101,11 +101,11 @@ class Federation:
         self._builder = Builder(plan, trains=True, smallest_rows=1)
 
     def asked(self, number: int, resample: int = 0) -> Asked:
-        """What the coordinator asks for in a round."""
+        """Return the coordinator's request in a round."""
         return asked_by(self.run.offered(number).offer, resample)
 
     def down(self, number: int) -> Vector:
-        """What it sends down for it."""
+        """Return the values that it sends for it."""
         return np.array(self.run.offered(number).values)
 
     def round(self, number: int, of: tuple[str, ...] | None = None) -> dict[str, Answer]:

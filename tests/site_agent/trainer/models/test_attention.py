@@ -1,4 +1,4 @@
-"""Attention written out, against the library's and at extreme scores."""
+"""Attention written out, compared with the library's, also at extreme scores."""
 
 from __future__ import annotations
 

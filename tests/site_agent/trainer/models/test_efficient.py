@@ -1,4 +1,4 @@
-"""EfficientNet-B0: its published size and names, and that published values compute the same here."""
+"""EfficientNet-B0: its published size and names, and published values give the same results here."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The network: its parameters, and its logits and gradients against a plain implementation."""
+"""The network: its parameters, and its logits and gradients compared with a plain implementation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What holds for every network: its parameters, its two halves, and stacks of it."""
+"""Laws of every network: its parameters, its two halves, and stacks of it."""
 
 from __future__ import annotations
 

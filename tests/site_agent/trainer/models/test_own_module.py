@@ -1,4 +1,4 @@
-"""A hospital's own module: who may change its file, what it has to have, and what an operator reads."""
+"""A hospital's own module: who may change its file, its required content, and the operator's messages."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def test_building_twice_gives_the_same_start_and_draws_nothing_from_others(tmp_p
 
 
 def test_another_seed_starts_the_private_parameters_elsewhere(tmp_path: Path) -> None:
-    """What the file draws follows the seed, so that runs with other seeds differ in it."""
+    """The file's random draws follow the seed, so runs with other seeds differ in it."""
     path = written(tmp_path, GOOD)
 
     first, second = (build_own_module(path, 3, 2, federated(), seed).state_dict() for seed in (0, 1))
@@ -220,7 +220,10 @@ def test_a_tensor_that_does_not_fit_the_plan_is_named(
 
 
 def test_all_tensors_that_do_not_fit_are_told_at_once(tmp_path: Path) -> None:
-    """A slip in a name is answered with the module's own, another shape with both; the federation hears the first."""
+    """A mistake in a name is answered with the module's own name, another shape with both.
+
+    The federation receives the first.
+    """
     error = refusal(written(tmp_path, GOOD), federated(shared_wieght=(4, 4), shared_bias=(5,)))
 
     assert "no parameter shared.wieght, which the plan federates; did you mean shared.weight?" in error.what

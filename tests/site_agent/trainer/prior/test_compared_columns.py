@@ -1,4 +1,4 @@
-"""A column in another unit, or with swapped codes, is found at its own site, from sums that are announced anyway."""
+"""A column in another unit, or with swapped codes, is detected at its own site, from sums that are announced anyway."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_a_unit_of_the_plan_explains_a_difference(seed: int) -> None:
 
 @for_each("seed", range(10))
 def test_figures_of_too_few_other_sites_are_never_used(seed: int) -> None:
-    """If only one other site records a column, its mean stays unspoken, however far it lies."""
+    """If only one other site records a column, its mean is not shown, however different it is."""
     values = np.random.default_rng(seed).lognormal(0.0, 0.4, 80) * 88.42
 
     assert _compared(values, are_enough=False) == []

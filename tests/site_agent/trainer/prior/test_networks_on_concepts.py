@@ -143,7 +143,7 @@ def test_units_are_converted_before_the_network_reads_them(tmp_path: Path) -> No
 
 @pytest.mark.parametrize("method", NETWORKS)
 def test_a_run_ends_in_models_that_predict_and_are_exported(tmp_path: Path, method: str) -> None:
-    """What training said of the test rows, the saved models say of them; loader and ONNX agree with the model."""
+    """The saved models give the same predictions of the test rows as training; loader and ONNX agree with the model."""
     pytest.importorskip("onnxruntime")
     outputs = None if method == "fenda-fl" else 1
     plan = network_plan(prior_plan("breast-cancer"), method, NETWORKS[method], outputs=outputs)

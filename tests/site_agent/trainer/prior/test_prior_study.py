@@ -1,4 +1,4 @@
-"""The rounds of federated-prior: its regression is the pooled one, and sums that would tell too much are refused."""
+"""The rounds of federated-prior: its regression is the pooled one, and sums that would reveal too much are refused."""
 
 from __future__ import annotations
 
@@ -209,7 +209,7 @@ def _with_sum(plan: Plan, vector: Any, name: str, change: int) -> Any:
     ],
 )
 def test_sums_of_no_honest_sites_are_refused(tmp_path: Path, name: str, change: int) -> None:
-    """A coordinator cannot choose coefficients by announcing sums that the sites' rows cannot have."""
+    """A coordinator cannot choose coefficients by announcing sums that are impossible for the sites' rows."""
     plan = prior_plan("breast-cancer")
     members = members_of(tmp_path, plan, "breast-cancer")
     honest = _before_round(plan, members, 2)
@@ -249,7 +249,7 @@ def test_few_rows_of_others_answer_few_rounds(tmp_path: Path) -> None:
 
 
 def test_a_restarted_site_sends_the_same_numbers(tmp_path: Path) -> None:
-    """What leaves in a round follows from the announced sums and the rows alone, to the bit."""
+    """The numbers sent in a round follow only from the announced sums and the rows, to the bit."""
     plan = prior_plan("breast-cancer")
     members = members_of(tmp_path, plan, "breast-cancer")
     third = _before_round(plan, members, 3)
@@ -298,7 +298,10 @@ def test_where_the_others_know_nothing_everybody_stays_local(tmp_path: Path) -> 
 
 
 def test_shuffled_outcomes_fail_the_guard(tmp_path: Path) -> None:
-    """Where outcomes are dealt by lot at every site, the guard is about 0: two hundredths of the honest 149 at most."""
+    """If outcomes are assigned at random at every site, the guard is about 0.
+
+    Two hundredths of the honest 149 at most.
+    """
     guards = []
     for seed in range(3):
         plan = prior_plan("breast-cancer")

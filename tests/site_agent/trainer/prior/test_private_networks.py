@@ -1,4 +1,4 @@
-"""Private networks at the heart clinics in one process: what they reach, and that no round depends on other rows."""
+"""Private networks at the heart clinics in one process: their accuracy, and no round depends on other rows."""
 
 from __future__ import annotations
 

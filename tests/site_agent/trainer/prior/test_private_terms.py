@@ -1,4 +1,4 @@
-"""What one patient can change in a site's private sums, and that nothing else in the table depends on the patient."""
+"""The largest effect of one patient on a site's private sums. Nothing else in the table depends on the patient."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_a_patient_with_ten_thousand_rows_counts_once() -> None:
 
 
 def test_rows_that_fit_are_summed_as_they_are() -> None:
-    """Nothing is shortened that need not be: the sums are the gradient and the Hessian, to a rounding per patient."""
+    """Nothing is shortened without need: the sums are the gradient and the Hessian, to a rounding per patient."""
     private, generator = private_sums(clip=100.0), np.random.default_rng(4)
     design, outcomes = generator.standard_normal((200, 5)), generator.integers(0, 2, 200).astype(float)
     intercepts = np.tile([0.0, 1.0, 0.0, 0.0], (200, 1))

@@ -1,4 +1,4 @@
-"""No patient with a rare code can be singled out of the sums of federated-prior, whatever is announced."""
+"""No patient with a rare code can be identified from the sums of federated-prior, whatever is announced."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def test_the_difference_of_two_columns_singles_nobody_out(seed: int) -> None:
 
 
 def _after_statistics(prior: Prior, studies: list[PriorStudy], claims: dict[str, int]) -> npt.NDArray[np.float32]:
-    """What is sent down before the first Newton round, with some sums replaced by claims."""
+    """Return the values sent before the first Newton round, with some sums replaced by claims."""
     empty = np.zeros(prior.tensor.number_count, np.float32)
     scalars = [study.train(Asked(round=0, stage=Stage.STATISTICS), empty).scalars for study in studies]
     sums = np.sum(np.array(scalars, np.int64), axis=0).tolist()

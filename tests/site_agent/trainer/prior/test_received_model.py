@@ -1,4 +1,4 @@
-"""What a site without outcomes makes of the announced sums: the others' score, or nothing."""
+"""A site without outcomes computes the others' score from the announced sums, or nothing."""
 
 from __future__ import annotations
 
