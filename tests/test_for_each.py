@@ -10,7 +10,7 @@ from tests.for_each import for_each
 
 
 def test_every_value_runs_with_a_folder_and_changes_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing of one run is left for the next."""
+    """Nothing of one run remains for the next."""
     seen = []
 
     @for_each("seed", range(5))
@@ -42,7 +42,7 @@ def test_a_failure_names_its_value() -> None:
 
 
 def test_a_law_without_values_is_no_law() -> None:
-    """It would pass whatever the code does."""
+    """It would pass with any code."""
     with pytest.raises(ValueError, match="no value"):
         for_each("seed", ())(lambda seed: None)
     with pytest.raises(ValueError, match="no argument"):

@@ -1,4 +1,4 @@
-"""Laws of the round machine that hold for every sequence of events, likely or absurd."""
+"""Laws of the round machine for every sequence of events, likely or absurd."""
 
 from __future__ import annotations
 
@@ -157,7 +157,7 @@ def withdrawn_by(before: Attempt, event: Event) -> frozenset[str]:
 
 
 def check_taken_out(walk: Walk, before: State, event: Event) -> None:
-    """Nobody waits for a site that persons have taken out, and it ends no run that has begun."""
+    """Nobody waits for a withdrawn site, and it ends no run that has begun."""
     earlier = attempt_of(before)
     if not (isinstance(event, Declined) and event.reason in TAKEN_OUT) or earlier is None:
         return
@@ -177,7 +177,7 @@ def check_taken_out(walk: Walk, before: State, event: Event) -> None:
 
 
 def check(walk: Walk, before: State, event: Event, wanted: tuple[Effect, ...]) -> None:
-    """What holds after every single event."""
+    """Laws after every single event."""
     check_taken_out(walk, before, event)
     assert all(named(effect) <= walk.rules.sites for effect in wanted)
     earlier, later = attempt_of(before), attempt_of(walk.state)
@@ -209,7 +209,7 @@ def check(walk: Walk, before: State, event: Event, wanted: tuple[Effect, ...]) -
 
 
 def check_history(walk: Walk) -> None:
-    """What holds of a run as a whole."""
+    """Laws of a whole run."""
     ends = [effect for effect in walk.effects if isinstance(effect, EndRun)]
     assert len(ends) == isinstance(walk.state, Over)
     assert not ends or walk.effects[-1] == ends[0]
@@ -285,7 +285,7 @@ def test_a_run_that_becomes_shorter_ends_after_the_round_that_was_offered(rules:
 @settings(max_examples=200)
 @given(rules=RULES, events=st.lists(st.tuples(ANY_EVENT, SECONDS), max_size=40))
 def test_a_stranger_changes_nothing(rules: Terms, events: list[tuple[Event, float]]) -> None:
-    """A run with a stranger's words and the same run without them come to the same."""
+    """A run with a stranger's messages and the same run without them have the same result."""
     walk, quiet = walk_of(rules), walk_of(rules)
 
     for event, seconds in events:
@@ -300,7 +300,7 @@ def test_a_stranger_changes_nothing(rules: Terms, events: list[tuple[Event, floa
 @settings(max_examples=200)
 @given(rules=RULES, data=st.data())
 def test_every_run_ends_when_nobody_speaks_any_more(rules: Terms, data: st.DataObject) -> None:
-    """From wherever a run stands, once all sites have left the clock alone brings it to its end."""
+    """From any state of a run, once all sites have left, the clock alone brings it to its end."""
     walk = walk_of(rules)
     for _ in range(data.draw(st.integers(0, 40))):
         walk.step(sensible(walk.state, data), data.draw(SECONDS))

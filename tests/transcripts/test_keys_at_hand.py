@@ -1,4 +1,4 @@
-"""No site is ever offered a masked round without the keys that it needs for it, whatever has happened before."""
+"""No site is ever offered a masked round without the keys that it needs, whatever happened before."""
 
 from __future__ import annotations
 

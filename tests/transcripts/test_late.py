@@ -1,4 +1,4 @@
-"""A site that is there and never gives what a step needs, as plays: how long the others begin again for it."""
+"""A connected site that never sends what a step needs, as plays: how long the others repeat the step for it."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ THREE_VOID_ATTEMPTS = """
 
 
 def test_others_go_on_without_a_site_that_is_late_again_and_again() -> None:
-    """Thrice an attempt was void for one site; the others go on, and it comes in no more."""
+    """After three void attempts because of one site, the others continue, and it enters no more."""
     play(
         terms(on_lost_site="continue", quorum=2, rounds=4),
         THREE_VOID_ATTEMPTS

@@ -1,4 +1,4 @@
-"""Sites that are lost and come back, as plays: their grace, what they are sent again, how a round goes on."""
+"""Sites that are lost and return, as plays: their grace period, the repeated messages, and how a round continues."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_a_site_returns_within_its_grace_while_training() -> None:
 
 
 def test_a_ready_site_that_was_lost_has_to_be_ready_again() -> None:
-    """Ready is the word of a stream, and ends with it."""
+    """Ready belongs to a stream, and ends with it."""
     play(
         terms(),
         """
@@ -72,7 +72,7 @@ def test_a_ready_site_that_is_away_at_the_binding_has_its_grace() -> None:
 
 
 def test_a_site_is_lost_while_collecting_and_resumes() -> None:
-    """A returning site goes on behind what has arrived."""
+    """A returning site continues after the chunks that have arrived."""
     play(
         terms(),
         """
@@ -183,7 +183,7 @@ def test_a_site_that_was_away_gets_the_result_when_it_is_back() -> None:
 
 
 def test_a_site_that_has_sent_everything_is_sent_nothing_again() -> None:
-    """Who is complete and comes back waits for the next round; its parameters may change meanwhile."""
+    """A complete site that returns waits for the next round; its parameters may change meanwhile."""
     play(
         terms(rounds=2),
         """

@@ -1,4 +1,4 @@
-"""Masked rounds as plays: keys are agreed on first, and again after every loss, return or entry."""
+"""Masked rounds as plays: sites agree on keys first, and again after every loss, return or entry."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def test_a_site_that_never_advertises_interrupts() -> None:
 
 
 def test_a_site_that_never_acknowledges_interrupts() -> None:
-    """A key that was shown but not agreed to is no key."""
+    """A key that was sent but not agreed to is no key."""
     play(
         terms(is_masked=True),
         """
@@ -148,7 +148,7 @@ def test_a_site_that_kept_its_keys_resumes() -> None:
 
 
 def test_a_site_that_lost_its_keys_makes_everyone_agree_again() -> None:
-    """Keys that are gone void the attempt: the same step comes again under new ones."""
+    """Lost keys void the attempt: the same step is repeated under new keys."""
     play(
         terms(is_masked=True),
         """

@@ -1,4 +1,4 @@
-"""Runs in which somebody's memory was lost, or a person interferes, as plays: who waits, what comes again, for whom."""
+"""Runs with lost memory or an interfering person, as plays: who waits, which rounds are repeated, and for whom."""
 
 from __future__ import annotations
 

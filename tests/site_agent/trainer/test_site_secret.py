@@ -18,7 +18,7 @@ from tests.site_agent.trainer.sites import first_values, make_plan, make_site, m
 
 
 def test_the_secret_is_made_once_and_is_its_owners_alone(tmp_path: Path) -> None:
-    """Two folders have two secrets, each stays what it was, and no other account can read them."""
+    """Two folders have two secrets, each never changes, and no other account can read them."""
     first, second = site_secret(tmp_path / "a"), site_secret(tmp_path / "b")
 
     assert first != second
@@ -42,7 +42,7 @@ def test_a_secret_that_others_can_read_is_refused_and_kept(tmp_path: Path, mode:
 
 @pytest.mark.parametrize("content", [b"", b"short", bytes(33)])
 def test_a_secret_of_another_length_is_refused(tmp_path: Path, content: bytes) -> None:
-    """What was cut or exchanged is not silently replaced by a new secret."""
+    """A cut or exchanged secret is not silently replaced by a new one."""
     path = tmp_path / "site.secret"
     path.write_bytes(content)
     path.chmod(0o600)
@@ -84,7 +84,7 @@ def test_with_its_secret_a_site_repeats_every_method_to_the_bit(name: str) -> No
 
 
 def test_the_secret_is_in_no_text(tmp_path: Path) -> None:
-    """What a site draws from shows its origin in no representation, so in no log and no failure."""
+    """The printed form of a site's seeds does not show their origin, so no log and no failure does."""
     secret = site_secret(tmp_path)
     seeds = Seeds.secret(secret, catalogue_plan("fedavg"), "ahus")
 

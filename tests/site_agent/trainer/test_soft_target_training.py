@@ -1,4 +1,4 @@
-"""The baseline in a study: what the network hears, what becomes of it, and that nothing of it travels."""
+"""The baseline in a study: the network's input from it, its effect, and no sent byte of it."""
 
 from __future__ import annotations
 
@@ -153,7 +153,7 @@ def test_a_saved_model_asks_its_baseline(tmp_path: Path, table: Table, path_star
 
 
 def test_the_report_shows_the_baseline(tmp_path: Path) -> None:
-    """Its figures stand beside the simple models', and how its two models were joined."""
+    """Its figures are beside the simple models', with the shares of its two models."""
     plan = plan_with_baseline()
     hospital, study, preprocessing = prepare(make_site(tmp_path), plan)
     conclude(study, run_rounds(plan, [study]))
@@ -180,7 +180,7 @@ def test_without_a_plan_for_it_nothing_is_said_of_a_baseline(tmp_path: Path) -> 
 
 
 def test_a_saved_model_without_its_baseline_predicts_nothing(tmp_path: Path) -> None:
-    """Half a model is no model: a part of it lost, or a baseline that its plan does not have."""
+    """An incomplete model is no model: without one of its parts, or with a baseline that its plan does not have."""
     plan = plan_with_baseline()
     hospital, study, preprocessing = prepare(make_site(tmp_path), plan)
     conclude(study, run_rounds(plan, [study]))
@@ -215,7 +215,10 @@ def test_the_baselines_hear_the_same_baseline(tmp_path: Path, table: Table) -> N
 
 @pytest.mark.parametrize("name", NETWORK_METHODS)
 def test_a_baseline_without_a_column_goes_with_every_method(tmp_path: Path, name: str) -> None:
-    """What leaves has the same names, shapes and sizes as without one, and other values: it was taught."""
+    """The sent update has the same names, shapes and sizes as without a baseline.
+
+    Other values, because it was taught.
+    """
     keys = COMPANIONS.get(name, {}) | {"secure_aggregation": "off"}
     plans = [
         plan_of_method({"name": name}, **keys | {"columns": ["mean_radius"]} | more)

@@ -1,4 +1,4 @@
-"""A whole run at its sites: probe, training, the end, whether early or late, and which model is left."""
+"""A whole run at its sites: probe, training, the end, whether early or late, and the resulting model."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def _loss(values: Named, rows: Any, targets: Any) -> float:
 
 
 def _federate(**changes: Any) -> tuple[Federation, dict[int, dict[str, Named]]]:
-    """A federation to its end, and what each site used when it began a round."""
+    """Run a federation to its end. Return what each site used when it began a round."""
     federation, seen = Federation(tiny_plan(**({"method": "fedper", "outputs": None} | changes))), {}
     for number in range(federation.plan.rounds):
         if number >= federation.run.terms.rounds:
@@ -88,7 +88,7 @@ def test_over_the_seeds_every_round_is_the_best_of_some() -> None:
 
 @pytest.mark.parametrize("signal", ["local", "global"])
 def test_training_that_no_longer_helps_ends_early(signal: str) -> None:
-    """With a rate that only harms, all sites close together, and the model that was best is left."""
+    """With a rate that only harms, all sites return the model that was best."""
     federation, _ = _federate(
         checkpoint="global", early_stopping={"signal": signal, "patience": 1}, schedule=schedule(12, steps=1),
         optimiser={"name": "sgd", "learning_rate": 10.0}, encoding={"clipping_range": 64.0},
@@ -196,7 +196,7 @@ def test_no_probe_once_training_has_begun() -> None:
 
 @pytest.mark.parametrize("changed", [b"\x01", b"\x02", b"\x04"])
 def test_chosen_layers_stay_the_chosen_ones(changed: bytes) -> None:
-    """Neither more, nor fewer, nor layers without those below them, nor any that there are not."""
+    """Neither more, nor fewer, nor layers without those below them, nor layers that do not exist."""
     federation = Federation(tiny_plan({"name": "player-fl", "threshold": 1e6}, architecture=DEEP))
     for number in range(2):
         federation.round(number)
@@ -215,7 +215,7 @@ def test_chosen_layers_stay_the_chosen_ones(changed: bytes) -> None:
 
 
 def test_a_round_resampled_is_of_the_same_layers() -> None:
-    """Other layers of the same steps would tell more of them than one answer does."""
+    """Other layers of the same steps would reveal more of them than one answer does."""
     plan = tiny_plan("fedlama", architecture=DEEP, schedule=schedule(4))
     study = Study(plan, dataset(AHUS), seeds=Seeds.published(plan.seed, "ahus"), resample_budget=3)
     received = study.manifest.initial_parameters(plan.seed)

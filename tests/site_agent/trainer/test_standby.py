@@ -1,4 +1,4 @@
-"""A trainer without a study gives its memory back, and continues with the next request."""
+"""A trainer without a study frees its memory, and continues with the next request."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_a_configuration_that_cannot_be_kept_leaves_the_trainer_as_it_is(monkeyp
 
 
 def test_a_trainer_that_waits_ends_with_its_gate(tmp_path: Path) -> None:
-    """Without a study, too, the end of the gate is the end of the trainer, and no failure."""
+    """Also without a study, the end of the gate is the end of the trainer, and no failure."""
     with trainer(make_site(tmp_path), ("-c", IMPATIENT)) as asked:
         wait_until(lambda: _stands_by(asked))
 

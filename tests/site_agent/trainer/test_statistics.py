@@ -1,4 +1,4 @@
-"""What a site counts of its own table: cells large enough, clipped values, once for each version of the data."""
+"""The counts of a site's own table: cells that are large enough, clipped values, once for each version of the data."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def test_a_column_that_is_not_there_is_zero(tmp_path: Path) -> None:
 
 
 def test_one_version_of_the_data_answers_for_one_run(tmp_path: Path) -> None:
-    """The same run may ask again, after a crash; another one may not, until the data changes."""
+    """The same run may request again, after a crash. Another one may not, until the data change."""
     hospital, plan = site(tmp_path), asking(AGE)
     first = own_numbers(hospital, plan, tmp_path)
 
@@ -115,7 +115,7 @@ def test_one_version_of_the_data_answers_for_one_run(tmp_path: Path) -> None:
 
 
 def test_a_table_that_may_not_train_is_not_counted(tmp_path: Path) -> None:
-    """Unaccepted warnings stop the counting where they stop training, errors always; nothing is remembered then."""
+    """Unaccepted warnings stop the counting if they stop training, errors always, and then nothing is recorded."""
     hospital = site(tmp_path, unaccepted="stop")
 
     with pytest.raises(DataError, match="Nobody has accepted"):

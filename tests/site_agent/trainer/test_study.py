@@ -1,4 +1,4 @@
-"""A plan at a site: what it hands out, when it refuses, which model it keeps."""
+"""A plan at a site: its output, its refusals, and the model that it keeps."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_two_fresh_processes_give_the_same_bits(tmp_path: Path) -> None:
 
 
 def test_sites_differ_in_what_is_theirs_and_start_equal_in_what_is_shared(tmp_path: Path) -> None:
-    """The body is the plan's, to the bit the coordinator's; private layers are drawn by each site itself."""
+    """The body equals the plan's and the coordinator's to the bit. Each site draws its private layers itself."""
     plan = make_plan()
     one, other = (make_study(make_site(tmp_path / name, name), plan) for name in NAMES[:2])
 
@@ -219,7 +219,7 @@ def test_the_update_rate_weighs_the_shared_value(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("asked", [0, 1, 3, 100, -1])
 def test_a_round_is_trained_once_and_in_order(tmp_path: Path, asked: int) -> None:
-    """A round that was trained, an earlier one, or none of the plan's is refused, and nothing moves."""
+    """A completed round, an earlier one, or one outside the plan is refused, and nothing changes."""
     plan = make_plan()
     study = make_study(make_site(tmp_path), plan)
     received = first_values(plan, study)

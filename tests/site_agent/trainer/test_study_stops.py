@@ -1,4 +1,4 @@
-"""What stops a study at a site: values or networks that do not fit the plan, and models that diverge."""
+"""Reasons that stop a study at a site: values or networks that do not fit the plan, and models that diverge."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def _diverging(**changes: object) -> Plan:
 
 @pytest.mark.parametrize("checkpoint", ["local", "latest"])
 def test_a_diverged_model_is_told_and_never_reported(tmp_path: Path, checkpoint: str) -> None:
-    """Where nothing finite is left, three sentences; beside it the baseline is absent, not wrong."""
+    """If no finite model remains, there are three sentences. The baseline beside it is absent, not wrong."""
     plan = make_plan(checkpoint=checkpoint, method={"name": "local"})
     study = make_study(make_site(tmp_path), plan)
 
@@ -137,7 +137,7 @@ def test_a_finite_round_survives_a_later_divergence(tmp_path: Path) -> None:
 
 
 def test_a_baseline_that_diverges_is_no_failure(tmp_path: Path) -> None:
-    """There is simply none to compare with."""
+    """There is no other model to compare with."""
     study = make_study(make_site(tmp_path, table="diabetes"), _diverging())
 
     assert train_alone(study) is None

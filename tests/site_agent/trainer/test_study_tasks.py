@@ -29,7 +29,7 @@ OWN_FAMILIES = (slice(0, 5), slice(5, 12), slice(12, 16))
 
 
 def test_regression_is_measured_in_the_targets_own_unit(tmp_path: Path) -> None:
-    """Diabetes progression (25 to 346 points): errors in points, better than always saying the mean."""
+    """Diabetes progression (25 to 346 points): errors in points, better than always predicting the mean."""
     schedule = {"aggregate": "every-epoch", "epochs": 30, "batches_per_epoch": 4}
     plan = make_plan(schedule=schedule, optimiser={"name": "adamw", "learning_rate": 0.002})
     configs = [make_site(tmp_path / name, name, table="diabetes", columns=slice(0, 10)) for name in NAMES]

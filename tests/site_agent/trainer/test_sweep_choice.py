@@ -1,4 +1,4 @@
-"""What a site's report and card say of a sweep, once the coordinator has announced the choice."""
+"""A site's report and card about a sweep, after the coordinator has announced the choice."""
 
 from __future__ import annotations
 

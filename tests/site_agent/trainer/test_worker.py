@@ -1,4 +1,4 @@
-"""The real trainer in a process of its own, asked over a real socket: what it answers and what it never says."""
+"""The real trainer in a process of its own, with requests over a real socket: its answers, and what it never sends."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def test_an_approval_of_another_manifest_is_none(tmp_path: Path) -> None:
 def test_what_no_honest_agent_asks_ends_the_trainer(
     tmp_path: Path, last: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """It says why on its own side, hands out nothing, and tells the agent a reason of the closed list."""
+    """It prints the reason on its own side, returns nothing, and sends the agent a reason of the closed list."""
     plan, config = make_plan(), make_site(tmp_path)
     approve_plan(config, plan)
     prepare, first = Prepare("law-1", plan.canonical), _start(plan)
@@ -191,7 +191,7 @@ def test_a_diverged_study_is_told_with_its_reason(tmp_path: Path, capfd: pytest.
 
 
 def _plant(config: Path) -> list[str]:
-    """Put words nobody must learn into every place that concerns patients."""
+    """Insert words that must stay secret into every place that concerns patients."""
     folder = config.parent
     columns = [f"{CANARY}column", f"{CANARY}second"]
     table, contract = folder / "table.csv", folder / "contract.yaml"
@@ -238,7 +238,7 @@ def test_nothing_of_a_patient_passes_the_trainer_socket(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", ["cell", "missing", "contract", "absent"])
 def test_no_failure_quotes_the_table_to_the_agent(tmp_path: Path, kind: str, capfd: pytest.CaptureFixture[str]) -> None:
-    """The operator reads what is wrong; the agent gets a number and no word."""
+    """The operator reads the fault, and the agent gets a number and no word."""
     config = make_site(tmp_path)
     columns = _plant(config)
     table, contract = tmp_path / f"{CANARY}table.csv", tmp_path / "contract.yaml"
@@ -317,7 +317,7 @@ def test_an_agent_that_dies_while_it_is_answered_is_no_failure(tmp_path: Path) -
 
 
 def test_a_killed_trainer_is_noticed(tmp_path: Path) -> None:
-    """The agent's question ends with a reason instead of waiting for ever."""
+    """The agent's request ends with a reason instead of waiting for ever."""
     with trainer(make_site(tmp_path)) as asked:
         asked.process.kill()
         asked.process.wait()

@@ -1,4 +1,4 @@
-"""Whole runs over the trainer socket, asked as an agent asks that has a coordinator behind it."""
+"""Whole runs over the trainer socket, with the requests of an agent that has a coordinator."""
 
 from __future__ import annotations
 

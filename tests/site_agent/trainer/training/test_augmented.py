@@ -1,4 +1,4 @@
-"""Augmented images: what may happen to them, from what it follows, and what is never changed."""
+"""Augmented images: the possible changes, their seeds, and the parts that never change."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ def training_on(rows: Rows, steps: Augmenting | None) -> tuple[LocalTraining, Ke
 
 
 def test_batches_are_changed_in_each_epoch_and_a_resumed_run_changes_them_alike() -> None:
-    """What trains are the plain batches, changed by the epoch's number; the rows themselves stay as they were."""
+    """Training uses the plain batches, changed by the epoch's number. The rows themselves do not change."""
     features = torch.from_numpy(np.random.default_rng(3).normal(size=(40, 72)).astype(np.float32))
     rows = Rows(features.clone(), torch.zeros(40))
     plain, seen_plain = training_on(rows, None)

@@ -1,4 +1,4 @@
-"""Which rows a step sees: equal batches, no row twice in an epoch, the same again from a state."""
+"""The rows of a step: equal batches, no row twice in an epoch, and the same again from a state."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Parameters cross between torch and the wire by name, in order, and nothing else comes along."""
+"""Parameters are converted between torch and the wire by name, in order, and nothing else is added."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Training on a graphics card: what is refused without one, and its bits where a card is."""
+"""Training on a graphics card: the refusals without a card, and its bits with one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Training at one site repeats to the bit, whatever else happens in the process."""
+"""Training at one site can be repeated to the bit, whatever else happens in the process."""
 
 from __future__ import annotations
 
@@ -143,7 +143,7 @@ def test_training_lowers_the_loss(task: Task, name: str) -> None:
 
 
 def test_predicting_draws_no_dropout_and_is_the_same_in_blocks() -> None:
-    """Many rows go through in several blocks and come out as they went in."""
+    """Many rows are processed in several blocks and keep their order."""
     _, flat, _ = _training(0, dropout=0.5)
     rows = _rows(5, "binary", 5000).features
 

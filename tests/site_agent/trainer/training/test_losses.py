@@ -1,4 +1,4 @@
-"""The losses against torch, against their formulas, and at the edges where formulas overflow."""
+"""The losses compared with torch, with their formulas, and at values for which formulas overflow."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def test_the_focal_loss_is_its_formula(gamma: float, kind: str, weighted: bool) 
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("shape", [(6,), (3, 6)], ids=str)
 def test_gradients_are_the_slopes(gamma: float, kind: str, weighted: bool, shape: tuple[int, ...]) -> None:
-    """Each gradient is what the loss changes by when a logit moves a little."""
+    """Each gradient equals the change of the loss when a logit moves a little."""
     outputs, targets = _batch(12, kind, *shape, dtype=torch.float64)
     loss = LossFunction(task=_task(kind), gamma=gamma, weights=_weights(kind, weighted))
 
@@ -151,7 +151,7 @@ def test_binary_is_the_case_of_two_classes(seed: int, gamma: float, weighted: bo
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("shape", [(21,), (3, 21)], ids=str)
 def test_certain_shares_are_class_numbers(gamma: float, weighted: bool, shape: tuple[int, ...]) -> None:
-    """A row that is wholly of one class counts the same however that is written."""
+    """A row that is completely of one class counts the same in every notation."""
     outputs, targets = _batch(13, "classes", *shape)
     loss = LossFunction(task="multi-class", gamma=gamma, weights=_weights("classes", weighted))
 

@@ -1,4 +1,4 @@
-"""Torch's optimisers step as a plan says, and their state survives a restart to the bit."""
+"""Torch's optimisers step as the plan sets, and their state survives a restart to the bit."""
 
 from __future__ import annotations
 
@@ -204,7 +204,7 @@ EXTREMES: st.SearchStrategy[Optimiser] = st.one_of(
 @settings(max_examples=150)
 @given(record=EXTREMES)
 def test_no_accepted_setting_divides_by_nothing(record: Optimiser) -> None:
-    """Where the gradient is always 0, or always the same, a number stays a number."""
+    """If the gradient is always 0, or always the same, all numbers stay finite."""
     parameter = nn.Parameter(torch.tensor([0.0, 0.0, 0.3, -1.0]))
     optimiser = build_optimiser(record, [parameter])
 
@@ -240,7 +240,7 @@ def test_a_state_of_something_else_is_refused_and_changes_nothing(record: Optimi
 
 
 def test_plain_descent_takes_no_momentum() -> None:
-    """A state that was saved with momentum does not become part of an optimiser without."""
+    """A state that was saved with momentum is not accepted by an optimiser without it."""
     optimiser = build_optimiser(StochasticGradientDescent(name="sgd", learning_rate=0.1), _parameters(5))
 
     with pytest.raises(ValueError, match="does not have"):
@@ -257,7 +257,7 @@ def test_adagrad_needs_the_state_that_it_begins_with() -> None:
 
 @for_each("seed", range(10))
 def test_plain_descent_is_the_gradient_times_the_rate(seed: int) -> None:
-    """What SCAFFOLD relies on: (x - y) / (steps * rate) is the mean gradient."""
+    """SCAFFOLD's assumption: (x - y) / (steps * rate) is the mean gradient."""
     record = StochasticGradientDescent(name="sgd", learning_rate=0.05)
     parameter = nn.Parameter(torch.randn(50, generator=torch.Generator().manual_seed(seed)))
     optimiser, start, gradients = build_optimiser(record, [parameter]), parameter.detach().clone(), []

@@ -1,4 +1,4 @@
-"""Penalties are what their formulas say, on federated parameters only, and never in the first round."""
+"""Penalties equal their formulas, on federated parameters only, and never in the first round."""
 
 from __future__ import annotations
 

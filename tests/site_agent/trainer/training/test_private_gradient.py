@@ -1,4 +1,4 @@
-"""What one patient can change in a site's sum of gradients, and that no patient's term depends on the others."""
+"""The largest effect of one patient on a site's sum of gradients. No patient's term depends on the others."""
 
 from __future__ import annotations
 

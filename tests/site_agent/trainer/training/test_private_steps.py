@@ -1,4 +1,4 @@
-"""Local noise: what a site's steps are, that each has the whole noise, and that no step reads a patient without it."""
+"""Local noise: a site's steps, the whole noise in each, and no step that reads a patient without it."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_a_round_is_so_many_steps_each_from_values_with_noise(seed: int, steps: 
 
 @for_each("seed", range(5))
 def test_the_inner_steps_of_pfedme_have_noise_and_the_shared_model_follows(seed: int) -> None:
-    """By hand: t takes noisy steps near w, w follows t after each step, and w is what leaves."""
+    """By hand: t takes noisy steps near w, w follows t after each step, and the site sends w."""
     method = {"name": "pfedme", "strength": 0.5, "inner_steps": 3, "rate": 0.8}
     training, generator = training_of(steps=2, method=method), np.random.default_rng(seed)
     arrays = arrays_of(training, generator)
@@ -190,7 +190,7 @@ def test_samples_are_drawn_for_each_step() -> None:
 
 @for_each("seed", range(5))
 def test_the_mean_of_the_sites_changes_is_the_coordinators_step(seed: int) -> None:
-    """What the server rule receives from the summed integers is the mean of what the sites moved."""
+    """The server rule receives from the summed integers the mean of the sites' movements."""
     training = training_of(steps=3)
     numbers = np.random.default_rng(seed).integers(-(1 << 45), 1 << 45, (4, len(training.names))).astype(np.float64)
 
