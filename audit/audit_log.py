@@ -118,6 +118,7 @@ class LogFile:
         self._path, self._now, self._consequences = path, now, consequences
         self._sign, self._limits = sign, limits or Limits()
         self._position, self._size = LogPosition(), 0
+        self.appended_bytes = 0  # by this process, since it opened the log
         self._recent: deque[int] = deque(maxlen=_MOST_GROWTH)
         # After each of the newest records: the log's position, and the record's leaf. Witnesses of all peers often
         # request these few records. They request older ones only after a long absence.
@@ -221,6 +222,7 @@ class LogFile:
             self._count(number, facts)
         self._newest += newest
         self._position, self._size = position, self._size + len(content)
+        self.appended_bytes += len(content)
 
     def _carried(self) -> dict[str, Any]:
         generation = generation_of(self._path)

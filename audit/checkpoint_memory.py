@@ -1,7 +1,8 @@
 """Stored checkpoints: those that this program cosigned for others, and its own that others cosigned.
 
 A folder of small JSON files, each replaced whole and synced. A witness without its checkpoints would cosign a rollback.
-So it stores them beside its log, and also records them in the log.
+So it stores them beside its log, and also records them in the log. The folder also has the bytes that each owner may
+still make this program record.
 """
 
 from __future__ import annotations
@@ -78,6 +79,19 @@ def keep_peer_key(folder: Path, owner: str, key: bytes) -> None:
     _write(_key_path(folder, owner), {"owner": owner, "key": key.hex()})
 
 
+def kept_budget(folder: Path, owner: str) -> dict[str, Any] | None:
+    """Return what this owner may still make this program record, as stored, or None. A damaged file is empty facts."""
+    try:
+        return _read(_budget_path(folder, owner))
+    except CheckpointRefused:
+        return {}
+
+
+def keep_budget(folder: Path, owner: str, facts: dict[str, Any]) -> None:
+    """Store what this owner may still make this program record."""
+    _write(_budget_path(folder, owner), facts)
+
+
 def _kept_path(folder: Path, owner: str) -> Path:
     return folder / f"kept-{owner.replace('/', '-')}.json"
 
@@ -88,6 +102,10 @@ def _former_path(folder: Path, owner: str, key: bytes) -> Path:
 
 def _key_path(folder: Path, owner: str) -> Path:
     return folder / f"key-{owner.replace('/', '-')}.json"
+
+
+def _budget_path(folder: Path, owner: str) -> Path:
+    return folder / f"budget-{owner.replace('/', '-')}.json"
 
 
 def _read(path: Path) -> dict[str, Any] | None:

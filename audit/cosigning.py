@@ -5,6 +5,8 @@ the leaves since then and a signed checkpoint. The witness checks that they foll
 and cosigns it. The owner records the cosignature. Only one checkpoint is exchanged at a time. The rules:
 
 * a witness stores and records a checkpoint on its disk before it sends the signature;
+* another member may cause a limited number of bytes of records each day. Above that its checkpoint waits, and the
+  checkpoint of the own log too;
 * a witness that lost its checkpoint receives the leaves that it requests. An owner stops if its log differs from a
   checkpoint that it signed;
 * if a member's computer was lost with its identity key, the member begins a new log with a new key. The witness stores
@@ -13,12 +15,15 @@ and cosigns it. The owner records the cosignature. Only one checkpoint is exchan
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
 from audit import checkpoint_memory
 from audit.audit_log import COSIGNED, IDENTITY_REPLACED, WITNESSED
 from audit.own_log import AuditLog
+from audit.recording_budget import RecordingBudget
 from protos.wire.log_chain import LogPosition, relink
 from protos.wire.log_checkpoints import (
     MOST_LEAVES,
@@ -41,9 +46,13 @@ _FAR_BEHIND: Final = 64  # number of records after which the next checkpoint fol
 class LogParty:
     """One program as the owner of its log and as the witness of other logs."""
 
-    def __init__(self, own: AuditLog, folder: Path) -> None:
-        """`own` was opened with its identity key; `folder` has the stored checkpoints."""
+    def __init__(self, own: AuditLog, folder: Path, spent: Callable[[str], None] = lambda _: None) -> None:
+        """`own` was opened with its identity key; `folder` has the stored checkpoints.
+
+        `spent` receives the owner of another log whose budget of records is used up, at most once a day.
+        """
         self.own, self.owner, self.log, self.folder = own, own.owner, own.file, folder
+        self.budget = RecordingBudget(folder, own.now, spent)
         self.public_key = own.identity_key.public_key().public_bytes_raw()
 
     def signed(self, position: LogPosition) -> LogCheckpoint:
@@ -66,8 +75,8 @@ class LogParty:
         # If a key is used again, its earlier checkpoints apply.
         return kept or checkpoint_memory.former_checkpoint(self.folder, owner, key)
 
-    def witness(self, grown: LogGrowth, owner: str, key: bytes) -> LogCosignature:
-        """Check that another log continues, store and record its position, and cosign it.
+    def check(self, grown: LogGrowth, owner: str, key: bytes) -> None:
+        """Check that another log continues. A log that does not is on record.
 
         Raises:
             CheckpointRefused: the log was rolled back, differs from an earlier checkpoint, or is not its owner's.
@@ -78,12 +87,26 @@ class LogParty:
         except CheckpointRefused as refused:
             self.own.write("log_refused", owner=owner, size=grown.checkpoint.size, reason=str(refused))
             raise
+
+    def witness(self, grown: LogGrowth, owner: str, key: bytes) -> LogCosignature:
+        """Check that another log continues, store and record its position, and cosign it. Raises as `check`."""
+        self.check(grown, owner, key)
         seen = {key: value for key, value in checkpoint_facts(grown.checkpoint).items() if key != "time"}
-        self.own.write(WITNESSED, **seen)
+        with self.charged(owner):
+            self.own.write(WITNESSED, **seen)
         checkpoint_memory.keep_checkpoint(self.folder, grown.checkpoint)
         return LogCosignature(
             grown.checkpoint.size, cosign(grown.checkpoint, self.owner, self.own.time(), self.own.identity_key)
         )
+
+    @contextmanager
+    def charged(self, peer: str) -> Iterator[None]:
+        """Count what is recorded inside the block in the budget of this peer, who has caused it."""
+        before = self.log.appended_bytes
+        try:
+            yield
+        finally:
+            self.budget.spend(peer, self.log.appended_bytes - before)
 
 
 class LogSession:
@@ -91,9 +114,10 @@ class LogSession:
 
     def __init__(self, party: LogParty, peer: str, peer_key: bytes) -> None:
         """`peer` is the owner of the other log; `peer_key` is its identity key, raw, 32 bytes."""
-        self._party, self._peer, self._peer_key = party, peer, peer_key
+        self._party, self.peer, self._peer_key = party, peer, peer_key
         self._confirmed: int | None = None  # records of the own log that the peer has linked; None: not reported yet
         self._under_way: LogCheckpoint | None = None
+        self._waiting: LogGrowth | None = None  # of the peer's log, checked; above the peer's budget
 
     def standing(self) -> LogStanding:
         """Return the stored position of the peer's log. It is the first message of this side.
@@ -101,7 +125,7 @@ class LogSession:
         Raises:
             CheckpointRefused: the stored checkpoint cannot be read.
         """
-        return LogStanding(self._party.public_key, self._party.kept_of(self._peer, self._peer_key))
+        return LogStanding(self._party.public_key, self._party.kept_of(self.peer, self._peer_key))
 
     def heard(self, message: LogMessage) -> list[LogMessage]:
         """Handle a message and return the answers.
@@ -118,16 +142,39 @@ class LogSession:
                 self._stand(message)
                 return self.due(at_least=1)
             case LogGrowth():
-                return [self._party.witness(message, self._peer, self._peer_key)]
+                if self._waiting is not None:
+                    raise MalformedMessage("a checkpoint of a log while another one waits")
+                if self._party.budget.allows(self.peer):
+                    return [self._party.witness(message, self.peer, self._peer_key)]
+                self._party.check(message, self.peer, self._peer_key)  # a false one does not wait
+                self._waiting = message
+                return []
             case LogCosignature():
                 self._take(message)
                 # fewer records wait for the owner's next pulse, because both sides sync each checkpoint
                 return self.due(_FAR_BEHIND)
 
     def due(self, at_least: int = GROWTH) -> list[LogMessage]:
-        """Return the messages that are due after this many new records. Checkpoint records do not count."""
+        """Return the messages that are due after this many new records. Checkpoint records do not count.
+
+        Raises:
+            CheckpointRefused: the peer's log differs from the log that the peer has shown on another stream meanwhile.
+            AuditError: the own log cannot be read or written.
+        """
+        return [*self._cosigned(), *self._grown(at_least)]
+
+    def _cosigned(self) -> list[LogMessage]:
+        """The cosignature of the peer's checkpoint, if one waits and the peer's budget allows its record."""
+        if self._waiting is None or not self._party.budget.allows(self.peer):
+            return []
+        grown, self._waiting = self._waiting, None
+        return [self._party.witness(grown, self.peer, self._peer_key)]
+
+    def _grown(self, at_least: int) -> list[LogMessage]:
         start = self._confirmed
         if start is None or self._under_way is not None or not self._party.log.has_grown(start, at_least):
+            return []
+        if not self._party.budget.allows(self.peer):  # the cosignature will be a record, too
             return []
         before = self._party.log.position_at(start)
         leaves = tuple(self._party.log.leaves(start, MOST_LEAVES))
@@ -157,8 +204,9 @@ class LogSession:
         signed = self._under_way
         if signed is None or message.size != signed.size:
             raise CheckpointRefused("a cosignature that was not asked for")
-        check_cosignature(signed, message.given, self._peer, self._peer_key)
+        check_cosignature(signed, message.given, self.peer, self._peer_key)
         cosigned = {"checkpoint": checkpoint_facts(signed), "cosignature": cosignature_facts(message.given)}
-        self._party.own.write(COSIGNED, **cosigned)
+        with self._party.charged(self.peer):
+            self._party.own.write(COSIGNED, **cosigned)
         checkpoint_memory.keep_own_checkpoint(self._party.folder, signed)
         self._confirmed, self._under_way = signed.size, None

@@ -95,6 +95,10 @@ class AuditLog:
         """Return a checkpoint of this log, signed with its owner's identity key. Raises ValueError without the key."""
         return sign_checkpoint(self.owner, generation, position, self.time(), self.identity_key)
 
+    def now(self) -> datetime:
+        """Return the time, aware, in UTC."""
+        return self._now()
+
     def time(self) -> str:
         """Return the time in the format of records."""
         return self._now().isoformat(timespec="milliseconds")

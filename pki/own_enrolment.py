@@ -67,6 +67,8 @@ def handle_own_certificate(authority: Authority, register: Register, request: Re
 
 
 def _accepted(register: Register, found: OwnCertificate, tls_key_sha256: str, now: datetime) -> bytes:
+    if register.chain_of(found.identity.name, tls_key_sha256) == found.chain_pem:
+        return found.chain_pem  # a repeated request writes nothing
     issued = IssuedCertificate(found.identity.certificate_sha256, tls_key_sha256, found.chain_pem)
     kept = register.add_certificate(found.identity.name, issued, now, certificate_sha256(found.authority))
     if kept != issued.chain_pem:

@@ -23,12 +23,16 @@ from datetime import datetime
 from enum import StrEnum
 from pathlib import Path
 from types import TracebackType
+from typing import Final
 
 from pki import register_tables
 from pki.names import SiteName
 from pki.typed_fingerprints import differing_fingerprints, is_same_fingerprint
 from protos.errors import ConfigurationError, RefusedError
 from protos.fingerprints import fingerprint
+
+MOST_EACH_DAY: Final = 20  # new certificates of a site; an honest one needs a few in a year
+_DAY_SECONDS: Final = 86_400
 
 
 class SiteState(StrEnum):
@@ -362,6 +366,12 @@ class Register:
         ).fetchone()
         if known is not None:
             raise _refused("this TLS key had a certificate before, which is no longer accepted")
+        since = _seconds(now) - _DAY_SECONDS
+        (recent,) = self._connection.execute(
+            "SELECT COUNT(*) FROM certificates WHERE site = ? AND issued_at > ?", (name, since)
+        ).fetchone()
+        if recent >= MOST_EACH_DAY:  # each one is kept for good
+            raise _refused(f"site {name} received {recent} certificates within a day; the limit is {MOST_EACH_DAY}")
         self._connection.execute(
             "INSERT INTO certificates (sha256, site, tls_key_sha256, chain_pem, is_accepted, issued_at)"
             " VALUES (?, ?, ?, ?, 1, ?)",

@@ -102,6 +102,13 @@ EVENTS: Final = (
         "If this happens again, compare labels, units and software with the other hospitals.",
     ),
     Entry(
+        "W259",
+        "coordinator_records_wait",
+        "The coordinator used up the bytes that it may add to this site's audit log in a day. Log checkpoints are "
+        "confirmed later. Training continues. The line has the limit.",
+        "If no study trains day and night, ask the federation office why its log grows so fast.",
+    ),
+    Entry(
         "W257",
         "own_certificate_ends_soon",
         "This site's certificate was issued by the hospital's own authority and ends within 30 days. This "

@@ -6,7 +6,8 @@ it.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Protocol
 
@@ -14,9 +15,10 @@ import structlog
 
 from audit.cosigning import LogParty, LogSession
 from audit.own_log import AuditLog
+from audit.recording_budget import EACH_DAY_BYTES
 from coordinator.network.pace import Refusals
-from protos.wire.log_checkpoints import CheckpointRefused, owner_of_site
-from protos.wire.messages import Hello, MalformedMessage
+from protos.wire.log_checkpoints import CheckpointRefused, owner_of_site, site_of
+from protos.wire.messages import CoordinatorReason, Hello, MalformedMessage
 from protos.wire.upkeep_messages import (
     LogCosignature,
     LogGrowth,
@@ -32,6 +34,9 @@ class UpkeepPeer(Protocol):
 
     def send(self, message: Upkeep) -> None:
         """Queue a message."""
+
+    def end(self, reason: CoordinatorReason, detail: str) -> None:
+        """Send the reason and end the stream."""
 
 
 class SiteUpkeep:
@@ -51,7 +56,7 @@ class SiteUpkeep:
 
         A site's identity key; its next certificate; that one has worked; the roots, while they change.
         """
-        self._roots, self._party = roots, LogParty(log, witness)
+        self._roots, self._party = roots, LogParty(log, witness, self._spent)
         self._audit, self._identity_key_of, self._renew, self._confirm = log, identity_key_of, renew, confirm
         self._sessions: dict[UpkeepPeer, LogSession] = {}
         self._refusals = Refusals(log.write)
@@ -97,11 +102,8 @@ class SiteUpkeep:
             raise MalformedMessage("upkeep that was not agreed on")
         match message:
             case LogStanding() | LogGrowth() | LogCosignature():
-                try:
+                with self._refusals_shown(session):
                     answers = session.heard(message)
-                except CheckpointRefused as refused:
-                    self._log.error("site_log_refused", site=site, reason=str(refused))
-                    raise
                 for answer in answers:
                     peer.send(answer)
             case RenewalAsked():
@@ -115,9 +117,31 @@ class SiteUpkeep:
         """Send checkpoints of logs that have grown to their witnesses. Called twice a second."""
         self._refusals.tick()
         for peer, session in list(self._sessions.items()):
-            for message in session.due():
+            try:
+                with self._refusals_shown(session):
+                    due = session.due()
+            except CheckpointRefused as refused:
+                peer.end(CoordinatorReason.NOT_ACCEPTED, parted(refused))
+                continue
+            for message in due:
                 peer.send(message)
 
     def gone(self, peer: UpkeepPeer) -> None:
         """Handle the end of a stream."""
         self._sessions.pop(peer, None)
+
+    @contextmanager
+    def _refusals_shown(self, session: LogSession) -> Iterator[None]:
+        try:
+            yield
+        except CheckpointRefused as refused:
+            self._log.error("site_log_refused", site=site_of(session.peer), reason=str(refused))
+            raise
+
+    def _spent(self, owner: str) -> None:
+        self._log.warning("site_records_wait", site=site_of(owner), bytes_each_day=EACH_DAY_BYTES)
+
+
+def parted(refused: CheckpointRefused) -> str:
+    """Return the reason that a site receives if its log was refused."""
+    return f"an audit log is not what it was: {refused}"

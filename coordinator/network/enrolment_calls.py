@@ -133,18 +133,19 @@ class Membership:
         except RefusedError as refusal:
             if isinstance(refusal, ForeignNameError):
                 self._note_foreign(refusal)
-            self._log.warning("renewal_refused", site=ascii(asked.site), reason=refusal.what)
-            self._refusals.note("renewal_refused", reason=refusal.what)
+            if self._refusals.note("renewal_refused", reason=refusal.what):
+                self._log.warning("renewal_refused", site=ascii(asked.site), reason=refusal.what)
             return RenewalAnswered(b"", b"", refusal.what)
         except OperatorError as error:  # of this side: the disk, the register; the site can only wait
             self._log.error("renewal_failed", what=error.what, remedy=error.remedy)
             return RenewalAnswered(b"", b"", "The coordinator cannot renew at the moment.")
+        shown = certificate_sha256(certificates_in(issued.chain_pem)[0])
         if asked.chain:
-            shown = certificate_sha256(certificates_in(issued.chain_pem)[0])
-            self._record("own_certificate_accepted", site=asked.site, certificate_sha256=shown)
+            is_new = self._note_once("own_certificate_accepted", shown, site=asked.site, certificate_sha256=shown)
         else:
-            self._record("certificate_issued", site=asked.site, kind="renewal")
-        self._log.info("certificate_renewed", site=asked.site)
+            is_new = self._note_once("certificate_issued", shown, site=asked.site, kind="renewal")
+        if is_new:
+            self._log.info("certificate_renewed", site=asked.site)
         return RenewalAnswered(issued.chain_pem, self._authority.trusted_roots_pem(), "")
 
     def _note_authorities(self) -> None:
@@ -214,22 +215,24 @@ class Membership:
             return encode_enrolment_reply(EnrolmentReply(b"", "", "The coordinator cannot enrol at the moment."))
         match answer:
             case enrolment_decisions.Issued(chain_pem=chain, site=site):
-                self._note_once("enrolment_answered", site, "certificate issued")
+                outcome = "certificate issued"
+                self._note_once("enrolment_answered", f"{site} {outcome}", site=site, outcome=outcome)
                 self._log.info("site_enrolled", site=site)
                 return encode_enrolment_reply(EnrolmentReply(chain, "", ""))
             case enrolment_decisions.Pending(fingerprint=fingerprint, site=site):
-                if self._note_once("enrolment_answered", site, f"a person has to approve identity key {fingerprint}"):
+                outcome = f"a person has to approve identity key {fingerprint}"
+                if self._note_once("enrolment_answered", f"{site} {outcome}", site=site, outcome=outcome):
                     self._log.info("enrolment_awaits_approval", site=site, identity=fingerprint)
                 return encode_enrolment_reply(EnrolmentReply(b"", fingerprint, ""))
             case _:
                 assert_never(answer)
 
-    def _note_once(self, event: str, site: str, outcome: str) -> bool:
-        """Record once the answer to a site that requests every two seconds. Return whether it was new."""
-        if (site, outcome) in self._told:
+    def _note_once(self, event: str, key: str, **facts: str) -> bool:
+        """Record once the answer to a request that may be repeated. Return whether it was new. `key` names the request."""
+        if (event, key) in self._told:
             return False
-        self._record(event, site=site, outcome=outcome)
-        self._told.add((site, outcome))  # after the record: where that failed, it is tried again before an answer
+        self._record(event, **facts)
+        self._told.add((event, key))  # after the record: where that failed, it is tried again before an answer
         return True
 
 

@@ -22,8 +22,8 @@ from protos.wire.upkeep_messages import Upkeep
 BURST: Final = 4000.0
 EACH_SECOND: Final = 2000.0
 # A message that is recorded in an audit log or a journal is synced before the next one is read. An honest site joins
-# once on a stream. A log checkpoint follows after twenty records. At 5 ms a sync, a site uses at most a third of the
-# time.
+# once on a stream. A log checkpoint follows after twenty records. What checkpoints add to the log in a day has a budget
+# of its own (audit/recording_budget.py). At 5 ms a sync, a site uses at most a third of the time.
 RECORDED_BURST: Final = 200.0
 RECORDED_EACH_SECOND: Final = 10.0
 UPKEEP_BURST: Final = 500.0
@@ -120,11 +120,13 @@ class Refusals:
         self._record = record
         self._refusals = self._ticks = 0
 
-    def note(self, event: str, **facts: object) -> None:
-        """Record a refusal, or only count it if there were already many."""
+    def note(self, event: str, **facts: object) -> bool:
+        """Record a refusal, or only count it if there were already many. Return whether it was recorded."""
         self._refusals += 1
-        if self._refusals <= MOST_REFUSALS:
+        is_recorded = self._refusals <= MOST_REFUSALS
+        if is_recorded:
             self._record(event, **facts)
+        return is_recorded
 
     def tick(self) -> None:
         """Record at the end of a minute how many further refusals there were. Called twice a second."""

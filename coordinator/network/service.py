@@ -27,7 +27,7 @@ import grpc.aio
 import structlog
 
 from coordinator.network.admission import refuse_hello
-from coordinator.network.coordinator_upkeep import SiteUpkeep
+from coordinator.network.coordinator_upkeep import SiteUpkeep, parted
 from coordinator.network.outgoing import Caller, StreamPeer
 from coordinator.network.pace import STREAMS_OF_A_SITE, WITHOUT_LIMIT, Pace, RateLimit, RecordedPace
 from coordinator.network.turns import Turns
@@ -230,7 +230,7 @@ class FederationService:
             self._log.warning("greeting_missed", site=site, seconds=GREETING_SECONDS)
             peer.end(CoordinatorReason.REPLACED, "no greeting came in time; connect again")
         except CheckpointRefused as refused:
-            peer.end(CoordinatorReason.NOT_ACCEPTED, f"an audit log is not what it was: {refused}")
+            peer.end(CoordinatorReason.NOT_ACCEPTED, parted(refused))
             self._engine.disconnected(site, peer)
         except MalformedMessage as malformed:
             self._log.warning("message_refused", site=site, reason=str(malformed))

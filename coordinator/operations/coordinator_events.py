@@ -167,6 +167,13 @@ EVENTS: Final = (
         "If it happens again, check the connection to that site, and ask which program it runs.",
     ),
     Entry(
+        "W165",
+        "site_records_wait",
+        "A site used up the bytes that it may add to the coordinator's audit log in a day. Its log checkpoints are "
+        "confirmed later. Rounds continue. The line has the limit.",
+        "If the site does not train day and night, ask its operator which program it runs.",
+    ),
+    Entry(
         "W162",
         "site_taken_out",
         "The federation office revoked a site of this run. The other sites continue without it or wait, as the plan "

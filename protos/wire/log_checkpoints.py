@@ -34,6 +34,11 @@ def owner_of_site(site: str) -> str:
     return f"site/{site}"
 
 
+def site_of(owner: str) -> str:
+    """Return the site whose log has this owner name."""
+    return owner.removeprefix("site/")
+
+
 @dataclass(frozen=True, slots=True)
 class LogCheckpoint:
     """The position of a log, signed by its owner.

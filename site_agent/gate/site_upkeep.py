@@ -19,6 +19,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from audit import checkpoint_memory
 from audit.cosigning import GROWTH, LogParty, LogSession
 from audit.own_log import AuditLog
+from audit.recording_budget import EACH_DAY_BYTES
 from pki.own_authority import WARNING_DAYS
 from protos.errors import RefusedError, UnavailableError
 from protos.wire.log_checkpoints import COORDINATOR, CheckpointRefused
@@ -55,9 +56,11 @@ class SiteUpkeep:
         """`witness` is the folder of what is remembered of checkpoints; `now` gives aware UTC times."""
         self._site, self._identity_key, self._certificates = site, identity_key, certificates
         self._audit, self._witness, self._now = audit, witness, now
-        self._party = LogParty(audit, witness)
+        self._party = LogParty(audit, witness, self._spent)
         self._session: LogSession | None = None
         self._asked: RenewalAsked | None = None
+        self._is_answered = False
+        self._roots: RenewalAnswered | None = None  # not looked at yet
         self._has_warned = self._is_own_refused = False
         self._log = structlog.get_logger()
 
@@ -70,7 +73,8 @@ class SiteUpkeep:
 
     def begin(self) -> None:
         """Handle the start of a new stream."""
-        self._session, self._asked, self._has_warned, self._is_own_refused = None, None, False, False
+        self._session, self._asked, self._roots = None, None, None
+        self._has_warned = self._is_own_refused = False
 
     async def tell(self, send: Send, at_least: int = GROWTH) -> None:
         """Send what is due after this number of new records."""
@@ -103,7 +107,7 @@ class SiteUpkeep:
                 case LogGrowth() | LogCosignature():
                     return [*self._begun().heard(message)]
                 case RenewalAnswered():
-                    await self._renewed(message)
+                    await self._answered(message)
                     return []
                 case RenewalAsked():
                     raise MalformedMessage("a question that only a site asks")
@@ -113,8 +117,18 @@ class SiteUpkeep:
             raise _not_what_it_was(refused) from refused
 
     async def due(self, at_least: int = GROWTH) -> list[Upkeep]:
-        """Return the messages that are due after this number of new records."""
-        return [*self._session.due(at_least), *await self._renewal()] if self._session else []
+        """Return the messages that are due after this number of new records. Raises RefusedError as `heard`."""
+        if self._session is None:
+            return []
+        try:
+            logs = self._session.due(at_least)
+        except CheckpointRefused as refused:
+            raise _not_what_it_was(refused) from refused
+        await self._trust()
+        return [*await self._renewal(), *logs]
+
+    def _spent(self, _: str) -> None:
+        self._log.warning("coordinator_records_wait", bytes_each_day=EACH_DAY_BYTES)
 
     def _stand(self, standing: LogStanding) -> list[Upkeep]:
         if self._session is not None:
@@ -133,7 +147,7 @@ class SiteUpkeep:
         return self._session
 
     async def _renewal(self) -> list[Upkeep]:
-        if self._asked is not None:
+        if self._asked is not None or not self._party.budget.allows(COORDINATOR):
             return []
         shown = await self._certificates.look()
         asked = await renewal_due(
@@ -143,8 +157,9 @@ class SiteUpkeep:
             if shown.is_of_own_authority():
                 self._warn()
             return []
-        self._asked = asked
-        write_request(self._audit, shown, asked)
+        self._asked, self._is_answered = asked, False
+        with self._party.charged(COORDINATOR):
+            write_request(self._audit, shown, asked)
         return [asked]
 
     def _warn(self) -> None:
@@ -156,21 +171,34 @@ class SiteUpkeep:
                 "own_certificate_ends_soon", days=left.days, expires=self._certificates.shown.expiry().isoformat()
             )
 
-    async def _renewed(self, answer: RenewalAnswered) -> None:
+    async def _answered(self, answer: RenewalAnswered) -> None:
         if not answer.chain and not answer.refusal:
-            await trust_roots(self._certificates, answer.roots, self._now(), self._audit)
+            self._roots = answer
+            await self._trust()
             return
-        if self._asked is None:
+        if self._asked is None or self._is_answered:  # each one is a record
             raise MalformedMessage("a certificate that was not asked for")
+        with self._party.charged(COORDINATOR):
+            await self._renewed(self._asked, answer)
+
+    async def _trust(self) -> None:
+        """Take the newest roots over. A change is a record, so above the budget it waits."""
+        if self._roots is not None and self._party.budget.allows(COORDINATOR):
+            told, self._roots = self._roots, None
+            with self._party.charged(COORDINATOR):
+                await trust_roots(self._certificates, told.roots, self._now(), self._audit)
+
+    async def _renewed(self, asked: RenewalAsked, answer: RenewalAnswered) -> None:
         shown = self._certificates.shown
         if answer.refusal or not answer.chain:
             self._log.error("renewal_refused", reason=answer.refusal, expires=shown.expiry().isoformat())
             self._audit.write("renewal_refused", reason=answer.refusal)
-            if self._asked.chain and not self._is_own_refused:
+            self._is_answered = True
+            if asked.chain and not self._is_own_refused:
                 # An unregistered certificate must not delay the renewal of the federation's certificate.
                 self._asked, self._is_own_refused = None, True
             return
-        await install_renewed(self._certificates, self._asked, answer, self._site, self._now(), self._audit)
+        await install_renewed(self._certificates, asked, answer, self._site, self._now(), self._audit)
         self._log.info("certificate_renewed", expires=self._certificates.shown.expiry().isoformat())
         raise UnavailableError(
             what="This site received its next certificate.",

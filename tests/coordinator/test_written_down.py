@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import time
+from datetime import timedelta
 from pathlib import Path
 
 import grpc
 import pytest
 
 from coordinator.network import pace, service
+from coordinator.network.enrolment_calls import Membership
 from coordinator.network.pace import WITHOUT_LIMIT, Allowance, RateLimit
+from pki.register import MOST_EACH_DAY, Register
 from protos.plan.manifest import manifest_of
 from protos.wire.messages import PROTOCOL_VERSION, Announcement, Hello, Join, Refusal, SiteReason
 from protos.wire.upkeep_messages import RenewalAsked
-from tests.rehearsal.federation import Office, as_channel, calling, eventually, serving
+from site_agent.gate.certificate_renewal import renewal_of
+from tests.rehearsal.federation import Office, as_channel, calling, eventually, serving, utc_now
+from tests.rehearsal.relayed_stream import certificates_in_process
 from tests.rehearsal.study import plan_with
 
 HELLO = Hello(PROTOCOL_VERSION, "test")
@@ -103,3 +108,27 @@ def test_a_site_opens_no_more_streams_than_it_is_allowed(tmp_path: Path, monkeyp
             return found
 
     assert asyncio.run(scene()) == [True, True, True, False, True]
+
+
+def test_a_renewal_is_recorded_once_and_a_site_receives_so_many_in_a_day(tmp_path: Path) -> None:
+    """A repeated request has the same answer and no second record. The limit is over a day later."""
+    office = Office.found(tmp_path / "office")
+    keys = office.enrol("a")
+    events: list[str] = []
+    day = [utc_now()]
+    certificates = certificates_in_process(keys)
+    asyncio.run(certificates.look())
+    with Register(office.authority.register_path) as register:
+        desk = Membership(office.authority, register, lambda: day[0], lambda event, **_: events.append(event))
+        for _ in range(MOST_EACH_DAY - 1):  # the first one came with the enrolment
+            asked = asyncio.run(renewal_of(certificates, "a", keys.identity_key()))
+            first, second = desk.renew(asked), desk.renew(asked)
+            assert first == second
+            assert first.refusal == ""
+        over = asyncio.run(renewal_of(certificates, "a", keys.identity_key()))
+
+        assert "20 certificates within a day; the limit is 20" in desk.renew(over).refusal
+        assert events.count("certificate_issued") == MOST_EACH_DAY - 1
+        assert desk.renew(asked) == first  # what was issued before is still answered
+        day[0] += timedelta(days=1, seconds=1)
+        assert desk.renew(over).refusal == ""

@@ -15,6 +15,7 @@ import grpc
 import pytest
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
+from audit import recording_budget
 from audit.own_log import AuditLog
 from audit.reading.log_commands import Desk
 from audit.reading.log_verification import KnownKeys
@@ -29,13 +30,30 @@ from pki.register import Register
 from protos.errors import ConfigurationError, RefusedError, UnavailableError
 from protos.wire.codec import decode_renewed, encode_renewal
 from protos.wire.log_checkpoints import COORDINATOR
-from protos.wire.messages import PROTOCOL_VERSION, Announcement, CoordinatorMessage, CoordinatorReason, Farewell, Hello
-from protos.wire.upkeep_messages import UPKEEP_VERSION, LogCosignature, LogGrowth, LogStanding, RenewalAsked, Upkeep
+from protos.wire.messages import (
+    PROTOCOL_VERSION,
+    Announcement,
+    CoordinatorMessage,
+    CoordinatorReason,
+    Farewell,
+    Hello,
+    MalformedMessage,
+)
+from protos.wire.upkeep_messages import (
+    UPKEEP_VERSION,
+    LogCosignature,
+    LogGrowth,
+    LogStanding,
+    RenewalAnswered,
+    RenewalAsked,
+    Upkeep,
+)
 from site_agent.gate.certificate_renewal import install_renewed, renewal_of
 from site_agent.gate.site_certificates import SiteCertificates
 from site_agent.gate.site_upkeep import SiteUpkeep
+from tests.hostile.log_floods import InventedLog
 from tests.pki.whole_site import SiteKeys
-from tests.rehearsal.federation import Office, as_channel, calling, serving, utc_now
+from tests.rehearsal.federation import Caller, Office, Running, as_channel, calling, serving, utc_now
 from tests.rehearsal.relayed_stream import Connection, certificates_in_process
 from tests.rehearsal.study import plan_with
 
@@ -185,6 +203,68 @@ def test_a_site_that_lost_its_identity_key_with_its_host_is_witnessed_again(tmp_
     assert json.loads(former.read_text())["size"] == size
     assert not list(found.audit.records("log_refused"))
     found.audit.close()
+
+
+def test_a_site_above_its_budget_waits_over_a_restart_and_keeps_its_stream(
+    tmp_path: Path, office: Office, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Over TLS: a site that floods the coordinator's log is answered later and not sent away, and others are heard."""
+    monkeypatch.setattr(recording_budget, "EACH_DAY_BYTES", 20_000)
+    flooding = InventedLog("site/a", office.keys("a").identity_key())
+    state, plan = tmp_path / "state", plan_with(office.identities)
+
+    async def flood(running: Running, caller: Caller) -> int:
+        """Send checkpoints until one waits; how many were answered."""
+        answered, reading = 0, asyncio.create_task(caller.receive())
+        await caller.send(flooding.growth())
+        while not any(session._waiting for session in running.upkeep._sessions.values()):
+            await asyncio.wait({reading}, timeout=0.05)
+            if not reading.done():
+                continue
+            message = reading.result()
+            assert not isinstance(message, Farewell | None)
+            reading = asyncio.create_task(caller.receive())
+            if isinstance(message, LogCosignature):
+                answered += 1
+                await caller.send(flooding.growth())
+        reading.cancel()
+        return answered
+
+    async def scene() -> list[int]:
+        found = []
+        for _ in range(2):
+            async with serving(office, plan, state) as running:
+                async with calling(running.address, as_channel(office.credentials("a"))) as caller:
+                    await caller.send(Hello(PROTOCOL_VERSION, "test", UPKEEP_VERSION))
+                    while not isinstance(standing := await caller.receive(), LogStanding):
+                        pass
+                    if standing.checkpoint is not None:
+                        flooding.position = standing.checkpoint.position
+                    found.append(await flood(running, caller))
+                async with calling(running.address, as_channel(office.credentials("b"))) as other:
+                    await other.send(Hello(PROTOCOL_VERSION, "test", UPKEEP_VERSION))
+                    assert isinstance(await other.receive(), Announcement | LogStanding)
+        return found
+
+    before, after = asyncio.run(scene())
+
+    assert 20 < before < 40
+    assert after <= 3
+
+
+def test_a_second_refusal_of_one_request_is_no_second_record(tmp_path: Path, office: Office) -> None:
+    """The coordinator's answer to a renewal is a record, so it counts once."""
+    site = Site.of(office, "a", tmp_path / "a")
+    asyncio.run(site.upkeep._certificates.look())
+    site.upkeep._asked = RenewalAsked("a", b"x", bytes(64))
+    refusal = RenewalAnswered(b"", b"", "not now")
+
+    asyncio.run(site.upkeep.heard(refusal))
+    with pytest.raises(MalformedMessage, match="not asked for"):
+        asyncio.run(site.upkeep.heard(refusal))
+
+    assert len(list(site.audit.records("renewal_refused"))) == 1
+    site.audit.close()
 
 
 def test_a_growth_that_does_not_follow_ends_the_stream_at_the_coordinator(tmp_path: Path, office: Office) -> None:
