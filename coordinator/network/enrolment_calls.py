@@ -228,7 +228,7 @@ class Membership:
                 assert_never(answer)
 
     def _note_once(self, event: str, key: str, **facts: str) -> bool:
-        """Record once the answer to a request that may be repeated. Return whether it was new. `key` names the request."""
+        """Record once the answer to a request that may be repeated. Return whether it was new. `key` names it."""
         if (event, key) in self._told:
             return False
         self._record(event, **facts)
