@@ -77,7 +77,7 @@ Sign: TypeAlias = Callable[[int, LogPosition], LogCheckpoint]
 
 
 class AuditError(OperatorError):
-    """The log cannot be trusted or written. The program must not do what it cannot record."""
+    """The log cannot be trusted or written. The program must do nothing that it cannot record."""
 
     code = "E014"
 

@@ -114,7 +114,10 @@ def _compute(table: str, chunks: list[Chunk], engine: Engine, path: Path) -> Non
 
 
 def _chunks(table: str, folder: Path, seeds: list[int], done: set[tuple[str, int]]) -> Iterator[Chunk]:
-    """What is missing. Chunks always begin at the same seeds, because a stack's last digits depend on its size."""
+    """The chunks of seeds that are not yet computed.
+
+    Chunks always begin at the same seeds, because a stack's last digits depend on its size.
+    """
     for variant in table_named(table).variants():
         own = seeds[: variant.most_seeds]
         for start in range(0, len(own), variant.seeds_at_once):

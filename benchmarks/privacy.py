@@ -1,4 +1,6 @@
-"""What privacy costs in accuracy, and an audit of what is promised: federated-prior and networks on UCI heart.
+"""The accuracy that differential privacy costs federated-prior and networks on UCI heart.
+
+An audit of the guarantee.
 
 Terms are those of the deployed trainer, noise that of the deployed gate. Nothing is masked, since masks cancel. AUROC
 is of the shared regression as a model of its own, on a third of each clinic's rows, with an intercept from the clinic's
@@ -283,7 +285,7 @@ def print_others_part(tables: Mapping[str, Table], splits: int, site: str = "va"
 
 
 def bytes_of_a_round(plan: Plan) -> int:
-    """What one site sends in a training round of a network, before TLS."""
+    """The bytes that one site sends in a training round of a network, before TLS."""
     return Exchanges(plan, manifest_of(plan)).of(0, Stage.TRAINING, b"").layout.total_bytes
 
 

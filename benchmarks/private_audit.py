@@ -63,7 +63,7 @@ class Audited:
         return float(named[self.is_in].mean() - named[~self.is_in].mean())
 
     def bound(self, delta: float) -> float:
-        """The largest epsilon at `delta` that so many right guesses rule out (95%), over numbers of guesses."""
+        """The largest epsilon at `delta` that this many right guesses rule out (95%), over numbers of guesses."""
         order, found = np.argsort(self.scores), 0.0
         for each in (5, 15, 50, 100):
             right = int((~self.is_in[order[:each]]).sum() + self.is_in[order[-each:]].sum())
@@ -174,7 +174,7 @@ def bound_of_test(calibrating: Numbers, absent: Numbers, present: Numbers, delta
 
 
 def _ruled_out(canaries: int, guesses: int, right: int, delta: float, error: float) -> float:
-    """The largest epsilon for which so many right guesses are less probable than `error`; 0 if there is none."""
+    """The largest epsilon for which this many right guesses are less probable than `error`; 0 if there is none."""
     low, high = 0.0, 30.0
     for _ in range(40):
         middle = (low + high) / 2
@@ -184,7 +184,7 @@ def _ruled_out(canaries: int, guesses: int, right: int, delta: float, error: flo
 
 
 def _probability(canaries: int, guesses: int, right: int, epsilon: float, delta: float) -> float:
-    """At most how probable so many right guesses are under (epsilon, delta)."""
+    """An upper limit on the probability of this many right guesses under (epsilon, delta)."""
     chance = 1 / (1 + exp(-epsilon))
     steps = np.arange(1, right + 1)
     sums = np.cumsum(binom.pmf(right - steps, guesses, chance))

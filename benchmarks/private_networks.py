@@ -1,4 +1,4 @@
-"""What a network trained with differential privacy reaches on UCI heart; the second table of `benchmarks.privacy`.
+"""The accuracy of a network trained with differential privacy on UCI heart; the second table of `benchmarks.privacy`.
 
 Sums of clipped gradients are those of the deployed trainer, noise that of the deployed gate, steps those of the
 coordinator's rule. A sum does not depend on how patients are dealt to sites, so the same rows stand for 4 and for 20
@@ -43,7 +43,7 @@ from site_agent.trainer.training.private_gradient import Layer, PrivateRows, cli
 
 Float32 = npt.NDArray[np.float32]
 Float64 = npt.NDArray[np.float64]
-# Who adds the noise: shares of the sites, a trusted curator, each site the whole noise, or nobody.
+# The sources of the noise: shares of the sites, a trusted curator, each site the whole noise, or none.
 Kind: TypeAlias = Literal["shared", "curator", "each", "none"]
 
 # Usual values of adults, as a cardiologist would declare them; nothing here was computed from the tables.

@@ -65,7 +65,7 @@ def _columns(name: str, values: Any) -> list[Any]:  # Any: a column of pandas
 
 
 def table_plan(columns: int, epsilon: float, patients: int, *, clip: float = CLIP, rate: float = RATE) -> Plan:
-    """A plan of four sites with a logistic regression on so many columns."""
+    """A plan of four sites with a logistic regression on this number of columns."""
     concept = {"kind": "number", "definition": "A column.", "low": 0.0, "high": 1.0}
     content = {
         "study": "clinical", "version": 1, "method": {"name": "fedavg"}, "outputs": 1, "seed": 0, "quorum": 4,

@@ -1,4 +1,6 @@
-"""What federated-prior costs beside networks. `python -m benchmarks.recipe_cost` runs the quickstart for each method.
+"""The privacy cost of federated-prior, with networks for comparison.
+
+`python -m benchmarks.recipe_cost` runs the quickstart for each method.
 
 The four UCI heart clinics run as real programs over mutual TLS, masked. Bytes are what a site's TCP connection carried,
 TLS included, without TCP's and IP's headers. Processor seconds are those of all programs together, so that a busy

@@ -1,4 +1,6 @@
-"""What a round costs beside training: `python -m benchmarks.round_overhead --sites 3 --parameters 300000 --rounds 200`.
+"""Measures the overhead of a round beside training:
+
+`python -m benchmarks.round_overhead --sites 3 --parameters 300000 --rounds 200`.
 
 A coordinator, site agents and trainers as processes of their own, mutual TLS on loopback. The
 trainers return their input plus one, so after n rounds every shared parameter has to be exactly n. A
@@ -46,7 +48,7 @@ Computed = dict[str, tuple[float, float]]
 
 @dataclass(frozen=True)
 class Figures:
-    """What one run showed; memory in MiB, bytes on the wire per site.
+    """The results of one run; memory in MiB, bytes on the wire per site.
 
     `computed` has processor seconds a round, by kind of process: its own, and the kernel's for it. Unlike the round's
     own length they hardly depend on what else this machine does.
@@ -160,7 +162,7 @@ def _computed(programs: Processes) -> Computed:
 
 
 def _difference(after: Computed, before: Computed, rounds: int) -> Computed:
-    """By kind of process: seconds for each of so many rounds."""
+    """By kind of process: seconds for each of this many rounds."""
     return {
         kind: ((user - before[kind][0]) / rounds, (kernel - before[kind][1]) / rounds)
         for kind, (user, kernel) in after.items()

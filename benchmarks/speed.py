@@ -92,7 +92,7 @@ def write(path: Path, history: list[Measured]) -> None:
 
 
 def verdict(new: Measured, history: list[Measured]) -> str:
-    """One line: the ratio, and what it is compared with."""
+    """One line: the ratio, and the value that it is compared with."""
     earlier = [one.ratio for one in history if one.what == new.what][-USUAL:]
     line = f"{new.what:28} {new.ratio:6.2f} times its floor"
     if not earlier:

@@ -73,7 +73,7 @@ def batches() -> Iterator[Tensor]:
 
 
 def ours(data: Rows) -> Contestant:
-    """The trainer of a site, as it is."""
+    """The unchanged trainer of a site."""
     flat = FlatNetwork(build_network(HEART, COLUMNS, 1), [])
     flat.start(network_tensors(HEART, columns=COLUMNS, outputs=1), 0)
     recipe = Recipe(

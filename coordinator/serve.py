@@ -1,7 +1,7 @@
 """The running coordinator: servers, register, status socket and signals, including SIGHUP.
 
-Everything runs on one event loop. Whatever ends the program, what was started is ended in order. The status socket
-lies in the state directory; it sends the status and ignores what it receives. SIGHUP reads coordinator.yaml again:
+Everything runs on one event loop. However the program ends, it stops in order everything that it started. The status
+socket is in the state directory; it sends the status and ignores what it receives. SIGHUP reads coordinator.yaml again:
 added plans are taken over, other changed keys are reported and need a restart, and a file with a mistake changes
 nothing.
 """

@@ -1,10 +1,10 @@
 """A backup: one file with whole directories, each file with its checksum, readable with `tar` alone.
 
-An uncompressed tar archive, mode 0600 from its first byte, since it holds private keys. Its last member,
-`backup.json`, lists every file with size, SHA-256, mode and owner, and has a checksum of its own. So a flipped bit, a
-lost file and a cut end show. The list is sealed with a key that is in no backup (backup_key.py), so a forged archive
-shows too. No mode that is restored lets others write a file or run it as its owner. Links are refused: what they point
-at would not be in the backup. Sockets, locks and what was left half-written are left out.
+An uncompressed tar archive, mode 0600 from its first byte, since it holds private keys. Its last member, `backup.json`,
+lists every file with size, SHA-256, mode and owner, and has a checksum of its own. So a flipped bit, a lost file and a
+cut end show. The list is sealed with a key that is in no backup (backup_key.py), so a forged archive shows too. No mode
+that is restored lets others write a file or run it as its owner. Links are refused: the files that they point at would
+not be in the backup. Sockets, locks and what was left half-written are left out.
 """
 
 from __future__ import annotations
@@ -201,8 +201,8 @@ def extract(path: Path, catalogue: Catalogue, root: str, folder: int) -> None:
 def give_back(catalogue: Catalogue, root: str, folder: int) -> None:
     """Restore the modes of extracted files and, if the administrator restores, their owners.
 
-    Files written beside it since then belong to the owner of the whole. The folders come last. While the outer ones
-    belong to root, nobody else can put a link among the files.
+    Files written beside it since then belong to the owner of the whole. The folders come last. While the outer folders
+    belong to root, only root can put a link among the files.
 
     Raises:
         OSError: this computer has no such user, or the disk cannot be written.

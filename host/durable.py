@@ -85,7 +85,9 @@ def replace_in(folder: int, name: str, content: bytes, *, partial: str, mode: in
 
 
 def new_file(path: Path) -> int:
-    """Create a file with mode 0600 and return its open descriptor. What root creates belongs to the folder's owner.
+    """Create a file with mode 0600 and return its open descriptor.
+
+    A file that root creates is given to the folder's owner.
 
     Raises:
         ConfigurationError: as `opened_folder`.

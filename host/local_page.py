@@ -1,7 +1,7 @@
 """The frame of a live page for people on this computer: style, refresh script and a curve.
 
-A page asks only the program that served it, and its own policy forbids everything else: no font, no picture, no
-style and no script from elsewhere. What is live are the sections of its main part, each replaced when it differs.
+A page asks only the program that served it, and its own policy forbids everything else: no font, no picture, no style
+and no script from elsewhere. The live parts are the sections of its main part, each replaced when it differs.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Serves HTTP to people on this computer: on loopback or a Unix socket, one short request at a time.
 
-It stands on the lowest floor that both programs share and that may listen; what is asked and answered is theirs.
+It is on the lowest floor that both programs share and that may listen; the programs define the questions and the
+answers.
 """
 
 from __future__ import annotations

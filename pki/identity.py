@@ -1,9 +1,8 @@
 """Turns a certificate into a site's name, or into a reason to refuse it.
 
-TLS has checked by now that the chain ends at the federation's root. What TLS does not decide is
-decided here: exactly one name of exactly one spelling, exactly one usage, P-256, valid now, and no
-extension that this file does not list. Whether the certificate is still accepted is the
-register's answer (`Register.is_accepted`), asked on every call.
+TLS has checked by now that the chain ends at the federation's root. This module decides what TLS does not: exactly one
+name of exactly one spelling, exactly one usage, P-256, valid now, and no extension that this file does not list.
+Whether the certificate is still accepted is the register's answer (`Register.is_accepted`), asked on every call.
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
 """The file that a site receives: addresses, the trusted root, and a token that works once.
 
-The authority's full certificate is inside, so nothing is trusted on first use. Whoever holds the
-file can ask to be enrolled as this site, until the token is used or has expired; by default a
-person then compares fingerprints before a certificate is issued. The fingerprint of the
-invitation covers all that a forger would change, and can be read aloud: it tells nothing about
-the token.
+The authority's full certificate is inside, so nothing is trusted on first use. Any holder of the file can ask to be
+enrolled as this site, until the token is used or has expired; by default a person then compares fingerprints before a
+certificate is issued. The fingerprint of the invitation covers all that a forger would change, and can be read aloud:
+it tells nothing about the token.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """A hospital's own certificate authority: which one is accepted, and the certificates below it.
 
-TLS at the coordinator trusts it like the federation's root, so what it may say is decided here, on every call. The
+TLS at the coordinator trusts it like the federation's root, so this module decides on every call what it may say. The
 rules:
 
 * it counts for exactly one site; a certificate below it that names another site is refused, and that is an event;

@@ -76,7 +76,7 @@ def create(path: Path) -> None:
 
 
 def connect(path: Path) -> sqlite3.Connection:
-    """Open an existing register, after checking its format and that nobody else can read it."""
+    """Open an existing register, after checking its format and that only its owner can read it."""
     with store.explained(path, "opened"):
         store.check_secret(path, path.stat())
     with explained(path):

@@ -7,8 +7,8 @@ Three steps, weeks apart if need be, and no program is stopped for any of them:
 * complete: the next authority issues from now on; coordinator and sites still take certificates of the one before;
 * end: every site has a certificate of the new authority, and the old root is trusted no more.
 
-What a site trusts is decided by the site (`chain.trusted_after`): without a vouching signature by the root
-key, which the coordinator does not hold, nobody can make it trust another root.
+The site itself decides what it trusts (`chain.trusted_after`): without a vouching signature by the root key, which the
+coordinator does not hold, nobody can make it trust another root.
 """
 
 from __future__ import annotations

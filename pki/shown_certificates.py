@@ -1,6 +1,6 @@
 """The certificates that a site's agent sends and trusts, as its other processes see them. No keys.
 
-It is read from what came over a socket or from files, and decides nothing. No key is part of it.
+It reads bytes that came over a socket or from files, and decides nothing. No key is part of it.
 """
 
 from __future__ import annotations

@@ -38,7 +38,7 @@ def write_public(path: Path, data: bytes) -> None:
 
 
 def read_secret(path: Path) -> bytes:
-    """Read a secret after checking that nobody else could read it.
+    """Read a secret after checking that only its owner could read it.
 
     Raises:
         ConfigurationError: the file is missing, too large, owned by another account, or open to others.

@@ -1,8 +1,8 @@
 """Errors that a person can correct, in three sentences.
 
-What happened, what it means for the data, what to do. Each kind names who can act and carries the
-exit status with which a program ends, and the identifier under which host/message_catalogue.py explains it; a
-programmer's mistake is a plain ValueError and never caught.
+It says what happened, what that means for the data, and what to do. Each kind names who can act and carries the exit
+status with which a program ends, and the identifier under which host/message_catalogue.py explains it; a programmer's
+mistake is a plain ValueError and never caught.
 """
 
 from __future__ import annotations

@@ -266,7 +266,7 @@ def _has_ended(signature: Signature, now: datetime) -> bool:
 
 @contextmanager
 def _held(state: Path) -> Iterator[None]:
-    """While the block runs nobody else can decide here, so no decision is lost between reading and writing."""
+    """While the block runs no other process can decide here, so no decision is lost between reading and writing."""
     folder = approvals_folder(state)
     make_folder(folder)
     with opened_folder(folder) as opened:

@@ -38,7 +38,7 @@ class Prepare:
 
 @dataclass(frozen=True, slots=True)
 class Train:
-    """To the trainer: make a round from the payload, exactly what came down for it as little-endian float32.
+    """To the trainer: make a round from the payload, exactly the received values as little-endian float32.
 
     First the values of the tensors that the round's exchange lets down, in the manifest's order, then
     the control variates of the same tensors where the method has them. Behind them are little-endian int64:
@@ -93,8 +93,8 @@ class Agreed:
 class Prepared:
     """To the agent: the site's network is built; the digest of the manifest computed from it.
 
-    The payload is the states on the trainer's disk, as pairs of little-endian int64: the round that one goes
-    on with, and which draw of the round before led to it. Empty where this site has not trained in the run.
+    The payload is the states on the trainer's disk, as pairs of little-endian int64: the round that each continues
+    with, and which draw of the round before led to it. Empty where this site has not trained in the run.
     """
 
     manifest_digest: str
@@ -140,7 +140,7 @@ FRAMING: Final = Framing[Message](b"GLH1", _KINDS)
 
 
 def _frame(message: Message) -> bytes:
-    """Header and facts; the payload follows as it is."""
+    """Header and facts; the payload follows unchanged."""
     return FRAMING.frame(message)
 
 

@@ -23,7 +23,7 @@ _STARTS: Final = 3  # how often a running Ray may fail to start the process of t
 
 @dataclass(frozen=True)
 class Cores:
-    """So many processes on this machine; with one, this process itself."""
+    """The number of processes on this machine; with one, this process itself."""
 
     count: int
 

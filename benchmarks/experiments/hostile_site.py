@@ -186,7 +186,10 @@ def _sent(attack: Attack, update: Float32, plan: Plan, generator: np.random.Gene
 
 
 def _votes(attack: Attack, numbers: int, generator: np.random.Generator) -> list[int]:
-    """Acceptance; what speaks for five sites if each that accepts adds 1 to the first number; or as many refusals."""
+    """Acceptance: the text that stands for five sites if each that accepts adds 1 to the first number.
+
+    Or as many refusals.
+    """
     if attack is Attack.REFUSE:
         return [int(number) for number in generator.integers(1 << 54, size=numbers)]
     return [5] + [0] * (numbers - 1) if attack is Attack.HIDE and numbers else [0] * numbers

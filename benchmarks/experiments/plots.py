@@ -64,7 +64,7 @@ class Curve:
 
 @dataclass(frozen=True, kw_only=True)
 class Reference:
-    """A dashed line in every panel: what it is, and where it stands in each."""
+    """A dashed line in every panel: its meaning, and its position in each."""
 
     name: str
     values: Mapping[str, float]

@@ -41,7 +41,7 @@ class VectorRule(Protocol):
     """The replacement of the coordinator. All vectors have shape (sites, numbers)."""
 
     def next_values(self, received: Float32, updates: Float32) -> Float32:
-        """What each site receives next, from what each received and by how much each has changed."""
+        """What each site receives next, computed from what each received and from how much each has changed."""
         ...
 
 
@@ -93,7 +93,10 @@ class SumOfLayers:
 
 
 class SumOfUpdates:
-    """What was received plus the sum of the updates: a server rate of the number of sites; it follows from sums."""
+    """The received parameters plus the sum of the updates.
+
+    A server rate of the number of sites; it follows from sums.
+    """
 
     def next_values(self, received: Float32, updates: Float32) -> Float32:
         """See VectorRule."""

@@ -25,7 +25,7 @@ _COST_HEADER: Final = ["variant", "seeds", "processor_seconds", "day", "librarie
 
 @dataclass(frozen=True, kw_only=True)
 class Cost:
-    """What a chunk of seeds of one variant took, when, and with which libraries."""
+    """The computing time of a chunk of seeds of one variant, its date, and the libraries used."""
 
     variant: str
     seeds: int
@@ -62,7 +62,7 @@ def add_rows(path: Path, rows: Iterable[Row]) -> None:
 
 
 def costs_beside(path: Path) -> Path:
-    """Where the costs of a table's results are kept."""
+    """The file in which the costs of a table's results are kept."""
     return path.with_name(f"{path.stem}-cpu.csv")
 
 

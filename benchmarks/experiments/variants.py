@@ -123,7 +123,7 @@ def validation_accuracy(predicted: Predicted, dataset: Dataset) -> float:
 
 
 def auroc_row(variant: str, predicted: Predicted, dataset: Dataset) -> Row:
-    """The AUROC alone, by ranks, for studies with so many models that scikit-learn's checks would cost most time."""
+    """The AUROC alone, by ranks, for studies with so many models that scikit-learn's checks would be slow."""
     scores = probabilities(dataset.task, predicted.outputs)
     targets = dataset.test.targets.astype(np.int64)
     present = np.unique(targets)

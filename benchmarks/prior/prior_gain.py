@@ -107,7 +107,7 @@ def measured(
 def of_one_run(
     tables: Mapping[str, Table], plan: Plan, rows: Mapping[str, int], seed: int, shown: Sequence[str]
 ) -> dict[str, dict[str, float]]:
-    """One run of all sites: the figures of the sites in `shown`, each with so many training rows, 0 for all."""
+    """One run of all sites: the figures of the sites in `shown`, each with this number of training rows, 0 for all."""
     studies: dict[str, tuple[PriorStudy, Preprocessing]] = {}
     for name, table in tables.items():
         split = split_of(table, rows[name], seed)

@@ -21,7 +21,7 @@ from site_agent.trainer.data.tables import Table
 from site_agent.trainer.prior.compared_columns import Suspicion
 from site_agent.trainer.prior.prior_study import PriorStudy
 
-# What each mistake does to a column's values, as the contract reads them.
+# The change that each mistake makes to a column's values, as the contract reads them.
 MISTAKES: Final[Mapping[str, tuple[str, Callable[[Numbers], Numbers]]]] = {
     "cholesterol in mmol/l": ("chol", lambda values: values / 38.67),
     "pressure in kPa": ("trestbps", lambda values: values / 7.50062),
@@ -32,7 +32,7 @@ MISTAKES: Final[Mapping[str, tuple[str, Callable[[Numbers], Numbers]]]] = {
 
 
 def found_in(tables: Mapping[str, Table], rows: int, seed: int) -> dict[str, tuple[Suspicion, ...]]:
-    """What each clinic finds in one run.
+    """The results of each clinic in one run.
 
     Args:
         tables: by clinic.

@@ -71,7 +71,7 @@ def write_run(setting: Setting, identities: dict[str, str], **changes: object) -
 
 
 def credentials_of(hospital: Hospital) -> Credentials:
-    """What an enrolled site shows and trusts."""
+    """The credentials that an enrolled site shows, and those that it trusts."""
     keys = SiteKeys.load(agent_folder(hospital.state_path))
     return Credentials(
         key=keys.tls_key_path.read_bytes(),

@@ -31,7 +31,7 @@ class Unfinished(Exception):  # says what happened; the benchmark has no result
 
 @dataclass(frozen=True, kw_only=True)
 class Setting:
-    """What is measured. `is_early`: contributors are named with the offer, as for single batches."""
+    """The settings of the measurement. `is_early`: contributors are named with the offer, as for single batches."""
 
     folder: Path
     sites: int
@@ -137,7 +137,7 @@ def _command(*words: object) -> str:
 
 
 def trainer_socket_path(setting: Setting, site: str) -> Path:
-    """Where a site's trainer listens."""
+    """The address at which a site's trainer listens."""
     return setting.folder / site / "trainer socket"
 
 
@@ -161,7 +161,7 @@ def hospital_document(setting: Setting, name: str) -> dict[str, object]:
 
 
 def coordinator_document(setting: Setting) -> dict[str, object]:
-    """What coordinator.yaml has beside state and plans."""
+    """The entries of coordinator.yaml beside state and plans."""
     return {"listen": setting.address, "enrolment_listen": setting.enrolment, "authority": "authority"}
 
 

@@ -131,7 +131,7 @@ class Stream:
         self.is_over = False
 
     def answer(self, message: object) -> Iterator[SiteMessage]:
-        """What goes back for a message; chunks are made while they are taken."""
+        """The answer to a message; chunks are made while they are taken."""
         match message:
             case Announcement(run=run, plan=raw):
                 self._run, self._plan = run, plan_from_wire(raw)

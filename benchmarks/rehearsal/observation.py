@@ -1,4 +1,4 @@
-"""What Linux says of running processes: memory, computing time, and the bytes that their sockets have sent."""
+"""Reads from Linux each process's memory, computing time, and the number of bytes that its sockets have sent."""
 
 from __future__ import annotations
 

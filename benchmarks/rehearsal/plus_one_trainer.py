@@ -1,9 +1,8 @@
 """A trainer that returns its input plus one: `plus_one_trainer.py SOCKET PARAMETERS ROUNDS`.
 
-It speaks the trainer socket on a Unix socket like the trainer of a hospital, and loads no tensor library. The
-update from the input to the input plus one is 1 everywhere, so it is made once. Before it takes in
-the last aggregate it prints a line and waits for one, so that whoever measures finds every
-process at rest with its work done.
+It speaks the trainer socket on a Unix socket like the trainer of a hospital, and loads no tensor library. The update
+from the input to the input plus one is 1 everywhere, so it is made once. Before it takes in the last aggregate it
+prints a line and waits for an answer, so that the measuring program finds every process idle with its work done.
 """
 
 from __future__ import annotations

@@ -46,7 +46,7 @@ def floor_seconds(sites: int, parameters: int, rounds: int) -> list[float]:
 
     Args:
         sites: client processes.
-        parameters: 32-bit numbers that travel each way for each site.
+        parameters: the number of 32-bit numbers sent each way for each site.
         rounds: how many rounds; the first, in which connections open, is not counted.
 
     Returns:
@@ -93,7 +93,7 @@ def _write_credentials(folder: Path) -> None:
 
 
 class _Server:
-    """Sends parameters, adds what comes back, and syncs a line for each round."""
+    """Sends parameters, adds the answers, and syncs a line for each round."""
 
     def __init__(self, folder: Path, sites: int, parameters: int, rounds: int) -> None:
         self._sites, self._rounds = sites, rounds

@@ -6,7 +6,8 @@ It owns no clock, no socket and no number of the model. A deadline that has pass
                      ^            ^            |
                      +------------+-- Interrupted   a site was lost: the round is repeated, or an earlier one
 
-Who contributes is fixed before anyone sends (`bound`). Under masking they agree on keys first, and after every change.
+The set of contributors is fixed before any site sends (`bound`). Under masking they agree on keys first, and after
+every change.
 """
 
 from __future__ import annotations

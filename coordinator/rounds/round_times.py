@@ -1,7 +1,7 @@
 """Measures how long rounds take, without interruptions.
 
-A round's time runs from the offer of the attempt that closes it. What a program measured before it ended is read back
-from the journal. The rules:
+A round's time runs from the offer of the attempt that closes it. Measurements that a program made before it ended are
+read back from the journal. The rules:
 
 * a repeated attempt is measured from its own offer;
 * a round that was disturbed (a site left, the coordinator ended, the run went back) is not measured.

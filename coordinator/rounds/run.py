@@ -1,7 +1,7 @@
 """One run of one plan: its parameters, its running sum and its place in the state machine.
 
-It holds sums and never one site's values. What a round sends down and what it takes up follow from the
-plan and from what earlier rounds have decided.
+It holds sums and never one site's values. The plan and the decisions of earlier rounds determine what a round sends
+down and what it collects.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The hospitals' own authorities that are accepted. The audit log records each change once.
 
-What was said last is kept on disk, so that a change that was made while no coordinator ran is said by the next one.
+The last message is kept on disk, so that the next coordinator reports a change that was made while none ran.
 """
 
 from __future__ import annotations

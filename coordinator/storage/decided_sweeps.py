@@ -1,7 +1,7 @@
 """The choice among a sweep's alternatives: the complete run with the lowest validation loss over all sites.
 
 The decision follows from the records of the runs and nothing else, so a coordinator that starts again makes the same.
-It reads losses that are sums over the sites. What one site measured is in no record.
+It reads losses that are sums over the sites. No record holds a measurement of a single site.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The content of a run's journal as values: the current round, its contributors, and the events of each site.
 
-Each entry that is written is taken in at once, and a program that starts again takes in all of them; so both
-know the same. `known_runs` reads the journals of all runs in a state directory and changes nothing.
+Each written entry is applied at once, and a restarted program applies all of them; so both have the same state.
+`known_runs` reads the journals of all runs in a state directory and changes nothing.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
 """The journal of one run: every decision is written and synced before this program acts on it.
 
-One append-only file of JSON lines. A line has its number and a check over itself and the line before, so that
-a changed, lost or exchanged line shows. A part of a last line is what a crash leaves: nothing that it says had
-taken effect, and it is set aside. Every other fault is refused, because a run that goes on from half of its
-decisions could offer one attempt twice.
+One append-only file of JSON lines. A line has its number and a check over itself and the line before, so that a
+changed, lost or exchanged line shows. A crash leaves part of a last line: nothing that it says had taken effect, and it
+is set aside. Every other fault is refused, because a run that goes on from half of its decisions could offer one
+attempt twice.
 
-Why a file and not SQLite: there is one writer, one reader at start, and no question but "what came in which
-order". Appending and one fdatasync is then the whole of it, once a round, where SQLite in write-ahead mode syncs
+The journal is a file and not SQLite because there is one writer, one reader at start, and one question: "what came in
+which order". Appending and one fdatasync is then the whole of it, once a round, where SQLite in write-ahead mode syncs
 alike and keeps two more files whose loss or separate restoring it cannot tell us of; and an operator reads this one
 without a program.
 """

@@ -1,7 +1,7 @@
 """One run on disk: its journal, its snapshots, and the states that sites have reported.
 
-What the run goes back to after a crash is decided here: the newest round before which this program and every
-site that it was for have their state. The rules:
+This module decides which round the run returns to after a crash: the newest round before which this program and every
+participating site have their state. The rules:
 
 * nothing that was noted takes effect before `sync` has returned;
 * a snapshot is taken when a round has closed for which every contributor has saved its own state, so all hold it;

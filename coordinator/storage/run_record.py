@@ -1,7 +1,7 @@
 """The permanent record of a run at the coordinator: the plan, the facts and the shared parameters.
 
-A record that was written is whole, and so are the parameters that it speaks of. One that says that all
-rounds were made is never written again.
+A written record is whole, and so are the parameters that it names. One that says that all rounds were made is never
+written again.
 """
 
 from __future__ import annotations

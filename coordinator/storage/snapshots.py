@@ -1,8 +1,8 @@
 """Snapshots from which a run continues after a crash: parameters, rule memory and decisions, complete or absent.
 
-One safetensors file for each round that the run may go back to, mode 0600, the last two kept. A digest over
-content and facts stands in its header: a damaged file is left out, and the run goes back to the one before. The
-start of a run needs no file, because it follows from the plan.
+One safetensors file for each round that the run may go back to, mode 0600, the last two kept. Its header holds a digest
+over content and facts: a damaged file is skipped, and the run returns to the one before. The start of a run needs no
+file, because it follows from the plan.
 """
 
 from __future__ import annotations

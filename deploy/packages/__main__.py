@@ -50,7 +50,7 @@ def main() -> None:
                     version=version,
                     tree=ROOT,
                     wheels=wheels,
-                    root=Path(place, "root"),  # not the folder itself, which nobody else may enter
+                    root=Path(place, "root"),  # not the folder itself, which only its owner may enter
                     output=output,
                     store=store,
                 )

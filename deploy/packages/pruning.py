@@ -2,7 +2,7 @@
 
 A rule has to be safe without running anything, so there are four kinds alone: libraries' own tests, which only tests
 import; headers and build files, which only a compiler reads; programs of a library that nothing here starts; archives
-of objects, which only a linker reads. Of the modules that stay, two import tests: mpmath's own command to run them, and
+of objects, which only a linker reads. Two of the modules that stay import tests: mpmath's own command to run them, and
 a script that makes a table of scipy. Licences stay, wherever they lie.
 """
 

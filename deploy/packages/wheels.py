@@ -1,7 +1,7 @@
 """Wheels: collected under constraints.txt, then installed into a folder that becomes an environment.
 
-What others wrote takes nearly all of the time and hardly ever changes, so a store keeps it from build to build: their
-wheels, what builds a wheel, and each environment pruned and compiled without this project.
+The dependencies take nearly all of the build time and hardly ever change, so a store keeps them from build to build:
+their wheels, the build tools of a wheel, and each environment pruned and compiled without this project.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A site's record of what it has masked. It prevents that two masked vectors can be compared.
+"""A site's record of its masked answers. It prevents that two masked vectors can be compared.
 
 Two sums over different sets at the same step differ by one site's update; one context filled with
 two vectors gives their difference at once. Against both a site trusts nobody's memory but its own.
@@ -17,10 +17,9 @@ Source: docs/design/protocol.md, "The ledger". The rules:
 * a sum in which some number has too few contributors of its own is refused, whatever the budget;
 * what is read from disk is only a memory: its contexts are void, since their keys are gone.
 
-The site writes the new line of the ledger to disk, synced, before a byte of the vector leaves. A
-ledger that comes back older (a restored backup) shows against the marks in the audit log.
-Keys live in memory only, so even then no mask is used twice; the marks keep sets from being
-played off against each other.
+The site writes the new line of the ledger to disk, synced, before a byte of the vector leaves. A restored backup brings
+back an older ledger, which the marks in the audit log reveal. Keys live in memory only, so even then no mask is used
+twice; the marks keep sets from being played off against each other.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The closed list of reasons for which a site refuses to mask. No sentence quotes a received value.
 
-A refusal may be logged, audited and sent to the coordinator as it stands, because it holds no
-value, no key and no name from the wire.
+A refusal may be logged, audited and sent to the coordinator unchanged, because it holds no value, no key and no name
+from the wire.
 """
 
 from __future__ import annotations

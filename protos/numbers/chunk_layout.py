@@ -23,7 +23,7 @@ Integers64 = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Layout:
-    """The chunks of a vector with so many updates and scalars."""
+    """The chunks of a vector with this many updates and scalars."""
 
     parameters: int
     scalars: int

@@ -29,7 +29,7 @@ class Flip(Document):
 
 
 class Shift(Document):
-    """Each image is moved by up to so many pixels down or up, and right or left.
+    """Each image is moved by up to this many pixels down or up, and right or left.
 
     The pixels at the free edge get the mean of the training rows.
     """

@@ -73,7 +73,7 @@ class Exchange:
 
     @cached_property
     def is_narrow(self) -> bool:
-        """Whether all scalars have 32 bits. They travel in the place of updates."""
+        """Whether all scalars have 32 bits. They are sent in the place of updates."""
         return bool(self.scalars) and all(scalar.bits == 32 for scalar in self.scalars)
 
     @cached_property

@@ -104,7 +104,7 @@ class Mixture:
 
 @dataclass(frozen=True)
 class InnerProblem:
-    """Each batch finds t near argmin of the loss + strength / 2 * ||t - w||^2 in so many steps of the optimiser.
+    """Each batch finds t near argmin of the loss + strength / 2 * ||t - w||^2 in this many steps of the optimiser.
 
     Then w moves by rate * strength * (t - w). The site uses t and sends w. pFedMe.
     """

@@ -53,7 +53,7 @@ def secret_values(spec: TensorSpec, secret: bytes) -> NDArray[np.float32]:
 
     Args:
         spec: the tensor's name, shape and range.
-        secret: 32 bytes that nobody else has.
+        secret: 32 bytes that only this site has.
 
     Returns:
         float32 array of shape `spec.shape`, a new one, in C order.

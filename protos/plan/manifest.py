@@ -74,7 +74,7 @@ class Occasion(StrEnum):
 class Scalar:
     """One integer; `bound` is its largest magnitude at one site, and only a signed one may be negative.
 
-    Its value is integer / scale; `scale` is a power of two. Integers of 32 bits travel in the place of updates.
+    Its value is integer / scale; `scale` is a power of two. Integers of 32 bits are sent in the place of updates.
     """
 
     name: str

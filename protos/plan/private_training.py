@@ -112,7 +112,7 @@ class PrivateTraining:
 
     @cached_property
     def ring(self) -> Ring:
-        """The integers in which sums travel. A term has at most the numbers of the whole network."""
+        """The integers in which sums are sent. A term has at most the numbers of the whole network."""
         return Ring(self.promise.bits, sum(tensor.number_count for tensor in self.network))
 
     @property
@@ -176,7 +176,7 @@ class PrivateTraining:
         return f"Each number has 64 bits.{halved}"
 
     def rounded(self, exact: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """Return a step's sum of terms, int64 of any shape, in the integers that travel."""
+        """Return a step's sum of terms, int64 of any shape, in the integers that are sent."""
         return self.ring.rounded(exact, self.largest_sum)
 
     @property

@@ -1,4 +1,4 @@
-"""Rounds sums of patients' terms to the integers that travel: of 64 bits, or of 32 bits with a smaller scale.
+"""Rounds sums of patients' terms to the integers that are sent: of 64 bits, or of 32 bits with a smaller scale.
 
 A trainer adds up terms in integers of PRIVATE_SCALE. In 32 bits it then rounds the sum, and not each term, to the
 smaller scale S. The rules:
@@ -8,7 +8,7 @@ smaller scale S. The rules:
 * S is the smallest power of two with which that shortens a term by at most a thousandth;
 * a sum that is too long for its place is clipped before the noise. Two clipped sums are not further apart than the
   sums were, so no site stops or reports anything because of its number of patients;
-* what travels is taken modulo 2^32. The sum of all sites modulo 2^32 follows from the noisy sum, so it is as private.
+* sums are taken modulo 2^32. The sum of all sites modulo 2^32 follows from the noisy sum, so it is as private.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Ring:
     """The integers of one plan.
 
     Attributes:
-        bits: of each number that travels, 32 or 64.
+        bits: of each number that is sent, 32 or 64.
         numbers: of a patient's term, at least one.
     """
 

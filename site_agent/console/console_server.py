@@ -227,7 +227,10 @@ class Console:
         return Shown(document=done.document)
 
     def _plan(self, session: Session, act: Act, digest: str) -> Plan:
-        """The plan that a form names. A plan is approved as it was read, even if its file has changed since."""
+        """The plan that a form names.
+
+        A plan is approved in the version that was read, even if its file has changed since.
+        """
         known = session.read.values() if act is APPROVE else self._announced(read_hospital(self._setting.config))
         for plan in known:
             if plan.digest.hex() == digest:

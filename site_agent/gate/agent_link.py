@@ -255,7 +255,7 @@ class Stream:
             self._end = failure
             self._came.put_nowait(failure)
             self._is_over.set()
-            self._room.release()  # who waits for room goes on, and raises
+            self._room.release()  # waiting threads go on, and raise
 
 
 def ending(address: str, status: str) -> OperatorError:

@@ -91,7 +91,7 @@ class Gate:
 
         Raises:
             GateRefusal: it may not leave.
-            AuditError: what it costs cannot be recorded.
+            AuditError: the cost cannot be recorded.
         """
         noise = partial(self._permission.with_noise, position) if self._permission.has_noise else None
         return self._builder.build(position, exchange, payload, rows=rows, resample=resample, noise=noise)
@@ -165,7 +165,7 @@ class Gate:
 
 
 class Builder:
-    """Encodes and checks vectors under one plan; what it makes leaves through the gate alone."""
+    """Encodes and checks vectors under one plan; the vectors leave through the gate alone."""
 
     def __init__(self, plan: Plan, *, trains: bool, smallest_rows: int) -> None:
         """`trains` is False for a site that only evaluates; it trains on at least `smallest_rows` rows."""
@@ -186,10 +186,10 @@ class Builder:
 
         Args:
             position: what it was computed from.
-            exchange: what may travel in this round.
+            exchange: the values that may be sent in this round.
             payload: the updates as little-endian float32, then the scalars without "rows" as
                 little-endian int64, each in the exchange's order, then the noisy sums of private layers.
-            rows: training rows as the plan counts them; not used where they do not travel.
+            rows: training rows as the plan counts them; not used where their number is not sent.
             resample: which draw of the step it is, 0 for the ordinary one.
             noise: returns the scalars with noise, and keeps the sums behind them; a plan with privacy needs it.
 

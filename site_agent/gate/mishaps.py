@@ -12,7 +12,7 @@ from protos.masking.masking_refusals import MaskingRefused, Reason
 from protos.wire.messages import CoordinatorReason, Farewell, MalformedMessage, SiteReason
 from site_agent.trainer_socket import Failed
 
-# A fault of this site's disk: the run waits for the site to come back with its state, and is not ended for all.
+# A fault of this site's disk: the run waits for the site to return with its state, and is not ended for all.
 OF_THE_DISK: Final = frozenset({Reason.RECORD_UNREADABLE, Reason.RECORD_OLDER})
 
 

@@ -1,8 +1,8 @@
 """One run at one site: checks each request of the coordinator and carries it out.
 
-What a round may ask for is decided in itinerary.py. A step that comes again is the same step, byte for byte; the
-contributors have to be the plan's, enough, and this site among them. A message that breaks a rule is a MalformedMessage
-or a MaskingRefused, and the caller stops.
+itinerary.py decides what a round may ask for. A step that comes again is the same step, byte for byte; the contributors
+have to be the plan's, enough, and this site among them. A message that breaks a rule is a MalformedMessage or a
+MaskingRefused, and the caller stops.
 """
 
 from __future__ import annotations
@@ -275,7 +275,7 @@ class Rounds:
         return exchange
 
     def _note_return(self, message: Offer | Finish) -> None:
-        """Record, once a round, that too few sites accepted what they had received."""
+        """Record, once a round, that too few sites accepted the parameters that they had received."""
         here = (message.round, message.returned_to)
         if message.returned_to is not None and here != self._return:
             self._return = here

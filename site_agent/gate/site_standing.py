@@ -87,7 +87,7 @@ class Standing:
 
     def parted(self) -> None:
         """Record the end of the stream, for any reason."""
-        self.connected_since = self._offered = None  # what follows is no round's own time
+        self.connected_since = self._offered = None  # the following time belongs to no round
         self.phase = "finished" if self.phase == "finished" else "connecting"
 
     def failed(self, error: OperatorError) -> None:

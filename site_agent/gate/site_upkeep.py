@@ -96,7 +96,7 @@ class SiteUpkeep:
         """Handle a message and return the answers.
 
         Raises:
-            RefusedError: one of the two logs is not what it was.
+            RefusedError: one of the two logs has changed.
             UnavailableError: there is a new certificate; the next stream shows it.
             MalformedMessage: it is not expected here.
         """

@@ -1,7 +1,7 @@
 """A record, outside the audit log, of what each run has sent. Limits remain when log files are deleted.
 
 A file of the log is deleted after its time, and a log can be restarted. A run's limits, its end and its totals stay
-valid even then. One small file per run, synced before what it announces happens. Its first line has everything until
+valid even then. One small file per run, synced before the announced step happens. Its first line has everything until
 this process started, and each further line one contribution. A last line that is cut off announced nothing that
 happened.
 """

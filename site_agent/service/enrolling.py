@@ -1,6 +1,6 @@
 """Requests a site's first certificate, or a new one after expiry, through the enrolment port.
 
-The gate reads the invitation, signs with the identity key and verifies what comes back. The agent makes the TLS key and
+The gate reads the invitation, signs with the identity key and verifies the answers. The agent makes the TLS key and
 sends the calls.
 """
 

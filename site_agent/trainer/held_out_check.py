@@ -37,7 +37,7 @@ class Received:
 
     Attributes:
         round: the number of that round.
-        is_decided: whether the sites' answers to them travel in that round.
+        is_decided: whether the sites send their answers to them in that round.
         values: float32 of shape (shared numbers,).
         losses: float32 of shape (tested rows,); empty if the round was not measured.
     """
@@ -91,8 +91,7 @@ class HeldOutCheck:
             values: that it brings.
             returned_to: the round whose parameters these are, where the run was rolled back; otherwise None.
 
-        Returns:
-            the own state to which this site returns; empty if it goes on.
+        Returns: the own state to which this site returns; empty if it continues.
 
         Raises:
             MalformedMessage: the run returns to other parameters than the accepted ones.

@@ -152,7 +152,7 @@ class SiteNetworks:
     def start(self, flat: FlatNetwork, public: Iterable[TensorSpec], seeds: Seeds, copy: int | None = None) -> None:
         """Set the first values. The plan's seed decides the shared tensors and those that the method starts equal.
 
-        All others are the site's own. Where the plan says `start: own`, all are, as in the authors' experiment. In
+        All others are the site's own. If the plan says `start: own`, all are, as in the authors' experiment. In
         published experiments a body starts equal also where it is private.
         """
         if self.plan.start == "own":

@@ -55,7 +55,7 @@ class SiteTraining:
         flat: the network whose update is handed out.
         local: trains it.
         recipe: what all its models share.
-        rows: what it trains and is measured on.
+        rows: the rows on which it trains and is measured.
         result_share: how much of the result is the baseline's.
     """
 

@@ -29,7 +29,7 @@ def stand_by(connection: socket.socket, configuration: Callable[[], bytes]) -> N
 
     Args:
         connection: the trainer's end of its socket, with nothing read of the next request.
-        configuration: returns hospital.yaml as it was read, as JSON.
+        configuration: returns the content of hospital.yaml, as JSON.
     """
     if select.select([connection], [], [], PATIENCE_SECONDS)[0]:
         return

@@ -86,7 +86,7 @@ class Answer:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Outcome:
-    """A chosen model and what it makes of this site's rows, its baseline's share in the result included.
+    """A chosen model and its results on this site's rows, its baseline's share in the result included.
 
     Attributes:
         choice: the checkpoint with its evidence.
@@ -427,7 +427,7 @@ class Study:
         return list(zip(tensors, slices_of(tensors), strict=True))
 
     def _measure(self, round_number: int, values: Tensor, *, is_last: bool = False) -> None:
-        """Measure what was taken in, in the rounds that the plan measures and at the end."""
+        """Measure the parameters that were taken in, in the rounds that the plan measures and at the end."""
         training, check, rows = self._training, self._check, torch.empty(0)
         is_due = is_last or is_measured(self.plan, round_number)
         if check is None:

@@ -30,9 +30,9 @@ from protos.errors import ConfigurationError, UnavailableError
 def write_whole(path: Path, content: bytes, *, mode: int = 0o600) -> None:
     """Replace `path` by `content` with this mode. After a crash the old or the new file is complete.
 
-    The content goes to a file beside it, which is synchronised and renamed; then the folder's entry
-    is synchronised. What an earlier crash left beside it is removed first. One writer per file.
-    What the administrator writes belongs to the owner of the folder (`give_to_owner`).
+    The content goes to a file beside it, which is synchronised and renamed; then the folder's entry is synchronised.
+    Files that an earlier crash left beside it are removed first. One writer per file. Files that the administrator
+    writes belong to the owner of the folder (`give_to_owner`).
 
     Raises:
         ConfigurationError: root would follow another user's link (`opened_folder`).

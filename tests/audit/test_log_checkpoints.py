@@ -254,7 +254,7 @@ def test_a_log_that_a_person_restarted_is_cosigned_in_its_next_generation(sides:
     site.log = restarted.log
 
 
-# What a third party finds
+# The results of a third party's check
 
 
 def tampered(side: Side, change: Callable[[list[bytes]], list[bytes]]) -> None:

@@ -171,7 +171,7 @@ class Mortal(Network):
     def __init__(self, directory: Path, plan: Plan, disk: Disk, seed: int = 0) -> None:
         self.is_down = False
         self.deaths: list[str] = []
-        self.lost: set[str] = set()  # agents that never come back
+        self.lost: set[str] = set()  # agents that are lost for good
         self._plan, self.disk = plan, disk
         self._reviving: set[asyncio.Task[None]] = set()
         self._cutting: set[str] = set()

@@ -27,7 +27,8 @@ MEASURING: dict[str, Any] = {
     "gain": "sums",
     "early_stopping": {"signal": "global", "patience": 1},
 }
-# What a method cannot be planned with: training alone sums nothing, a layer that waits needs the planned last round.
+# Options that a method cannot be planned with: training alone sums nothing, a layer that waits needs the planned last
+# round.
 CANNOT = {"local": set(MEASURING), "fedlama": {"early_stopping"}}
 # At which writes a process can be killed in a masked run that measures; each is tried below.
 POINTS = [

@@ -162,7 +162,7 @@ async def renew(office: Office, keys: SiteKeys) -> None:
     keys.install_next(answer.chain, answer.roots, site=A, federation="heart", now=utc_now())
 
 
-# Who does not get in
+# Callers that are refused
 
 
 @dataclass(frozen=True)

@@ -46,7 +46,7 @@ def commands() -> Iterator[tuple[str, list[str]]]:
         lines += [span for span in re.findall(r"`([^`\n]+)`", prose) if span.split()[0] in names]
         for line in lines:
             words = shlex.split(line, comments=True)
-            for redirection in {">", ">>"} & set(words):  # what goes into a file is the shell's task
+            for redirection in {">", ">>"} & set(words):  # redirection into a file is the shell's task
                 words = words[: words.index(redirection)]
             words = words[3:] if words[:2] == ["sudo", "-u"] else words
             words = words[4:] if words[:2] == ["runuser", "-u"] and words[3] == "--" else words

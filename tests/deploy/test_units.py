@@ -15,7 +15,7 @@ from site_agent.hospital import read_hospital
 DEPLOY = Path(__file__).parents[2] / "deploy"
 UNITS = sorted((DEPLOY / "systemd").glob("*.service"))
 TIMERS = sorted((DEPLOY / "systemd").glob("*.timer"))
-# The unit with no hardening at all stands at 9.6. Tenths, as systemd-analyze counts them.
+# The unit without any hardening scores 9.6. Tenths, as systemd-analyze counts them.
 LARGEST_EXPOSURE = {
     "coordinator": 12,
     "coordinator@": 12,
@@ -34,7 +34,7 @@ GPU = DEPLOY / "examples/site-trainer-gpu.conf"
 GPU_EXPOSURE = 7  # 3 without it
 TEMPLATES = [unit for unit in UNITS if unit.stem in ("coordinator@", "site-agent@", "site-gate@", "site-trainer@")]
 SERVICES = [unit for unit in UNITS if "directories" not in unit.stem]
-# What differs between a service and its template for several federations.
+# The differences between a service and its template for several federations.
 PLACES = {
     "/etc/global-layers/hospital.yaml": "/etc/global-layers/%i/hospital.yaml",
     "/etc/global-layers/coordinator.yaml": "/etc/global-layers/%i/coordinator.yaml",

@@ -20,7 +20,7 @@ from tests.house.imports import modules
 
 EVENTS: dict[str, Sequence[Entry]] = {"coordinator": COORDINATOR, "site_agent": SITE}
 LEVELS = {"info": "I", "warning": "W", "error": "E"}
-# Where an event's name is a variable, the function that yields the names.
+# The functions that yield the names, where an event's name is a variable.
 NAMES_FROM = {"coordinator.rounds.performing": ("coordinator.rounds.course", "news")}
 
 

@@ -183,7 +183,7 @@ def two_time_pad(weakened: bool) -> bool:
         assert len(sites[0].records("contribution_released")) == 1
         masking_of(sites[0]).forget()
         with pytest.raises(MaskingRefused):
-            gate.release(trained, bind)  # keys that are gone never come back
+            gate.release(trained, bind)  # destroyed keys cannot be restored
         return False
 
     return played(scene, weakened, lambda: without(Reason.OTHER_VECTOR))

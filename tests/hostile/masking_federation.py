@@ -125,7 +125,7 @@ class MadeUpTrainer:
             case Prepare(payload=payload):
                 self._plan = plan_from_wire(bytes(payload))
                 self._exchanges = Exchanges(self._plan, manifest_of(self._plan))
-                # What it gives follows from round and draw alone, so it can go on with any of its rounds.
+                # Its result follows from round and draw alone, so it can go on with any of its rounds.
                 draws = dict(self.trained)
                 held = [(number, draws.get(number - 1, 0)) for number in sorted(draws)[-MOST_SAVED:]]
                 return Prepared(manifest_of(self._plan).digest.hex(), np.array(held, "<i8").tobytes())

@@ -98,7 +98,7 @@ def evidence_joins(folder: Path) -> bool:
     return log.exists() and "run_joined" in log.read_text()
 
 
-# What the gate lets out (what it refuses: attacks_at_the_gate.py)
+# Values that the gate lets out (those that it refuses: attacks_at_the_gate.py)
 
 
 def test_a_repeated_round_counts_once(tmp_path: Path) -> None:

@@ -25,7 +25,8 @@ ROOMS: Final = (
     "site_agent.commands", "site_agent",
     "global_layers",
 )  # fmt: skip
-# What an auditor reads to learn what leaves a hospital, in this order. docs/security-officer.md describes each part.
+# The files that an auditor reads to learn what leaves a hospital, in this order. docs/security-officer.md describes
+# each part.
 AUDIT_ORDER: Final = {
     "the one door": ("site_agent.gate.door",),
     "the decision": (
@@ -50,7 +51,7 @@ AUDIT_ORDER: Final = {
     "how it starts": ("site_agent.service.joining", "site_agent.gate.separation", "site_agent.gate.site_standing"),
 }  # fmt: skip
 AUDITED: Final = tuple(name for names in AUDIT_ORDER.values() for name in names)
-# Of the desk the trainer's process runs these two files during a run. All else comes before the first round, or after.
+# The trainer's process runs these two files of the desk during a run. All else comes before the first round, or after.
 BESIDE_A_ROUND: Final = (
     *AUDITED, "site_agent.service", "site_agent.trainer", "site_agent.desk.around_rounds",
     "site_agent.desk.results.live_curves",

@@ -33,7 +33,7 @@ class Room:
     rooms: tuple[str, ...]
 
 
-# What every process of a site reads.
+# The files that every process of a site reads.
 BOTH = (
     "site_agent.trainer_socket",
     "site_agent.framed_messages",
@@ -112,7 +112,7 @@ TABLE = (
         frozenset({"numpy", "cryptography", "structlog", "blake3"}),
         ("site_agent.gate", "site_agent.gate_socket", *BOTH, "pki", "audit", "host", "protos"),
     ),
-    # Starts the gate and shows how it stands. The gate imports nothing of it, and it handles no number of a model.
+    # Starts the gate and shows its status. The gate imports nothing of it, and it handles no number of a model.
     Room(
         "site_agent.service",
         frozenset({"cryptography", "structlog", "sdnotify", "prometheus_client", "jinja2"}),
@@ -169,15 +169,15 @@ TABLE = (
         ("global_layers", "coordinator.rounds", "site_agent", "protos"),
     ),
 )
-# The only files that may import what stands beside them.
+# The only files that may import their neighbours in the folder.
 ONE_PLACE = {
     "grpc": {"coordinator.network.service", "coordinator.network.health", "site_agent.agent.connection"},
     "google": {"protos.wire.codec", "protos.wire.generated.federation_pb2"},
     "protos.wire.generated": {"protos.wire.codec"},
     "protos.wire.generated.federation_pb2": {"protos.wire.codec"},
 }
-# Who may open a socket. Gate socket and trainer socket are pairs, or Unix sockets, between processes of one site. A
-# doctor checks who answers at an address with host.address_checks.
+# The files that may open a socket. Gate socket and trainer socket are pairs, or Unix sockets, between processes of one
+# site. A doctor checks who answers at an address with host.address_checks.
 SOCKET_FILES = {
     "site_agent.framed_messages",
     "site_agent.trainer_socket",

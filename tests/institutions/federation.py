@@ -29,10 +29,10 @@ OFFICE: Final = "coordinator"
 NEW_OFFICE: Final = "new-office"
 OFFICE_NAME: Final = "coordinator.example.org"
 REGISTRY: Final = "registry"
-# What the runbook says of commands that need not succeed.
+# The runbook's words for commands that need not succeed.
 MAY_FAIL: Final = ("refused", "whatever it says")
 HOSPITALS: Final = ("st-mary", "riverside", "northfield")
-# The hospital that the runbook speaks of; where it speaks to all, the others do the same under their own names.
+# The hospital that the runbook addresses; where it addresses all, the others do the same under their own names.
 EXAMPLE: Final = HOSPITALS[0]
 # A hospital that begins with a bare Debian and does only the necessary steps.
 HURRIED: Final = HOSPITALS[2]

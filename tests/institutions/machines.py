@@ -25,7 +25,7 @@ BOOT_SECONDS: Final = 120.0
 # Long enough for a busy computer; a working test never waits this long.
 PATIENCE_SECONDS: Final = 240.0
 FREE_BYTES: Final = 10 << 30
-# What the machines may write: two of them install a package of 1.2 GB. Nobody keeps it, so no disk has to take it.
+# The limit of the machines' files, which are in memory: two of the machines install a package of 1.2 GB.
 MEMORY_BYTES: Final = 6 << 30
 PROCESSES_BYTES: Final = 4 << 30
 # All that has to be allowed: layers, hierarchies of control groups, namespaces and pairs of network devices.

@@ -33,7 +33,7 @@ from site_agent.trainer_socket import FRAMING, Agreed, Failed, Message, Prepare,
 
 CONFIGURATION = Path("/etc/global-layers/hospital.yaml")
 DONE = Path("/var/lib/global-layers/site/scores/taken-over")
-# What no message of a site may hold in clear.
+# Texts that no message of a site may hold in clear.
 PATIENT = "patient 4711 Jane Doe"
 
 

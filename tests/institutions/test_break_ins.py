@@ -36,7 +36,7 @@ POWERS = {
     "gate": {"read the identity key", "write the audit log", "read an approval", "read an approved plan"},
     "trainer": {"read the table", "read a model", "read a report", "read an approval", "read an approved plan"},
 }
-# What a site that makes rounds sends.
+# The messages of a site that makes rounds.
 SENT = {
     *("Hello", "Join", "KeyAdvert", "KeySessionAcknowledgement", "Ready", "Chunk", "Refusal"),
     *("LogStanding", "LogGrowth", "LogCosignature"),

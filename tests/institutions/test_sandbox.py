@@ -56,7 +56,7 @@ with socket.socket(socket.AF_UNIX) as listener:
         said = {{"threads": torch.get_num_threads(), "seconds": burst()}}
         connection.sendall(json.dumps(said).encode() + b"\\n")
 """
-# Lets both take turns, and tells what they said.
+# Lets both take turns, and returns their messages.
 REFEREE: Final = f"""
 import json, pathlib, socket, time
 ends = {{}}

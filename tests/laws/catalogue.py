@@ -20,7 +20,7 @@ _TOKENS: Final = {"name": "feature-tokens", "width": 4, "heads": 2, "blocks": 1,
 _ALL: Final[dict[str, Any]] = {"columns": list(COLUMNS), "outputs": 1}
 _PLAIN: Final = {"optimiser": {"name": "sgd", "learning_rate": 0.1}}
 
-# What a plan says beside the method's name: by default all columns and outputs agree.
+# A plan's settings beside the method's name: by default all columns and outputs agree.
 _SETTINGS: Final[dict[str, dict[str, Any]]] = {
     "global-layers": {"columns": [], "outputs": None},
     "chfl": {"columns": ["a", "b"], "architecture": {"name": "columns", "hidden": [4, 3], "lateral": 0.5}},

@@ -76,7 +76,7 @@ CANNOT = {"fedlama": "early_stopping"}
 REFUSED = {("fedrep", "every-batch"), ("scaffold", "rows"), ("local", "measuring")}
 
 
-# Of the eight combinations four hold every pair of two choices; continuous integration plays the others.
+# Four of the eight combinations hold every pair of two choices; continuous integration plays the others.
 COMBINATIONS = [
     pytest.param(
         aggregate, weighting, measures, id=f"{aggregate}-{weighting}-{'measuring' if measures else 'plain'}",

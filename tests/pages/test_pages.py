@@ -30,7 +30,7 @@ PAGES: Final = (
     ),
 )  # fmt: skip
 LOOKED_AT: Final = (Path(__file__).parent / "looked_at.js").read_text()
-# What a screen reader announces by its name.
+# The elements that a screen reader announces by their name.
 NAMED: Final = frozenset(
     {"image", "img", "graphics-document", "group", "region", "progressbar", "textbox", "button", "link"}
 )

@@ -110,7 +110,7 @@ def test_a_sound_authority_counts(authority: Authority, now: datetime, key: ec.E
     assert own_authority_in(made.pem, authority.authorities(), HEART, now) == made.certificate
 
 
-# What stands below it
+# The parts below it
 
 
 def leaf_of(now: datetime) -> Leaf:

@@ -65,7 +65,7 @@ TWO_COLUMNS: Final = {"name": "columns", "hidden": [5, 4], "lateral": 0.5}
 NORMALISED: Final = {"name": "feature-tokens", "width": 4, "heads": 2, "blocks": 1, "hidden": 3}
 PLAIN_DESCENT: Final = {"name": "sgd", "learning_rate": 0.1}
 BY_KEY_SESSION: Final = {"aggregate": "every-epoch", "epochs": 4, "batches_per_epoch": 2}
-# What a plan of a method has to say that others need not.
+# The settings that a method's plan must have and others need not.
 COMPANIONS: Final[dict[str, dict[str, Any]]] = {
     "chfl": {"architecture": TWO_COLUMNS},
     "fenda-fl": {"architecture": TWO_EXTRACTORS},

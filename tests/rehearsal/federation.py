@@ -92,7 +92,7 @@ class Office:
             register.revoke(SiteName(site), utc_now())
 
     def credentials(self, site: str) -> Credentials:
-        """What an enrolled site shows and trusts."""
+        """The credentials that an enrolled site shows, and those that it trusts."""
         keys = self.keys(site)
         return Credentials(
             key=keys.tls_key_path.read_bytes(),

@@ -34,7 +34,7 @@ _DERIVED: Final = ("climate_zone", "geologic_zone")
 
 @dataclass(frozen=True, kw_only=True)
 class DealtColumns:
-    """Sites and what they share.
+    """The sites and the data that they share.
 
     Attributes:
         sites: each with the common columns first, in the order of `common`, then its own.

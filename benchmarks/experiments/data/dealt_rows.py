@@ -37,7 +37,7 @@ def dealt_rows(name: TableName, seed: int, *, spread: float | None = None) -> Si
     Args:
         name: the name of the table.
         seed: decides which site has which patient, and the made-up table.
-        spread: None deals evenly; otherwise rows are sorted by target plus so many of its standard deviations of
+        spread: None deals evenly; otherwise rows are sorted by target plus this many of its standard deviations of
             noise: the smaller, the more the sites differ.
     """
     generator = np.random.default_rng([seed, TABLE_NAMES.index(name)])

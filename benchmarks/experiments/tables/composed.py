@@ -43,7 +43,7 @@ Numbers: TypeAlias = npt.NDArray[np.float64]
 
 
 def variant_name(table: str, rows: int) -> str:
-    """The variant of a table at so many training rows."""
+    """The variant of a table at this number of training rows."""
     return f"{table}, {rows}, composed"
 
 

@@ -41,7 +41,7 @@ def render_covertype(rows: list[Row], path: Path) -> None:
 
 
 def _whole_cost(path: Path) -> list[str]:
-    """What the paper's epochs and seeds would cost, from what was run."""
+    """The estimated cost of the paper's epochs and seeds, from the runs made here."""
     costs, methods = read_costs(costs_beside(path)), (*covertype.METHODS, covertype.CENTRAL)
     spent = [seconds_for(costs, name) for name in methods]
     seeds = sum(count for _, count in spent)

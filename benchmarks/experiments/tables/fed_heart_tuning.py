@@ -84,7 +84,7 @@ class _Tried:
     rate: float
 
     def run(self, folder: Path, seeds: Sequence[int]) -> Iterator[Row]:
-        """See Variant. The row is the federation's: no centre's loss stands alone."""
+        """See Variant. The row is the federation's: no centre's loss is shown alone."""
         sites = {seed: fed_heart(folder, seed) for seed in seeds}
         entry = with_rate(ENTRIES[self.method], self.rate)
         plans = [fed_heart_plan(each, seed, entry, "global") for seed, each in sites.items()]

@@ -114,7 +114,10 @@ def _differences(rows: list[Row], present: Sequence[str]) -> list[str]:
 
 
 def _beside(simple: Path, default: Path) -> list[str]:
-    """What a hospital's statistician would use anyway, and the default recipe; each has a command of its own."""
+    """The method that a hospital's statistician would use anyway.
+
+    The default recipe; each has a command of its own.
+    """
     body = []
     for kind, path in (("", simple), ("default recipe, ", default)):
         found = _areas(path)

@@ -82,7 +82,7 @@ class Setting:
         network_levels: numbers of training rows at which the methods with networks run.
         has_own_columns: whether a site has columns that not all sites have, as CHFL needs.
         has_equal_classes: whether all sites predict the same classes, as a shared last layer needs.
-        is_over_sites: whether there are so many sites that each is tested in one split, and intervals are over sites.
+        is_over_sites: whether there are enough sites that each is tested in one split, and intervals are over sites.
     """
 
     levels: tuple[int, ...]
@@ -169,7 +169,7 @@ Members = Mapping[str, Member]
 
 @dataclass(frozen=True)
 class _Prior:
-    """federated-prior at one number of training rows, beside what it is compared with."""
+    """federated-prior at one number of training rows, beside the methods that it is compared with."""
 
     table: str
     rows: int

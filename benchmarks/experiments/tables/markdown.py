@@ -9,7 +9,7 @@ from benchmarks.experiments.store import Cost, costs_beside, read_costs
 
 
 def begin_page(title: str, table: str, path: Path) -> list[str]:
-    """A page's first lines: title, command, when it was computed with which libraries, what it cost.
+    """A page's first lines: title, command, date, libraries and cost of the computation.
 
     Args:
         title: the title of the page.

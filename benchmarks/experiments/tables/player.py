@@ -95,7 +95,7 @@ METHODS: Final = {
     # The paper's PLayer-FL-1 and PLayer-FL+1: one layer fewer and one more than FC2.
     "player-fl up to FC1": Entry(method={"name": "player-fl", "layers": 1}, rate=0.05),
     "player-fl up to FC3": Entry(method={"name": "player-fl", "layers": 3}, rate=0.05),
-    # What the paper does not publish: the step of pFedMe's shared model and FedBABU's epochs of fine-tuning.
+    # The values that the paper does not publish: the step of pFedMe's shared model and FedBABU's epochs of fine-tuning.
     "pfedme, shared step 0.1": Entry(method={"name": "pfedme", "rate": 0.1}, rate=0.1),
     "fedbabu, tuned 10 epochs": Entry(method={"name": "fedbabu", "fine_tuning_epochs": 10}, rate=0.1),
     "fedbabu, tuned 10 epochs, rate 0.01": Entry(method={"name": "fedbabu", "fine_tuning_epochs": 10}, rate=0.01),

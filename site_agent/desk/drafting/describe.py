@@ -63,7 +63,7 @@ def describe(
     """Return the draft of a contract for a table.
 
     Args:
-        path: the table. Of a long table the first hundred thousand rows are read, and fewer of a wide one.
+        path: the table. The first hundred thousand rows of a long table are read, and fewer of a wide one.
         sheet: of a workbook.
         query: the query if the table is a database.
         concepts: of a plan; the draft proposes the matching column of each.

@@ -104,7 +104,7 @@ class Graph:
     def interpolated(self, value: str, xs: npt.ArrayLike, ys: npt.ArrayLike) -> str:
         """Interpolate linearly between rising points, constant outside: (rows, 1) of float64 to the same shape."""
         knots, heights = np.asarray(xs, dtype=np.float64), np.asarray(ys, dtype=np.float64)
-        # Of points with one x, as a step has them, the last one counts; numpy's interp does the same.
+        # If several points have the same x, as at a step, the last one counts; numpy's interp does the same.
         kept = np.append(np.diff(knots) > 0, True)
         knots, heights = knots[kept], heights[kept]
         if len(knots) == 1:

@@ -5,8 +5,8 @@
     model = load("folder-of-the-export")
     model.predict([{"age": 63, "sex": "1"}, {"age": 41, "sex": ""}])
 
-Rows, answers and `why` are those of loader.py, which shows what they are. model.onnx alone answers for every row, also
-for one that the contract does not allow: this file is what abstains. Research software: not a medical device.
+Rows, answers and `why` are those of loader.py. model.onnx alone answers for every row, also for one that the contract
+does not allow: this file is the one that abstains. Research software: not a medical device.
 """
 
 from __future__ import annotations

@@ -39,7 +39,7 @@ def network_outputs(layers: Layers, architecture: Architecture, rows: str, colum
         architecture: the plan's choice.
         rows: the encoded rows, (rows, columns).
         columns: how many the network reads.
-        common: the first so many are common to all sites.
+        common: the number of first layers that are common to all sites.
     """
     match architecture:
         case GlobalLayersNetwork():

@@ -1,7 +1,7 @@
 """A hospital's own module in an export: its file, with the SHA-256 that the loader checks, and its ONNX trace.
 
-The file is the hospital's, so it goes into the folder as it is. For ONNX torch follows the module over rows of zeros
-and writes down what it computed. Code that decides by its values would be traced only for those rows. So the export is
+The file belongs to the hospital, so it goes into the folder unchanged. For ONNX torch runs the module over rows of
+zeros and records the computation. Code that decides by its values would be traced only for those rows. So the export is
 compared with the model, in parts of several sizes, like every other.
 """
 
@@ -56,7 +56,7 @@ def traced(own: OwnNetwork, opset: int) -> bytes:
     """Return the module as an ONNX model: `rows`, float32 (rows, columns), to `outputs`.
 
     Raises:
-        ConfigurationError: torch cannot write down what it computes, or the package onnx is not installed.
+        ConfigurationError: torch cannot record the computation, or the package onnx is not installed.
     """
     try:
         with warnings.catch_warnings(), tempfile.TemporaryDirectory() as folder:

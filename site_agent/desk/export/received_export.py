@@ -39,7 +39,7 @@ _MOST_NUMBERS: Final = 1 << 26  # of all results for one block of rows
 _OPERATIONS: Final = NAMES - {"module", "convolution", "largest"}
 _TREES: Final = ("roots", "columns", "thresholds", "children", "values")
 _TYPES: Final = {torch.float32, torch.float64, torch.int64, torch.int32}
-# What torch and Python raise if operations, shapes, types and numbers do not fit each other.
+# The exceptions of torch and Python if operations, shapes, types and numbers do not fit each other.
 _UNFIT: Final = (RuntimeError, ValueError, TypeError, LookupError, ArithmeticError, AttributeError, MemoryError)
 _Limits = tuple[float | None, float | None]
 

@@ -144,7 +144,7 @@ class RowReader:
         return rule.read(str(cell), self._decimal if isinstance(cell, str) else ".")
 
     def _judged(self, column: Mapping[str, Any], cells: Mapping[str, float | Flaw]) -> tuple[Flaw | None, float]:
-        """What is wrong with a value whose cell is read: its interval, or its place among the training rows."""
+        """The fault of a value whose cell is read: its interval, or its place among the training rows."""
         value, interval = cells[column["name"]], column.get("interval")
         assert isinstance(value, float)
         if interval is not None:

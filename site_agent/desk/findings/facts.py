@@ -133,7 +133,7 @@ def site_facts(
 
 
 def saved_facts(state: Path, run: str) -> dict[str, Json]:
-    """Return a run's report as it was written at the end of the run.
+    """Return a run's report in the version written at the end of the run.
 
     Raises:
         UsageError: `run` cannot be a run's name.

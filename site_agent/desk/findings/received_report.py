@@ -1,4 +1,7 @@
-"""The report of a site that only received: what the model is, what it is based on, and that it was not tested here."""
+"""The report of a site that only received: it says what the model is, what it is based on.
+
+That it was not tested here.
+"""
 
 from __future__ import annotations
 

@@ -129,7 +129,7 @@ def _at(
 
 
 def _benefit(outcome: npt.NDArray[np.bool_], treated: npt.NDArray[np.bool_], threshold: float) -> Scores:
-    """What each row adds to the net benefit, whose mean it is. Source: Vickers and Elkin 2006."""
+    """The contribution of each row to the net benefit, which is the mean of them. Source: Vickers and Elkin 2006."""
     cost = threshold / (1.0 - threshold)
     return np.where(treated, np.where(outcome, 1.0, -cost), 0.0)
 

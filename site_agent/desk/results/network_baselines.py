@@ -120,7 +120,7 @@ def _sum(exchange: Exchange, answers: list[Answer], rows: int, fixed_point: Fixe
 def train_alone(study: Study) -> Outcome | None:
     """Train the same network on this site's own columns alone, with equally many measurements.
 
-    Of the plan's method only the fine-tuning and the equal starts are kept. For method local it is the study itself, to
+    Only the fine-tuning and the equal starts of the plan's method are kept. For method local it is the study itself, to
     the bit. Epochs in which FedRep trains only the head are not part of its budget.
 
     Returns: None if training diverged.

@@ -57,7 +57,7 @@ def canonical_code(text: str, decimal: str = ".") -> str:
 
     Args:
         text: a cell or a declared code.
-        decimal: what stands between whole and fraction in `text`, "." or ",".
+        decimal: the character between whole and fraction in `text`, "." or ",".
 
     Returns:
         the shortest plain decimal number if the text is one, otherwise the text without
@@ -234,7 +234,7 @@ class TermsRule:
         buckets: int | None,
         longest: int | None = None,
     ) -> None:
-        """`separator` stands between codes, None reads words; `codes` are declared, or there are `buckets`."""
+        """`separator` separates codes, None reads words; `codes` are declared, or there are `buckets`."""
         self.markers = frozenset(markers)
         self.missing: Counter[int] | Flaw = MISSING if refuses_missing else Counter()
         self.separator, self.codes, self.buckets, self.longest = separator, codes, buckets, longest
@@ -303,5 +303,5 @@ def _has_endless_accents(text: str) -> bool:
 
 
 def folded(text: str) -> str:
-    """Return a code or a note as it is compared: in small letters, each accent in one spelling."""
+    """Return a code or a note in the form that is compared: in small letters, each accent in one spelling."""
     return unicodedata.normalize("NFC", text).strip().casefold()

@@ -155,7 +155,7 @@ _DAYS_BEFORE_1970: Final = date(1970, 1, 1).toordinal()
 
 
 def _as_expression(pattern: str) -> str:
-    """What a date in full width looks like; strptime reads others too, one by one."""
+    """The pattern of a date in full width; strptime reads others too, one by one."""
     pieces = re.split("(%.)", pattern)
     return "".join(_PARTS.get(piece, re.escape(piece)) for piece in pieces)
 
@@ -298,7 +298,7 @@ def _plain_numbers(cells: arrow.Array, words: arrow.StringArray, decimal: str) -
     Args:
         cells: texts without nulls, or numbers with nulls where the source has none.
         words: the texts that say that a value is missing.
-        decimal: what stands between whole and fraction in a text.
+        decimal: the character between whole and fraction in a text.
     """
     if not arrow.types.is_string(cells.type):
         return _usable(_as_numpy(cells.cast(arrow.float64(), safe=False)), is_number=True, missing=cells.null_count)

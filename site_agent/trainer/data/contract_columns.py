@@ -68,11 +68,11 @@ ProposedConcept = Annotated[ConceptName, AfterValidator(_unconfirmed)]
 
 
 class MeasuredFeature(Document):
-    """What every number has; see NumericFeature and DateFeature.
+    """The attributes of every number; see NumericFeature and DateFeature.
 
-    Where a value is missing it is refused, or filled with the training rows' median, with or without a column that
-    reports it. `standard` gives one z-scored column; `quantile` one column of normal scores by the training rows'
-    quantiles; `piecewise-linear` gives `bins` columns (Gorishniy et al. 2022, equation 1).
+    A missing value is refused, or filled with the training rows' median, with or without a column that reports it.
+    `standard` gives one z-scored column; `quantile` one column of normal scores by the training rows' quantiles;
+    `piecewise-linear` gives `bins` columns (Gorishniy et al. 2022, equation 1).
     """
 
     name: Name

@@ -34,7 +34,7 @@ class Scale(Document):
 
 
 class NumericEncoding(Document):
-    """A number; `fill` stands for a missing one, None where those are refused."""
+    """A number; `fill` replaces a missing one, None where those are refused."""
 
     kind: Literal["numeric"] = "numeric"
     fill: float | None
@@ -73,7 +73,7 @@ class OrdinalEncoding(Document):
 
 
 class OneHotEncoding(Document):
-    """A column per code and one for unknown, unless `fill` stands for that; `seen` as for ordinal."""
+    """A column per code and one for unknown, unless `fill` replaces unknown codes; `seen` as for ordinal."""
 
     kind: Literal["one-hot"] = "one-hot"
     seen: tuple[int, ...]

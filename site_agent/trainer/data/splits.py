@@ -107,7 +107,7 @@ def _deal(count: int, split: Split, unit: str, outcomes: npt.NDArray[np.float64]
 
 
 def _shuffled(rows: Rows, count: int, seed: int) -> tuple[Rows, Rows]:
-    """Return all other rows, and so many drawn rows, as `train_test_split` does.
+    """Return all other rows, and this many drawn rows, as `train_test_split` does.
 
     scikit-learn takes a second to load with its libraries, and a site's start would wait for it.
     """
@@ -116,7 +116,7 @@ def _shuffled(rows: Rows, count: int, seed: int) -> tuple[Rows, Rows]:
 
 
 def _systematic(rows: Rows, outcomes: npt.NDArray[np.float64], count: int, generator: np.random.Generator) -> Rows:
-    """So many of the rows, at equal distances in the order of their outcomes, equal ones in random order."""
+    """This many of the rows, at equal distances in the order of their outcomes, equal ones in random order."""
     shuffled = generator.permutation(rows)
     ordered = shuffled[np.argsort(outcomes[shuffled], kind="stable")]
     places = (np.arange(count) + generator.random()) * (len(rows) / count)

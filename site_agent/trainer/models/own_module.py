@@ -46,8 +46,8 @@ _CONSEQUENCE: Final = "Nothing was trained and nothing left this site."
 def build_own_module(path: Path, columns: int, outputs: int, tensors: Sequence[TensorSpec], seed: int) -> nn.Module:
     """Return the module that the file builds, after comparing it with the plan's shared tensors.
 
-    What its code draws at random comes from torch's generator, set by the seed every time; the caller's
-    own stays as it was.
+    Its code draws random numbers from torch's generator, set by the seed every time; the caller's own generator is
+    unchanged.
 
     Args:
         path: the file, from hospital.yaml.

@@ -176,7 +176,7 @@ class PriorStudy:
         self._final = self._heard(asked.round, received), asked.round - 2
 
     def known_by_others(self) -> KnownByOthers:
-        """Return what follows from the sums of all rounds.
+        """Return the result that follows from the sums of all rounds.
 
         Raises:
             MalformedMessage: sums that an honest federation cannot have.

@@ -1,8 +1,8 @@
 """One site's part of a regression that all sites fit together: H, g, and limits on what they may reveal.
 
 The own intercept never leaves the site. It is solved there for all received coefficients, and H and g are those of the
-likelihood with this intercept profiled out (Murphy, van der Vaart 2000). Of several classes each one is distinguished
-from all others by a regression of its own.
+likelihood with this intercept profiled out (Murphy, van der Vaart 2000). For several classes, a separate regression
+distinguishes each class from all others.
 
 The rules against a coordinator that chooses coefficients (attacks: test_profiled_regression.py, test_prior_study.py):
 

@@ -77,7 +77,7 @@ class Batches:
 
         Args:
             rows: to draw from.
-            batches_per_epoch: after so many batches the order is resampled.
+            batches_per_epoch: after this many batches the order is resampled.
             orders: draw the permutations, one for each copy; nothing else may use them.
             stacked: a batch has a first axis, one entry for each copy.
             batch_rows: of each batch; left out, as many as fit so many times.

@@ -42,7 +42,7 @@ class FlatNetwork:
     def __init__(
         self, network: nn.Module, federated: Sequence[str], copies: int | None = None, device: str = "cpu"
     ) -> None:
-        """`federated` names the parameters that travel, in the manifest's order. All numbers lie on the device."""
+        """`federated` names the parameters that are sent, in the manifest's order. All numbers lie on the device."""
         by_name = dict(network.named_parameters())
         shared = set(federated)
         private = [name for name in by_name if name not in shared]

@@ -131,7 +131,7 @@ class LocalTraining:
         self.steps_made = int(state["steps made"])
 
     def _make(self, phase: Phase, steps: int) -> None:
-        """A phase of a round of so many steps: however long it is, the rate moves as far as the round does."""
+        """A phase of a round of this many steps: however long it is, the rate moves as far as the round does."""
         pace = self._pace
         self._procedure.evaluated().network.train()
         with self._own_dropout():
@@ -172,7 +172,7 @@ def rows_at_once(flat: FlatNetwork, features: Tensor) -> int:
 
 
 def check_memory(flat: FlatNetwork, rows: int) -> None:
-    """Refuse a network of images whose step on so many rows needs more memory than the trainer may use.
+    """Refuse a network of images if its step on this many rows needs more memory than the trainer may use.
 
     Raises:
         ConfigurationError: with both figures.

@@ -2,9 +2,9 @@
 
 The rules:
 
-* no patient's term depends on who stands beside it, not even in its last bit. Libraries add up products in an order
-  that follows from the number of rows. So inputs, weights, activations and derivatives are rounded to grids on which
-  every product and every sum is exact in float64, whatever the order;
+* no patient's term depends on the other patients of its batch, not even in its last bit. Libraries add up products in
+  an order that follows from the number of rows. So inputs, weights, activations and derivatives are rounded to grids on
+  which every product and every sum is exact in float64, whatever the order;
 * a patient with several rows has one term, the sum over these rows, shortened to the norm 1 in units of the clip.
   Which way it is computed follows from this patient's number of rows alone;
 * a term is finite, whatever the rows and the parameters are.
@@ -143,7 +143,7 @@ def clipped_gradients(
         layers: of the network, at most 500 inputs each; the last one has one output.
         clip: the largest norm of one patient's gradient.
         rows: of this site.
-        shared: so many layers from the input have a gradient, the others have to be fixed; None for all.
+        shared: this many layers from the input have a gradient, the others have to be fixed; None for all.
         room: the largest norm of a term, at most 1.
     """
     few, others = rows.parts

@@ -25,7 +25,7 @@ Step: TypeAlias = Callable[[Rows, float], None]
 
 @dataclass(frozen=True)
 class Phase:
-    """So many steps of one kind."""
+    """A number of steps of one kind."""
 
     step: Step
     steps: int

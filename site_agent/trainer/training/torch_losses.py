@@ -31,10 +31,10 @@ _NOUNS: Final[dict[Task, str]] = {"regression": "number", "segmentation": "mask"
 class LossFunction:
     """A plan's loss for this site's target.
 
-    Outputs are floats of shape (rows, 1) for binary and regression, (rows, classes) logits for
-    multi-class, or of shape (S, rows, ...) for a stack. Targets are floats (rows,) from 0 to 1, int64 (rows,)
-    class numbers or float (rows, classes) shares, or float (rows,) values; for a stack (S, rows, ...),
-    or as for one copy where all have the same. Of masks both are floats of shape (rows, pixels), or (S, rows, pixels).
+    Outputs are floats of shape (rows, 1) for binary and regression, (rows, classes) logits for multi-class, or of shape
+    (S, rows, ...) for a stack. Targets are floats (rows,) from 0 to 1, int64 (rows,) class numbers or float (rows,
+    classes) shares, or float (rows,) values; for a stack (S, rows, ...), or as for one copy where all have the same.
+    Both are floats of shape (rows, pixels) for masks, or (S, rows, pixels).
 
     Attributes:
         gamma: of the focal loss, 0 for none.
