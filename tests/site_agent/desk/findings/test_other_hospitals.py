@@ -323,6 +323,26 @@ def step(name: str, **attributes: Any) -> Callable[[Path], None]:
     )
 
 
+def filtered(folder: Path) -> None:
+    """A right convolution of one number, as an export of images has it."""
+    tensors = load_file(folder / "model.safetensors") | {
+        "weight": torch.ones(1, 1, 1, 1, dtype=torch.float64),
+        "bias": torch.zeros(1, dtype=torch.float64),
+    }
+    (folder / "model.safetensors").write_bytes(save(tensors))
+    facts = json.loads((folder / "model.json").read_text())
+    steps = [
+        ("reshape", [facts["result"]], {"shape": [-1, 1, 1, 1]}),
+        ("convolution", ["more0", "weight", "bias"], {"stride": 1, "groups": 1}),
+        ("reshape", ["more1"], {"shape": [-1, 1]}),
+    ]
+    more = [
+        {"name": name, "inputs": inputs, "output": f"more{place}", "attributes": attributes}
+        for place, (name, inputs, attributes) in enumerate(steps)
+    ]
+    change(folder, operations=[*facts["operations"], *more], result="more2")
+
+
 def endless(folder: Path) -> None:
     """A tree of two nodes, each of which is the child of the other."""
     tensors = load_file(folder / "model.safetensors") | {
@@ -366,7 +386,7 @@ HOSTILE: dict[str, tuple[Callable[[Path], None], str]] = {
     "deep": (lambda folder: (folder / "model.json").write_text("[" * 100_000) and None, "model.json"),
     "an operation that nobody has": (step("eval"), "do not fit"),
     "a type by its name": (step("cast", to="load"), "do not fit"),
-    "a filter as large as one likes": (step("convolution", stride=1, groups=1), "do not fit"),
+    "a filter of images": (filtered, "do not fit"),
     "doubling": (doubled, "too much memory"),
     "a shape beyond memory": (step("reshape", shape=[1 << 62]), "too much memory"),
     "a negative slice": (step("slice", axis=1, start=-9, stop=1 << 62), "do not fit"),
