@@ -26,7 +26,7 @@ def put_row(folder: Path, name: str, image: np.ndarray) -> None:
 
 
 def mask_contract(folder: str = ".") -> dict[str, Any]:
-    """What the hospital declares; `folder` has both folders."""
+    """The hospital's declarations; `folder` has both folders."""
     scan = {"name": "scan", "role": "image", "folder": f"{folder}/images", "image": SIZE}
     mask = {"name": "stroke", "role": "target", "task": "segmentation", "folder": f"{folder}/masks"}
     return {"format": {"header": True}, "columns": [{"name": "who", "role": "patient"}, scan, mask]}

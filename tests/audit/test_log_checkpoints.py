@@ -145,7 +145,7 @@ def test_the_witness_reads_nothing_of_the_log(sides: tuple[Side, Side]) -> None:
 
 
 def rolled_back(site: Side, folder: Path) -> Side:
-    """The site's state as it was before, restored from a backup."""
+    """The earlier state of the site, restored from a backup."""
     shutil.copytree(site.path.parent, folder / "backup")
     site.work()
     return Side(folder / "backup", SITE)
@@ -154,7 +154,7 @@ def rolled_back(site: Side, folder: Path) -> Side:
 def test_a_rollback_is_refused_by_the_owner_that_is_shown_its_own_signature(
     sides: tuple[Side, Side], tmp_path: Path
 ) -> None:
-    """A log that is older than its own signed checkpoint stops at its own side, with an explanation."""
+    """A log that is older than its own signed checkpoint stops its own side, with an explanation."""
     old = rolled_back(sides[0], tmp_path)
     meet(*sides)
 

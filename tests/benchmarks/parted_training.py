@@ -35,7 +35,7 @@ def parts_of(batch: Rows, count: int) -> list[tuple[Rows, float]]:
 
 
 def compute_in_parts(count: int) -> None:
-    """Let every model of this process add up the gradients of so many parts, in their order."""
+    """Let every model of this process add up the gradients of this number of parts, in their order."""
     whole, is_alone = Model.gradient, not distributed.is_initialized()
 
     def gradient(model: Model, batch: Rows, term: Term | None = None) -> None:

@@ -99,7 +99,7 @@ class LiveTrainer:
         self._worker: Worker | None = Worker(hospital, cast(TrainerEnd, _NoTrainerSocket()), around_rounds)
 
     async def ask(self, message: TrainerMessage, largest_payload: int = 0) -> TrainerMessage:
-        """What the worker answers."""
+        """The worker's answers."""
         await asyncio.sleep(0)
         if self._worker is None:
             raise _gone()

@@ -121,7 +121,7 @@ def ledger_line(folder: Path) -> Writer:
 
 
 def saved_state(folder: Path) -> Writer:
-    """What the trainer saves."""
+    """The files that the trainer saves."""
     path = folder / "saves" / "state"
     return Writer(lambda: write_whole(path, os.urandom(300_000)), path.read_bytes, MODELS_RESERVE_BYTES)
 

@@ -56,7 +56,7 @@ def quiet() -> None:
 
 
 def a_plan(method: str, *, is_masked: bool, measures: bool, every_rounds: int) -> Plan:
-    """A method's plan that saves after so many rounds."""
+    """A method's plan that saves after this number of rounds."""
     keys = {key: MEASURING[key] for key in MEASURING if measures and key not in CANNOT.get(method, ())}
     saving = {"every_rounds": every_rounds, "every_seconds": None}
     return plan_of(method, secure_aggregation="required" if is_masked else "off", snapshots=saving, **keys)

@@ -162,7 +162,7 @@ class Services:
 
 
 class Nursery:
-    """Where trainers are forked; they end with it."""
+    """The process from which trainers are forked; they end with it."""
 
     def __enter__(self) -> Nursery:
         """Load what a trainer needs, once."""

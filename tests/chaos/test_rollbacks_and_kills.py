@@ -24,7 +24,7 @@ METHODS = ("fedavg", "scaffold", "fedadam", "ditto", "player-fl", "global-layers
 
 @pytest.fixture(autouse=True)
 def refusing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every site refuses what it receives in these rounds."""
+    """Every site refuses the parameters of these rounds."""
     honest = HeldOutCheck.take
 
     def take(self: HeldOutCheck, round_number: int, *measured: Any) -> None:

@@ -35,7 +35,7 @@ def quiet() -> None:
 
 
 class Happening:
-    """Something that happens once, when the coordinator's journal has taken a decision; time stands still meanwhile."""
+    """An event that happens once, when the coordinator's journal has taken a decision; time stands still meanwhile."""
 
     def __init__(self, network: Mortal, is_time: Callable[[Mortal], bool], act: Act) -> None:
         self._network, self._is_time, self._act = network, is_time, act
@@ -51,7 +51,7 @@ class Happening:
 def played(
     directory: Path, plan: Plan, is_time: Callable[[Mortal], bool], act: Act, window: Window | None = None
 ) -> tuple[dict[str, str], Mortal]:
-    """Run a plan while something happens to it; what came out, if it was completed, and what happened."""
+    """Run a plan while something happens to it; returns the result, if it was completed, and the event."""
     found: list[tuple[dict[str, str], Mortal]] = []
 
     async def scene() -> None:
@@ -94,7 +94,7 @@ def journal(network: Mortal, kind: str) -> list[Entry]:
 
 
 def a_plan(sites: tuple[str, ...] = FIVE, **changes: Any) -> Plan:
-    """A run that goes on without who is lost, with short graces."""
+    """A run that continues without lost sites, with short graces."""
     keys: dict[str, Any] = {
         "secure_aggregation": "off",
         "on_lost_site": "continue",

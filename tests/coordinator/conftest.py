@@ -1,4 +1,4 @@
-"""What several files of tests begin with."""
+"""The common beginning of several files of tests."""
 
 from __future__ import annotations
 

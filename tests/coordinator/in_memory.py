@@ -56,7 +56,7 @@ class Stage:
         self.engine.disconnected(stream.site.name, stream)
 
     def records(self) -> list[dict[str, object]]:
-        """What was written of each run, in order of their names."""
+        """The record of each run, in order of their names."""
         return [json.loads(path.read_text()) for path in sorted((self.state / "runs").glob("*/record.json"))]
 
     def vector(self, plan: Plan) -> npt.NDArray[np.float32]:

@@ -72,7 +72,7 @@ def write(folder: Path, configuration: object = COORDINATOR, plan: object = None
 
 
 def assert_three_sentences(text: str) -> None:
-    """Three sentences: what happened, what it means for the data, what to do."""
+    """Three sentences: the event, its meaning for the data, and the action to take."""
     *_, consequence, remedy = text.rstrip("\n").splitlines()
     assert text.startswith("coordinator: ")
     assert re.fullmatch(r"  [A-Z`].*\.", consequence), text
@@ -80,7 +80,7 @@ def assert_three_sentences(text: str) -> None:
 
 
 def test_check_shows_the_digests_of_every_plan(coordinator: Terminal, folder: Path) -> None:
-    """What hospitals approve can be compared before anything is started."""
+    """Hospitals' approvals can be compared before anything is started."""
     plan = plan_with(made_up_identities())
 
     assert coordinator("check", "--config", folder / "coordinator.yaml") == 0

@@ -91,7 +91,7 @@ def drifted(
 
 
 def rounds(count: int) -> dict[str, Any]:
-    """A schedule of so many rounds of one step."""
+    """A schedule of this number of rounds of one step."""
     return {"aggregate": "every-epoch", "epochs": count, "batches_per_epoch": 1}
 
 
@@ -194,7 +194,7 @@ def test_a_mean_loss_is_weighed_by_validation_rows() -> None:
 
 
 def test_a_round_in_which_every_loss_was_infinite_is_never_the_best() -> None:
-    """What is not finite counts as the largest loss; a run of nothing else has no best round."""
+    """A loss that is not finite counts as the largest; a run of nothing else has no best round."""
     course = told(measuring(), [2 * LARGEST_LOSS, 2 * LARGEST_LOSS])
 
     assert course.best_round is None
@@ -233,7 +233,7 @@ def stopping(signal: str, patience: int) -> dict[str, Any]:
 def test_training_ends_when_the_common_loss_does_not_fall(
     losses: list[float | None], patience: int, training_rounds: int | None
 ) -> None:
-    """After so many measured rounds without improvement; the round after the deciding one is still made."""
+    """After this number of measured rounds without improvement; the round after the deciding one is still made."""
     plan = measuring(**stopping("global", patience))
 
     course = told(plan, losses)
@@ -256,7 +256,7 @@ def test_training_ends_when_no_site_improves(improving: list[int], training_roun
 
 
 def test_silence_after_a_fresh_draw_is_no_sign_of_the_end() -> None:
-    """Where a resampled round says nothing, a sum of 0 improving sites does not end training."""
+    """If a resampled round says nothing, a sum of 0 improving sites does not end training."""
     course = told(measuring(**stopping("local", 2)), [5.0, None], [1, 0])
 
     assert course.training_rounds is None

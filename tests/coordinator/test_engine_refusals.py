@@ -85,7 +85,7 @@ def test_only_the_identities_that_the_plan_lists_hear_of_it(
 
 
 def test_a_refusal_before_the_start_leaves_the_others_their_run(tmp_path: Path) -> None:
-    """Where the quorum allows it, a run begins without the site that declined."""
+    """If the quorum allows it, a run begins without the site that declined."""
     plan = plan_with(IDENTITIES, changes={"quorum": 2})
 
     async def scene() -> None:

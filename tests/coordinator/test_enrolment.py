@@ -67,7 +67,7 @@ def invited(office: Office, register: Register, *, is_pre_approved: bool = True,
 
 
 def request(invitation: Invitation, keys: SiteKeys) -> bytes:
-    """What a site with these keys sends."""
+    """The messages of a site with these keys."""
     return encode_enrolment_request(enrolment_request(invitation, keys.signing_request(), keys.identity_key()))
 
 
@@ -223,7 +223,7 @@ def test_an_unknown_name_has_no_identity(membership: Membership, name: str) -> N
 
 
 def test_strangers_cannot_fill_the_log(office: Office, register: Register) -> None:
-    """Of 100 refusals in a minute 20 are recorded, then the number of the rest. The next minute starts at 0"""
+    """20 of 100 refusals in a minute are recorded, then the number of the rest. The next minute starts at 0"""
     records: list[tuple[str, object]] = []
     membership = Membership(
         office.authority, register, utc_now, lambda event, **facts: records.append((event, facts.get("count")))

@@ -49,7 +49,7 @@ async def given_up(state: Path) -> Stage:
 
 
 def journal(state: Path) -> list[dict[str, Any]]:
-    """What was decided, in order."""
+    """The decisions, in order."""
     (path,) = (state / "runs").glob("*/journal.jsonl")
     return [json.loads(line) for line in path.read_text().splitlines()]
 

@@ -19,7 +19,7 @@ def opened(path: Path) -> Journal:
 
 
 def written(path: Path, count: int = 5) -> bytes:
-    """A journal of so many decisions, and its bytes."""
+    """A journal of this number of decisions, and its bytes."""
     journal = opened(path)
     for number in range(count):
         journal.add("offered", round=number, sites=["a", "b"])

@@ -43,7 +43,7 @@ def with_options(monkeypatch: pytest.MonkeyPatch, **changes: int) -> None:
 
 
 def is_closed(connection: socket.socket) -> bool:
-    """Whether the other side has closed a connection; what it says is passed by."""
+    """Whether the other side has closed a connection; its bytes are ignored."""
     try:
         while content := connection.recv(4096):
             assert content
@@ -55,7 +55,7 @@ def is_closed(connection: socket.socket) -> bool:
 
 
 def strangers(address: str, count: int, stack: contextlib.ExitStack) -> list[socket.socket]:
-    """So many connections of which nobody says who they are."""
+    """This number of connections whose callers are unknown."""
     host, _, port = address.rpartition(":")
     found = []
     for _ in range(count):

@@ -153,7 +153,7 @@ def test_nobody_holds_a_study_for_ever() -> None:
 
 
 def test_a_window_outlives_the_coordinator() -> None:
-    """What was reported stands in the journal, the newest of each site."""
+    """The reports are in the journal, the newest of each site."""
     history = History()
     for begins in (5, 7):
         history.take({"kind": "maintenance", "site": "cluj", "begins": begins, "ends": 9})

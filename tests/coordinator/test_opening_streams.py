@@ -29,7 +29,7 @@ class Opening:
         return {"x509_pem_cert": [b"certificate"], "ssl_tls_version": [b"TLSv1.3"]}
 
     async def send_initial_metadata(self, _: object) -> None:
-        """What the site hears first."""
+        """The first message to the site."""
         await self._meanwhile()
 
     async def read(self) -> bytes:
@@ -82,7 +82,7 @@ def test_a_revocation_ends_a_stream_that_is_just_opening(tmp_path: Path) -> None
 
 
 def test_streams_that_are_just_opening_count_towards_a_sites_limit(tmp_path: Path) -> None:
-    """Of many streams that open at one moment four are accepted, and those that fail free their place."""
+    """When many streams open at one moment, four are accepted, and those that fail free their place."""
 
     async def scene() -> list[str]:
         door, gate = Door(tmp_path), asyncio.Event()

@@ -1,4 +1,4 @@
-"""A hospital's own authority over real TLS: its site is accepted, nobody else is, and it ends when it must."""
+"""A hospital's own authority over real TLS: only its site is accepted, and the authority ends when it must."""
 
 from __future__ import annotations
 
@@ -167,7 +167,7 @@ async def renew(office: Office, keys: SiteKeys) -> None:
 
 @dataclass(frozen=True)
 class Impostor:
-    """What is shown, and the key for it."""
+    """The certificate chain that is shown, and its key."""
 
     chain: bytes
     key: certificates.Key

@@ -81,7 +81,7 @@ def page(configuration: CoordinatorConfiguration) -> StatusPage:
 
 
 def told(asked: int) -> bytes:
-    """What a running coordinator tells when it is asked for the n-th time: a further round each time."""
+    """The status of a running coordinator when it is asked for the n-th time: a further round each time."""
     run = {
         "run": RUN, "study": "<b>heart</b>", "version": 1, "method": "global-layers", "masked": True,
         "phase": "collecting", "rounds": 40, "rounds_made": 8 + asked, "median_round_seconds": 0.5,
@@ -166,7 +166,7 @@ def test_nothing_can_be_changed_over_it(page: StatusPage, method: str) -> None:
 
 
 def test_the_page_asks_for_nothing_from_elsewhere(page: StatusPage) -> None:
-    """No address stands in the page, and its policy allows connections to its own program alone."""
+    """The page contains no address, and its policy allows connections to its own program alone."""
     html = asyncio.run(page.respond(ask())).decode()
 
     assert re.findall(r"(?:src|href)=\"(?!data:)", html) == []
@@ -187,7 +187,7 @@ def test_a_site_that_the_run_has_given_up_is_told() -> None:
 
 
 def test_a_long_curve_is_told_in_few_points() -> None:
-    """Of a hundred thousand measurements a few hundred are reported, the first, the last and the lowest among them."""
+    """A few hundred of a hundred thousand measurements are reported, the first, the last and the lowest among them."""
     points = [(number, abs(number - 77_777) + 1.0) for number in range(100_000)]
 
     few = thinned(points)
@@ -199,7 +199,7 @@ def test_a_long_curve_is_told_in_few_points() -> None:
 
 
 def in_browser(page: StatusPage, configuration: CoordinatorConfiguration, profile: Path, *words: str) -> str:
-    """What Chromium makes of the page while a coordinator runs: its document after some seconds of its own time."""
+    """Chromium's view of the page while a coordinator runs: its document after some seconds of its own time."""
 
     async def main() -> str:
         async with running(configuration), await serve_page("127.0.0.1:0", page.respond, "coordinator") as server:

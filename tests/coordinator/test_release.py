@@ -60,7 +60,7 @@ class End:
 
     @staticmethod
     def tensors(plan: Plan) -> dict[str, np.ndarray[Any, np.dtype[np.float32]]]:
-        """What came out of the run: every tensor of the plan, in the manifest's order."""
+        """The result of the run: every tensor of the plan, in the manifest's order."""
         return {one.name: np.full(one.shape, place, np.float32) for place, one in enumerate(manifest_of(plan).tensors)}
 
     def record(self, **facts: Any) -> None:

@@ -134,7 +134,7 @@ def test_who_was_shut_out_comes_back_to_the_round_that_waits_or_to_a_later_one(w
 
 
 def test_a_coordinator_that_starts_again_knows_of_it(tmp_path: Path) -> None:
-    """What was revoked before or while it was down is reported as well, and noted once."""
+    """A revocation before or during its downtime is reported as well, and noted once."""
 
     async def scene() -> None:
         stage = at_work(tmp_path, WAITS)

@@ -105,7 +105,7 @@ def test_the_quorum_decides(refusing: int) -> None:
 
 
 def in_rounds(rounds: int, patience: int) -> Plan:
-    """FedAvg in so many training rounds."""
+    """FedAvg with this number of training rounds."""
     schedule = {"aggregate": "every-steps", "rounds": rounds, "steps_per_round": 4, "batch_rows": 4}
     return plan_of("fedavg", schedule=schedule, acceptance=ACCEPTANCE | {"patience": patience})
 

@@ -102,7 +102,7 @@ class Night:
         self.stage.connect(stream.site)
 
     def look(self) -> None:
-        """What is reported at this moment is true."""
+        """The report of this moment is true."""
         status = self.stage.engine.status()
         run, pace = status["run"], status["pace"]
         if run is None or pace is None:

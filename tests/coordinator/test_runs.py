@@ -55,7 +55,7 @@ def test_a_paused_run_closes_its_round_and_begins_no_other(tmp_path: Path) -> No
 
 
 def interrupted(tmp_path: Path, deliveries: int) -> Stage:
-    """A coordinator that died after so many messages; its disk is what is left."""
+    """A coordinator that died after this number of messages; only its disk is left."""
     stage = Stage(tmp_path, plan_with(IDENTITIES, rounds=5))
     stage.engine.start()
     connected(stage)

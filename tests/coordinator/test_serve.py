@@ -45,12 +45,12 @@ class Place:
 
     @property
     def log(self) -> Path:
-        """What it prints."""
+        """Its output."""
         return self.folder / "coordinator.log"
 
     @property
     def port(self) -> int:
-        """Where it listens."""
+        """The address at which it listens."""
         return int(self.address.rpartition(":")[2])
 
 

@@ -47,7 +47,7 @@ class Pair:
 
 
 def forged(office: Office, *uris: str, usage: x509.ObjectIdentifier = ExtendedKeyUsageOID.CLIENT_AUTH) -> Pair:
-    """What somebody who has stolen the issuing key could sign."""
+    """A certificate that a thief of the issuing key could sign."""
     key = certificates.new_tls_key()
     issuing, issuing_key = office.authority._issuing()
     names: list[x509.GeneralName] = [x509.UniformResourceIdentifier(uri) for uri in uris]
@@ -57,7 +57,7 @@ def forged(office: Office, *uris: str, usage: x509.ObjectIdentifier = ExtendedKe
 
 
 def issued(office: Office, *, days: int = 0) -> Pair:
-    """A pair for site a, made so many days from now, which the register does not know."""
+    """A pair for site a, made this number of days from now, which the register does not know."""
     key = certificates.new_tls_key()
     made = office.authority.issue_site(key.public_key(), SiteName("a"), utc_now() + timedelta(days=days))
     return Pair(certificates.key_to_pem(key), made.chain_pem)

@@ -25,7 +25,7 @@ CHAIN: dict[str, Any] = {"architecture": {"name": "dense", "hidden": [2, 2]}, "c
 
 
 def a_plan(method: str = "fedavg", rounds: int = 4, **changes: Any) -> Plan:
-    """Three sites, so many training rounds of one step."""
+    """Three sites, and this number of training rounds of one step."""
     schedule = {"aggregate": "every-epoch", "epochs": rounds, "batches_per_epoch": 1}
     return plan_with(IDENTITIES, changes={"method": {"name": method}, "schedule": schedule} | changes)
 
@@ -48,14 +48,14 @@ def run_of(state: Path, plan: Plan, scalars: Scalars = lambda offer: {}) -> tupl
 
 
 def record_of(state: Path) -> dict[str, Any]:
-    """What was written of the run."""
+    """The record of the run."""
     (path,) = (state / "runs").glob("*/record.json")
     found: dict[str, Any] = json.loads(path.read_text())
     return found
 
 
 def measured(losses: Mapping[int, float], improving: int = 1) -> Scalars:
-    """The same validation loss at every site, by the round in which it travels."""
+    """The same validation loss at every site, by the round in which it is sent."""
 
     def scalars(offer: Offer) -> Mapping[str, int]:
         loss = int(losses.get(offer.round, 9.0) * LOSS_SCALE)

@@ -1,4 +1,4 @@
-"""What a person reads of a coordinator's status: in `coordinator status`, and in the bar on a terminal."""
+"""The coordinator's status as people read it: in `coordinator status`, and in the bar on a terminal."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def test_status_answers_what_is_asked_at_night(tmp_path: Path) -> None:
 
 
 def test_a_coordinator_of_an_earlier_version_is_understood(tmp_path: Path) -> None:
-    """What it does not tell is left out, and nothing fails."""
+    """Missing values are left out, and nothing fails."""
     answer = status_in_round(tmp_path, 1)
     for key in ("pace", "waits_for", "yet_to_hear_of_the_end", "happened"):
         del answer[key]

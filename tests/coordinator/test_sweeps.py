@@ -1,4 +1,4 @@
-"""What sites receive with the last result of a sweep: the alternative with the lowest loss over all sites."""
+"""The last result of a sweep, as sites receive it: the alternative with the lowest loss over all sites."""
 
 from __future__ import annotations
 

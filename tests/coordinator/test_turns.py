@@ -151,7 +151,7 @@ class Line:
 def chunks_held(
     folder: Path, sites: int, monkeypatch: pytest.MonkeyPatch, *, says_ready: bool = True
 ) -> dict[str, int]:
-    """The most chunks under way at one moment, in each direction, of two rounds with so many sites at once."""
+    """The most chunks under way at one moment, in each direction, of two rounds with this number of sites at once."""
     monkeypatch.setattr("coordinator.network.service.Turns", lambda: Turns(MOST_CHUNKS_AT_ONCE, FOR_EVER))
     names = [f"site-{number:02d}" for number in range(sites)]
     for name in names:
@@ -175,12 +175,12 @@ def chunks_held(
 
 
 def named(certificate: bytes, _: bytes) -> Caller:
-    """Who shows a certificate that is nothing but a name."""
+    """A caller whose certificate is nothing but a name."""
     return Caller(certificate.decode(), "0" * 64)
 
 
 def test_chunks_under_way_do_not_grow_with_the_sites(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of 27 sites that send and read at one moment no more chunks are under way than there are turns."""
+    """When 27 sites send and read at one moment, no more chunks are under way than there are turns."""
     assert chunks_held(tmp_path, 27, monkeypatch) == {"up": MOST_CHUNKS_AT_ONCE, "down": MOST_CHUNKS_AT_ONCE}
 
 

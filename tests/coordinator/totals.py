@@ -18,7 +18,7 @@ from tests.rehearsal.study import made_up_identities, plan_with
 
 
 def plan_of(method: Mapping[str, Any], *, parameters: int = 4, sites: str = "ab", **changes: Any) -> Plan:
-    """A plan with layers "first" (3 numbers) and "second" (the rest), for so many sites, in the clear."""
+    """A plan with layers "first" (3 numbers) and "second" (the rest), for this number of sites, in the clear."""
     keys = {"method": dict(method)} | changes
     return plan_with(made_up_identities(sites), parameters=parameters, changes=keys)
 

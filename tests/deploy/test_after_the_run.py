@@ -42,7 +42,7 @@ def typed(page: Path) -> list[list[str]]:
 
 
 def run(folder: Path, *words: str, status: int = 0) -> str:
-    """A command as it is typed in the hospital's folder; what it says."""
+    """A command as it is typed in the hospital's folder; its output."""
     command = [sys.executable, "-c", PROGRAM, *words]
     paths = os.environ | {"PYTHONPATH": str(ROOT)}
     done = subprocess.run(command, cwd=folder, env=paths, capture_output=True, text=True, check=False, timeout=250)

@@ -154,7 +154,7 @@ def read(address: str, path: str) -> str:
 
 
 def asked(scene: Scene) -> dict[str, Any]:
-    """What the agent says of itself."""
+    """The status that the agent reports."""
     done = CliRunner().invoke(site_agent, ["status", "--config", str(scene.hospital), "--json"])
     return dict(json.loads(done.stdout)) if done.exit_code == 0 else {}
 

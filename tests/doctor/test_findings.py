@@ -38,7 +38,7 @@ FINE, WARNING, FAILURE = Severity.FINE, Severity.WARNING, Severity.FAILURE
 
 
 def validity(days_left: float) -> Finding:
-    """What is found of a certificate of 90 days that ends so many days from now."""
+    """The finding on a certificate of 90 days that ends this number of days from now."""
     end = NOW + days_left * DAY
     return judge_validity("It", end - 90 * DAY, end, now=NOW, renewal="Renew.")
 

@@ -1,4 +1,4 @@
-"""What the doctor reports of the device that trains networks."""
+"""The doctor's report on the device that trains networks."""
 
 from __future__ import annotations
 

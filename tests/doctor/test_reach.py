@@ -29,12 +29,12 @@ def office(tmp_path_factory: pytest.TempPathFactory) -> Office:
 
 
 def target_of(office: Office, port: int, host: str = "localhost") -> Target:
-    """Where its site would call."""
+    """The address that its site would call."""
     return Target(host, port, office.authority.root_pem().decode())
 
 
 def look(target: Target, **environment: str) -> list[Finding]:
-    """What the doctor finds."""
+    """The doctor's findings."""
     return findings(target, environment, PATIENCE)
 
 

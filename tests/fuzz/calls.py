@@ -96,7 +96,7 @@ class Attacker:
         self._request = encode_enrolment_request(ENROLMENT_REQUEST)
 
     async def attack(self, calls: int, seconds: float, coordinator: int) -> None:
-        """Make so many calls, some at a time, or as many as fit into the time."""
+        """Make this number of calls, some at a time, or as many as fit into the time."""
         began = time.monotonic()
 
         def has_more() -> bool:
@@ -176,7 +176,7 @@ class Attacker:
 
 
 def connecting(setting: Setting) -> Callable[[], AbstractAsyncContextManager[Connections]]:
-    """What opens connections with the third site's certificate, and to the enrolment port without one."""
+    """Opens connections with the third site's certificate, and to the enrolment port without one."""
     secrets = as_channel(credentials_of(read_hospital(setting.folder / "site-03" / "hospital.yaml")))
     root = grpc.ssl_channel_credentials((setting.folder / "authority" / "root.crt").read_bytes())
 

@@ -55,13 +55,13 @@ class Feeding:
 
 
 def feed(target: Target, *, seed: int, inputs: int, seconds: float = float("inf")) -> Feeding:
-    """Feed so many inputs, or for so long.
+    """Feed this number of inputs, or for this time.
 
     Args:
         target: what is fed.
         seed: everything is drawn from it.
         inputs: the most.
-        seconds: no further input after so many.
+        seconds: no further input after this time.
     """
     luck, pool, done = random.Random(seed), list(target.examples), Feeding()
     known: set[str] = set()

@@ -23,7 +23,7 @@ Mutation = Callable[[random.Random, bytearray], None]
 
 
 def _place(luck: random.Random, raw: bytearray) -> tuple[int, int]:
-    """Where a piece of at most 64 bytes begins and ends."""
+    """The start and end of a piece of at most 64 bytes."""
     begin = luck.randrange(len(raw) + 1)
     return begin, min(len(raw), begin + luck.choice((1, 1, 2, 4, 8, 16, 64)))
 

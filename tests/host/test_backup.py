@@ -55,7 +55,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 
 def brought_back(file: Path, state: Path) -> list[Path]:
-    """Where the state was that a restored backup has replaced."""
+    """The former place of the state that a restored backup has replaced."""
     unmarked: Mapping[str, Path] = {"state": state}
     return restore(file, read_catalogue(file, bytes(32)), unmarked, stamp="now", mark=lambda _: None)
 

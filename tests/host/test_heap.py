@@ -14,7 +14,7 @@ LARGE = 4 << 20
 
 
 def place(view: memoryview) -> int:
-    """Where a view begins in memory."""
+    """The address in memory at which a view begins."""
     array: npt.NDArray[np.uint8] = np.frombuffer(view, np.uint8)
     return array.ctypes.data
 

@@ -1,4 +1,4 @@
-"""What a command that serves a page may listen on."""
+"""The addresses on which a command that serves a page may listen."""
 
 from __future__ import annotations
 

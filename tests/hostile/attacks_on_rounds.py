@@ -199,7 +199,7 @@ TURNS: dict[str, tuple[str, str, list[list[CoordinatorMessage]], str, str, Calla
 
 
 def contributor_that_nobody_listed(weakened: bool) -> bool:
-    """Bind a set in which an unlisted site stands in a listed one's place."""
+    """Bind a set in which an unlisted site takes a listed one's place."""
 
     @contextmanager
     def without_listing() -> Iterator[None]:

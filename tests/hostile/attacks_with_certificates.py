@@ -91,7 +91,7 @@ class Scene:
         return caller.site if membership.is_accepted(caller) else None
 
     def forged(self, *uris: str, usage: x509.ObjectIdentifier = ExtendedKeyUsageOID.CLIENT_AUTH) -> bytes:
-        """What somebody who has stolen the issuing key can sign."""
+        """A certificate that a thief of the issuing key can sign."""
         issuing, issuing_key = self.authority._issuing()
         names: list[x509.GeneralName] = [x509.UniformResourceIdentifier(uri) for uri in uris]
         key = certificates.new_tls_key().public_key()

@@ -163,7 +163,7 @@ def file_that_runs_as_its_owner(folder: Path) -> bool:
 
 
 def forged_backup(folder: Path) -> bool:
-    """Whoever can write where backups are kept, but has not the key, puts a backup of their own there."""
+    """An attacker who can write where backups are kept, but has not the key, puts a backup of their own there."""
     (folder / "state").mkdir()
     file = _tar(folder, {"state": _folder(), "state/approvals": _file(b"approved: Mallet")}, key=b"m" * 32)
     _restored(file, folder / "place" / "state")

@@ -19,5 +19,5 @@ def office(tmp_path_factory: pytest.TempPathFactory) -> Office:
 
 @pytest.fixture
 def plan(office: Office) -> Plan:
-    """What the hospital has approved: three rounds of 300,000 numbers."""
+    """The hospital's approval: three rounds of 300,000 numbers."""
     return plan_with(office.identities, parameters=THREE_CHUNKS)

@@ -105,8 +105,8 @@ def encoded(plan: Plan, update: Vector, weight: float = 1.0) -> Integers:
 class MadeUpTrainer:
     """The process with the patients, without patients.
 
-    `updates` makes the update of a site, round, draw and parameters; `seconds` how long the next
-    training takes. What it measures follows from site, round and name alone, whatever the draw.
+    `updates` makes the update of a site, round, draw and parameters; `seconds` how long the next training takes. Its
+    measurements follow from site, round and name alone, for every draw.
     """
 
     def __init__(
@@ -120,7 +120,7 @@ class MadeUpTrainer:
         self._site, self._updates, self._seconds = site, updates, seconds
 
     async def ask(self, message: TrainerMessage, largest_payload: int = 0) -> TrainerMessage:
-        """What a trainer answers."""
+        """A trainer's answers."""
         match message:
             case Prepare(payload=payload):
                 self._plan = plan_from_wire(bytes(payload))
@@ -191,7 +191,7 @@ class Line:
         return item
 
     def push(self, *messages: CoordinatorMessage) -> None:
-        """What the coordinator says."""
+        """The coordinator's messages."""
         for message in messages:
             if not self.is_cut:
                 self._down.put_nowait(message)

@@ -98,7 +98,7 @@ class Network:
             self.engine.disconnected(name, end)
 
     async def restart(self, name: str) -> None:
-        """A site's machine loses power and comes back: its keys are gone, its disk is not."""
+        """A site's machine loses power and restarts: its keys are gone, its disk is not."""
         await self.sites[name].stop()
         self.cut(name)
         self.sites[name].start()
@@ -193,6 +193,6 @@ def played(folder: Path, plan: Plan, scene: Callable[[Network], Coroutine[Any, A
 
 
 def recorded(folder: Path) -> dict[str, Any]:
-    """What the coordinator recorded of the one run."""
+    """The coordinator's record of the one run."""
     (path,) = (folder / "coordinator" / "runs").glob("*/record.json")
     return dict(json.loads(path.read_text()))

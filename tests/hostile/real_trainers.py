@@ -48,12 +48,12 @@ def hospitals(plan: Plan, folder: Path, columns: Mapping[str, slice] | slice) ->
 
 
 def exchange_of(plan: Plan, number: int) -> Exchange:
-    """What travels in a round of training."""
+    """The values sent in a round of training."""
     return Exchanges(plan, manifest_of(plan)).of(number, Stage.TRAINING, b"")
 
 
 async def sum_of_updates(plan: Plan, sites: list[Site], number: int, vector: Vector) -> Sum | None:
-    """What a coordinator decodes of a round that begins with these parameters; None if a site refuses."""
+    """The coordinator's decoded sum of a round that begins with these parameters; None if a site refuses."""
     uploads = [await ask_for(site, number, 0, plan.site_names, vector) for site in sites]
     if not all(uploads):
         return None

@@ -58,7 +58,7 @@ def with_the_newest_set_alone() -> Iterator[None]:
 
 @contextmanager
 def without_other_runs() -> Iterator[None]:
-    """What was answered under other plans does not count."""
+    """Answers under other plans do not count."""
 
     def weaker(honest: Honest, ledger: Ledger, ask: Ask, compared: Comparison, budget: int, reason: Any) -> None:
         honest(ledger, ask, replace(compared, others={}), budget, reason)

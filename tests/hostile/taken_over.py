@@ -38,7 +38,7 @@ NOW = datetime(2026, 3, 1, tzinfo=UTC)
 
 @dataclass
 class Gate:
-    """A running gate, and what it has ordered the agent to do."""
+    """A running gate, and its orders to the agent."""
 
     trainer: MadeUpTrainer
     audit: AuditLog

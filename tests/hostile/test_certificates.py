@@ -71,7 +71,7 @@ def issued(authority: Authority, now: datetime = NOW) -> Pair:
 
 
 def forged(authority: Authority, *uris: str, usage: x509.ObjectIdentifier | None = None) -> Pair:
-    """What somebody who has stolen the issuing key could sign."""
+    """A certificate that a thief of the issuing key could sign."""
     key = certificates.new_tls_key()
     issuing, issuing_key = authority._issuing()
     names: list[x509.GeneralName] = [x509.UniformResourceIdentifier(uri) for uri in uris]

@@ -267,7 +267,7 @@ def test_a_final_farewell_stops_the_agent_and_another_one_brings_it_back(
 
 
 def test_a_masked_plan_is_not_trained_in_the_clear(tmp_path: Path, office: Office) -> None:
-    """Where the plan asks for masking, a round before the sites agreed on keys is refused."""
+    """If the plan asks for masking, a round before the sites agreed on keys is refused."""
     plan = plan_with(office.identities, changes={"secure_aggregation": "required"})
 
     async def skip_the_keys(stream: Stream) -> None:

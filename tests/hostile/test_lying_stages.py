@@ -42,7 +42,7 @@ ALLOWED = {"methods": ["fedavg", "player-fl", "fedlama"]}
 
 
 def plans(office: Office, name: str) -> Plan:
-    """What the hospital has approved."""
+    """The hospital's approval."""
     measuring = {"checkpoint": "global", "gain": "sums", "early_stopping": {"signal": "local", "patience": 1}}
     schedule = {"aggregate": "every-epoch", "epochs": 4, "batches_per_epoch": 1}
     methods: dict[str, dict[str, Any]] = {

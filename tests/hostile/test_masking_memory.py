@@ -32,7 +32,7 @@ def test_what_is_sent_again_is_the_same_to_the_last_bit(tmp_path: Path) -> None:
 
 
 def test_the_secret_is_not_in_the_chunks(tmp_path: Path) -> None:
-    """What one site sends shares nothing with its encoded update."""
+    """A site's message shares nothing with its encoded update."""
     plan = masked_plan("abc", parameters=5000)
 
     async def scene() -> None:

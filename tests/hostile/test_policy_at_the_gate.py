@@ -191,7 +191,7 @@ def test_a_withdrawal_that_the_trainer_sees_first_is_one_too(
 
 @pytest.mark.parametrize("approvers", [2, 3])
 def test_one_person_of_several_is_not_enough(tmp_path: Path, office: Office, approvers: int) -> None:
-    """Where the policy wants more persons the agent waits and says how many have approved."""
+    """If the policy wants more persons, the agent waits and says how many have approved."""
     plan = plan_with(office.identities)
 
     async def announce(stream: Stream) -> None:

@@ -184,7 +184,7 @@ def test_a_federation_of_honest_sites_is_never_rolled_back() -> None:
 
 
 def test_the_same_bits_with_and_without_votes() -> None:
-    """Where no site refuses, the models are those of the plan without acceptance."""
+    """If no site refuses, the models are those of the plan without acceptance."""
     with_votes, without = run(None), attacked(plan(acceptance=None), rows(), hostile=HOSTILE)
 
     assert with_votes.losses == without.losses

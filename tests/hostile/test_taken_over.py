@@ -42,7 +42,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> tuple[bytes, ...]:
 
 
 def played(folder: Path, files: tuple[bytes, ...], seed: int, *, is_approved: bool) -> tuple[Gate, TakenOverAgent]:
-    """A gate whose agent is a driver for so many turns."""
+    """A gate whose agent is a driver for this number of turns."""
     plan = masked_plan("abc")
     if is_approved:
         approve(folder, plan, by="A. Jones", at=datetime(2026, 1, 1, tzinfo=UTC))

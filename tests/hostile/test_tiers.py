@@ -90,7 +90,7 @@ def evaluating_plan(**changes: Any) -> Plan:
 
 
 def zeros_for_d(site: str, number: int, resample: int, parameters: Vector) -> Vector:
-    """What an honest trainer hands out: d does not train."""
+    """An honest trainer's output: d does not train."""
     return np.zeros_like(parameters) if site == "d" else update_of(site, number, resample, parameters)
 
 

@@ -1,4 +1,4 @@
-"""What every module of the house imports, read from its text: nothing is run."""
+"""The imports of every module of the house, read from its text: nothing is run."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ROOMS: Final = ("protos", "host", "audit", "pki", "coordinator", "site_agent", "
 
 @dataclass(frozen=True)
 class Imported:
-    """One import. `is_lazy`: it stands in a function and happens only when that is called."""
+    """One import. `is_lazy`: it is inside a function and happens only when that is called."""
 
     importer: str
     imported: str

@@ -59,7 +59,7 @@ CLAUSE_FIRST: Final = re.compile(r"(What|Whoever|Whether|Where|Who) (?!.*\?$)")
 
 
 def error_texts() -> Iterator[tuple[str, str]]:
-    """Each sentence of each error with its place; a value that is filled in stands as {}."""
+    """Each sentence of each error with its place; {} replaces a value that is filled in."""
     for name, path in modules().items():
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Call):

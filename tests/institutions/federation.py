@@ -197,7 +197,10 @@ class Federation:
             raise AssertionError(f"{machine.name}: {step.lines}\nThe runbook promises:\n{answer}\nIt said:\n{text}")
 
     def _afterwards(self, words: str, said: str, machine: Machine) -> None:
-        """What people do between the lines: send an invitation, read a fingerprint aloud, take the root key away."""
+        """The things that people do between the lines.
+
+        Send an invitation, read a fingerprint aloud, take the root key away.
+        """
         if " pki init " in words and REGISTRY not in words:
             sealed = f"{words.split()[-1]}/root.key.sealed"
             self.safe["root.key.sealed"] = machine.run("cat", sealed).encode()

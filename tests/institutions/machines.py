@@ -214,7 +214,7 @@ class Institutions:
         return self.machines[name]
 
     def hosts(self, addresses: Mapping[str, str], further_names: Mapping[str, str] | None = None) -> str:
-        """What /etc/hosts says everywhere."""
+        """The content of /etc/hosts on all machines."""
         further = self._further_names if further_names is None else further_names
         lines = (f"{address} {name} {further.get(name, '')}\n" for name, address in addresses.items())
         return "127.0.0.1 localhost\n" + "".join(lines)

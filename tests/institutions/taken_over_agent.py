@@ -113,7 +113,7 @@ async def tamper(deadline: float) -> None:
 
 
 def main() -> None:
-    """Tamper for so many seconds."""
+    """Tamper for this number of seconds."""
     faulthandler.dump_traceback_later(float(sys.argv[1]) + 40, exit=True)  # it never outstays its test
     Tampering.luck, Tampering.watches = random.Random(int(sys.argv[2])), "watch" in sys.argv[3:]
     asyncio.run(tamper(time.monotonic() + float(sys.argv[1])))

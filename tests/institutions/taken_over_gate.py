@@ -61,7 +61,7 @@ class Conversation:
         return None
 
     def honest(self, number: int) -> Train:
-        """What a gate asks in a round, with the same values each time."""
+        """A gate's question in a round, with the same values each time."""
         stage = stage_at(self.plan, number) or Stage.TRAINING
         numbers = self._exchanges.of(number, stage, b"").down_numbers
         values = np.random.default_rng(number).normal(0.0, 0.05, numbers).astype("<f4")
@@ -222,7 +222,7 @@ def plan_of(study: str) -> Plan:
 
 
 def main() -> None:
-    """Ask for so many seconds."""
+    """Ask for this number of seconds."""
     deadline = time.monotonic() + float(sys.argv[1])
     gate = TakenOverGate(plan_of(sys.argv[3]), plan_of(sys.argv[4]), int(sys.argv[2]))
     gate.forge()

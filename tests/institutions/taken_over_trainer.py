@@ -91,12 +91,12 @@ def whole(message: Message) -> bytes:
 
 
 def longer(answer: Trained, size: int) -> Trained:
-    """The same answer with so many bytes more, which name a patient."""
+    """The same answer with this many more bytes, which name a patient."""
     return replace(answer, payload=bytes(answer.payload) + (PATIENT.encode() * size)[:size])
 
 
 def shorter(answer: Trained, size: int) -> Trained:
-    """The same answer with so many bytes fewer."""
+    """The same answer with this many fewer bytes."""
     return replace(answer, payload=bytes(answer.payload)[:-size])
 
 

@@ -95,7 +95,7 @@ def sandboxed(machine: Machine) -> str:
 
 
 def bursts(machine: Machine) -> list[list[dict[str, dict[str, Any]]]]:
-    """What both said in each pair of turns, by start."""
+    """The messages of both in each pair of turns, by start."""
     for name, content in {"step.py": STEP, "referee.py": REFEREE}.items():
         machine.place(f"/srv/{name}", content.encode())
     for name, unit in {"inside": sandboxed(machine), "outside": BARE}.items():

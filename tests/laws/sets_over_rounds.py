@@ -108,7 +108,7 @@ def _answer(history: History, run: str, listing: Listing, mark: Mark, sites: tup
 
 
 def _permits(history: History, site: str, run: str, listing: Listing, mark: Mark, sites: tuple[str, ...]) -> bool:
-    """One site's part. What it masks counts for it, whatever the others do."""
+    """One site's part. Its masked answers count for it; the acts of the others do not matter."""
     holder = history.holders[site]
     ledger, others = ledgers_of(holder, run, listing)
     known = ledger.steps.get(mark.step)
@@ -202,7 +202,7 @@ def _removals(answers: list[Answer], given: Mapping[Answer, int], budget: int) -
 
 
 def main(histories: int) -> None:
-    """Play so many histories and print what was seen."""
+    """Play this number of histories and print the observations."""
     sums = refused = 0
     at_a_site: Counter[int] = Counter()
     together: Counter[int] = Counter()

@@ -211,7 +211,7 @@ def test_one_site_alone_gets_its_own_change(seed: int, method: dict[str, Any]) -
 @by_weighting
 @pytest.mark.parametrize("seed", range(3))
 def test_equal_changes_are_their_own_mean(seed: int, method: dict[str, Any], weighting: dict[str, Any]) -> None:
-    """Where every site trained the same multiple of 2**-10, the mean is exactly that, for any weights."""
+    """If every site trained the same multiple of 2**-10, the mean is exactly that, for any weights."""
     made = study(seed, method, weighting, sites=5)
     update = (np.random.default_rng(seed).integers(-512, 513, made.manifest.parameters) / 1024).astype(np.float32)
     made.updates.update(dict.fromkeys(made.updates, update))

@@ -113,7 +113,7 @@ def test_masked_and_unmasked_runs_end_in_identical_bits(
 
 
 def lose_mid_upload(name: str, after: int) -> Scene:
-    """A site's line breaks when so many of its chunks have arrived, once."""
+    """A site's line breaks when this number of its chunks has arrived, once."""
 
     async def scene(network: Network) -> None:
         seen = 0
@@ -150,7 +150,7 @@ def test_an_upload_that_broke_goes_on_and_changes_no_bit(tmp_path: Path, aggrega
 
 
 def at_random(times: int) -> Scene:
-    """Lines break and machines restart between any two messages, about so many times."""
+    """Lines break and machines restart between any two messages, about this number of times."""
 
     async def scene(network: Network) -> None:
         until = network.order.randrange(40, 400)

@@ -104,7 +104,7 @@ def _cut(vector: Vector, tensors: Any) -> list[Vector]:
 
 
 def _first_training_rounds(federation: Federation, count: int) -> int:
-    """Make the probe and so many training rounds; the number of the next."""
+    """Make the probe and this number of training rounds; return the number of the next."""
     following = federation.plan.has_probe + count
     for number in range(following):
         federation.round(number)
@@ -113,7 +113,7 @@ def _first_training_rounds(federation: Federation, count: int) -> int:
 
 @by_method
 def test_a_round_resampled_starts_where_the_round_started(name: str) -> None:
-    """Another draw gives another answer, the same draw the same bits; what follows is as if nothing had been."""
+    """Another draw gives another answer, the same draw the same bits; later rounds are unchanged."""
     plan = catalogue_plan(name, dropout=0.2)
     disturbed, quiet = _federation(plan, resample_budget=2), _federation(plan)
     number = _first_training_rounds(disturbed, 1)
@@ -277,7 +277,7 @@ def _stacked(plan: Plan) -> tuple[list[SiteTraining], SiteTraining]:
 
 
 def _shifted(values: Tensor) -> Tensor:
-    """What might come back from others, the same shift for every copy."""
+    """Possible answers from others, the same shift for every copy."""
     return values + 0.1 * torch.sin(torch.arange(values.shape[-1], dtype=torch.float32))
 
 

@@ -29,7 +29,7 @@ def numbers_in(value: Any, path: str) -> Iterator[tuple[str, float]]:
 
 
 def exchanges_of(plan: Plan) -> list[Exchange]:
-    """What is sent in each round, with all layers where the coordinator chooses among them."""
+    """The values sent in each round, with all layers where the coordinator chooses among them."""
     manifest = manifest_of(plan)
     exchanges, found = Exchanges(plan, manifest), []
     for number in range(plan.rounds):

@@ -38,7 +38,7 @@ class HospitalAuthority:
 
 @dataclass(frozen=True, kw_only=True)
 class Wanted:
-    """What an authority's certificate says."""
+    """The content of an authority's certificate."""
 
     name: str = "St Mary's Hospital CA"
     start: datetime
@@ -70,7 +70,7 @@ def found(wanted: Wanted, key: AnyKey | None = None, above: HospitalAuthority | 
 
 @dataclass(frozen=True, kw_only=True)
 class Leaf:
-    """What a site's certificate says; the default is what the federation asks for."""
+    """The content of a site's certificate; the default is the federation's requirement."""
 
     uris: tuple[str, ...]
     start: datetime

@@ -21,7 +21,7 @@ from tests.pki.whole_site import SiteKeys
 
 
 class Terminal:
-    """Runs `pki` in this process and keeps what it said."""
+    """Runs `pki` in this process and keeps its output."""
 
     def __init__(self, capture: pytest.CaptureFixture[str]) -> None:
         self._capture = capture

@@ -34,7 +34,7 @@ def invitation(authority: Authority, now: datetime) -> Invitation:
 
 
 def test_an_invitation_comes_back_as_it_went(invitation: Invitation, tmp_path: Path) -> None:
-    """What was saved is what is loaded, and the file has mode 0600."""
+    """A saved file loads unchanged, and has mode 0600."""
     invitation.save(tmp_path / "i")
 
     assert Invitation.load(tmp_path / "i") == invitation

@@ -114,7 +114,7 @@ def test_a_sound_authority_counts(authority: Authority, now: datetime, key: ec.E
 
 
 def leaf_of(now: datetime) -> Leaf:
-    """What site a's certificate has to say."""
+    """The required content of site a's certificate."""
     return Leaf(uris=(URI.format("a"),), start=now)
 
 

@@ -37,7 +37,7 @@ def race(authority: Authority, path: Path, now: datetime, requests: list[Enrolme
 
 
 def winners_of(tries: int, authority: Authority, folder: Path, now: datetime) -> list[int]:
-    """How many won each of so many invitations."""
+    """The number of callers that won each of this number of invitations."""
     path = folder / "register.sqlite"
     keys = [SiteKeys.create(folder / f"racer-{number}") for number in range(RACERS)]
     won = []

@@ -77,7 +77,7 @@ COMPANIONS: Final[dict[str, dict[str, Any]]] = {
 
 
 def listed(count: int) -> list[dict[str, str]]:
-    """So many sites as a plan lists them, with the fingerprints of keys that nobody holds."""
+    """This number of sites as a plan lists them, with fingerprints of keys that do not exist."""
     keys = [hashlib.sha256(str(index).encode()).digest() for index in range(count)]
     return [{"name": f"site-{index:03d}", "identity": fingerprint(key)} for index, key in enumerate(keys)]
 

@@ -200,7 +200,7 @@ ALLOWED: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 
 @pytest.mark.parametrize("name", ALLOWED)
 def test_what_the_mathematics_allows_is_a_plan(name: str) -> None:
-    """Methods combine wherever nothing speaks against it."""
+    """Methods combine wherever no rule forbids it."""
     method, keys = ALLOWED[name]
 
     assert plan_of(method, **keys).ingredients

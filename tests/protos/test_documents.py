@@ -135,7 +135,7 @@ def test_all_that_speaks_against_a_record_is_told_once_and_line_by_line() -> Non
 
 
 def test_a_key_like_no_other_is_answered_with_all_that_are_known() -> None:
-    """Where no known key is near, all of them are named."""
+    """If no known key is near, all of them are named."""
     told = mistakes("qqqqqq: 1")
 
     assert told == [
@@ -161,7 +161,7 @@ def test_a_mistake_in_a_union_inside_a_union_has_its_own_place(keys: str, told: 
 
 
 def test_a_missing_key_is_told_where_it_is_missing() -> None:
-    """A missing key names itself and stands at the record that lacks it."""
+    """A missing key is named, at the record that lacks it."""
     with pytest.raises(ConfigurationError) as refusal:
         parse_document(b"\nwhiskers: 3\n", Cat, source="cat.yaml", consequence="No cat.")
 

@@ -120,7 +120,7 @@ def test_a_run_has_its_stages_in_order() -> None:
 
 @for_each("training_rounds", range(1, 5))
 def test_a_run_that_ends_early_has_what_measures_sooner(training_rounds: int) -> None:
-    """So many training rounds, then validation and report."""
+    """This number of training rounds, then validation and report."""
     plan = a_plan("player-fl", **CHAIN | MEASURING)
 
     stages = [stage_at(plan, number, training_rounds) for number in range(9)]
@@ -166,7 +166,7 @@ def test_a_probe_moves_every_round_by_one() -> None:
 
 
 def test_rows_travel_with_changes_only() -> None:
-    """Where nothing is weighed there is no row count."""
+    """If nothing is weighed there is no row count."""
     plan = a_plan(**ROWS | MEASURING)
 
     for stage, exchange in whole_run(plan):

@@ -18,7 +18,7 @@ SITES = st.lists(st.tuples(METRICS, METRICS), min_size=1, max_size=MOST_SITES)
 
 
 def added(sums: list[GainSums]) -> GainSums:
-    """What the coordinator holds: the sums of each integer."""
+    """The values that the coordinator holds: the sums of each integer."""
     return GainSums.from_names({name: sum(one.by_name[name] for one in sums) for name in sums[0].by_name})
 
 
@@ -55,7 +55,7 @@ def test_every_integer_lies_within_what_the_manifest_announces(
 
 
 def test_a_site_without_a_metric_sends_zeros() -> None:
-    """Whatever the baselines reached."""
+    """For any results of the baselines."""
     assert set(gain_sums(None, (0.9,)).by_name.values()) == {0}
 
 
@@ -103,7 +103,7 @@ def test_impossible_sums_are_refused(sums: GainSums) -> None:
 
 
 def test_without_squares_there_is_a_mean_and_no_variance() -> None:
-    """A plan whose colluders would leave two sites lets no squares travel, however many have a metric."""
+    """With a plan whose colluders would leave two sites, no squares are sent, however many have a metric."""
     found = gain_over_sites(GainSums(5, 4 * GAIN_SCALE, None, 2))
 
     assert (found.mean, found.fairness, found.incentive) == (0.8, None, 0.4)

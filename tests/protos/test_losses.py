@@ -1,4 +1,4 @@
-"""What a plan may say about the loss."""
+"""The settings of the loss that a plan may have."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ LOSSES: TypeAdapter[Loss] = TypeAdapter(Loss)
     ids=str,
 )
 def test_a_loss_survives_the_wire(loss: Loss) -> None:
-    """What is announced is read back as the same record."""
+    """An announcement is read back as the same record."""
     assert LOSSES.validate_json(LOSSES.dump_json(loss)) == loss
 
 

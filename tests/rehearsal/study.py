@@ -164,7 +164,7 @@ class BehavingSite:
                 self._exchanges = Exchanges(self.plan, manifest_of(self.plan))
                 following = 1 + self.offers[-1].round if self.offers and self._run_before == run else 0
                 self._run_before = run
-                # What it adds depends on nothing, so it can go on from any round of this run.
+                # Its contribution depends on no earlier round, so it can go on from any round of this run.
                 saved = tuple(Saved(number) for number in sorted({0, *range(following + 1)})[-MOST_SAVED:])
                 digests = (self.plan.digest, manifest_of(self.plan).digest)
                 return [Join(run, *digests, key_session=0, next_round=following, saved=saved if following else ())]

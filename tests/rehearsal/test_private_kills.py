@@ -137,7 +137,7 @@ def _check_site(plan: Plan, home: Path, watched: Watched) -> npt.NDArray[np.floa
     assert [payment["epsilon"] for payment in shown["payments"]] == [EPSILON]
     assert set(released) == set(range(ROUNDS))
     assert {position for name, position in watched.sums if name == home.name} == set(released.values())
-    # Sums of neighbouring rounds hardly differ at this learning rate. What makes them different is noise.
+    # Sums of neighbouring rounds hardly differ at this learning rate. Only noise makes them different.
     apart = min(float(np.sqrt(np.mean((one - other) ** 2))) for one, other in combinations(sums, 2))
     assert apart > plan.noise_variance**0.5 / 4
     return np.array([watched.sums[home.name, released[number]] for number in range(ROUNDS)])

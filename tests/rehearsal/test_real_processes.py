@@ -75,7 +75,7 @@ class Federation:
         return [json.loads(line)["facts"] for line in path.read_text().splitlines()]
 
     def record(self) -> dict[str, Any]:
-        """What the coordinator recorded of the one run."""
+        """The coordinator's record of the one run."""
         (path,) = (self.rehearsal.folder / "coordinator" / "runs").glob("*/record.json")
         return dict(json.loads(path.read_text()))
 
@@ -143,7 +143,7 @@ def test_the_quickstart_ends_with_the_figures_of_every_site_and_method(figures: 
         0,
         True,
         ROUNDS + 1,
-    )  # the last one measures what came out
+    )  # the last one measures the result
     assert re.fullmatch("[0-9a-f]{64}", figures["shared_parameters_sha256"])
     assert len(figures["sites"]) == 3
     for found in figures["sites"].values():

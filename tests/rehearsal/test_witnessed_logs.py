@@ -92,7 +92,7 @@ def test_the_coordinators_log_is_witnessed_by_the_sites(federation: Federation) 
     assert verified.returncode == 0, verified.stderr
     assert all(f"site/{name}" in verified.stdout for name in federation.names)
     rounds = [line.partition("Round ")[2].split()[0] for line in shown.stdout.splitlines()]
-    assert rounds == ["1", "2", "3"]  # two of training, and the one that measures what came of them
+    assert rounds == ["1", "2", "3"]  # two of training, and the one that measures their result
     assert "was summed over" in shown.stdout
 
 

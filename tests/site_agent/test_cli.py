@@ -86,7 +86,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def assert_three_sentences(text: str, program: str = "site-agent") -> None:
-    """Three sentences: what happened, what it means for the data, what to do."""
+    """Three sentences: the event, its meaning for the data, and the action to take."""
     assert text.startswith(f"{program}: ")
     *_, consequence, remedy = text.rstrip("\n").splitlines()
     assert re.fullmatch(r"  [A-Z`].*\.", consequence), text

@@ -106,7 +106,7 @@ def test_a_folder_for_everybody_hands_nothing_over(tmp_path: Path) -> None:
     assert (tmp_path / "report.html").stat().st_uid == 0
 
 
-# What an administrator's command writes below a service's folder `here`, each in its own way.
+# The files that an administrator's command writes below a service's folder `here`, each in its own way.
 WRITES: dict[str, Callable[[Path], object]] = {
     "replace_file": lambda here: replace_file(here / "made.json", b""),
     "make_folder": lambda here: make_folder(here / "deep" / "made"),

@@ -56,7 +56,7 @@ def test_the_median_is_of_values_not_of_changes() -> None:
 
 
 def test_the_trimmed_mean_leaves_out_both_ends() -> None:
-    """Of five sites without the lowest and the highest: (2 + 4 + 6) / 3 and (0 + 1 + 5) / 3."""
+    """The mean of five sites without the lowest and the highest: (2 + 4 + 6) / 3 and (0 + 1 + 5) / 3."""
     updates = np.array([[4, 0], [1, 5], [99, -6], [2, 1], [6, 70]], np.float32)
 
     found = TrimmedMean(1).next_values(np.zeros((5, 2), np.float32), updates)
@@ -135,7 +135,7 @@ def test_both_sums_by_hand() -> None:
 
 
 def test_private_heads_stay_private_under_a_sum() -> None:
-    """Of a method with private layers only the federated ones are summed, and every site keeps a model of its own."""
+    """For a method with private layers only the federated ones are summed, and every site keeps a model of its own."""
     sites = breast_cancer(1)
     same = {name: only_columns(each, sites["cluj"].columns) for name, each in sites.items()}
     plan = plan_of(same, 1, {"name": "fedper"})

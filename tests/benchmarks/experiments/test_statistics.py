@@ -19,7 +19,7 @@ def row(variant: str, seed: int, site: str, value: float) -> Row:
 
 
 def test_the_interval_is_students() -> None:
-    """Of 1 to 5: deviation sqrt(2.5), 4 degrees of freedom, t = 2.7764, so 2.7764 * sqrt(2.5 / 5)."""
+    """For 1 to 5: deviation sqrt(2.5), 4 degrees of freedom, t = 2.7764, so 2.7764 * sqrt(2.5 / 5)."""
     found = mean_of([1.0, 2.0, 3.0, 4.0, 5.0])
 
     assert found.value == 3.0
@@ -77,7 +77,7 @@ def test_the_area_by_ranks_is_scikit_learns(seed: int) -> None:
 
 
 def test_the_corrected_interval_by_hand() -> None:
-    """Of 1 to 5 with a third that tests: t * sqrt(2.5 * (1 / 5 + 1 / 2)); a single split has no interval."""
+    """For 1 to 5 with a third that tests: t * sqrt(2.5 * (1 / 5 + 1 / 2)); a single split has no interval."""
     found = corrected_mean_of([1.0, 2.0, 3.0, 4.0, 5.0], 1 / 3)
 
     assert found.value == 3.0

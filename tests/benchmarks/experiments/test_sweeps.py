@@ -13,7 +13,7 @@ from protos.plan.plan import Plan
 
 
 def test_the_rate_with_the_lowest_summed_loss_is_chosen() -> None:
-    """The chosen models are those of the better rate's own run, to the last bit, wherever it stands in the list."""
+    """The chosen models are those of the better rate's own run, to the last bit, at any place in the list."""
     sites = breast_cancer(0)
     settings = json.loads(rehearsal_plan(sites, 0, "global-layers").canonical) | {"checkpoint": "global"}
     keys = {"keys": ["optimiser.learning_rate"], "alternatives": [[1e-3], [1e-9]]}

@@ -50,7 +50,7 @@ class Line:
     away_end: str
 
     def within(self, namespace: str) -> list[str]:
-        """What stands before a command that runs in a namespace."""
+        """The words before a command that runs in a namespace."""
         return ["nsenter", f"--net=/run/netns/{namespace}"]
 
     def pull_cable(self) -> None:

@@ -21,7 +21,7 @@ class Proxy:
         target: the coordinator's port on loopback.
         idle_seconds: a connection that carries nothing for so long is cut.
         cut_after: a connection is cut each time after this many bytes were uploaded in it, at most `cuts` times.
-        silent_after: the connection in which so many bytes have gone up falls silent, once.
+        silent_after: the connection that has sent this many bytes falls silent, once.
         uploaded: bytes that went up, one number for each connection.
         idle_cuts: how many connections were cut for being idle.
     """

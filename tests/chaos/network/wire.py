@@ -29,7 +29,7 @@ Waiting = tuple[float, int, bytes, socket.socket]  # when it is due, its number,
 
 @dataclass
 class Wire:
-    """What a line does to frames, and what has passed it from the site away.
+    """The faults of a line, and the frames that it has carried from the site.
 
     Attributes:
         delay_seconds: one way.

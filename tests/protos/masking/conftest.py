@@ -43,7 +43,7 @@ class KeySession:
         return transcript(self.terms, self.roster)
 
     def advert(self, site: str) -> KeyAdvert:
-        """What this site sent."""
+        """The advert that this site sent."""
         return next(advert for advert in self.roster if advert.site == site)
 
     def agree(self) -> dict[str, Mapping[str, bytes]]:
@@ -77,7 +77,7 @@ def _key_session(count: int, seed: int = 0, *, run: str = "run-1", number: int =
 
 @pytest.fixture(scope="session")
 def make_key_session() -> Callable[..., KeySession]:
-    """Build a key session of so many sites from a seed."""
+    """Build a key session of this number of sites from a seed."""
     return _key_session
 
 

@@ -36,7 +36,7 @@ NARROW: dict[str, Any] = {"bits": 32}
 
 
 def training_of(plan: Plan) -> PrivateTraining:
-    """What the plan trains privately."""
+    """The private training of the plan."""
     assert plan.private_training is not None
     return plan.private_training
 
@@ -305,7 +305,7 @@ def test_a_plan_of_before_the_key_keeps_its_digest_and_its_64_bits() -> None:
 
 
 def test_the_key_is_part_of_what_a_hospital_approves() -> None:
-    """A plan with 32 bits travels, and has a digest of its own, and so has its manifest."""
+    """A plan with 32 bits can be sent, and has a digest of its own, and so has its manifest."""
     wide, narrow = private_network_plan(), private_network_plan(NARROW)
 
     assert plan_from_wire(narrow.canonical) == narrow

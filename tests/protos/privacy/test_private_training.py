@@ -30,7 +30,7 @@ EVALUATING = [site | {"tier": "evaluation"} for site in listed(1)] + listed(4)[1
 
 
 def training_of(plan: Plan) -> PrivateTraining:
-    """What private training makes of a plan."""
+    """The private training of the plan."""
     assert plan.private_training is not None
     return plan.private_training
 

@@ -76,7 +76,7 @@ def test_two_fresh_processes_give_the_same_bits(tmp_path: Path) -> None:
 
     printed = [subprocess.run(words, capture_output=True, check=True, cwd=REPOSITORY).stdout for _ in range(2)]
 
-    results = {lines.splitlines()[-1] for lines in printed}  # above them stands a log, with the time of day
+    results = {lines.splitlines()[-1] for lines in printed}  # above them is a log, with the time of day
     assert len(results) == 1
     assert len(results.pop()) == 64
 

@@ -237,6 +237,6 @@ def row_of(variant: str, seed: int, site: str, *, chosen_round: int = -1, **metr
 
 
 def page_header(page: str, line: str) -> str:
-    """The first line of the table in which a line stands."""
+    """The first line of the table that contains a line."""
     table = next(part for part in page.split("\n\n") if line in part.splitlines())
     return next(each for each in table.splitlines() if each.startswith("|"))

@@ -165,7 +165,7 @@ def image_model(network: str, channels: int, window: list[int] | None) -> SavedM
     made, rows = make_plan(method={"name": "local"}, architecture=architecture), np.arange(30)
     preprocessing = fit(declared, table, rows)
     tensors = network_tensors(made.architecture, columns=35 * channels, outputs=3)
-    # So many layers pass nothing on unless their values are near the first ones.
+    # Deep layers pass nothing on unless their values are near the first ones.
     near = {one.name: initial_values(one, 5) if "efficient" in network else 0 for one in tensors}
     spread = EFFICIENT_SPREAD if "efficient" in network else 0.4
     values = {one.name: near[one.name] + generator.normal(0, spread, one.shape).astype(np.float32) for one in tensors}

@@ -27,7 +27,7 @@ from site_agent.trainer.data.tables import read_table
 from tests.protos.privacy.private_plans import private_plan
 from tests.site_agent.trainer.after_a_run import RUN, site_after_run
 
-# Whatever makes a browser ask for something; anchors inside the page and the policy itself do not.
+# Everything that makes a browser send a request; anchors inside the page and the policy itself do not.
 REQUEST = re.compile(
     r"(?:src|href|srcset|data|action|poster)\s*=|url\(|@import|<script|<link|<iframe|<img|<object|https?:", re.I
 )

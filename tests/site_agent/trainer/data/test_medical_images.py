@@ -249,7 +249,7 @@ def test_inverted_grey_is_turned_over(seed: int) -> None:
     np.testing.assert_allclose(inverted, plain, atol=1e-6)
 
 
-# Where the columns and rows of an image lead: 0 to the patient's left, 1 to the back, 2 to the head.
+# The directions of the image's columns and rows: 0 to the patient's left, 1 to the back, 2 to the head.
 PLANES = {"axial": ((0, 1), (1, 1)), "coronal": ((0, 1), (2, -1)), "sagittal": ((1, 1), (2, -1))}
 TURNS = list(itertools.product((False, True), (False, True), (False, True)))
 
