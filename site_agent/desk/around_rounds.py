@@ -19,7 +19,7 @@ from protos.plan.plan import Plan
 from protos.plan.weighting import RowWeights
 from site_agent.hospital import Hospital
 from site_agent.trainer.arithmetic import prepare_arithmetic
-from site_agent.trainer.exact_rows import released_count
+from site_agent.trainer.exact_rows import VALIDATION, released_count
 from site_agent.trainer.trainer_files import site_secret
 
 if TYPE_CHECKING:
@@ -89,11 +89,19 @@ def begin_study(hospital: Hospital, plan: Plan, state: Path) -> tuple[Study, Pre
         starts=starting_values(Path(hospital.starting_files), plan),
         device=hospital.training.device,
     )
-    if isinstance(plan.weighting, RowWeights) and plan.weighting.exact and study.rows:
-        own, cell = len(study.own.training), hospital.policy.smallest_cell
-        study.count_rows_as(released_count(state / "models", own, cell))
+    if isinstance(plan.weighting, RowWeights):
+        _count_rows(study, state / "models", hospital.policy.smallest_cell)
     study.watch = LiveCurves(hospital.state_path, plan.run_name, dataset, preprocessing, time.monotonic).take
     return study, preprocessing
+
+
+def _count_rows(study: Study, folder: Path, smallest_cell: int) -> None:
+    """Weigh by counts that fit to those of earlier studies, exact or rounded."""
+    training = len(study.own.training)
+    if study.rows:
+        training = released_count(folder, training, smallest_cell)
+    validation = released_count(folder, len(study.dataset.validation), smallest_cell, VALIDATION)
+    study.count_rows_as(training, validation)
 
 
 def begin_prior(hospital: Hospital, plan: Plan) -> tuple[PriorStudy, Preprocessing]:

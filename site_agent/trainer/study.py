@@ -176,9 +176,9 @@ class Study:
         """Each rollback that this site saw: the repeated round, and the round whose parameters it used."""
         return () if self._check is None else tuple(self._check.returns)
 
-    def count_rows_as(self, rows: int) -> None:
-        """Weigh by this number of training rows instead of those of the table."""
-        self._measures = Measures(self.plan, rows, len(self.dataset.validation))
+    def count_rows_as(self, training_rows: int, validation_rows: int) -> None:
+        """Weigh by these numbers of rows instead of those of the table."""
+        self._measures = Measures(self.plan, training_rows, validation_rows)
 
     def exchange(self, asked: Asked) -> Exchange:
         """Return what sites send and receive in a round.

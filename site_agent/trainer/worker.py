@@ -272,7 +272,7 @@ class Worker:
         if isinstance(weighting, RowWeights):
             fewest = max(fewest, weighting.fewest_rows)
         is_too_small = len(study.own.training) < fewest
-        if isinstance(weighting, RowWeights) and weighting.exact:
+        if isinstance(weighting, RowWeights):
             # The count of an earlier study may be smaller than the present number of rows. The gate refuses it too.
             is_too_small |= study.rows < weighting.counted(fewest)
         if plan.tier_of(self._hospital.site) == "training" and is_too_small:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from pydantic import ValidationError
@@ -16,7 +17,9 @@ from pydantic import ValidationError
 from protos.numbers.chunk_layout import Layout
 from protos.plan.manifest import manifest_of
 from protos.plan.plan import Plan
+from protos.plan.weighting import RowWeights
 from protos.wire.messages import Chunk
+from site_agent.desk import around_rounds
 from site_agent.trainer import exact_rows
 from tests.hostile import masking_federation
 from tests.hostile.attack import Attack, in_copy, played, scratch
@@ -84,6 +87,58 @@ def one_patient_between_two_studies(weakened: bool) -> bool:
     return sums[1] - sums[0] == 1
 
 
+@contextmanager
+def with_a_memory_of_exact_counts_alone() -> Iterator[None]:
+    """A site that remembers what it used in plans with exact rows, and rounds what its table has."""
+
+    def count(study: CountedStudy, folder: Path, cell: int) -> None:
+        rows = len(study.own.training)
+        if study.is_exact:
+            rows = exact_rows.released_count(folder, rows, cell)
+        study.count_rows_as(rows, len(study.dataset.validation))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(around_rounds, "_count_rows", count)
+        yield
+
+
+class CountedStudy:
+    """A study of which only the numbers of rows matter; the weight that leaves, exact or on the grid."""
+
+    def __init__(self, rows: int, *, is_exact: bool) -> None:
+        self.own = self.dataset = SimpleNamespace(training=range(rows), validation=range(rows // 3))
+        self.rows, self.is_exact, self.weight = rows, is_exact, 0
+
+    def count_rows_as(self, training: int, validation: int) -> None:
+        """Weigh by these rows; those of validation are of no interest here."""
+        del validation
+        self.weight = RowWeights(name="rows", largest_rows=1024, exact=self.is_exact).counted(training)
+
+
+def one_patient_at_a_limit_of_the_grid(weakened: bool) -> bool:
+    """Learn an exact count just below a limit of the grid, and repeat a plan with rounded rows after a patient came."""
+    with in_copy(weakened, with_a_memory_of_exact_counts_alone):
+        return any(
+            _differ_by_one([(first, exact), (second, not exact), (first, not exact)])
+            for first, second in ((159, 160), (160, 159))
+            for exact in (True, False)
+        )
+
+
+def _differ_by_one(studies: Sequence[tuple[int, bool]]) -> bool:
+    """Whether the weights of these studies, rows and exactness of each, are of no single number of rows."""
+    left = []
+    with scratch() as folder:
+        for rows, is_exact in studies:
+            study = CountedStudy(rows, is_exact=is_exact)
+            around_rounds._count_rows(study, folder, CELL)  # type: ignore[arg-type]
+            left.append((study.weight, is_exact))
+    return not any(
+        all(RowWeights(name="rows", largest_rows=1024, exact=exact).counted(rows) == weight for weight, exact in left)
+        for rows in range(1, 1024)
+    )
+
+
 ATTACKS = (
     Attack(
         name="exact-count-of-a-lost-site",
@@ -96,5 +151,11 @@ ATTACKS = (
         tries="a study with exact row counts is repeated, and the sums of rows differ by one new patient",
         without="the counts that a site used before",
         run=one_patient_between_two_studies,
+    ),
+    Attack(
+        name="one-patient-at-a-limit-of-the-grid",
+        tries="an exact count is compared with a rounded count of another plan, and one patient moves the rounded one",
+        without="the memory of counts that left rounded",
+        run=one_patient_at_a_limit_of_the_grid,
     ),
 )

@@ -51,7 +51,7 @@ def test_a_damaged_memory_stops_the_study(tmp_path: Path, content: bytes) -> Non
     """Without it a count one row away could leave."""
     (tmp_path / "exact-rows.json").write_bytes(content)
 
-    with pytest.raises(ConfigurationError, match="counts of training rows that this site used"):
+    with pytest.raises(ConfigurationError, match="counts of rows that this site used"):
         released_count(tmp_path, 172, 10)
 
 
@@ -124,7 +124,7 @@ def test_a_small_count_of_an_earlier_study_stops_a_site_that_grew(tmp_path: Path
 
 
 def test_a_study_weighs_by_the_count_that_its_site_used_before(tmp_path: Path) -> None:
-    """Five rows fewer in the table change nothing; a plan with rounded rows leaves no memory of its count."""
+    """Five rows fewer in the table change nothing, and a plan with rounded rows has the same memory."""
     config = make_site(tmp_path)
     rounded, exact = (
         make_plan(
@@ -137,8 +137,8 @@ def test_a_study_weighs_by_the_count_that_its_site_used_before(tmp_path: Path) -
     memory = tmp_path / "state" / "models" / "exact-rows.json"
 
     assert make_study(config, rounded).rows == 128
-    assert not memory.exists()
     first = make_study(config, exact)
+    assert json.loads(memory.read_bytes()) == [len(first.own.training)]
     assert first.rows == len(first.own.training) != 128
     table = (tmp_path / "table.csv").read_text().splitlines(keepends=True)
     (tmp_path / "table.csv").write_text("".join(table[:-5]))
@@ -147,3 +147,15 @@ def test_a_study_weighs_by_the_count_that_its_site_used_before(tmp_path: Path) -
     assert len(later.own.training) < len(first.own.training)
     assert later.rows == first.rows
     assert json.loads(memory.read_bytes()) == [first.rows]
+    validation = json.loads((memory.parent / "validation-rows.json").read_bytes())
+    assert validation == [len(first.dataset.validation)]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_exact_and_rounded_counts_are_of_one_number_within_a_cell(tmp_path: Path, seed: int) -> None:
+    """While a table stays within half a cell, all that its studies use fits to one number of rows."""
+    generator = np.random.default_rng(seed)
+    middle = int(generator.integers(20, 400))
+    counts = {released_count(tmp_path, middle + int(generator.integers(0, 10)), 10) for _ in range(30)}
+
+    assert len(counts) == 1
