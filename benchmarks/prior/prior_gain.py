@@ -119,7 +119,7 @@ def of_one_run(
         study, preprocessing = studies[name]
         known = study.known_by_others()
         join = joined_with(study, known, preprocessing, fit_own_models(study.own, seed))
-        scores = _scores(study, known, join.model) | {"alone": _said(study, known, join.alone)}
+        scores = _scores(study, known, join.model) | {"alone": said_by(study, known, join.alone)}
         if known.guard is not None:  # the private form has no Newton rounds that could continue
             refitted = _refitted(known, [other for site, (other, _) in studies.items() if site != name])
             scores["others refitted"] = known.design(study.part("test"), len(study.own.test)) @ refitted
@@ -133,19 +133,20 @@ def of_one_run(
     return found
 
 
-def _said(study: PriorStudy, known: KnownByOthers, model: JoinedModel) -> Numbers:
+def said_by(study: PriorStudy, known: KnownByOthers, model: JoinedModel) -> Numbers:
+    """A model's outputs for the study's test rows."""
     test = study.own.test.features
     return model.outputs(test, known.design(study.part("test"), len(test)).astype(np.float32))[:, 0]
 
 
 def _scores(study: PriorStudy, known: KnownByOthers, model: JoinedModel) -> dict[str, Numbers]:
     """The joined model, and each of its three alone."""
-    found = {"joined": _said(study, known, model)}
+    found = {"joined": said_by(study, known, model)}
     for place, name in enumerate(("regression", "forest", "others")):
         only = JoinedModel(
             task=model.task, own=model.own, forest=model.forest, others=model.others, weights=np.eye(3)[place]
         )
-        found[name] = _said(study, known, only)
+        found[name] = said_by(study, known, only)
     return found
 
 
