@@ -346,7 +346,7 @@ def main() -> None:
     if find_spec("SurvSet") is None:
         print("The two larger tables need the extra clinical-tables, so they are skipped.")
     else:
-        print_clinical(EPSILONS[1:2] if quick else EPSILONS, 1 if quick else 5)
+        print_clinical(EPSILONS[1:2] if quick else EPSILONS, 1 if quick else 5, 4 if quick else 20)
     for hidden, bits in product(((), (8,), (32,)), (64, 32)):
         print(f"network_step_ratio={network_step_ratio(tables, hidden, bits=bits):.2f}")
     print_bytes(tables)

@@ -43,8 +43,9 @@ from site_agent.trainer.training.private_gradient import Layer, PrivateRows, cli
 
 Float32 = npt.NDArray[np.float32]
 Float64 = npt.NDArray[np.float64]
-# The sources of the noise: shares of the sites, a trusted curator, each site the whole noise, or none.
-Kind: TypeAlias = Literal["shared", "curator", "each", "none"]
+# The sources of the noise: shares of the sites if one site colludes or if no site does, a trusted curator, each site
+# the whole noise, or none. A plan without a colluder is refused: each reader of a sum can subtract its own share.
+Kind: TypeAlias = Literal["shared", "no-colluder", "curator", "each", "none"]
 
 # Usual values of adults, as a cardiologist would declare them; nothing here was computed from the tables.
 TYPICAL: Final[Mapping[str, tuple[float, float]]] = {
@@ -153,8 +154,9 @@ def noise_of(plan: Plan, kind: Kind, sites: int, numbers: int) -> Float64:
             return np.zeros(numbers)
         case "curator":
             return discrete_gaussian(numbers, alone, np.random.bytes).astype(np.float64)
-        case "shared":
-            share = share_variance(training.promise.ratio, sites - 1, training.rounds, training.scale)
+        case "shared" | "no-colluder":
+            honest = sites - 1 if kind == "shared" else sites
+            share = share_variance(training.promise.ratio, honest, training.rounds, training.scale)
             drawn = discrete_gaussian(numbers * sites, share, np.random.bytes)
         case "each":
             drawn = discrete_gaussian(numbers * sites, alone, np.random.bytes)

@@ -16,7 +16,7 @@ from typing import Any, Final
 import numpy as np
 import pandas as pd
 
-from benchmarks.private_networks import ROUNDS, Kind, PooledRows, trained_area
+from benchmarks.private_networks import ROUNDS, Float64, Kind, PooledRows, trained_area
 from protos.plan.plan import Plan
 
 DAYS: Final = 180
@@ -79,21 +79,37 @@ def table_plan(columns: int, epsilon: float, patients: int, *, clip: float = CLI
     return Plan.model_validate_json(json.dumps(content))
 
 
-def print_clinical(epsilons: Sequence[float], splits: int) -> None:
-    """Print AUROC by epsilon for both tables, 4 and 20 sites, one draw of noise for each split."""
+def print_clinical(epsilons: Sequence[float], splits: int, draws: int) -> None:
+    """Print AUROC by epsilon for both tables, for 4 and 20 sites, with the standard errors of at least two draws."""
     kinds: tuple[tuple[Kind, int], ...] = (
-        ("shared", 4), ("shared", 20), ("curator", 1), ("each", 4), ("each", 20),
+        ("shared", 4), ("no-colluder", 4), ("shared", 20), ("curator", 1), ("each", 4), ("each", 20),
     )  # fmt: skip
     for name, words in TABLES.items():
         many = [clinical_rows(name, seed) for seed in range(splits)]
         columns, patients = many[0][0].training[0].shape[1], 100 * round(many[0][1] * (1 - SHARE_OF_TEST) / 100)
         plain = table_plan(columns, 1.0, patients)
         area = np.mean([trained_area(plain, rows, "none", 4) for rows, _ in many])
-        print(f"{words}: {many[0][1]} patients, {columns} columns, clip {CLIP:g}, rate {RATE:g}. "
-              f"Without noise: {area:.4f}")  # fmt: skip
-        print("epsilon  shared of 4  shared of 20  curator  full noise at each of 4, of 20")
+        print(f"{words}: {many[0][1]} patients, {columns} columns, clip {CLIP:g}, rate {RATE:g}, {splits} splits with "
+              f"{draws} draws of noise each. Without noise: {area:.4f}")  # fmt: skip
+        print("epsilon  shared of 4  of 4 without a colluder  of 20  curator  full noise at each of 4, of 20  "
+              "gap of the curator to 4, without a colluder (standard errors over draws)")  # fmt: skip
         for epsilon in epsilons:
             plan = table_plan(columns, epsilon, patients)
-            found = [np.mean([trained_area(plan, rows, kind, sites) for rows, _ in many]) for kind, sites in kinds]
-            print(f"{epsilon:7g}  {found[0]:.4f}       {found[1]:.4f}        {found[2]:.4f}   "
-                  f"{found[3]:.4f}  {found[4]:.4f}", flush=True)  # fmt: skip
+            areas = np.array([
+                [[trained_area(plan, rows, kind, sites) for _ in range(draws)] for rows, _ in many]
+                for kind, sites in kinds
+            ])  # fmt: skip
+            found, errors = mean_and_error(areas)
+            gaps = [f"{found[3] - found[place]:+.4f} ({np.hypot(errors[3], errors[place]):.4f})" for place in (0, 1)]
+            cells = [f"{one:.4f} ({error:.4f})" for one, error in zip(found, errors, strict=True)]
+            print(f"{epsilon:7g}  {'  '.join([*cells, *gaps])}", flush=True)
+
+
+def mean_and_error(areas: Float64) -> tuple[Float64, Float64]:
+    """Return the mean over splits and draws, and its standard error over draws on the same splits.
+
+    Args:
+        areas: float64 of shape (kinds, splits, draws), at least two draws.
+    """
+    within = areas.var(axis=2, ddof=1).mean(axis=1)
+    return areas.mean(axis=(1, 2)), np.sqrt(within / (areas.shape[1] * areas.shape[2]))

@@ -41,11 +41,13 @@ _DERIVATIVE: Final = (4.0, 1 << 16)
 _FURTHEST_LOGIT: Final = 40.0
 _STEPS_OF_ROWS: Final = PRIVATE_SCALE // _INPUT[1]
 _ROWS_AT_ONCE: Final = 2048
-_FEW_ROWS: Final = 16  # of a patient, up to which a term's norm is computed from pairs of rows
-# Rows of a patient that cancel further count less: the square of the sum is taken as at least this part of the sum of
-# the squares. So 16 rows are together at most 4 * 8 times as long as a term may be. A square has fewer than 2,112
-# roundings (a layer has two numbers or more), each below 2**-53 * 16 * 64 of it, so a norm is wrong by at most 2**-32.
-_LEAST_LEFT: Final = 1 / 64
+_FEW_ROWS: Final = 16  # of a patient, up to which a term is shortened before its rows are added
+# The square of a patient's sum of rows is computed in steps of 2**-52 of L squared, where L is the sum of the rows'
+# lengths. It is taken as at least 2**-10 of L squared, so the rows are together at most 32 times as long as a term may
+# be. A square has at most two parts for each of 4,096 numbers. Each is wrong by half a step and 2**-51 of itself, so a
+# square is wrong by less than 2**-29.9 of itself, and a norm by less than 2**-30.9.
+_STEPS_OF_LENGTH: Final = 2.0**26
+_LEAST_SQUARE: Final = 2.0**42
 
 
 @dataclass(frozen=True)
@@ -108,28 +110,53 @@ class PrivateRows:
 
     @cached_property
     def parts(self) -> tuple[PrivateRows, PrivateRows | None]:
-        """The rows of patients with few rows, each patient's together, and those of all others, if there are any."""
+        """The rows of patients with few rows, and those of all others, if there are any.
+
+        Each patient's rows are together, and so are patients with the same number of rows.
+        """
         if self.patients is None:
             return self, None
         _, places, counts = np.unique(self.patients, return_inverse=True, return_counts=True)
-        order = np.argsort(places, kind="stable")
+        order = np.lexsort((places, counts[places]))
         has_few = counts[places[order]] <= _FEW_ROWS
         return self.taken(order[has_few]), None if has_few.all() else self.taken(order[~has_few])
 
     @cached_property
-    def owners(self) -> tuple[Integers, int]:
-        """The patient of each row, counted from 0, int64 of shape (rows,), and the most rows of a patient."""
-        if self.patients is None:
-            return np.arange(len(self.outcomes)), 1
-        _, places, counts = np.unique(self.patients, return_inverse=True, return_counts=True)
-        return np.asarray(places, np.int64), int(counts.max(initial=0))
+    def blocks(self) -> tuple[Block, ...]:
+        """About `_ROWS_AT_ONCE` rows each, of rows in the order of `parts`. No patient is divided."""
+        rows = len(self.outcomes)
+        names = np.arange(rows) if self.patients is None else self.patients
+        starts = np.flatnonzero(np.diff(names, prepend=names[:1] - 1))
+        counts = np.diff(starts, append=rows)
+        firsts = np.unique(np.searchsorted(starts, np.arange(0, rows, _ROWS_AT_ONCE)))
+        firsts = firsts[firsts < len(starts)].tolist()
+        return tuple(Block.of(int(starts[first]), counts[first:last]) for first, last in pairwise([*firsts, None]))
 
-    @cached_property
-    def blocks(self) -> tuple[slice, ...]:
-        """About `_ROWS_AT_ONCE` rows each. No patient is divided if each patient's rows are together."""
-        starts, rows = np.flatnonzero(np.diff(self.owners[0], prepend=-1)), len(self.outcomes)
-        places = np.append(starts, rows)[np.searchsorted(starts, np.arange(0, rows, _ROWS_AT_ONCE))]
-        return tuple(slice(first, last) for first, last in pairwise(np.unique([*places, rows]).tolist()))
+
+@dataclass(frozen=True, eq=False)
+class Block:
+    """Consecutive rows of whole patients.
+
+    Attributes:
+        rows: their places.
+        counts: of rows, int64 of shape (patients,).
+        runs: places of rows and of patients with equal counts, both counted from the block's first, and this count.
+    """
+
+    rows: slice
+    counts: Integers
+    runs: tuple[tuple[slice, slice, int], ...]
+
+    @classmethod
+    def of(cls, start: int, counts: Integers) -> Block:
+        """Make a block of patients from their counts of rows."""
+        changes = np.flatnonzero(np.diff(counts, prepend=0, append=0)).tolist()
+        ends = np.append(0, np.cumsum(counts))
+        runs = tuple(
+            (slice(int(ends[one]), int(ends[other])), slice(one, other), int(counts[one]))
+            for one, other in pairwise(changes)
+        )
+        return cls(slice(start, start + int(ends[-1])), counts, runs)
 
 
 def clipped_gradients(
@@ -183,8 +210,8 @@ def _sum_of_few_rows(
     """
     total = np.zeros(sum(layer.number_count for layer in layers[:shared]), np.int64)
     for block in rows.blocks:
-        passes = _passes(layers, rows.inputs[block], rows.outcomes[block])[:shared]
-        factors = _shortened(layers, passes, clip, rows.owners[0][block], rows.owners[1], room)
+        passes = _passes(layers, rows.inputs[block.rows], rows.outcomes[block.rows])[:shared]
+        factors = _shortened(layers, passes, clip, block, room)
         for moves, _ in passes:
             moves *= factors
             np.rint(moves, out=moves)
@@ -198,44 +225,97 @@ def _sum_of_many_rows(
     """The sum of the terms of patients with many rows each: one exact product of matrices for each patient."""
     total = np.zeros(sum(layer.number_count for layer in layers[:shared]), np.int64)
     for block in rows.blocks:
-        passes = _passes(layers, rows.inputs[block], rows.outcomes[block])[:shared]
-        starts = np.flatnonzero(np.diff(rows.owners[0][block], prepend=-1)).tolist()
-        patients = [slice(first, last) for first, last in pairwise([*starts, block.stop - block.start])]
-        sums = [np.stack([moves[mine].T @ read[mine] for mine in patients]) for moves, read in passes]
-        total += rounded_sum(_in_order(layers, sums), clip * _INPUT[1] * _DERIVATIVE[1], room)
+        passes = _passes(layers, rows.inputs[block.rows], rows.outcomes[block.rows])[:shared]
+        for mine, _, each in block.runs:
+            sums = [_by_patient(moves, mine, each).mT @ _by_patient(read, mine, each) for moves, read in passes]
+            total += rounded_sum(_in_order(layers, sums), clip * _INPUT[1] * _DERIVATIVE[1], room)
     return total
 
 
 def _shortened(
-    layers: Sequence[Layer], passes: Sequence[Pass], clip: float, owners: Integers, most: int, room: float = 1.0
+    layers: Sequence[Layer], passes: Sequence[Pass], clip: float, block: Block, room: float = 1.0
 ) -> Float64:
     """By what each row's derivatives are multiplied, float64 of shape (rows, 1), so that no term is longer than `room`.
 
-    The square of a sum of rows is the sum of all products of two of them. The product of two rows' gradients is that of
-    their derivatives times that of their inputs (Goodfellow 2015, for a row with itself). Both are exact, because they
-    are sums of whole numbers. All else is computed for each row, or added in the order of a patient's rows.
+    The product of a row's gradient with itself is that of its derivatives times that of its inputs (Goodfellow 2015).
+    Both are exact, because they are sums of whole numbers.
 
     Rounding moves each derivative by at most half a step, and with it this derivative's part of the term.
     """
-    own, lost = np.zeros((2, len(owners)))
+    lost = np.zeros(len(passes[0][0]))
+    own, squares = lost, []
     for layer, (moves, read) in zip(layers, passes, strict=False):
         size = np.vecdot(read, read)
-        own = own + np.vecdot(moves, moves) * size
+        squares.append(np.vecdot(moves, moves) * size)
+        own = own + squares[-1]
         lost = lost + layer.bias.size * size
-    squares, losses = own.copy(), np.sqrt(lost)
-    if most > 1:
-        for away in range(1, most):
-            pairs = sum(
-                np.vecdot(moves[away:], moves[:-away]) * np.vecdot(read[away:], read[:-away]) for moves, read in passes
-            )
-            squares[:-away] += np.where(owners[away:] == owners[:-away], 2.0 * pairs, 0.0)
-        owners = owners - owners[0]
-        squares, own, losses = (np.asarray(np.bincount(owners, part), float) for part in (squares, own, losses))
-        squares = np.maximum(squares, own * _LEAST_LEFT)
-    norms = np.sqrt(squares) / (clip * _INPUT[1] * _DERIVATIVE[1])
+    lengths, losses = np.sqrt(own), np.sqrt(lost)
+    if len(block.counts) < len(own):
+        # Sums of whole numbers do not depend on the order of a patient's rows. A patient with one row needs none.
+        has_several, starts = np.repeat(block.counts > 1, block.counts), np.cumsum(block.counts) - block.counts
+        lengths, losses = (
+            np.add.reduceat(np.where(has_several, np.ceil(part), part), starts) for part in (lengths, losses)
+        )
+        lengths = _lengths_of_sums(layers, passes, squares, lengths, block)
+    norms = lengths / (clip * _INPUT[1] * _DERIVATIVE[1])
     largest = room - losses / (2 * PRIVATE_SCALE) - 1.0 / PRIVATE_SCALE
     factors = largest / np.maximum(norms, largest) * (_STEPS_OF_ROWS / _DERIVATIVE[1] / clip)
-    return np.asarray(factors[owners] if most > 1 else factors)[:, None]
+    return np.asarray(factors if len(factors) == len(own) else np.repeat(factors, block.counts))[:, None]
+
+
+def _lengths_of_sums(
+    layers: Sequence[Layer], passes: Sequence[Pass], own: Sequence[Float64], together: Float64, block: Block
+) -> Float64:
+    """The length of each patient's sum of rows, or somewhat more if they nearly cancel, float64 of shape (patients,).
+
+    Args:
+        layers: of the network.
+        passes: for each layer, with the block's rows.
+        own: for each layer the product of each row's gradient with itself, float64 of shape (rows,).
+        together: the sum of the lengths of each patient's rows. It is a whole number, or the length of the only row.
+        block: of these rows.
+    """
+    scale = (_STEPS_OF_LENGTH / np.maximum(together, 1.0))[:, None]
+    total = np.zeros(len(together))
+    for layer, (moves, read), squares in zip(layers, passes, own, strict=False):
+        for mine, patients, each in block.runs:
+            if each > 1:
+                one, other = _by_patient(moves, mine, each), _by_patient(read, mine, each)
+                parts = squares[mine].reshape(-1, each)
+                total[patients] += _square_of_sums(layer, one, other, parts, scale[patients])
+    found = np.sqrt(np.maximum(total, _LEAST_SQUARE)) / scale[:, 0]
+    return np.where(block.counts > 1, found, together)
+
+
+def _square_of_sums(layer: Layer, moves: Float64, read: Float64, own: Float64, scale: Float64) -> Float64:
+    """The square of each patient's sum of rows in one layer, times the square of `scale`, float64 of shape (patients,).
+
+    It is the sum of the squares of all numbers of the layer, and also the sum of all products of two rows. The choice
+    follows from the number of rows and the shape of the layer. Each part is rounded to a whole number, so that their
+    sum is exact and does not depend on the order.
+    """
+    each = own.shape[1]
+    if each * (each - 1) // 2 * (moves.shape[2] + read.shape[2]) > 2 * layer.number_count:
+        numbers = (moves[..., : layer.bias.size].mT @ read).reshape(-1, layer.number_count)
+        numbers *= scale
+        numbers *= numbers
+        return _sums(np.rint(numbers, out=numbers))
+    total = _sums(np.rint(own * (scale * scale)))
+    for away in range(1, each):
+        pairs = np.vecdot(moves[:, away:], moves[:, :-away]) * np.vecdot(read[:, away:], read[:, :-away])
+        pairs *= 2.0 * (scale * scale)
+        total += _sums(np.rint(pairs, out=pairs))
+    return total
+
+
+def _sums(parts: Float64) -> Float64:
+    """The sum of each row of whole numbers, exact in any order: float64 of shape (rows,), from (rows, numbers)."""
+    return np.asarray(parts @ np.ones(parts.shape[1]))
+
+
+def _by_patient(rows: Float64, mine: slice, each: int) -> Float64:
+    """Some of the rows, float64 of shape (patients, rows of a patient, columns)."""
+    return rows[mine].reshape(-1, each, rows.shape[1])
 
 
 def _in_order(layers: Sequence[Layer], products: Sequence[Float64]) -> Float64:
