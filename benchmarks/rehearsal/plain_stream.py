@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from protos.wire.codec import decode_coordinator_message, encode_site_message
+from collections import deque
+
+from protos.wire.codec import decode_coordinator_message, encode_site_message, taken_apart
 from protos.wire.messages import CoordinatorMessage, SiteMessage
 from protos.wire.upkeep_messages import Upkeep
 from site_agent.agent.connection import CallEnded, Connection, Credentials
@@ -14,6 +16,7 @@ class PlainStream:
 
     def __init__(self, address: str, credentials: Credentials) -> None:
         self._address, self._connection = address, Connection(address, credentials)
+        self._parts = deque[bytes | memoryview]()
 
     async def __aenter__(self) -> PlainStream:
         await self._connection.__aenter__()
@@ -32,7 +35,9 @@ class PlainStream:
     async def receive(self) -> CoordinatorMessage | Upkeep:
         """The next message."""
         try:
-            return decode_coordinator_message(await self._connection.receive())
+            while not self._parts:
+                self._parts.extend(taken_apart(await self._connection.receive()))
+            return decode_coordinator_message(self._parts.popleft())
         except CallEnded as ended:
             raise ending(self._address, ended.status) from ended
 

@@ -1,5 +1,8 @@
 """The queue of one site's stream: messages in order, as fast as the site reads, with a size limit.
 
+Small messages that wait travel together as one if the site reads that. gRPC's cost is one for each message, and a small
+round has three.
+
 A site that does not read costs this program at most `MOST_WAITING_BYTES`, one chunk, and a few vectors that are views
 of the run's own memory. Beyond that, or if no message was read for `STALLED_SECONDS`, its stream is ended. An honest
 site reconnects and continues. A chunk of 512 KiB needs 4 seconds at 1 Mbit/s.
@@ -17,8 +20,15 @@ import numpy as np
 import numpy.typing as npt
 
 from coordinator.network.turns import Turn, Turns
-from protos.wire.codec import encode_coordinator_message
-from protos.wire.messages import Chunk, CoordinatorMessage, CoordinatorReason, Farewell
+from protos.wire.codec import encode_coordinator_message, put_together
+from protos.wire.messages import (
+    MOST_TOGETHER,
+    MOST_TOGETHER_BYTES,
+    Chunk,
+    CoordinatorMessage,
+    CoordinatorReason,
+    Farewell,
+)
 from protos.wire.positions import down_chunks, down_slice
 from protos.wire.upkeep_messages import Upkeep
 
@@ -26,6 +36,7 @@ MOST_WAITING_BYTES: Final = 4 << 20
 MOST_WAITING_VECTORS: Final = 8
 STALLED_SECONDS: Final = 120.0
 _LOOKS: Final = 8  # within that time
+_SMALL_BYTES: Final = MOST_TOGETHER_BYTES // 2
 _LEAST_BYTES: Final = 1024  # what a message is counted with at least: small ones have a cost of their own
 
 
@@ -69,7 +80,7 @@ class StreamPeer:
         self._queue: asyncio.Queue[_Item] = asyncio.Queue()
         self._bytes = self._vectors = 0
         self.ending = asyncio.Event()
-        self.does_not_read = False
+        self.does_not_read = self.reads_together = False
         self._handing_over_since = math.inf
 
     def send(self, message: CoordinatorMessage | Upkeep) -> None:
@@ -100,14 +111,40 @@ class StreamPeer:
             writing.cancel()
 
     async def _write(self) -> None:
-        while (item := await self._queue.get()) is not None:
+        item = await self._queue.get()
+        while item is not None:
             self._count(item, -1)
+            if (small := self._small(item)) is not None:
+                item = await self._write_together(small)
+                continue
             if isinstance(item, bytes):
                 await self._hand_over(item)
+            else:
+                for index in range(down_chunks(item.parameters.size)):
+                    async with self._turn:  # before the chunk is made
+                        await self._hand_over(item.message(index))
+            item = await self._queue.get()
+
+    async def _write_together(self, first: bytes) -> _Item:
+        """Hand over a small message, and what waits behind it and fits beside it. Return what follows."""
+        together, size, after = [first], len(first), list[_Item]()
+        while not (after or self._queue.empty()) and self.reads_together and len(together) < MOST_TOGETHER:
+            item = self._queue.get_nowait()
+            small = self._small(item)
+            if small is None or size + len(small) > MOST_TOGETHER_BYTES:
+                after.append(item)
                 continue
-            for index in range(down_chunks(item.parameters.size)):
-                async with self._turn:  # before the chunk is made
-                    await self._hand_over(item.message(index))
+            self._count(item, -1)
+            together.append(small)
+            size += len(small)
+        await self._hand_over(put_together(together))
+        return after[0] if after else await self._queue.get()
+
+    def _small(self, item: _Item) -> bytes | None:
+        """A message that may travel together with others, or None. A small vector is one chunk."""
+        if isinstance(item, _Vector) and self.reads_together and 0 < item.parameters.nbytes <= _SMALL_BYTES:
+            return item.message(0)
+        return item if isinstance(item, bytes) and len(item) <= MOST_TOGETHER_BYTES else None
 
     async def _hand_over(self, message: bytes) -> None:
         self._handing_over_since = asyncio.get_running_loop().time()

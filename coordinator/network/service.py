@@ -216,6 +216,7 @@ class FederationService:
             if refusal is not None:
                 peer.end(CoordinatorReason.NOT_ACCEPTED, refusal)
                 return
+            peer.reads_together = greeting.together
             self._engine.contacts.saw(site)
             self._engine.connected(site, peer)
             self._engine.away(site, greeting.away_from, greeting.away_until)

@@ -11,7 +11,7 @@ Bytes that are no valid record raise MalformedMessage, and no other error.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from enum import IntEnum
 from functools import cache, partial
@@ -24,6 +24,7 @@ from protos.wire.generated import federation_pb2 as generated
 from protos.wire.log_checkpoints import CheckpointRefused, Cosignature, LogCheckpoint
 from protos.wire.messages import (
     LARGEST_MESSAGE_BYTES,
+    MOST_TOGETHER,
     Announcement,
     Bind,
     Chunk,
@@ -58,6 +59,7 @@ from protos.wire.upkeep_messages import (
 # The numbers that chunks have in federation.proto.
 _CHUNK_OF_SITE: Final = generated.SiteMessage.CHUNK_FIELD_NUMBER
 _CHUNK_OF_COORDINATOR: Final = generated.CoordinatorMessage.CHUNK_FIELD_NUMBER
+_TOGETHER: Final = bytes([generated.CoordinatorMessage.TOGETHER_FIELD_NUMBER << 3 | 2])
 # The names that messages have in the outer ones. A test compares them with the unions of all messages.
 _OF_SITE: Final[Mapping[str, type[SiteMessage]]] = {
     "chunk": Chunk, "hello": Hello, "join": Join, "ready": Ready, "done": Done, "refusal": Refusal,
@@ -109,6 +111,25 @@ def encode_coordinator_message(message: CoordinatorMessage | Upkeep) -> bytes:
     if isinstance(message, Chunk):
         return encode_chunk(message, _CHUNK_OF_COORDINATOR)
     return _encoded(generated.CoordinatorMessage(**_content(message)))
+
+
+def put_together(messages: Sequence[bytes]) -> bytes:
+    """Encode several encoded messages from the coordinator as one. One message alone stays as it is."""
+    return messages[0] if len(messages) == 1 else _encoded(generated.CoordinatorMessage(together=messages))
+
+
+def taken_apart(raw: bytes | memoryview) -> Sequence[bytes | memoryview]:
+    """Return the encoded messages that came from the coordinator as one. None of them holds further ones.
+
+    Raises:
+        MalformedMessage: they are too many, or something stands beside them.
+    """
+    if bytes(raw[:1]) != _TOGETHER:
+        return (raw,)
+    outer = _parsed(generated.CoordinatorMessage(), raw)
+    if not 1 < len(outer.together) <= MOST_TOGETHER or outer.WhichOneof("content") is not None:
+        raise MalformedMessage("messages that are not together as they have to be")
+    return tuple(outer.together)
 
 
 def decode_coordinator_message(raw: bytes | memoryview) -> CoordinatorMessage | Upkeep:

@@ -23,6 +23,8 @@ COORDINATOR_TIME: Final = "coordinator-time"
 
 PROTOCOL_VERSION: Final = 3
 LARGEST_MESSAGE_BYTES: Final = 2 << 20
+MOST_TOGETHER: Final = 16  # messages of the coordinator in one
+MOST_TOGETHER_BYTES: Final = 64 << 10  # of them together; a larger message travels alone
 MOST_ROUNDS: Final = 1 << 31
 _LARGEST_ROUND: Final = MOST_ROUNDS + 3  # beside those of training, a probe and two that only measure
 _LONGEST_NAME: Final = 200
@@ -99,6 +101,7 @@ class Hello:
         upkeep: the version of messages outside the rounds (upkeep_messages.py), 0 for none.
         away_from: the begin of this site's announced absence, seconds since 1970; 0 for none.
         away_until: its end.
+        together: the site reads several messages of the coordinator in one.
     """
 
     protocol: int
@@ -106,6 +109,7 @@ class Hello:
     upkeep: int = 0
     away_from: int = 0
     away_until: int = 0
+    together: bool = False
 
     def __post_init__(self) -> None:
         _require(0 < self.protocol < 1 << 16 and 0 <= self.upkeep < 1 << 16, "protocol version")

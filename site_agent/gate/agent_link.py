@@ -9,12 +9,18 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from collections import deque
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 from typing import Final, TypeAlias
 
 from protos.errors import OperatorError, ProtocolError, RefusedError, UnavailableError
-from protos.wire.codec import decode_coordinator_message, encode_site_message, site_chunk_header
+from protos.wire.codec import (
+    decode_coordinator_message,
+    encode_site_message,
+    site_chunk_header,
+    taken_apart,
+)
 from protos.wire.messages import Chunk, CoordinatorMessage, MalformedMessage, SiteMessage
 from protos.wire.upkeep_messages import Upkeep
 from site_agent.framed_messages import FramedSocket
@@ -166,6 +172,7 @@ class Stream:
         self._link, self._address, self._accepted = link, address, accepted
         self.number = 0
         self._came: asyncio.Queue[Opened | Down | OperatorError] = asyncio.Queue()
+        self._parts = deque[bytes | memoryview]()  # messages that came as one, and were not read yet
         self._waiting, self._taken, self._under_way, self._is_open = 0, 0, 0, False
         self._room = asyncio.Semaphore(WINDOW)
         self._end: OperatorError | None = None
@@ -206,7 +213,7 @@ class Stream:
             MalformedMessage: the coordinator sent bytes that no coordinator of this version sends.
             OperatorError: what `accepted` raised.
         """
-        while True:
+        while not self._parts:
             match await self._came.get():
                 case Down(payload=payload):
                     self._waiting -= 1
@@ -214,12 +221,13 @@ class Stream:
                     if self._taken == CREDITS_AT_ONCE:
                         self._link.post(Taken(self.number, self._taken))
                         self._taken = 0
-                    return decode_coordinator_message(payload)
+                    self._parts.extend(taken_apart(payload))
                 case Opened(milliseconds=milliseconds):
                     await self._accepted(None if milliseconds < 0 else milliseconds / 1000)
                 case failure:
                     self._came.put_nowait(failure)  # for whoever reads next
                     raise failure
+        return decode_coordinator_message(self._parts.popleft())
 
     async def part(self) -> None:
         """Stop sending, and wait a short time until the coordinator ends the stream.

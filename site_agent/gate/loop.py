@@ -187,7 +187,8 @@ class SiteGate:
     async def _converse(self, connection: Stream) -> bool:
         """Handle one stream from greeting to end. Return whether everything is over."""
         away = window_seconds(state := gate_folder(self._hospital.state_path))
-        await connection.send(Hello(PROTOCOL_VERSION, self._software, UPKEEP_VERSION if self._upkeep else 0, *away))
+        upkeep = UPKEEP_VERSION if self._upkeep else 0
+        await connection.send(Hello(PROTOCOL_VERSION, self._software, upkeep, *away, together=True))
         beside = self._work_beside(connection, state, away)
         try:
             while True:

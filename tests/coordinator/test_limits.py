@@ -20,7 +20,15 @@ from coordinator.network import service as service_module
 from coordinator.network.outgoing import MOST_WAITING_BYTES, MOST_WAITING_VECTORS, Caller, StreamPeer
 from coordinator.network.pace import Pace
 from protos.plan.plan import Plan
-from protos.wire.messages import PROTOCOL_VERSION, Announcement, Hello, Ready
+from protos.wire.codec import taken_apart
+from protos.wire.messages import (
+    MOST_TOGETHER_BYTES,
+    PROTOCOL_VERSION,
+    Announcement,
+    CoordinatorReason,
+    Hello,
+    Ready,
+)
 from tests.for_each import for_each
 from tests.rehearsal.federation import Office, as_channel, calling, eventually, serving, take_part
 from tests.rehearsal.study import BehavingSite, plan_with
@@ -214,6 +222,50 @@ def test_vectors_that_wait_for_a_site_are_bounded() -> None:
 
         assert peer._queue.qsize() == MOST_WAITING_VECTORS
         assert peer.ending.is_set()
+
+    asyncio.run(scene())
+
+
+class Listening:
+    """A peer that takes what it can get."""
+
+    def __init__(self) -> None:
+        self.heard: list[bytes] = []
+
+    async def write(self, message: bytes) -> None:
+        """Take it at once."""
+        self.heard.append(message)
+
+
+@for_each("seed", range(20))
+def test_what_travels_together_comes_in_order(seed: int) -> None:
+    """Whatever waits, small or large, a site that reads several messages in one gets the same ones as any other."""
+
+    async def heard(*, reads_together: bool) -> list[bytes]:
+        luck, listening = np.random.default_rng(seed), Listening()
+        peer = StreamPeer(listening, Caller("a", ""))
+        peer.reads_together = reads_together
+        writing = asyncio.create_task(peer.write())
+        for number in range(60):
+            while peer._vectors == MOST_WAITING_VECTORS:
+                await asyncio.sleep(0)
+            if luck.integers(4):
+                size = int(luck.choice([1, 1000, 8192, 9000, 300_000]))
+                peer.send_parameters(np.full(size, number, np.float32), number, 0)
+            else:
+                peer.send(Announcement("run", b"x" * int(luck.choice([1, 60_000, 70_000]))))
+            if not luck.integers(5):
+                await asyncio.sleep(0)
+        peer.end(CoordinatorReason.SHUTTING_DOWN, "")
+        await writing
+        return listening.heard
+
+    async def scene() -> None:
+        alone, together = await heard(reads_together=False), await heard(reads_together=True)
+        assert all(len(taken_apart(raw)) == 1 for raw in alone)
+        assert all(len(raw) <= MOST_TOGETHER_BYTES + 1024 for raw in together if len(taken_apart(raw)) > 1)
+        assert len(together) < len(alone)
+        assert [bytes(part) for raw in together for part in taken_apart(raw)] == alone
 
     asyncio.run(scene())
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -45,9 +46,11 @@ from protos.wire.codec import (
     encode_enrolment_reply,
     encode_enrolment_request,
     encode_site_message,
+    put_together,
+    taken_apart,
 )
 from protos.wire.generated import federation_pb2 as generated
-from protos.wire.messages import Chunk, MalformedMessage
+from protos.wire.messages import MOST_TOGETHER, Chunk, MalformedMessage
 from site_agent.gate_socket import FRAMING as OF_GATE
 from site_agent.hospital import Hospital
 from site_agent.trainer.checkpoints import load, save
@@ -106,6 +109,24 @@ def _messages() -> dict[str, Target]:
         )
         for name, (decode, encode, examples) in pairs.items()
     }
+
+
+def _apart(raw: bytes) -> str:
+    """Several messages at most, each of them decoded or refused by itself."""
+    parts = taken_apart(raw)
+    assert len(parts) <= MOST_TOGETHER
+    for part in parts:
+        with suppress(MalformedMessage):
+            decode_coordinator_message(part)
+    return "one" if len(parts) == 1 else "several"
+
+
+def _together() -> Target:
+    raw = [
+        one for message in COORDINATOR_MESSAGES if len(one := encode_coordinator_message(message)) <= LARGEST_EXAMPLE
+    ]
+    examples = [put_together(raw[start : start + 3]) for start in range(len(raw) - 2)]
+    return Target(examples=examples, decode=_apart, errors=(MalformedMessage,))
 
 
 def _chunk_frame(raw: bytes) -> str:
@@ -350,6 +371,7 @@ def targets(folder: Path) -> dict[str, Target]:
         place.mkdir()
     return {
         **_messages(),
+        "messages-together": _together(),
         **_frames(),
         "chunk-frames": _chunk_frames(),
         "contributions": _contributions(),

@@ -14,7 +14,14 @@ from hypothesis import strategies as st
 from protos.wire import codec
 from protos.wire.chunk_frame import decode_chunk, encode_chunk
 from protos.wire.generated import federation_pb2 as generated
-from protos.wire.messages import LARGEST_MESSAGE_BYTES, Chunk, CoordinatorMessage, MalformedMessage, SiteMessage
+from protos.wire.messages import (
+    LARGEST_MESSAGE_BYTES,
+    MOST_TOGETHER,
+    Chunk,
+    CoordinatorMessage,
+    MalformedMessage,
+    SiteMessage,
+)
 from protos.wire.upkeep_messages import LogMessage, RenewalAnswered, RenewalAsked
 from tests.protos.examples import COORDINATOR_MESSAGES, ENROLMENT_REPLIES, ENROLMENT_REQUEST, SITE_MESSAGES, UPKEEP
 
@@ -218,3 +225,43 @@ def test_the_compiled_messages_are_those_of_the_proto(tmp_path: Path) -> None:
     compiled = {path.name: path.read_text() for path in tmp_path.iterdir()}
     assert compiled.keys() == {path.name for path in kept.glob("federation*")}
     assert all((kept / name).read_text() == text for name, text in compiled.items())
+
+
+@settings(max_examples=50)
+@given(
+    st.lists(
+        st.sampled_from([encode(message) for encode, _, message in SMALL if encode is COORDINATOR[0]]),
+        min_size=1,
+        max_size=MOST_TOGETHER,
+    )
+)
+def test_messages_that_travel_together_are_the_same_messages(messages: list[bytes]) -> None:
+    """They come out in their order, byte for byte; one alone is as it was on the wire of version 0.1."""
+    together = codec.put_together(messages)
+
+    assert [bytes(raw) for raw in codec.taken_apart(together)] == messages
+    assert together == messages[0] or len(messages) > 1
+
+
+@pytest.mark.parametrize(
+    "outer",
+    [
+        generated.CoordinatorMessage(together=[b""]),
+        generated.CoordinatorMessage(together=[b""] * (MOST_TOGETHER + 1)),
+    ],
+)
+def test_too_few_or_too_many_messages_together_are_refused(outer: generated.CoordinatorMessage) -> None:
+    """What no coordinator sends is refused before any of it is read."""
+    with pytest.raises(MalformedMessage):
+        codec.taken_apart(outer.SerializeToString())
+
+
+def test_messages_together_are_refused_beside_another_and_within_themselves() -> None:
+    """Together there is nothing but whole messages, and none of them is several again."""
+    alone = COORDINATOR[0](COORDINATOR_MESSAGES[-1])
+    together = codec.put_together([alone, alone])
+    with pytest.raises(MalformedMessage):
+        codec.taken_apart(together + alone)
+    nested = codec.taken_apart(codec.put_together([together, alone]))[0]
+    with pytest.raises(MalformedMessage):
+        codec.decode_coordinator_message(nested)

@@ -29,7 +29,7 @@ class SiteMessage(_message.Message):
     def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., join: _Optional[_Union[Join, _Mapping]] = ..., ready: _Optional[_Union[Ready, _Mapping]] = ..., chunk: _Optional[_Union[Chunk, _Mapping]] = ..., done: _Optional[_Union[Done, _Mapping]] = ..., refusal: _Optional[_Union[Refusal, _Mapping]] = ..., advert: _Optional[_Union[KeyAdvert, _Mapping]] = ..., acknowledgement: _Optional[_Union[KeySessionAcknowledgement, _Mapping]] = ..., upkeep: _Optional[_Union[Upkeep, _Mapping]] = ...) -> None: ...
 
 class CoordinatorMessage(_message.Message):
-    __slots__ = ("announcement", "offer", "chunk", "bind", "finish", "farewell", "key_session_open", "key_session_roster", "key_session_seal", "upkeep")
+    __slots__ = ("announcement", "offer", "chunk", "bind", "finish", "farewell", "key_session_open", "key_session_roster", "key_session_seal", "upkeep", "together")
     ANNOUNCEMENT_FIELD_NUMBER: _ClassVar[int]
     OFFER_FIELD_NUMBER: _ClassVar[int]
     CHUNK_FIELD_NUMBER: _ClassVar[int]
@@ -40,6 +40,7 @@ class CoordinatorMessage(_message.Message):
     KEY_SESSION_ROSTER_FIELD_NUMBER: _ClassVar[int]
     KEY_SESSION_SEAL_FIELD_NUMBER: _ClassVar[int]
     UPKEEP_FIELD_NUMBER: _ClassVar[int]
+    TOGETHER_FIELD_NUMBER: _ClassVar[int]
     announcement: Announcement
     offer: Offer
     chunk: Chunk
@@ -50,21 +51,24 @@ class CoordinatorMessage(_message.Message):
     key_session_roster: KeySessionRoster
     key_session_seal: KeySessionSeal
     upkeep: Upkeep
-    def __init__(self, announcement: _Optional[_Union[Announcement, _Mapping]] = ..., offer: _Optional[_Union[Offer, _Mapping]] = ..., chunk: _Optional[_Union[Chunk, _Mapping]] = ..., bind: _Optional[_Union[Bind, _Mapping]] = ..., finish: _Optional[_Union[Finish, _Mapping]] = ..., farewell: _Optional[_Union[Farewell, _Mapping]] = ..., key_session_open: _Optional[_Union[KeySessionOpen, _Mapping]] = ..., key_session_roster: _Optional[_Union[KeySessionRoster, _Mapping]] = ..., key_session_seal: _Optional[_Union[KeySessionSeal, _Mapping]] = ..., upkeep: _Optional[_Union[Upkeep, _Mapping]] = ...) -> None: ...
+    together: _containers.RepeatedScalarFieldContainer[bytes]
+    def __init__(self, announcement: _Optional[_Union[Announcement, _Mapping]] = ..., offer: _Optional[_Union[Offer, _Mapping]] = ..., chunk: _Optional[_Union[Chunk, _Mapping]] = ..., bind: _Optional[_Union[Bind, _Mapping]] = ..., finish: _Optional[_Union[Finish, _Mapping]] = ..., farewell: _Optional[_Union[Farewell, _Mapping]] = ..., key_session_open: _Optional[_Union[KeySessionOpen, _Mapping]] = ..., key_session_roster: _Optional[_Union[KeySessionRoster, _Mapping]] = ..., key_session_seal: _Optional[_Union[KeySessionSeal, _Mapping]] = ..., upkeep: _Optional[_Union[Upkeep, _Mapping]] = ..., together: _Optional[_Iterable[bytes]] = ...) -> None: ...
 
 class Hello(_message.Message):
-    __slots__ = ("protocol", "software", "upkeep", "away_from", "away_until")
+    __slots__ = ("protocol", "software", "upkeep", "away_from", "away_until", "together")
     PROTOCOL_FIELD_NUMBER: _ClassVar[int]
     SOFTWARE_FIELD_NUMBER: _ClassVar[int]
     UPKEEP_FIELD_NUMBER: _ClassVar[int]
     AWAY_FROM_FIELD_NUMBER: _ClassVar[int]
     AWAY_UNTIL_FIELD_NUMBER: _ClassVar[int]
+    TOGETHER_FIELD_NUMBER: _ClassVar[int]
     protocol: int
     software: str
     upkeep: int
     away_from: int
     away_until: int
-    def __init__(self, protocol: _Optional[int] = ..., software: _Optional[str] = ..., upkeep: _Optional[int] = ..., away_from: _Optional[int] = ..., away_until: _Optional[int] = ...) -> None: ...
+    together: bool
+    def __init__(self, protocol: _Optional[int] = ..., software: _Optional[str] = ..., upkeep: _Optional[int] = ..., away_from: _Optional[int] = ..., away_until: _Optional[int] = ..., together: _Optional[bool] = ...) -> None: ...
 
 class Announcement(_message.Message):
     __slots__ = ("run", "plan")
