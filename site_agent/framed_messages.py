@@ -15,6 +15,7 @@ import socket
 import struct
 from collections import deque
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import Field, fields
 from itertools import islice
 from typing import Any, ClassVar, Final, Generic, Protocol, TypeVar, cast
@@ -117,9 +118,13 @@ class FramedSocket(Generic[Message]):
             OSError: the other side has gone.
         """
         loop = asyncio.get_running_loop()
-        await loop.sock_sendall(self._socket, self._framing.frame(message))
-        if message.payload:
-            await loop.sock_sendall(self._socket, message.payload)
+        parts, written = (memoryview(self._framing.frame(message)), memoryview(message.payload)), 0
+        with suppress(BlockingIOError):
+            written = self._socket.sendmsg(parts)  # at once, so that the other side wakes once
+        for part in parts:
+            if written < len(part):
+                await loop.sock_sendall(self._socket, part[written:])
+            written = max(0, written - len(part))
 
     async def receive(self, largest_payload: Callable[[type[Message]], int]) -> Message:
         """Return the next message, limited to the payload size of its kind.

@@ -173,13 +173,17 @@ class TrainerEnd:
 
     def send(self, message: Message) -> None:
         """Write one complete message."""
-        for part in (_frame(message), message.payload):
-            rest = memoryview(part)
-            while rest:
-                try:
-                    rest = rest[self._socket.send(rest) :]
-                except TimeoutError:
-                    self._idle()
+        rest = [memoryview(_frame(message)), memoryview(message.payload)]
+        while rest:
+            try:
+                written = self._socket.sendmsg(rest)  # at once, so that the gate wakes once
+            except TimeoutError:
+                self._idle()
+                continue
+            while rest and written >= len(rest[0]):
+                written -= len(rest.pop(0))
+            if rest:
+                rest[0] = rest[0][written:]
 
     def _exactly(self, count: int) -> memoryview | None:
         buffer = take_memory(count)

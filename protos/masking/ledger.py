@@ -259,6 +259,8 @@ class Ledger:
         """Remove the rounds to which the run can no longer return. The newest round is always kept."""
         last = self.last
         oldest = max(self.oldest, oldest if last is None else min(oldest, last.step))
+        if oldest == self.oldest:
+            return self
         over = (entry.contributors for step, old in self.steps.items() if step < oldest for entry in old.masked)
         steps = {step: old for step, old in self.steps.items() if step >= oldest}
         return replace(self, oldest=oldest, steps=steps, forgotten=Counter(self.forgotten) + Counter(over))

@@ -228,6 +228,7 @@ class Allowance:
         self._bytes: dict[int, int] = {} if spent is None else spent.bytes_by_round
         for facts in released:
             self._bytes[facts["round"]] = max(self._bytes.get(facts["round"], 0), facts["bytes"])
+        self._total = sum(self._bytes.values())  # kept, because a run may have many thousand rounds
 
     @property
     def trains(self) -> bool:
@@ -245,7 +246,9 @@ class Allowance:
         Raises:
             AuditError: that cannot be recorded; it must not leave.
         """
-        self._bytes[bind.round] = max(self._bytes.get(bind.round, 0), exchange.layout.total_bytes)
+        before = self._bytes.get(bind.round, 0)
+        self._bytes[bind.round] = max(before, exchange.layout.total_bytes)
+        self._total += self._bytes[bind.round] - before
         if self._spent is not None:
             stage, layers = exchange.stage.name.lower(), exchange.layers.hex()
             release = Release(
@@ -270,10 +273,9 @@ class Allowance:
             yield "its contributors are not sites of the plan with this one among them"
         if len(training) < policy.smallest_sites:
             yield f"{len(training)} sites would be added up, the policy requires {policy.smallest_sites}"
-        rounds = self._bytes.keys() | {bind.round}
-        if len(rounds) > policy.largest_rounds:
+        if len(self._bytes) + (bind.round not in self._bytes) > policy.largest_rounds:
             yield "more rounds than the policy allows"
-        total = sum(self._bytes.values()) - self._bytes.get(bind.round, 0) + exchange.layout.total_bytes
+        total = self._total - self._bytes.get(bind.round, 0) + exchange.layout.total_bytes
         if total > policy.largest_megabytes * 1e6:
             yield f"{total / 1e6:.1f} MB would have left in this run, more than the policy allows"
         if plan.encoding.clipping_range > policy.largest_clipping_range:

@@ -94,6 +94,7 @@ class SiteMasking:
         self._advert: KeyAdvert | None = None
         self._roster: tuple[KeyAdvert, ...] = ()
         self._transcript = b""
+        self._made: tuple[tuple[object, ...], bytes] = ((), b"")  # the newest context, after what it was made of
         self._highest_key_session = 0
         self.key_session = 0
 
@@ -252,7 +253,7 @@ class SiteMasking:
         return opened is not None and opened.context == context
 
     def _context(self, position: bytes, bind: Bind, layout: Layout) -> bytes:
-        return round_context(
+        of = (
             self._transcript,
             position,
             bind.attempt,
@@ -261,6 +262,9 @@ class SiteMasking:
             layout.total_bytes,
             self._encoding,
         )
+        if self._made[0] != of:
+            self._made = (of, round_context(*of))
+        return self._made[1]
 
 
 def _releases(audit: AuditLog, run: str) -> Iterator[Mark]:
