@@ -236,7 +236,7 @@ class LogFile:
         fcntl.flock(self._file, fcntl.LOCK_EX)
         os.close(old)
         self._size = 0
-        self._begin_file()  # another process may have begun the record
+        self._begin_file()  # another process may have begun the new file
         self._catch_up()
         outdated = self._outdated()
         self._append([{"event": DELETED, "time": self._time(), "file": file.name} for file in outdated])
@@ -296,7 +296,7 @@ class LogFile:
             self._newest.clear()
 
     def _catch_up(self) -> None:
-        """Verify the records that other processes, such as an approval, have written since the last call."""
+        """Verify the records that other processes have written since the last call, such as a person's approval."""
         size = os.fstat(self._file).st_size
         if size == self._size:
             return
@@ -330,7 +330,7 @@ class LogFile:
         return place if 0 <= place < len(self._newest) else None
 
     def _from(self, start: int) -> Iterator[Record]:
-        """Yield every record from a number on. A further call continues where the last one ended."""
+        """Yield every record from a number on. If the last call ended there, it reads no earlier line again."""
         files = [file for file in all_files(self._path) if file.stat().st_size]
         starts = [start_of(first_line(file)).sequence for file in files]
         skipped = max((index for index, first in enumerate(starts) if first <= start), default=0)

@@ -76,7 +76,7 @@ class LogParty:
         return kept or checkpoint_memory.former_checkpoint(self.folder, owner, key)
 
     def check(self, grown: LogGrowth, owner: str, key: bytes) -> None:
-        """Check that another log continues. A log that does not is on record.
+        """Check that another log continues. The audit log records a log that does not.
 
         Raises:
             CheckpointRefused: the log was rolled back, differs from an earlier checkpoint, or is not its owner's.

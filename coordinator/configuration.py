@@ -34,7 +34,7 @@ class CoordinatorConfiguration(Document):
         starting_files: the folder of the files that plans name as starting_file.
         metrics_listen: the address for this computer's own monitoring over HTTP, on loopback or a Unix socket.
         health_listen: the address for gRPC's health check.
-        stay_seconds: after all studies, the longest time to wait for sites that have not received the end.
+        stay_seconds: the longest time to wait, after all studies, until every site is informed of the end.
         audit: the largest size of an audit log's file, and how long files are kept.
     """
 

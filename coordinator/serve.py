@@ -171,7 +171,7 @@ def _ended_well(engine: Engine) -> bool:
 
 
 async def _until_over(engine: Engine, stop: asyncio.Task[bool], watch: asyncio.Task[None], stay_seconds: float) -> None:
-    """Wait until all runs are over or somebody ends this program. Then wait for sites that have not received the end.
+    """Wait until all runs are over or somebody ends this program. Then wait for sites that are not informed yet.
 
     If a plan is added meanwhile, the waiting starts again: the sites have `stay_seconds` from the end of the last run.
     """

@@ -73,8 +73,8 @@ def write_backup(
     Args:
         path: the new file. Its folder exists and the file does not.
         roots: the directories by their names in the backup.
-        program: the owner of the state.
-        name: the owner's name in the federation, such as the site's name.
+        program: the program that owns the state.
+        name: the program's name in the federation, such as the site's name; empty for the coordinator.
         made: the time, UTC.
         software: the version of this program.
         key: seals the archive, 32 bytes.
@@ -255,7 +255,7 @@ def _add(archive: tarfile.TarFile, at: PurePosixPath, place: Path) -> Entry:
     if place.is_dir():
         archive.addfile(archive.gettarinfo(str(place), str(at)))
         return Entry(**_facts(place.stat()))
-    # By its open folder and without following a link, with which a service's user could let root read any file.
+    # By its open folder and without following a link, with which a service's user could make root read any file.
     with opened_folder(place.parent) as folder:
         descriptor = os.open(place.name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
     with os.fdopen(descriptor, "rb") as file:

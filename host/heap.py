@@ -22,9 +22,9 @@ def set_up_heap() -> bool:
 
     Call it before threads are started. Two of glibc's settings would be expensive here.
 
-    * First, it gives each of gRPC's threads an arena of its own, up to eight for each core. A chunk that is allocated
-      in one arena and freed in another leaves holes in all of them, and free memory of one arena serves no other. With
-      a hundred sites this doubled the memory. A single heap cost no measurable processor time.
+    * First, it gives each of gRPC's threads an arena of its own, up to eight for each core. A chunk that one
+      thread receives and another one sends leaves holes in all arenas, and free memory of one arena serves no other.
+      With a hundred sites this doubled the memory. A single heap cost no measurable processor time.
     * Second, it returns memory that is freed at the heap's end to the system at once. The next chunk then takes the
       same pages again. Each page costs a fault and is cleared. So up to 8 MiB stay in the heap. Blocks of 4 MiB or more
       are still returned at once.

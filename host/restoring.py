@@ -51,11 +51,12 @@ def restore(
         stamp: the time in the names of the earlier directories.
         mark: a function that records the restoration in the restored directories, by name, before they are used.
 
-    Returns: the new places of the earlier directories.
+    Returns:
+        the new places of the earlier directories.
 
     Raises:
         ConfigurationError: the current state is newer, or the backup lacks a directory.
-        UnavailableError: the disk cannot be written; earlier snapshots are unchanged.
+        UnavailableError: the disk cannot be written; the earlier directories are unchanged, or under their new names.
     """
     for name, root in roots.items():
         if name not in catalogue.entries:

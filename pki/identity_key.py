@@ -1,12 +1,10 @@
-"""Identity keys (Ed25519): long-term keys in a private directory of the process that signs.
+"""Identity keys (Ed25519) and the statements that they sign.
 
-The statements that they sign.
-
-A key is made here, never leaves, is never renewed and is never issued by the authority. Its fingerprint is what plans
-list and what people compare. A dishonest coordinator cannot have made a statement that a site's key signs. Every
-statement begins with a label that names its purpose and every part carries its length. So a signature made for one
-purpose, or over parts cut at another place, is never valid for another. The network process of a site has no part in
-it.
+They are long-term keys in a private directory of the process that signs. A key is made here, never leaves, is never
+renewed and is never issued by the authority. Its fingerprint is what plans list and what people compare. A dishonest
+coordinator cannot have made a statement that a site's key signs. Every statement begins with a label that names its
+purpose and every part carries its length. So a signature made for one purpose, or over parts cut at another place, is
+never valid for another. The network process of a site has no part in it.
 """
 
 from __future__ import annotations

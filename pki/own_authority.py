@@ -163,7 +163,7 @@ def identify_own(
 
 
 def _path(chain: Sequence[x509.Certificate], anchors: Sequence[x509.Certificate]) -> list[x509.Certificate] | None:
-    """Return the path from the leaf to the nearest anchor. The next certificate signs each one."""
+    """Return the path from the leaf to the nearest anchor. The key of each certificate has signed the one before."""
     path, between = [chain[0]], chain[1:]
     while len(path) <= MOST_BETWEEN + 1:
         for anchor in anchors:

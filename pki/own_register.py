@@ -64,7 +64,7 @@ class OwnAuthorities:
             site: the only site for which it is accepted.
             pem: its certificate.
             fingerprint: the fingerprint that the hospital's people have read aloud.
-            federation: in which.
+            federation: the federation that would accept it.
             kin: the federation's own authorities, each with its title.
             now: an aware time.
 

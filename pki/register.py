@@ -138,8 +138,9 @@ class Register:
     def request(self, asked: Redemption, now: datetime) -> SiteRecord:
         """Redeem a token for one pair of keys, or repeat the answer for the same keys.
 
-        Returns: The site: requested, or approved at once if the invitation allowed that. A later call with the same
-        keys returns its current state.
+        Returns:
+            The site: requested, or approved at once if the invitation allowed that. A later call with the same keys
+            returns its current state.
 
         Raises:
             RefusedError: the token is unknown, void, expired or used by another key, or the identity key belongs to
@@ -173,7 +174,7 @@ class Register:
         """Allow the certificate of a site that requested one, after a person compared fingerprints.
 
         Raises:
-            RefusedError: the site has not requested it, was answered already, or has another identity key.
+            RefusedError: the site has not requested enrolment, was answered already, or has another identity key.
         """
         with self.changing() as database:
             site = self._site(name)

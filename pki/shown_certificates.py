@@ -81,7 +81,7 @@ def site_of(leaf: x509.Certificate) -> SiteName:
 
 
 def _uri_parts(leaf: x509.Certificate) -> list[str]:
-    """Split a URI into `spiffe:`, an empty part, the federation, `site`, and the site."""
+    """Split the URI of a certificate into `spiffe:`, an empty part, the federation, `site`, and the site."""
     try:
         names = leaf.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
         parts: list[str] = names.get_values_for_type(x509.UniformResourceIdentifier)[0].split("/")

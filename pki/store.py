@@ -88,7 +88,8 @@ def make_private_directory(path: Path) -> None:
 def hold_directory(directory: Path, program: str) -> int:
     """Reserve a state directory for this process until it ends. Two programs on one state would damage it.
 
-    Returns: The descriptor that has the lock; the caller need not keep it.
+    Returns:
+        The descriptor that has the lock; the caller need not keep it.
 
     Raises:
         ConfigurationError: another process holds it, or it cannot be written.

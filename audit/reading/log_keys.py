@@ -1,7 +1,7 @@
 """Files of public keys and stored checkpoints, for verifying a log without trusting either side.
 
-Both are small JSON files without secrets. A verifier must not receive them from the owner of the log. It receives the
-keys from persons who compare fingerprints, and the checkpoints from the witness.
+Both are small JSON files without secrets. A verifier must not get them from the owner of the log. People compare the
+fingerprints of the keys, and the witness sends the checkpoints.
 """
 
 from __future__ import annotations

@@ -47,8 +47,8 @@ class Verification:
         files: the number of files.
         cosigned: the number of records under the newest cosigned checkpoint in the log.
         witnesses: everyone who has cosigned, each once.
-        unchecked: owners of signatures in the log whose keys were not given. A replaced identity key also needs its
-            former key.
+        unchecked: owners of signatures in the log whose keys were not given. After an owner
+            replaced its identity key, its former key is needed too.
         kept_checkpoints: the number of compared checkpoints that were stored elsewhere.
     """
 

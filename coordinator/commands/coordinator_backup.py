@@ -140,7 +140,7 @@ def _mark(state: Path, made: str) -> None:
 
 @contextmanager
 def _still(authority: Path) -> Iterator[None]:
-    """No `pki` command changes the register before the block ends."""
+    """Keep every `pki` command from changing the register until the block ends."""
     from pki.authority import Authority
     from pki.register import Register
 

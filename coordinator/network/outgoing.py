@@ -1,7 +1,7 @@
 """The queue of one site's stream: messages in order, as fast as the site reads, with a size limit.
 
-Small messages that wait travel together as one if the site reads that. gRPC's cost is one for each message, and a small
-round has three.
+Small messages that wait travel together as one if the site reads that. gRPC has a cost for each message, and a small
+round has three messages.
 
 A site that does not read costs this program at most `MOST_WAITING_BYTES`, one chunk, and a few vectors that are views
 of the run's own memory. Beyond that, or if no message was read for `STALLED_SECONDS`, its stream is ended. An honest

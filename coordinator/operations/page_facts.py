@@ -34,7 +34,7 @@ class RoundRow:
 class SiteRow:
     """One site. Unknown facts are None.
 
-    `state` is the register's word, or shows that the run continues without the site.
+    `state` is the register's word, followed by `, given up` if the run continues without the site.
     """
 
     name: str
@@ -66,7 +66,7 @@ class PageFacts:
         run: the run in the format of `coordinator status --json`; None if there is none.
         pace: the speed of its newest rounds, as in the status; None if unknown.
         waits_for: the sites without which the run cannot continue now.
-        unaware: the sites that have not yet received the end of all studies.
+        unaware: the sites that are not yet informed that all studies are over.
         sites: every site of the register or of the run.
         rounds: the newest rounds, newest first.
         curve: measured rounds and mean validation losses.

@@ -346,7 +346,7 @@ class Engine:
         self._happened(Joined(site, join.key_session, is_current))
 
     def _refuse(self, kept: Kept, kind: str, site: str, why: str) -> None:
-        """End the stream of a site if its states and the run's have no common round to continue from."""
+        """End the stream of a site whose states and the run's have no common round from which to continue."""
         kept.note(kind, site=site)
         self._guarded(kept.journal.sync)
         self._log.error("coordinator_state_older" if kind == "ahead" else "site_state_lost", site=site)
@@ -390,7 +390,7 @@ class Engine:
             self._hear_held(run)
 
     def _hear_held(self, run: Run) -> None:
-        """A site that had sent all its contribution joins when the round is over."""
+        """Let sites join whose whole contribution to a round had arrived, when that round is over."""
         for site, join in list(self._held.items()):
             if not (isinstance(run.state, Collecting) and site in run.state.complete):
                 self._held.pop(site, None)

@@ -37,7 +37,7 @@ class Terms:
     it is always made. `binds_early`: the offer names the contributors at once. `is_masked`: contributors first agree on
     the keys of a key session. `on_lost_site`: whether a run continues without a site that stays away. `past`: the
     rounds that are repeated since the run went back. `is_paused`: a person has paused the run, so no further round
-    begins. `first_attempt`: the lowest number of attempts at a round; more than 0 after a restore, because lower
+    begins. `first_attempt`: the number of the first attempt at a round; above 0 after a restore, because lower
     numbers may have been used. `first_key_session`: an earlier process agreed on keys up to this key session before the
     first round was offered. `away`: begin and end of the announced absences of sites. During them no site counts as
     lost. `receivers`: sites that only receive the result; the end of the run waits for them.
@@ -244,7 +244,7 @@ class TookResult:
 
 @dataclass(frozen=True)
 class Declined:
-    """A site left the run."""
+    """A site takes no further part in the run."""
 
     site: str
     reason: SiteReason
@@ -333,7 +333,7 @@ class OfferRound:
 class BindRound:
     """Send these sites the names of the contributors.
 
-    `resumes`: the number of chunks that have already arrived from each.
+    `resumes`: whether each continues after its chunks that have already arrived.
     """
 
     sites: Sites

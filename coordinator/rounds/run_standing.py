@@ -54,7 +54,7 @@ class Around:
         windows: the announced absences of sites.
         contacts: the time of each site's last message.
         now: aware, in UTC.
-        unaware: sites that have not received the end of all studies.
+        unaware: sites that are not yet informed that all studies are over.
     """
 
     connected: Collection[str]

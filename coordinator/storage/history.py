@@ -32,7 +32,7 @@ class History:
         key_session: the newest key session.
         past: the last offer of each round that may be repeated.
         digests: of everything that was sent for it.
-        first_attempt: the lowest number of attempts at a round; see phases.Terms.
+        first_attempt: the number of the first attempt at each round; see phases.Terms.
         furthest: one more than the latest round that was ever offered.
         away: by site its announced absence, in seconds since 1970.
         rounds_made: rounds that were closed and not undone by a return.

@@ -133,7 +133,8 @@ def paid_part(answered: Mapping[Answer, int], smallest: int) -> dict[Answer, int
         answered: the count of each answer.
         smallest: the fewest sites of an atom.
 
-    Returns: a part of `answered`; the sum of its counts is the cost of the answers.
+    Returns:
+        a part of `answered`; the sum of its counts is the cost of the answers.
     """
     free: list[Answer] = []
     paid: dict[Answer, int] = {}

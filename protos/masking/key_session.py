@@ -65,7 +65,7 @@ class KeySessionSecret:
     """A site's secrets of one key session: its exchange key and the keys of its pairs.
 
     It creates only one advert, so no key is ever used in two key sessions. `forget` deletes the keys. Python cannot
-    promise to overwrite them, so the secret may remain in this process.
+    promise to overwrite them in memory, so only the boundary of the process that has them protects the secret.
     """
 
     __slots__ = ("_advertised", "_nonce", "_pair_keys", "_private")

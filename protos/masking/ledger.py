@@ -1,4 +1,4 @@
-"""A site's record of its masked answers. It prevents that two masked vectors can be compared.
+"""A site's record of its masked answers. It keeps two masked vectors from being compared.
 
 Two sums over different sets at the same step differ by one site's update; one context filled with
 two vectors gives their difference at once. Against both a site trusts nobody's memory but its own.
@@ -36,7 +36,7 @@ from protos.masking.ledger_lines import checked, digest, listing_in, listing_out
 from protos.masking.masking_refusals import MaskingRefused, Reason, require
 
 _FORMAT: Final = "global-layers masking ledger 3"
-_FORMAT_2: Final = "global-layers masking ledger 2"  # deleted which sets were answered at final steps
+_FORMAT_2: Final = "global-layers masking ledger 2"  # did not keep which sets were answered at final steps
 _FORMAT_1: Final = "global-layers masking ledger 1"  # had only one step; its writer never returned to an earlier one
 
 
@@ -180,8 +180,9 @@ class Ledger:
             compared: the smallest set, and the answers of other runs.
             budget: units that may be spent; 0 unless plan and local policy both have `on_lost_site: continue`.
 
-        Returns: The earlier record for exactly this set. Training again with its draw must produce the same vector.
-        None for a new set. Then the site trains with the requested draw.
+        Returns:
+            The earlier record for exactly this set. Training again with its draw must produce the same vector. None for
+            a new set. Then the site trains with the requested draw.
 
         Raises:
             MaskingRefused: never for this ask.
@@ -299,9 +300,9 @@ class Ledger:
 
     @classmethod
     def from_text(cls, text: str, run: str) -> Self:
-        """All its contexts are void. Every context in it is void.
+        """Read the ledger that an earlier process left on disk. Every context in it is void.
 
-        An incomplete last line was interrupted by the end of the process. Nothing was masked under it.
+        The process ended while it wrote an incomplete last line. So nothing was masked under that line.
 
         Raises:
             MaskingRefused: it is unreadable or of another run. Nothing is masked until a person has checked it.

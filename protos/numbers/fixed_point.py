@@ -65,7 +65,8 @@ class FixedPoint:
             weight: at most 1, rounded to float32.
             out: int32 of shape (n,).
 
-        Returns: The number of clipped values.
+        Returns:
+            The number of clipped values.
 
         Raises:
             NotFinite: a value is infinite or no number; `out` is then unusable.

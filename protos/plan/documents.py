@@ -270,8 +270,9 @@ def _key(root: Node, location: Sequence[str | int]) -> Node:
 def _walk(schema: Mapping[str, Any], location: Sequence[str | int]) -> tuple[list[str | int], list[Mapping[str, Any]]]:
     """Follow a location of pydantic through the model's JSON schema.
 
-    Returns: the steps that are keys or positions in a list, without the words that choose a record of a union; and the
-    records at the end.
+    Returns:
+        the steps that are keys or positions in a list, without the words that choose a record of a union; and the
+        records at the end.
     """
     definitions = schema.get("$defs", {})
 

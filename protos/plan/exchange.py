@@ -116,8 +116,9 @@ def spans(manifest: Manifest, tensors: tuple[TensorSpec, ...]) -> tuple[tuple[sl
         manifest: every tensor that may be sent.
         tensors: some of them, in its order.
 
-    Returns: pairs of a position in the manifest's vector and the position of the same numbers in a vector of these
-    tensors alone; for all tensors one pair.
+    Returns:
+        pairs of a position in the manifest's vector and the position of the same numbers in a vector of these tensors
+        alone; for all tensors one pair.
     """
     places = dict(zip((tensor.name for tensor in manifest.tensors), slices_of(manifest.tensors), strict=True))
     found: list[tuple[slice, slice]] = []
@@ -221,7 +222,8 @@ class Exchanges:
         Args:
             exchange: of the probe, of the statistics, or of the first training round.
 
-        Returns: 32 bytes, equal to `parameters_digest` of the whole vector.
+        Returns:
+            32 bytes, equal to `parameters_digest` of the whole vector.
         """
         digest = blake3()
         for tensor in exchange.down:

@@ -16,9 +16,9 @@ from protos.plan.documents import Document
 class HeldOutLoss(Document):
     """A site refuses if its loss on its own rows rises, beyond noise and by more than a share.
 
-    Both conditions are for the step from the parameters accepted last to the received ones. The sum of the rows' rises
-    must be at least `standard_errors` times the root of the sum of their squares. Their mean must be more than
-    `largest_rise` of the loss of a network whose outputs are all 0. So a site with fewer rows than the square of
+    Two conditions must both be true for the step from the parameters accepted last to the received ones. The sum of the
+    rows' rises must be at least `standard_errors` times the root of the sum of their squares. Their mean must be more
+    than `largest_rise` of the loss of a network whose outputs are all 0. So a site with fewer rows than the square of
     `standard_errors` never refuses because of its loss. It also refuses parameters that moved further than the plan's
     clipping range allows a server rule.
 

@@ -62,8 +62,9 @@ def rate_factor(schedule: RateSchedule, step: int, steps: int, batches_per_epoch
         steps: of the whole run, at least 1.
         batches_per_epoch: steps in an epoch, at least 1.
 
-    Returns: from 0 to 1. In the warm-up it is (step + 1) / its steps, so that no step has factor 0. The cosine would
-    reach its floor one step after the last.
+    Returns:
+        from 0 to 1. In the warm-up it is (step + 1) / its steps, so that no step has factor 0. The cosine would reach
+        its floor one step after the last.
     """
     if step < 0 or steps < 1 or batches_per_epoch < 1:
         raise ValueError("a step from 0, and at least one step and one batch")

@@ -2,7 +2,7 @@
 
 The gate refuses everything that the manifest does not list, and a hospital approves its digest. exchange.py decides
 which parts are sent in a single round. Sites send updates in the manifest's order as one vector, followed by scalars as
-64-bit integers.
+64-bit integers. Scalars of 32 bits are sent in the place of updates.
 """
 
 from __future__ import annotations
@@ -232,7 +232,7 @@ def _federated_tensors(plan: Plan) -> tuple[TensorSpec, ...]:
 
 
 def _scalars(plan: Plan, tensors: tuple[TensorSpec, ...]) -> Iterator[Scalar]:
-    """Return every scalar, in the order of the vector."""
+    """Yield every scalar. Scalars that are sent together are in the order of the vector."""
     weight, method = largest_weight(plan), plan.ingredients
     yield from _statistics_scalars(plan)
     if plan.prior is not None:

@@ -1,8 +1,8 @@
 """The plan's key `privacy`: the promise to each patient, and which methods can keep it.
 
-The unit is one patient with all the patient's rows. Two tables are neighbours if one of them has one patient less. The
-promise applies against everybody outside the hospital: the coordinator, the other sites, and whoever receives the
-result.
+The unit is one patient with all the patient's rows. Two tables are neighbours if they are equal except that one lacks
+one patient. The promise applies against everybody outside the hospital: the coordinator, the other sites, and whoever
+receives the result.
 """
 
 from __future__ import annotations

@@ -386,7 +386,7 @@ class Plan(Document):
         """The smallest number of sites for which any two quorums share an honest site.
 
         Two sites can hide their updates from the coordinator, but never from one another. The plan and both policies
-        must state this in words. Sites that only evaluate hide no other site's update, so they are not counted.
+        must state this in words. Sites that only evaluate hide no other site's update, so their number is added.
         """
         colluders, evaluating = self.assumed_colluders, len(self.evaluating_sites)
         if self.two_sites is not None:

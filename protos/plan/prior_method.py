@@ -79,7 +79,7 @@ class FederatedPrior(Document):
         fewest_sites: the number of sites that must record a concept, according to the plan. With three, each of the
             three can compute the sum of the two others. With four or more, one may prove to have too few different
             values.
-        largest_rows: the number of training rows of all sites together, for the bounds of sums.
+        largest_rows: the largest number of training rows of all sites together, for the bounds of sums.
         rows_per_unknown: the least number of other sites' rows for each number that a reader could solve for: this
             times rounds times (columns + 3) / 2.
     """

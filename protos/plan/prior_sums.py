@@ -180,11 +180,12 @@ def prior_of(
 class Standard:
     """The standardisation of the common columns at every site, from the announced statistics.
 
-    Attributes: means, deviations: float64 of shape (columns,), of values scaled from the concept's range to 0..1.
-        is_used: bool of shape (columns,): enough sites record the column, and it varies. rows: training rows with an
-        outcome at all sites; None in the private form, which does not count them. outcome_means: float64 of shape
-        (outputs,): shares of classes, or the number's mean in 0..1. outcome_deviation: the deviation of a number, in
-        0..1; 1 for classes.
+    Attributes:
+        means, deviations: float64 of shape (columns,), of values scaled from the concept's range to 0..1.
+        is_used: bool of shape (columns,): enough sites record the column, and it varies.
+        rows: training rows with an outcome, of all sites; None in the private form, which does not count them.
+        outcome_means: float64 of shape (outputs,): shares of classes, or the number's mean in 0..1.
+        outcome_deviation: the deviation of a number, in 0..1; 1 for classes.
     """
 
     means: Float64 = field(repr=False)

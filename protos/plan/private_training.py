@@ -40,7 +40,7 @@ MOST_PRIVATE_NUMBERS: Final = 4096
 MOST_PRIVATE_ROUNDS: Final = 10_000
 LARGEST_PATIENTS: Final = 1 << 22  # of one site, for the bound of its sums
 WIDEST: Final = 500  # inputs of one layer, so that sums of products are exact (private_gradient.py)
-_DEVIATIONS: Final = 64  # the noise's share exceeds this with a probability below 10**-800
+_DEVIATIONS: Final = 64  # standard deviations; a share of the noise is larger with a probability below 10**-800
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,8 @@ class PrivateTraining:
         learning_rate: of each step.
         inner: noisy sums of each step; more than 1 only for pFedMe's inner problem.
         pull: the part of its distance that a sum's step returns to the start of the round or the shared model.
-        follow: the part of the distance that the shared model follows pFedMe's inner one after a step; otherwise 0.
+        follow: the part of the distance that the shared model follows pFedMe's inner one after a step; 0 without
+            pFedMe.
     """
 
     network: tuple[TensorSpec, ...]

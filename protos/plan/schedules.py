@@ -87,7 +87,7 @@ class StepSchedule(Document):
 
 
 def too_few_rows(schedule: EpochSchedule | StepSchedule, rows: int) -> str | None:
-    """Return what a schedule lacks with these training rows, such as `5 batches an epoch`; None if rows suffice."""
+    """Return the need that these training rows do not meet, such as `5 batches an epoch`; None if rows suffice."""
     if schedule.batches(rows):
         return None
     match schedule:

@@ -2,8 +2,8 @@
 
 Weights have no default, because they decide whose patients matter more. A site sends its number of rows only inside a
 sum. Row counts are rounded. So two sums over different sets of sites, or at different times, do not reveal a site's
-exact count. Exact counts need one set of sites in all rounds. Each site stores its counts of different studies
-separately (exact_rows.py).
+exact count. Exact counts need one set of sites in all rounds. A site's counts of any two
+studies are equal or differ by the policy's smallest cell or more (exact_rows.py).
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ sums are one sum with larger sensitivity, so all of them together have one numbe
 rules:
 
 * a sum with clip C and noise of standard deviation z * C has mu = 1 / z;
-* several sums have mu = sqrt(mu_1^2 + mu_2^2 + ...), also if earlier sums decide about later ones;
+* several sums have mu = sqrt(mu_1^2 + mu_2^2 + ...), also if the results of earlier sums decide about later ones;
 * epsilon follows from mu and delta exactly, not by a bound.
 
 The noise is made by several sites. A patient's term has at most the norm 1, which is PRIVATE_SCALE in integers:

@@ -2,7 +2,7 @@
 
 A line is JSON with the record's number, a salt, the hash of the line before, the facts, and its own hash. Its own hash
 covers the number, the hash before, and the leaf: the hash of salt and facts. So a witness with an earlier checkpoint
-can link the leaves to the next checkpoint without reading the log. The salt prevents that a leaf confirms a guess of
+can link the leaves to the next checkpoint without reading the log. The salt keeps a leaf from confirming a guess of
 the facts. Pure: the owner of a log's file calls this.
 """
 
@@ -56,7 +56,7 @@ def append(position: LogPosition, facts: Mapping[str, object], salt: bytes) -> t
     Args:
         checkpoint: the current position.
         facts: values that JSON can contain.
-        salt: random bytes from the caller; 16 bytes prevent that a hash confirms a guess.
+        salt: random bytes from the caller; 16 bytes keep a hash from confirming a guess.
     """
     # Read back first, because a reader will find and hash the facts as JSON represents them.
     text = _text(json.loads(json.dumps(facts)))

@@ -41,7 +41,7 @@ class Stage(IntEnum):
     """The purpose of a round."""
 
     TRAINING = 0  # sites send updates of the federated parameters
-    PROBE = 1  # one local key session is measured and undone; sites send only the measurements
+    PROBE = 1  # one local epoch is measured and undone; sites send only the measurements
     VALIDATION = 2  # the last aggregate is measured; sites send only the measurements
     REPORT = 3  # every site chooses and tests its model; sites send only sums of their gain
     STATISTICS = 4  # declared columns are counted and added up; nothing is trained
@@ -69,7 +69,7 @@ class SiteReason(IntEnum):
 
 
 class CoordinatorReason(IntEnum):
-    """Why the coordinator ends a stream. It decides whether the site reconnects."""
+    """Why the coordinator ends a stream. The site decides by the reason whether it reconnects."""
 
     ALL_RUNS_OVER = 1
     NOT_ACCEPTED = 2
@@ -99,7 +99,7 @@ class Hello:
 
     Attributes:
         upkeep: the version of messages outside the rounds (upkeep_messages.py), 0 for none.
-        away_from: the begin of this site's announced absence, seconds since 1970; 0 for none.
+        away_from: the start of this site's announced absence, seconds since 1970; 0 for none.
         away_until: its end.
         together: the site reads several messages of the coordinator in one.
     """
@@ -131,7 +131,7 @@ class Announcement:
 
 @dataclass(frozen=True, slots=True)
 class Saved:
-    """A state on a site's disk, from which the site continues with `round`. It continues with `round`.
+    """A state on a site's disk, from which the site continues with `round`.
 
     The draw `resample` of the previous round produced it.
     """
@@ -209,7 +209,7 @@ class Offer:
 class Ready:
     """The site has its checked contribution for a round.
 
-    In a large plan it may also mean that the site will send it soon.
+    In a large plan the site sends it again directly before its contribution.
     """
 
     round: int

@@ -2,7 +2,7 @@
 
 Layers are layer1 to layerN, each a linear map with bias. All but the last have an activation, and dropout is before the
 last. The first layer is the part input, the last is head, and the layers between are body. A single layer is head,
-because most sites keep the deciding layer private.
+because the layer that gives the output is most often private.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 The rules:
 
-* a tensor of this package is called part.layer.rest, and its record names the same part and layer;
+* a tensor of this package's networks is called part.layer.rest, and its record names the same part and layer;
 * the tensors of one layer are next to each other and belong to one part;
 * for a hospital's own module the plan lists each tensor and its part. The module itself is never sent.
 """
@@ -70,7 +70,7 @@ Initial = Constant | Uniform | FromFile
 
 @dataclass(frozen=True)
 class TensorSpec:
-    """One named tensor of float32 numbers, with its position and its start.
+    """One named tensor of float32 numbers, with its position and its first values.
 
     `layer` is the name of its layer. By default it is the tensor's name up to the last dot.
     """
