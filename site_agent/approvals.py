@@ -1,6 +1,6 @@
 """Stores the approvals of this hospital's persons: one small file for each plan's digest.
 
-Nothing is trained without an approval. The agent checks the approval before it joins and before it sends each chunk.
+Nothing is trained without an approval. The gate checks the approval before it joins and before it sends each chunk.
 The trainer checks it again in its own process, and returns only tensors of the approved manifest. The rules:
 
 * only a person can approve. An approval is for exactly this plan and what follows from it;

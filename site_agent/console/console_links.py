@@ -7,7 +7,7 @@ The rules:
 * a session needs two secrets: the folder of its addresses, and a cookie that the browser sends only to this folder.
   Browsers send cookies of 127.0.0.1 to every port. So without a secret folder, the page of another user of this
   computer would receive the cookie;
-* each form repeats a third secret. secrets are compared in constant time, and only a link is ever printed;
+* each form repeats a third secret. All three are compared in constant time, and only a link is ever printed;
 * each form has a number of its own. A form is carried out once, however often it is sent.
 """
 

@@ -90,7 +90,7 @@ def read_head(raw: bytes, host: str) -> Head:
 
 
 def read_form(body: bytes) -> dict[str, str]:
-    """The fields of a form.
+    """Return the fields of a form.
 
     Raises:
         RefusedRequest: it is no form, or a field occurs twice.
@@ -142,7 +142,7 @@ def answer(status: int, content: str, *, is_page: bool = False, fields: tuple[st
 
 
 def go_to(path: str, *fields: str) -> bytes:
-    """Send the browser to another page of the console."""
+    """Return a response that sends the browser to another page of the console."""
     return answer(303, "", fields=(f"Location: {path}", *fields))
 
 

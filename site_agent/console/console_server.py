@@ -198,7 +198,7 @@ class Console:
         It works in a folder that only this user can read, and that is removed afterwards.
         """
         async with nullcontext() if act.is_decision else self._turns[act.role]:
-            if not self._links.has(session):  # the page was left while another action ran
+            if not self._links.has(session):  # the session ended while another action ran
                 raise RefusedRequest(403, "This session is over. Nothing was done.")
             with tempfile.TemporaryDirectory(prefix="site-agent-console-") as name:
                 folder = Path(name)
@@ -227,7 +227,7 @@ class Console:
         return Shown(document=done.document)
 
     def _plan(self, session: Session, act: Act, digest: str) -> Plan:
-        """The plan that a form names.
+        """Return the plan that a form names.
 
         A plan is approved in the version that was read, even if its file has changed since.
         """
@@ -248,7 +248,7 @@ class Console:
         return Shelf(site=hospital.site, plans=plans if plans or _can_read_plans(state) else None, runs=runs)
 
     def _announced(self, hospital: Hospital) -> Iterator[Plan]:
-        """Return the plans of this site, the latest first, each once. A file that is no plan is skipped."""
+        """Yield the plans of this site, the latest first, each once. A file that is no plan is skipped."""
         seen: set[bytes] = set()
         for place in reversed(announced_plans(hospital.state_path)):
             with suppress(OSError, OperatorError):

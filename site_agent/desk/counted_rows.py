@@ -52,7 +52,7 @@ def find_counted_rows(state: Path) -> CountedRows | None:
 
 
 def lacking_rows(policy: Policy, plan: Plan, site: str, rows: CountedRows) -> tuple[str, ...]:
-    """Yield why this site has too few rows to train under a plan, one clause each. Pure."""
+    """Return why this site has too few rows to train under a plan, one clause each. Pure."""
     if plan.statistics is not None:
         return ()
     found = []

@@ -5,8 +5,8 @@ the model's own test. If the site has recalibrated the model, its probabilities 
 
 * rows keep their order; one row in, one row out;
 * a row gets no prediction if it has a value that the contract does not allow, lacks a required value, or is beyond the
-  training rows. The output has the reason instead;
-* columns that the contract ignores or does not name are copied to the output unchanged;
+  limits of the training rows. The output has the reason instead;
+* columns that the contract ignores or does not name are copied to the output unchanged, and never read;
 * the output is complete or absent, and only its owner can read it. It replaces an earlier output, but never this site's
   table, its contract, or the input table;
 * masks are written to a new folder beside the output, and no earlier folder is changed;
@@ -244,7 +244,7 @@ def _quoted(cell: str | float | None) -> str:
 
 
 def _as_parquet(lines: list[list[str | float | None]]) -> bytes:
-    """Write the same as Parquet. No program takes it for formulas, so identifiers do not change."""
+    """Return the same as Parquet. No program takes it for formulas, so identifiers do not change."""
     import pyarrow as arrow
     import pyarrow.parquet as parquet
 

@@ -53,9 +53,10 @@ Difference: TypeAlias = tuple[str, str, str]
 
 
 def plan_differences(before: Plan, after: Plan) -> tuple[Difference, ...]:
-    """Yield each key with another value, then each tensor and number that only one plan sends.
+    """Return each key with another value, then each tensor and number that only one plan sends.
 
-    Returns: triples of the subject, the earlier value and the present value; "absent" means that there is none.
+    Returns:
+        triples of the subject, the earlier value and the present value; "absent" means that there is none.
     """
     old, new = dict(_flat(before)), dict(_flat(after))
     keys = dict.fromkeys((*old, *new))

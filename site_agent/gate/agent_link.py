@@ -263,7 +263,7 @@ class Stream:
             self._end = failure
             self._came.put_nowait(failure)
             self._is_over.set()
-            self._room.release()  # waiting threads go on, and raise
+            self._room.release()  # a task that waits for room continues, and raises
 
 
 def ending(address: str, status: str) -> OperatorError:

@@ -1,8 +1,8 @@
 """This site's half of secure aggregation: keys for a key session, and masks for a round.
 
-Keys exist only in the memory of this process. The masked vector, its step and its set are recorded on disk before a
-byte is sent. So neither a restart nor an earlier backup lets this site mask a step for a second set. The mathematics is
-in protos/masking/, and the ledger there decides what a set costs. One rule is here, beside those of the ledger:
+Keys exist only in the memory of this process. A digest of the masked vector, its step and its set are on disk before
+a byte is sent. So neither a restart nor an earlier backup lets this site mask a step for a second set. The mathematics
+is in protos/masking/, and the ledger there decides what a set costs. One rule is here, beside those of the ledger:
 
 * a memory that lacks something of the audit log, or of the run's last release where the log no longer
   has it (spent.py), is none: a file that was deleted or restored is refused.

@@ -96,7 +96,7 @@ class SiteUpkeep:
         """Handle a message and return the answers.
 
         Raises:
-            RefusedError: one of the two logs has changed.
+            RefusedError: the earlier records of one of the two logs have changed.
             UnavailableError: there is a new certificate; the next stream shows it.
             MalformedMessage: it is not expected here.
         """

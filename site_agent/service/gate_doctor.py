@@ -35,7 +35,7 @@ async def examine(hospital: Hospital) -> list[Finding]:
 
 
 def _policy(hospital: Hospital) -> list[Finding]:
-    """Yield settings that weaken protection, so that nobody has them without knowing."""
+    """Return settings that weaken protection, so that nobody has them without knowing."""
     policy, loose = hospital.policy, []
     if policy.secure_aggregation == "not-required":
         loose.append("secure_aggregation: not-required lets a plan send updates without masks")
@@ -54,7 +54,7 @@ async def _program(hospital: Hospital) -> list[Finding]:
     if not found:
         remedy = "Run `systemctl start site-gate` or `site-agent join`. Run this check as the gate's user."
         found.append(warning("D418", "No gate is running here.", remedy))
-    if hospital.trainer_socket is not None and not answer:  # a running gate has locked it
+    if hospital.trainer_socket is not None and not answer:  # a running gate uses its only connection
         found.append(_trainer_socket(Path(hospital.trainer_socket)))
     return found
 

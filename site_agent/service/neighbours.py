@@ -33,7 +33,7 @@ class Neighbours:
         """`path` is the file of the configuration, which a trainer started here reads itself."""
         self._hospital, self._path = hospital, path
         self._agent: _Child | None = None
-        self._next_agent: _Child | None = None  # started, and not accepted yet
+        self._next_agent: _Child | None = None  # started, and not yet returned by `agent`
         self._trainer: _Child | None = None
         self._listener: socket.socket | None = None
 

@@ -1,6 +1,6 @@
 """The amount of data that this site sent, counted from the audit log without changing it.
 
-Each reading continues at the end of the last one, so frequent requests cost little. It is not verified here:
+Each reading continues at the end of the last one, so frequent requests cost little. The log is not verified here:
 `site-agent audit verify` does that.
 """
 

@@ -92,7 +92,7 @@ def _refuse_run(state: Path, site: str, gives_up_by: str | None) -> None:
 
 
 def _moves(state: Path) -> Iterator[tuple[Path, Path]]:
-    """Return the old and new places, the audit log last.
+    """Yield the old and new places, the audit log last.
 
     Until it is moved, each start checks again for an unfinished run.
     """
@@ -136,7 +136,7 @@ def _give(target: Path) -> None:
 
 
 def _copy_approved_plans(state: Path) -> None:
-    """Move approved plans beside their approvals."""
+    """Copy approved plans beside their approvals."""
     folder = approvals_folder(state)
     for approval in folder.glob("*.json"):
         plan, target = gate_folder(state) / "plans" / approval.name, folder / "plans" / approval.name

@@ -111,7 +111,7 @@ def baseline_of(task: Task, arrays: Arrays) -> Baseline:
     """Return the baseline from its `arrays`. Another process may have written them.
 
     Raises:
-        ValueError: they are no arrays of a baseline.
+        ValueError: the arrays are not those of a baseline.
     """
     if not has_types(arrays, _TYPES):
         raise ValueError("other arrays than a baseline's")

@@ -91,7 +91,8 @@ class HeldOutCheck:
             values: that it brings.
             returned_to: the round whose parameters these are, where the run was rolled back; otherwise None.
 
-        Returns: the own state to which this site returns; empty if it continues.
+        Returns:
+            the own state to which this site returns; empty if it continues.
 
         Raises:
             MalformedMessage: the run returns to other parameters than the accepted ones.

@@ -2,7 +2,7 @@
 
 Rows of all parts of the split are counted. The rules:
 
-* a cell with fewer rows than the limits of plan and policy is 0, and so are all its numbers;
+* a cell with fewer rows than the larger of the plan's and the policy's limit is 0, and so are all its numbers;
 * for a number, only rows within the declared range count towards the smallest cell;
 * a column that this site lacks, or has as another kind, is 0. So its absence looks like few rows;
 * only a table that is fit for training is counted: it has no errors, and its warnings are accepted as this hospital

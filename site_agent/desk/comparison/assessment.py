@@ -20,7 +20,7 @@ from site_agent.trainer.checkpoints import Json
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Assessment:
-    """Return all models on the same rows and resamples, by their names; see `gain_of` for these."""
+    """All models on the same rows and resamples, by their names; see `gain_of` for these."""
 
     compared: Compared
     calibrations: Mapping[str, Mapping[str, Calibration]]

@@ -110,9 +110,12 @@ class Compared:
 def apart(first: Compared, second: Compared, model: str, metric: str) -> Difference | None:
     """Return a metric on some patients minus the metric on others, with a two-sample interval, or None.
 
-    Args: first, second: of equally many resamples, drawn independently. model, metric: their names.
+    Args:
+        first, second: comparisons with equally many resamples, drawn independently.
+        model, metric: the names of the model and of the metric.
 
-    Returns: None if the metric is undefined for one of them.
+    Returns:
+        None if the metric is undefined for one of them.
     """
     values = [compared.evaluations[model].metrics[metric] for compared in (first, second)]
     if values[0] is None or values[1] is None:

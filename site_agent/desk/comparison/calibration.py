@@ -1,7 +1,7 @@
 """Calibration: whether 20 of 100 patients with a probability of 20% have the outcome, on rows outside training.
 
-A measure is None if it is undefined, as with test rows of one class. A probability is moved at least 1e-8 away from 0
-and 1, so that its logit is finite.
+A measure is None if it is undefined, as with test rows of one class. A probability is limited to 1e-8 to
+1 - 1e-8, so that its logit is finite.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ class Calibration:
 
     Attributes:
         in_the_large: the shift of the logit that makes the mean probability equal the outcome's share. 0 is perfect;
-            below 0 the model predicts too much. Cox 1958, slope fixed at 1. intercept, slope: of the logistic
-            regression of the outcome on the logit; perfect are 0 and 1. A slope below 1 means that predictions are too
-            extreme. None if the logit separates the classes.
+            below 0 the model predicts too much. Cox 1958, slope fixed at 1.
+        intercept, slope: of the logistic regression of the outcome on the logit; perfect are 0 and 1. A slope below 1
+            means that predictions are too extreme. None if the logit separates the classes.
         expected_calibration_error: mean distance of bins' mean probability to their share of the outcome, weighted by
             rows, in ten bins of equal counts; equal probabilities share a bin. It is above 0 by chance alone, and more
             so with fewer rows.
@@ -103,7 +103,8 @@ def recalibration(happened: npt.NDArray[np.generic], scores: Scores) -> tuple[fl
 
     Source: Cox 1958, "Two further applications of a model for binary regression".
 
-    Returns: None if there is no such line: one class, equal scores, or a score that separates the classes.
+    Returns:
+        None if there is no such line: one class, equal scores, or a score that separates the classes.
     """
     outcome, logit = happened.astype(np.int64), logits(scores)
     yes, no = logit[outcome == 1], logit[outcome == 0]

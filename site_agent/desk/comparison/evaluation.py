@@ -82,7 +82,7 @@ class HeldOutRows:
         return len(self.targets)
 
     def __repr__(self) -> str:
-        """Without a value of any patient."""
+        """It shows no value of any patient."""
         return f"HeldOutRows(rows={len(self)})"
 
     @property
@@ -101,7 +101,7 @@ class HeldOutRows:
         return [len(np.unique(self.owners[self.labels == place])) for place in range(len(self.classes))]
 
     def evaluate(self, scores: Scores) -> Evaluation:
-        """It shows no value of any patient."""
+        """Return a model's metrics on these rows."""
         return evaluate(self.task, self.targets, scores, self.classes)
 
 
@@ -134,7 +134,7 @@ def judged(preprocessing: Preprocessing, outputs: npt.NDArray[np.generic], targe
         targets: encoded, of the same rows.
     """
     if preprocessing.contract.target.task == "segmentation":
-        return dice_of_images(targets, outputs.astype(np.float32) >= 0)  # Only for a classification.
+        return dice_of_images(targets, outputs.astype(np.float32) >= 0)  # a logit of 0 is a probability of 0.5
     return scores_of(preprocessing, outputs)
 
 
@@ -198,7 +198,8 @@ def measure(task: Task, targets: npt.NDArray[np.generic], scores: Scores, classe
             from `judged`; finite.
         classes: the names of the classes, by index. Only their number is used here.
 
-    Returns: binary and multi-class: auroc, auprc (average precision), accuracy, balanced_accuracy, macro_f1, where a
+    Returns:
+        binary and multi-class: auroc, auprc (average precision), accuracy, balanced_accuracy, macro_f1, where a
         probability of at least 0.5 (or the largest) decides; brier and log_loss as the means of `brier_of_rows` and
         `log_loss_of_rows`. With several classes auroc and auprc are one against the rest. All means over classes are
         over those present in `targets`. Regression: rmse, mae, r2. Segmentation: dice, the mean over images.

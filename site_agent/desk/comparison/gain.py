@@ -63,8 +63,8 @@ class Gain:
     """The comparison in the task's headline metric.
 
     Attributes:
-        metric: auroc, dice, or rmse, where less is better. federated, siloed: None if undefined, or if there is no such
-            model.
+        metric: auroc, dice, or rmse, where less is better.
+        federated, siloed: None if undefined, or if there is no such model.
         best_local: the name of the best local model; None if there is none.
         difference: federated minus the best local model with its paired interval.
         placebo: federated minus the placebo, if there was one.
@@ -168,7 +168,7 @@ def _other(best: str, baselines: Baselines) -> str:
 
 
 def _figures(rows: HeldOutRows, difference: Difference, other: str) -> Iterator[str]:
-    """Return the two figures, each in a sentence."""
+    """Yield the two figures, each in a sentence."""
     first, second = difference.first, difference.second
     if difference.metric == "rmse":
         unit = f" {rows.unit}" if rows.unit else ""

@@ -31,8 +31,9 @@ def resampled_metrics(rows: HeldOutRows, scores: Scores) -> Resampled:
         rows: the test rows.
         scores: one model's, as `evaluate` takes them.
 
-    Returns: a function from counts of shape (resamples, rows) to each metric of `measure` that the rows define: float64
-    of shape (resamples,).
+    Returns:
+        a function from counts of shape (resamples, rows) to each metric of `measure` that is defined on the rows:
+        float64 of shape (resamples,).
     """
     if rows.task == "regression":
         return _numbers(rows.targets.astype(np.float64), scores)
@@ -81,9 +82,9 @@ class _Ranking:
 
     Attributes:
         positives, negatives: row numbers, by falling score.
-        positives_down_to: for each positive, the number of positives with its score or a higher one. negatives_above,
-            negatives_down_to: for each positive, the number of negatives with a higher score, and with its score or a
-            higher one.
+        positives_down_to: for each positive, the number of positives with its score or a higher one.
+        negatives_above, negatives_down_to: for each positive, the number of negatives with a higher score, and with its
+            score or a higher one.
     """
 
     positives: npt.NDArray[np.int64]

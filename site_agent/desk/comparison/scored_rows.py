@@ -46,7 +46,7 @@ class ScoredRows:
     dataset: str
 
     def __repr__(self) -> str:
-        """Without a value of any patient."""
+        """It shows no value of any patient."""
         return f"ScoredRows(test={len(self.test)}, models={len(self.scores)})"
 
 

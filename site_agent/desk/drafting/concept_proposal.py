@@ -83,7 +83,7 @@ def propose(concepts: Sequence[Concept], numbers: Sequence[ColumnDraft], coded: 
 def _fits(
     concept: Concept, numbers: Sequence[ColumnDraft], coded: Sequence[ColumnDraft]
 ) -> list[tuple[float, str, Proposed]]:
-    """Yield score, name and proposal of each column whose name and values fit."""
+    """Return score, name and proposal of each column whose name and values fit."""
     found = []
     for column in numbers if isinstance(concept, NumberConcept) else coded:
         alike = likeness(column.name, (concept.name, *concept.synonyms))

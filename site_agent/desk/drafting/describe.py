@@ -194,7 +194,7 @@ def _lines(columns: list[ColumnDraft], shared: frozenset[float]) -> list[Line]:
 def _with_concepts(
     concepts: Sequence[Concept], columns: list[ColumnDraft], lines: list[Line]
 ) -> tuple[list[Line], list[str]]:
-    """Yield the lines with proposed concepts, and comments on concepts without a column."""
+    """Return the lines with proposed concepts, and comments on concepts without a column."""
     if not concepts:
         return lines, []
     both = list(zip(columns, lines, strict=True))

@@ -149,7 +149,7 @@ def _feature(
 
 
 def _terms(column: TermsFeature, rows: int, generator: np.random.Generator) -> tuple[Cells, npt.NDArray[np.float64]]:
-    """Return up to five terms in each row. The first term depends on the outcome."""
+    """Return up to five terms in each row. The first term moves a row towards the outcome."""
     names = column.codes or tuple(f"term{number}" for number in range(1, min(column.buckets or 0, _MOST_TERMS) + 1))
     drawn = [generator.integers(len(names), size=count).tolist() for count in generator.integers(1, 6, size=rows)]
     between = column.separator if column.type == "codes" else " "

@@ -28,8 +28,8 @@ class Watched:
     Attributes:
         name: as declared.
         stability_index: see `drift.chance`; None if no row has an allowed value.
-        by_chance: the index that chance alone exceeds, in any column, in 1 of 100 tables without drift. missing,
-            missing_in_training: shares of rows without a value.
+        by_chance: the index that chance alone exceeds, in any column, in 1 of 100 tables without drift.
+        missing, missing_in_training: shares of rows without a value.
         outside: the share of rows beyond the limits of the training rows.
         outside_contract: the share of rows with a value that the contract does not allow.
         has_more_missing: whether the share of missing values differs by MISSING or more, and by more than chance.

@@ -78,13 +78,14 @@ def stability_by_chance(
 
 
 def share_differs(shares: tuple[float, float], rows: tuple[float, float], level: float) -> bool:
-    """Return whether two shares differ by more than chance, at a level between 0 and 1.
+    """Return whether two shares differ by more than chance.
 
     Source: Anscombe 1948, whose arcsine gives shares the same variance, also near 0 and 1 and with few rows.
 
     Args:
         shares: of training and new rows.
         rows: effective rows of both.
+        level: of the two-sided test, between 0 and 1.
     """
     before, now = (
         math.asin(math.sqrt((share * size + 0.375) / (size + 0.75))) for share, size in zip(shares, rows, strict=True)

@@ -87,7 +87,7 @@ def monitor_lines(facts: Facts) -> Iterator[str]:
 
 
 def _first_score(facts: Facts) -> str:
-    """Yield the lines of a model that was received and never tested before."""
+    """Return the sentence on a model that was received and never tested before."""
     metric, score = headline_metric(facts["task"]), facts["first_score"]
     ends = score["intervals"][metric]
     span = "" if ends is None else f" (95% interval {ends[0]:.3f} to {ends[1]:.3f})"

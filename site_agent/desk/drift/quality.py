@@ -53,8 +53,9 @@ class Expected:
 def quality_of(new: HeldOutRows, scores: Scores, test: HeldOutRows, then: Scores) -> dict[str, Json]:
     """Return metrics, calibration and expected values, now and in the test, with intervals of the differences.
 
-    Args: new, test: new rows with outcomes, and the test rows of the run. scores, then: the model's scores of both,
-    with the same recalibration.
+    Args:
+        new, test: new rows with outcomes, and the test rows of the run.
+        scores, then: the model's scores of both, with the same recalibration.
     """
     now = compare(new, {FEDERATED: scores}, _SEED, _RESAMPLES)
     before = compare(test, {FEDERATED: then}, _SEED + 1, _RESAMPLES)
@@ -90,7 +91,7 @@ def _calibration_spans(rows: HeldOutRows, scores: Scores) -> dict[str, Json]:
 def _is_worse(metric: str, now: Compared, before: Compared, metrics: int) -> bool | None:
     """Whether a metric became worse beyond chance; None if it is undefined.
 
-    Return a normal interval, with the deviations of the resamples.
+    The difference is taken as normal, with the deviations of the resamples.
     """
     values = [compared.evaluations[FEDERATED].metrics[metric] for compared in (now, before)]
     if values[0] is None or values[1] is None:

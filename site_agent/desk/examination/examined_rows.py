@@ -76,7 +76,7 @@ def _fingerprints(table: Table, patients: Places | None) -> npt.NDArray[np.uint6
 
 
 def _two_people(table: Table, patients: Places) -> Iterator[Finding]:
-    """Yield rows with one identifier that differ in facts that a person cannot change."""
+    """Yield rows with one identifier that differ in facts that do not change in a person."""
     first = np.unique(patients, return_index=True)[1]
     for feature in table.contract.features:
         if not feature.same_for_patient:

@@ -1,7 +1,7 @@
 """Findings about a table, whether training may continue, and who accepted the warnings.
 
 An acceptance is one small file for each digest, beside the approvals. The digest covers the table's content, its
-contract, the split and the exact warnings. If one cell changes, a person must accept the warnings again.
+contract, the split and the exact warnings. If one cell that is read changes, a person must accept the warnings again.
 """
 
 from __future__ import annotations

@@ -93,7 +93,7 @@ def _encoding(start: bytes) -> str:
     if start.startswith((b"\xff\xfe", b"\xfe\xff")):
         return "utf-16"
     try:
-        # Cut off at the last character, which may be incomplete.
+        # Cut off after the last line end, because the last character may be incomplete.
         start[: start.rfind(b"\n") + 1 or None].decode("utf-8")
     except UnicodeDecodeError:
         return "windows-1252"

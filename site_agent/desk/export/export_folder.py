@@ -228,9 +228,9 @@ def description_of(model: SavedModel, graph: Graph, run: str, own: OwnNetwork | 
 
 
 def _features(model: SavedModel) -> list[Json]:
-    """Return for each feature the rule for its cells.
+    """Return for each feature the rule for its cells, and the limits of the training rows.
 
-    The limits of the training rows, beyond which there is no prediction.
+    There is no prediction for a value beyond these limits.
     """
     contract = model.preprocessing.contract
     limits = {one.name: [one.low, one.high] for one in model.profile.columns} if model.profile else {}

@@ -5,14 +5,20 @@
     model = load("folder-of-the-export")
     model.predict([{"age": 63, "sex": "1"}, {"age": 41, "sex": ""}])
 
-Nothing outside of the folder is read. Code in the folder runs only with load(folder, allow_code=True). A row has the
-table's values, by the columns' names. A date is text as model.json shows how it is written (`pattern`), a
-datetime.date, or a number: days since 1970-01-01. An image is a list of its intensities as the file has them: channel
-by channel, in each row by row; nested lists are allowed. Its size, already turned and stretched, is in model.json under
-`image`. The answer is a list with an entry for each row: the probability of the positive class, a list with one for
-each class, a number in the target's unit, or of a mask a list with the probability of each pixel, row by row. It is
-None in three cases: a column or a value that the model needs is missing, the contract does not allow a value, or a
-number is beyond the training rows. `model.why(rows)` gives the reason. Research software: not a medical device.
+Nothing outside of the folder is read. Code in the folder runs only with load(folder, allow_code=True).
+
+A row has the table's values, by the columns' names. A date is text in the format that model.json shows (`pattern`), a
+datetime.date, or a number: days since 1970-01-01.
+
+An image is a list of its intensities as the file has them: channel by channel, and in each channel row by row. Nested
+lists are allowed. Its size, already turned and stretched, is in model.json under `image`.
+
+The answer is a list with an entry for each row: the probability of the positive class, a list with one for each class,
+a number in the target's unit, or for a mask a list with the probability of each pixel, row by row. The entry is None in
+three cases: a column or a value that the model needs is missing, the contract does not allow a value, or a number is
+beyond the limits of the training rows. `model.why(rows)` gives the reason.
+
+Research software: not a medical device.
 """
 
 from __future__ import annotations

@@ -38,8 +38,8 @@ def network_outputs(layers: Layers, architecture: Architecture, rows: str, colum
         layers: of the graph, with the network's tensors.
         architecture: the plan's choice.
         rows: the encoded rows, (rows, columns).
-        columns: how many the network reads.
-        common: the number of first layers that are common to all sites.
+        columns: the number of columns that the network reads.
+        common: the number of first columns that are common to all sites.
     """
     match architecture:
         case GlobalLayersNetwork():

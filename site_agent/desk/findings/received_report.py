@@ -1,7 +1,4 @@
-"""The report of a site that only received: it says what the model is, what it is based on.
-
-That it was not tested here.
-"""
+"""The report of a site that only received: the model, its basis, and the fact that it was not tested here."""
 
 from __future__ import annotations
 

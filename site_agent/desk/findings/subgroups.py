@@ -32,12 +32,17 @@ _MODEL = "model"
 class Subgroup:
     """One value of one group.
 
-    Attributes: group, value: the declared group and its value in the table. rows: test rows with this value. positive:
-        the number of these rows with the outcome; None unless the outcome is yes or no. fewest: patients of the rarest
-        class in it, or all its patients if there are no classes. Without a patient column each row is a patient.
-        metric: the name of the figure. figure: the headline metric; None if it is undefined or the rows are too few.
-        interval: of the figure. in_the_large: see `Calibration`; only for a yes-or-no outcome. in_the_large_interval:
-        its 95% interval, low and high.
+    Attributes:
+        group, value: the declared group and its value in the table.
+        rows: test rows with this value.
+        positive: the number of these rows with the outcome; None unless the outcome is yes or no.
+        fewest: patients of the rarest class in it, or all its patients if there are no classes. Without a patient
+            column each row is a patient.
+        metric: the name of the figure.
+        figure: the headline metric; None if it is undefined or the rows are too few.
+        interval: of the figure.
+        in_the_large: see `Calibration`; only for a yes-or-no outcome.
+        in_the_large_interval: its 95% interval, low and high.
     """
 
     group: str

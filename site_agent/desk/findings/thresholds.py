@@ -92,7 +92,8 @@ def at_thresholds(
 
     Args:
         happened: 0 and 1, or false and true, shape (rows,).
-        scores: probabilities, shape (rows,). Return the part of each row in the net benefit, which is their mean.
+        scores: probabilities, shape (rows,).
+        thresholds: each between 0 and 1, both excluded.
         patients: equal for rows of one patient; None if every row is a patient.
         seed: of the resamples, not negative.
     """
@@ -129,7 +130,7 @@ def _at(
 
 
 def _benefit(outcome: npt.NDArray[np.bool_], treated: npt.NDArray[np.bool_], threshold: float) -> Scores:
-    """The contribution of each row to the net benefit, which is the mean of them. Source: Vickers and Elkin 2006."""
+    """Return the contribution of each row to the net benefit, which is their mean. Source: Vickers and Elkin 2006."""
     cost = threshold / (1.0 - threshold)
     return np.where(treated, np.where(outcome, 1.0, -cost), 0.0)
 

@@ -40,7 +40,8 @@ class Series:
     """One line or cloud of points.
 
     Attributes:
-        label: its text in the legend; empty for none. xs, ys: of the points, of equal length.
+        label: its text in the legend; empty for none.
+        xs, ys: of the points, of equal length.
         colour: from 0, one of COLOURS; REFERENCE or OTHER_REFERENCE for the grey of a line for comparison.
         kind: how the points are drawn.
     """

@@ -76,7 +76,7 @@ def joined_model_of(task: Task, arrays: Arrays) -> JoinedModel:
     """Return the model from its `arrays`.
 
     Raises:
-        ValueError: they are no arrays of a joined model.
+        ValueError: the arrays are not those of a joined model.
     """
     if not has_types(arrays, _TYPES):
         raise ValueError("other arrays than a joined model's")

@@ -48,7 +48,8 @@ def has_placebo(plan: Plan) -> bool:
 def train_placebo(study: Study) -> Outcome | None:
     """Return this site's chosen model after the plan's rounds among copies of itself.
 
-    Returns: None if the method has no placebo, or if training diverged.
+    Returns:
+        None if the method has no placebo, or if training diverged.
     """
     if not has_placebo(study.plan):
         return None
@@ -123,7 +124,8 @@ def train_alone(study: Study) -> Outcome | None:
     Only the fine-tuning and the equal starts of the plan's method are kept. For method local it is the study itself, to
     the bit. Epochs in which FedRep trains only the head are not part of its budget.
 
-    Returns: None if training diverged.
+    Returns:
+        None if training diverged.
     """
     plan, networks, dataset = study.plan, study.networks, study.own
     if study.networks.common is not None:

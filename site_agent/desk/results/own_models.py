@@ -98,7 +98,8 @@ def kept_model(fitted: object, task: Task, outputs: int) -> OwnModel | None:
         task: the kind of prediction.
         outputs: one, or one per class if there are several.
 
-    Returns: None for a kind that is not stored: the guesses.
+    Returns:
+        None for a kind that is not stored: the guesses.
     """
     match fitted:
         case Ridge() | LogisticRegression():
@@ -139,7 +140,7 @@ def own_model_of(arrays: Arrays) -> OwnModel:
     """Return the model from its `arrays_of`.
 
     Raises:
-        ValueError: they are no arrays of such a model.
+        ValueError: the arrays are not those of such a model.
     """
     if not any(has_types(arrays, types) for types in (_LINE, FOREST_ARRAYS, _BOOSTED)):
         raise ValueError("other arrays than those of a line, a forest or boosted trees")

@@ -1,7 +1,7 @@
 """The end of a study with federated-prior at this site: save the joined model, and report the others' benefit.
 
-It works like run_report.py and has the same keys, so every page that reads a report can read this one. The place of the
-network trained alone has here the same join without the others' score. The report states the three weights in one line.
+It works like run_report.py and has the same keys, so every page that reads a report can read this one. The
+same join without the others' score replaces the network trained alone. The report states the three weights in one line.
 """
 
 from __future__ import annotations
@@ -125,7 +125,7 @@ def prior_facts(study: PriorStudy, known: KnownByOthers, join: FittedJoin) -> di
 def _scores(
     study: PriorStudy, known: KnownByOthers, preprocessing: Preprocessing, model: JoinedModel
 ) -> tuple[Scores, Scores]:
-    """Return the weights for the test rows and the validation rows."""
+    """Return the scores of the test rows and of the validation rows."""
     test, validation = (
         model.outputs(rows.features, known.design(study.part(name), len(rows)).astype(np.float32))
         for name, rows in (("test", study.own.test), ("validation", study.own.validation))

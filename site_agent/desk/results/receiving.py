@@ -54,8 +54,8 @@ class _Received:
     """The model from the announced sums of a whole run.
 
     Attributes:
-        standard: the standardisation of the columns. slopes, errors: of all contributing sites, float64 of shape
-            (outputs, columns).
+        standard: the standardisation of the columns.
+        slopes, errors: of all contributing sites, float64 of shape (outputs, columns).
         guard: as in KnownByOthers.
         rounds: the number of completed Newton rounds.
     """
@@ -192,7 +192,7 @@ def _preprocessing(prior: Prior, contract: Contract, table: Table, standard: Sta
 
 
 def _shares(hospital: Hospital, prior: Prior, contract: Contract, standard: Standard) -> Float64:
-    """Return for each output its share in the mean prediction here; not used for a number."""
+    """Return for each output the share that the mean prediction here should have; not used for a number."""
     outcome, own = prior.method.outcome, hospital.data.prevalence
     if isinstance(outcome, OneOfClasses):
         return standard.outcome_means[[outcome.classes.index(name) for name in contract.target.classes]]

@@ -109,7 +109,7 @@ class Ended:
         models: scores of the test rows by model.
         validation: scores of the validation rows by model.
         choices: the evidence for the checkpoint, of the models that have one.
-        baselines: the replacement of training alone; the best simple model is added.
+        baselines: the models that the federated one should beat; the best simple model is added.
     """
 
     dataset: Dataset
@@ -185,7 +185,8 @@ def save_simple_models(
         dataset: the site's own rows.
         seed: of forests and ties, not negative.
 
-    Returns: scores of the test rows by name, and of the validation rows, without models that are not saved.
+    Returns:
+        scores of the test rows by name, and of the validation rows, without models that are not saved.
     """
     test, validation = {}, {}
     for name, fit in fit_simple_models(dataset, like.preprocessing, seed):

@@ -130,7 +130,7 @@ def fit_simple_models(dataset: Dataset, preprocessing: Preprocessing, seed: int)
 def reads_simply(dataset: Dataset) -> bool:
     """Return whether simple models can be fitted.
 
-    They cannot for masks, or for images whose pixels do not fit into memory.
+    They cannot be fitted to masks, or to images whose pixels do not fit into memory.
     """
     is_large = dataset.image is not None and dataset.training.features.size > MOST_NUMBERS
     return dataset.task != "segmentation" and not is_large

@@ -3,7 +3,7 @@
 A federated model may rank patients well and still predict 30% for patients of whom 20% have the outcome. A
 recalibration is a small map from probability to probability, stored beside the model. The rules:
 
-* the model itself never changes, and the shared parameters least of all;
+* the model itself never changes, and this includes its shared parameters;
 * it is never fitted to the test rows, which still judge it;
 * with several classes each has its own map, against the rest, and the results are divided by their sum.
 """

@@ -5,7 +5,7 @@ once. The contract has names, units, ranges and codes. It has no patient's value
 table. A column has its declared type, whatever its cells look like.
 
 A plan with a question states for each site whether its outcome is the same, a related or another one. A contract states
-the same for its own target. If the two differ, the site does not take part.
+the same for its own target. If the two differ, the site takes no part. This is checked before round 0.
 """
 
 from __future__ import annotations

@@ -58,7 +58,7 @@ _READ: Final = (
     "BitsStored", "HighBit", "PixelRepresentation", "PixelData", *_PATIENT, *_SEVERAL_SCALES,
 )  # fmt: skip
 _FIRST_ITEM: Final = b"\xfe\xff\x00\xe0"  # a sequence begins with it
-_MOST_UNKNOWN: Final = 8  # each part has a copy of its bytes
+_MOST_UNKNOWN: Final = 8  # sequences in one another; each has a copy of the bytes inside it
 _HEADER_BYTES: Final = {348: "nifti1", 540: "nifti2"}
 
 

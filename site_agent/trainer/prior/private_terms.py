@@ -93,7 +93,7 @@ def _terms_of(private: PrivateSums, site: str, design: Float64, outcomes: Float6
 
 
 def rounded_sum(terms: Float64, unit: float, room: float = 1.0) -> Integers:
-    """Return the sum of all terms, each first made integers of at most so long a norm; int64 of shape (numbers,).
+    """Return the sum of all terms, each first rounded to integers and limited in norm; int64 of shape (numbers,).
 
     Args:
         terms: float64 of shape (patients, numbers); changed in place.

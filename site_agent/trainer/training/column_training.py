@@ -1,7 +1,7 @@
 """CHFL: each batch trains the common column on its own loss, then the unique column on the joint loss.
 
 Source: Mori et al. 2022; docs/design/methods.md. The common column's outputs are computed again after its step and
-detached, so the joint loss has no gradient to it.
+detached, so no gradient of the joint loss reaches it.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """SCAFFOLD: every gradient g of the shared parameters becomes g + c - c_i.
 
-Source: Karimireddy et al. 2020, algorithm 1, option II. c_i starts at 0 and becomes c_i - c + (received - own) / (steps
-* learning rate) after each round; it stays at the site. The coordinator computes its part from the update alone (see
-protos/plan/server_rules.py), so c_i is never sent.
+Source: Karimireddy et al. 2020, algorithm 1, option II. c_i starts at 0 and becomes
+c_i - c + (received - own) / (steps * learning rate) after each round; it stays at the site. The coordinator computes
+its part from the update alone (see protos/plan/server_rules.py), so c_i is never sent.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """PLayer-FL's measurement of how sensitive the loss is to each layer.
 
-Source: Elhussein and Gürsoy 2025: F_l = sum over layers k <= l of the mean over the layer's parameters of (value *
-gradient)^2, after the first local epoch. The gradient is that of the mean loss over all training rows, so it does not
-depend on random draws. Rows that do not fit into one pass are processed in blocks. With class weights, whose sum
-differs between blocks, the result is the mean of the blocks.
+Source: Elhussein and Gürsoy 2025: F_l = sum over layers k <= l of the mean over the layer's parameters of
+(value * gradient)^2, after the first local epoch. The gradient is that of the mean loss over all training rows, so it
+does not depend on random draws. Rows that do not fit into one pass are processed in blocks. With class weights, whose
+sum differs between blocks, the result is the mean of the blocks.
 """
 
 from __future__ import annotations

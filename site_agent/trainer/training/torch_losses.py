@@ -7,7 +7,7 @@ One callable serves training, validation and distillation. The rules:
 * a target may be a share of each class (a probability, such as a teacher's). The row then counts as that many rows of
   each class. Torch divides weighted shares by the number of rows instead;
 * it is finite, and so is its gradient, for any logit up to 1e4 in size;
-* each image of a mask has its own loss, the soft Dice loss plus the mean cross-entropy of its pixels;
+* with masks each image has its own loss, the soft Dice loss plus the mean cross-entropy of its pixels;
 * the loss of a stack of S copies is the sum of their S means, so each copy has its own gradient.
 """
 
@@ -34,7 +34,7 @@ class LossFunction:
     Outputs are floats of shape (rows, 1) for binary and regression, (rows, classes) logits for multi-class, or of shape
     (S, rows, ...) for a stack. Targets are floats (rows,) from 0 to 1, int64 (rows,) class numbers or float (rows,
     classes) shares, or float (rows,) values; for a stack (S, rows, ...), or as for one copy where all have the same.
-    Both are floats of shape (rows, pixels) for masks, or (S, rows, pixels).
+    For masks both are floats of shape (rows, pixels), or (S, rows, pixels).
 
     Attributes:
         gamma: of the focal loss, 0 for none.

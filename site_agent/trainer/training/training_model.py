@@ -1,7 +1,8 @@
 """One network with its optimiser: the gradient of a batch, and the step along it.
 
-Every network maps rows to representations, and representations to logits. Rows and results then have this axis too, and
-the copies do not mix. Rows and results then have this axis too, and nothing mixes along it.
+Every network maps rows to representations, and representations to logits. A parameter may have one leading axis of
+size S: S independent copies of the network, trained at once. Rows and results then have this axis too, and the copies
+do not mix.
 """
 
 from __future__ import annotations
