@@ -24,7 +24,7 @@ _DIGITS: Final = 10
 _TAIL_BYTES: Final = 1 << 16
 
 
-class BrokenFile(ValueError):  # the reader of the log words this finding
+class BrokenFile(ValueError):  # the reader of the log turns it into a message
     """A file of a log was changed. `line` counts from 1 within the file."""
 
     def __init__(self, name: str, line: int, reason: str) -> None:

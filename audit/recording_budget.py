@@ -2,7 +2,7 @@
 
 A checkpoint of another log is a record here, and so is each cosignature of the own log. A member that sends checkpoints
 without end would fill the disk. So each member has a budget, which refills steadily. Above it the next checkpoint
-waits. Nothing is signed without its record, and the next one covers all that came in between.
+waits. Nothing is signed without its record, and the next checkpoint covers all earlier ones.
 
 The budget survives a restart. It is taken from its file in small blocks before they are used, so that a restart never
 gives a member more, and few records need a second write.
@@ -38,7 +38,7 @@ class RecordingBudget:
         self._last_told: dict[str, float] = {}
 
     def allows(self, owner: str) -> bool:
-        """Return whether this member may cause one more record now. A disk that does not take the level allows none."""
+        """Return whether this member may cause one more record now. It may not if the disk cannot be written."""
         if self._in_hand.get(owner, 0.0) > 0.0:
             return True
         now = self._now().timestamp()

@@ -1,6 +1,6 @@
 """The running coordinator: servers, register, status socket and signals, including SIGHUP.
 
-Everything runs on one event loop. However the program ends, it stops in order everything that it started. The status
+Everything runs on one event loop. However the program ends, it stops all that it started, in order. The status
 socket is in the state directory; it sends the status and ignores what it receives. SIGHUP reads coordinator.yaml again:
 added plans are taken over, other changed keys are reported and need a restart, and a file with a mistake changes
 nothing.

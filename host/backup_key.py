@@ -81,7 +81,7 @@ def key_for_restoring(folder: Path, key_file: Path | None, *, unauthenticated: b
         unauthenticated: whether the person has confirmed a restore without a key.
 
     Raises:
-        ConfigurationError: there is no key, and nobody has confirmed that.
+        ConfigurationError: there is no key, and nobody has confirmed a restore without it.
     """
     if unauthenticated:
         return None

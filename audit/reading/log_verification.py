@@ -154,7 +154,7 @@ def verify_log(
     Args:
         path: the log's current file.
         owner: the expected owner of the log.
-        keys: public keys to check signatures.
+        keys: public keys with which signatures are checked.
         kept: checkpoints of this log that somebody cosigned and stored. Those of other logs are skipped.
 
     Raises:

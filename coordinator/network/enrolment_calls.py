@@ -232,7 +232,7 @@ class Membership:
         if (event, key) in self._told:
             return False
         self._record(event, **facts)
-        self._told.add((event, key))  # after the record: where that failed, it is tried again before an answer
+        self._told.add((event, key))  # after the record; if that failed, the next request records it before an answer
         return True
 
 

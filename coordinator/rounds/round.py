@@ -332,7 +332,7 @@ def _complete(terms: Terms, state: Collecting, now: float) -> Outcome:
         after, effects = _go_on(terms, waits, now)
         return after, (close, *effects)
     if following.round < terms.rounds:
-        if terms.is_paused:  # one number is excluded, because the continued run increases it
+        if terms.is_paused:  # one attempt number is skipped, because the continued run adds 1
             return Interrupted(attempt=following, deadline=math.inf), (close,)
         after, effects = _begin_attempt(terms, following, now)
         return after, (close, *effects)

@@ -1,7 +1,7 @@
 """Decides which ingredients cannot be combined, and why. Pure functions.
 
-Each refusal is one clause with the reason. Other combinations are allowed, so methods compose if the mathematics allows
-it.
+Each refusal is one clause with the reason. Other combinations are allowed, so methods can be combined if the
+mathematics allows it.
 """
 
 from __future__ import annotations

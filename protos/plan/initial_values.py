@@ -41,7 +41,7 @@ def initial_values(spec: TensorSpec, seed: int) -> NDArray[np.float32]:
         float32 array of shape `spec.shape`, a new one, in C order.
 
     Raises:
-        ValueError: the seed does not fit 64 unsigned bits, or the plan's starting file has no such values.
+        ValueError: the seed does not fit 64 unsigned bits, or the plan's starting file was not read.
     """
     if not 0 <= seed < 2**64:
         raise ValueError(f"a seed lies between 0 and 2**64 - 1, not {seed}")

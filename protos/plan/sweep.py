@@ -18,7 +18,7 @@ from protos.plan.documents import Document
 
 MOST_ALTERNATIVES: Final = 16
 
-# Only numbers of these sections change the training at sites. The plan refuses keys that change the sent data. A
+# Only numbers of these sections change the training at sites. The plan refuses keys that change which data is sent. A
 # position in a list has one spelling, so no number has two keys.
 SweptKey: TypeAlias = Annotated[
     str,

@@ -9,7 +9,7 @@ P(X = x) is proportional to exp(-x^2 / (2 variance)) over the integers. The rule
 Source: Canonne, Kamath, Steinke, *The Discrete Gaussian for Differential Privacy*, NeurIPS 2020, algorithms 1 to 3.
 Three things differ. The scale t of the discrete Laplace is the power of two nearest sigma, so a uniform number below t
 is a few random bits. The distribution of the result is the same for every t. Numbers exp(-gamma) are compared with a
-uniform number. Its bits are drawn only as far as the comparison needs them. The paper uses its algorithm 1. One
+uniform number. Its bits are drawn only as far as the comparison needs them. The paper uses algorithm 1 for this. One
 uniform number also decides all tosses of the coin of probability exp(-1).
 """
 

@@ -58,9 +58,8 @@ def decode_chunk(raw: bytes | memoryview, field: int) -> Chunk | None:
 def _header(field: int, number: int, attempt: int, index: int, size: int) -> bytes:
     """Return numbers padded to their width: seven bits a byte, the lowest first.
 
-    Each byte but the last marks that another follows.
-
-    It is written without a loop, because every chunk needs it twice.
+    Each byte of a number but the last marks that another follows. It is written without a loop, because every chunk
+    needs it twice.
     """
     rest = size + _HEADER_BYTES - 5
     return bytes(

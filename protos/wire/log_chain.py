@@ -42,7 +42,7 @@ class LogPosition:
     hash: str = GENESIS
 
 
-class BrokenChain(ValueError):  # the reader of the log words this finding
+class BrokenChain(ValueError):  # the reader of the log turns it into a message
     """A log was changed; `line` counts from 1."""
 
     def __init__(self, line: int, reason: str) -> None:

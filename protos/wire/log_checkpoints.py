@@ -25,7 +25,7 @@ MOST_LEAVES: Final = 16_384  # of one message: half a mebibyte
 _LARGEST_SIZE: Final = 1 << 62
 
 
-class CheckpointRefused(ValueError):  # the caller words this finding
+class CheckpointRefused(ValueError):  # the caller turns it into a message
     """A checkpoint or a cosignature is not valid, or does not continue the earlier ones."""
 
 
