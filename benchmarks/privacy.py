@@ -1,6 +1,6 @@
-"""The accuracy that differential privacy costs federated-prior and networks on UCI heart.
+"""Measures the accuracy that differential privacy costs federated-prior and networks on UCI heart.
 
-An audit of the guarantee.
+It also audits the guarantee.
 
 Terms are those of the deployed trainer, noise that of the deployed gate. Nothing is masked, since masks cancel. AUROC
 is of the shared regression as a model of its own, on a third of each clinic's rows, with an intercept from the clinic's

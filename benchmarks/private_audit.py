@@ -58,7 +58,7 @@ class Audited:
 
     @property
     def advantage(self) -> float:
-        """A membership attack at the median score: the share of members that it names, minus that of others."""
+        """The advantage of an attack at the median score: its share of named members, minus that of named others."""
         named = self.scores > np.median(self.scores)
         return float(named[self.is_in].mean() - named[~self.is_in].mean())
 

@@ -1,4 +1,4 @@
-"""The privacy cost of federated-prior, with networks for comparison.
+"""Bytes and time that a run of federated-prior needs, with networks for comparison.
 
 `python -m benchmarks.recipe_cost` runs the quickstart for each method.
 

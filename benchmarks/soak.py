@@ -54,7 +54,7 @@ class Sample:
 
 @dataclass
 class RoundCount:
-    """Return how many rounds a log reports as closed. Later calls read only new lines."""
+    """The number of rounds that a log reports as closed. Later calls read only new lines."""
 
     log: Path
     rounds: int = 0

@@ -45,7 +45,7 @@ class Collection:
         self._own_sums: dict[str, tuple[int, ...]] = {}  # of private layers, by site, as its gate keeps them
 
     def begin(self, round_number: int) -> None:
-        """Start a round without any site's contribution."""
+        """Start a round. No site's contribution is added yet."""
         self.run.begin_sum(round_number, self.plan.site_names)
 
     def add(self, site: str, round_number: int, part: Part) -> None:

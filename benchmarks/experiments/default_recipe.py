@@ -219,7 +219,7 @@ class _Column:
 
     @property
     def title(self) -> str:
-        """The names that people use."""
+        """The name that people use."""
         return f"{self.site}{', without time' if self.without_time else ''}"
 
     def mean(self, model: str) -> float:

@@ -23,7 +23,7 @@ _STARTS: Final = 3  # how often a running Ray may fail to start the process of t
 
 @dataclass(frozen=True)
 class Cores:
-    """The number of processes on this machine; with one, this process itself."""
+    """Processes on this machine, `count` of them. With one, this process itself computes."""
 
     count: int
 

@@ -186,9 +186,9 @@ def _sent(attack: Attack, update: Float32, plan: Plan, generator: np.random.Gene
 
 
 def _votes(attack: Attack, numbers: int, generator: np.random.Generator) -> list[int]:
-    """Acceptance: the text that stands for five sites if each that accepts adds 1 to the first number.
+    """Zeros, which accept, or random numbers, which refuse in the name of all sites.
 
-    Or as many refusals.
+    With HIDE the first number is 5. If each site that accepts added 1, it would stand for five sites.
     """
     if attack is Attack.REFUSE:
         return [int(number) for number in generator.integers(1 << 54, size=numbers)]

@@ -157,7 +157,7 @@ def _curves(place: Axes, curves: Sequence[Curve]) -> None:
     is_wide = bool(every) and every[0] > 0 and every[-1] / every[0] >= 4
     names = list(dict.fromkeys(curve.name for curve in curves))
     for number, curve in enumerate(curves):
-        # Slightly apart, so that equal intervals do not hide one another.
+        # Slightly apart, so that intervals at the same place do not hide one another.
         apart = number - (len(curves) - 1) / 2
         xs = [at * 1.03**apart if is_wide else at + 0.01 * apart * (every[-1] - every[0]) for at, _ in curve.points]
         colour = names.index(curve.name)

@@ -46,7 +46,7 @@ class VectorRule(Protocol):
 
 
 class Median:
-    """Each number is the median of the sites'. With an even number of sites it is the mean of two."""
+    """Each number is the median of the sites'. With an even number of sites it is the mean of the two middle ones."""
 
     def next_values(self, received: Float32, updates: Float32) -> Float32:
         """See VectorRule."""
@@ -95,7 +95,7 @@ class SumOfLayers:
 class SumOfUpdates:
     """The received parameters plus the sum of the updates.
 
-    A server rate of the number of sites; it follows from sums.
+    This equals a server rate of the number of sites. It follows from sums.
     """
 
     def next_values(self, received: Float32, updates: Float32) -> Float32:

@@ -1,7 +1,7 @@
 """How often a site detects its own swapped unit or code, and how often it raises a false alarm: four UCI clinics.
 
-Each run changes one column of one clinic, as a mistake in its contract would change it. All other code and data are the
-deployed ones: announced sums and this site's own sums. Run:
+Each run changes one column of one clinic, as a mistake in its contract would change it. All other code is the deployed
+code, which reads only the announced sums and the site's own sums. Run:
 
     python -m benchmarks.prior.swapped_columns --splits 5
 """

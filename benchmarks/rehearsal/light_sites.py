@@ -55,7 +55,7 @@ from site_agent.trainer_socket import Agreed, Check, Conclude, GateEnd, Message,
 
 
 class LightTrainer:
-    """The content of an agent's request, answered at once: every parameter increases by one."""
+    """Answers each request of an agent at once: every parameter increases by one."""
 
     def __init__(self) -> None:
         self._change = memoryview(b"")

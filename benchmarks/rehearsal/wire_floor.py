@@ -166,7 +166,8 @@ async def _call(folder: Path, address: str, parameters: int, rounds: int) -> Non
             for start in range(0, len(up), _CHUNK_BYTES):
                 await stream.write(up[start : start + _CHUNK_BYTES])
         await stream.done_writing()
-        await stream.read()  # the server ends first; a channel that closes earlier would lose the last bytes
+        # Wait for the server's end, because a channel that closes earlier would lose the last bytes.
+        await stream.read()
 
 
 @click.command()

@@ -113,7 +113,7 @@ def rehearse(
 
 
 def _default_methods(data: str, *, has_concepts: bool) -> tuple[str, ...]:
-    """Return the methods that suit the data:
+    """Return the methods that suit the data.
 
     FedAvg shares the columns' layer, but the divided table has no common column.
     """

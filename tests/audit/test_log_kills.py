@@ -51,7 +51,7 @@ def assert_log_survives(path: Path, kills: int, seed: int) -> None:
 
 
 def test_a_log_is_never_invalid_after_a_kill(tmp_path: Path) -> None:
-    """A log that was killed a few times during writing and rotation has all announced records."""
+    """After a few kills of its program during writing and rotation, a log has all announced records."""
     assert_log_survives(tmp_path / "audit.log", kills=4, seed=0)
 
 

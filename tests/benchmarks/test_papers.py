@@ -32,7 +32,7 @@ def test_what_are_no_seeds_is_refused(text: str) -> None:
 
 
 def test_an_unknown_variant_is_refused(tmp_path: Path) -> None:
-    """The error names the existing tables, and nothing is written."""
+    """The error names the existing variants, and nothing is written."""
     result = CliRunner().invoke(main, ["rehearsal", "--results", str(tmp_path), "--variant", "none"])
 
     assert result.exit_code == 2

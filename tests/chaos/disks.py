@@ -1,6 +1,6 @@
 """Disks with the faults of real disks: small ones that become full, and read-only ones.
 
-Only for users who may mount.
+Only a user who may mount can use them.
 """
 
 from __future__ import annotations

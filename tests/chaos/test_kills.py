@@ -79,7 +79,7 @@ def at_writes(numbers: set[int]) -> Callable[[Mortal], Strikes]:
 
 
 def at_point(wanted: str, occurrence: int) -> Callable[[Mortal], Strikes]:
-    """The part that reaches a named point for the given time stops there, once."""
+    """The part that makes visit number `occurrence` to the named point stops there, once."""
 
     def strikes(network: Mortal) -> Strikes:
         count = 0
@@ -125,9 +125,9 @@ def test_deaths_change_no_bit_for_any_method(tmp_path: Path, method: str, is_mas
 
 @pytest.mark.parametrize("point", POINTS)
 def test_a_death_at_any_kind_of_write_changes_no_bit(tmp_path: Path, point: str) -> None:
-    """Early, in the middle and late in a run.
+    """A part that stops at such a point, early, in the middle or late in a run, continues after its restart.
 
-    A part that stops at such a point continues without any effect on the result.
+    The stop has no effect on the result.
     """
     plan = a_plan("ditto", is_masked=True, measures=True, every_rounds=2)
     expected, _, disk = to_the_end(tmp_path / "undisturbed", plan, 0)

@@ -53,7 +53,7 @@ def kill_when(process: subprocess.Popen[bytes], folder: Path, *, is_writing: boo
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("parameters", SIZES)
 def test_a_kill_in_or_between_writes_loses_nothing(tmp_path: Path, parameters: int) -> None:
-    """The content of the disk stays complete, rounds continue while a snapshot is written.
+    """The content of the disk stays complete, and rounds continue while a snapshot is written.
 
     The run ends with the right numbers.
     """

@@ -51,7 +51,7 @@ class Happening:
 def played(
     directory: Path, plan: Plan, is_time: Callable[[Mortal], bool], act: Act, window: Window | None = None
 ) -> tuple[dict[str, str], Mortal]:
-    """Run a plan while something happens to it; returns the result, if it was completed, and the event."""
+    """Run a plan during an event. Return the results, empty if it was not completed, and the network."""
     found: list[tuple[dict[str, str], Mortal]] = []
 
     async def scene() -> None:

@@ -1,7 +1,4 @@
-"""Decisions from sums: chosen layers, intervals, the best round, the end of training.
-
-Compared with examples by hand.
-"""
+"""Decisions from sums equal examples by hand: chosen layers, intervals, the best round, the end of training."""
 
 from __future__ import annotations
 

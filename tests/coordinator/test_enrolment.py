@@ -67,7 +67,7 @@ def invited(office: Office, register: Register, *, is_pre_approved: bool = True,
 
 
 def request(invitation: Invitation, keys: SiteKeys) -> bytes:
-    """The messages of a site with these keys."""
+    """The enrolment request of a site with these keys."""
     return encode_enrolment_request(enrolment_request(invitation, keys.signing_request(), keys.identity_key()))
 
 
@@ -218,7 +218,7 @@ def test_a_revoked_sites_certificate_is_not_accepted(
 
 @pytest.mark.parametrize("name", ["", "A", "../x", "zebra", "a" * 300, "a\n"])
 def test_an_unknown_name_has_no_identity(membership: Membership, name: str) -> None:
-    """A name that does not or cannot exist gets an empty answer."""
+    """No identity is found for a name that does not or cannot exist."""
     assert membership.identity_of(name) is None
 
 

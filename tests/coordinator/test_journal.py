@@ -44,7 +44,7 @@ def test_what_was_synced_is_read_back_in_order(tmp_path: Path) -> None:
 
 
 def test_a_torn_end_is_set_aside_at_every_length(tmp_path: Path) -> None:
-    """This also applies to the last line: a decision that took effect must not be half believed."""
+    """After a power cut in the last line, the lines before it are read, and its part is stored beside them."""
     path = tmp_path / "journal.jsonl"
     content = written(path)
     whole = content.rindex(b"\n", 0, -1) + 1

@@ -94,10 +94,7 @@ def test_only_what_the_sites_own_authority_issued_for_its_key_counts(office: Off
 
 
 def test_an_authority_that_is_registered_again_brings_back_no_certificate(office: Office, hospital: Hospital) -> None:
-    """A key that was refused with its authority stays refused.
-
-    The site gets in with another authority, for a new key.
-    """
+    """A certificate that ended with its authority stays refused. The site gets in with another, for a new key."""
     bring(office, "a", hospital)
     first = shown(office, hospital)
     assert at_the_desk(office, first)[0] == [""]

@@ -1,7 +1,4 @@
-"""Pace and end of a run depend only on its rounds, whatever happened between.
-
-Absences, restarts, returns, repetitions.
-"""
+"""Pace and end of a run depend only on its rounds, not on absences, restarts, returns or repetitions."""
 
 from __future__ import annotations
 

@@ -201,7 +201,7 @@ def test_only_the_agent_has_a_network() -> None:
 
 
 def test_no_service_but_the_gate_may_write_the_audit_log() -> None:
-    """The log is in the gate's folder, which no other service of a site may write, and most cannot read."""
+    """The log is in the gate's folder, which no other service of a site may write, and most cannot see."""
     for unit in (unit for unit in SERVICES if unit.stem.startswith("site-")):
         lines = unit.read_text().splitlines()
         writable, hidden = (

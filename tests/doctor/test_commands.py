@@ -47,7 +47,7 @@ def examined(scene: Scene) -> dict[str, tuple[str, str]]:
 
 
 def test_a_site_is_examined_while_the_coordinator_runs(scene: Scene) -> None:
-    """A member is accepted and the clocks are compared. A revoked member is refused, with the person to ask.
+    """A member is accepted and the clocks are compared. A revoked member is refused and reads whom to ask.
 
     Nothing is logged.
     """
@@ -160,9 +160,9 @@ def asked(scene: Scene) -> dict[str, Any]:
 
 
 def test_a_running_agent(scene: Scene, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It reports status, metrics and readiness, reloads a policy, keeps the old one if the new one is wrong.
+    """It reports status, metrics and readiness, and reloads a policy, but keeps the old one if the new one is wrong.
 
-    Ends by policy.
+    The policy ends its work.
     """
     manager = tmp_path / "manager"
     monkeypatch.setenv("NOTIFY_SOCKET", str(manager))

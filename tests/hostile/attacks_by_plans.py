@@ -1,6 +1,4 @@
-"""A coordinator that offers plans which the hospital does not allow.
-
-Weaker plans, old plans, plans that nobody approved.
+"""A coordinator that offers plans which the hospital does not allow: weaker, old, or approved by nobody.
 
 The coordinator writes the plan, and each hospital may refuse it. The hospital's own file decides, whatever a person has
 approved. The attacker wants a site's contribution under such a plan.

@@ -163,7 +163,7 @@ def small_order_keys(weakened: bool) -> bool:
 
 
 class _Fixed(KeySessionSecret):
-    """A site whose public key is not its own."""
+    """A site that advertises a public key which it did not make."""
 
     def __init__(self, point: bytes) -> None:
         super().__init__(X25519PrivateKey.generate(), bytes(32))

@@ -119,9 +119,9 @@ def trainer_of(hospital: Hospital) -> Iterator[Path]:
 
 
 def taken_over_agent(weakened: bool) -> bool:
-    """Control the agent's user, files and sockets: forge approvals, send requests to the trainer.
+    """Control the agent's user, files and sockets: forge approvals, and send requests to the trainer.
 
-    Read rows from its answer.
+    Then read rows from its answer.
     """
     with scratch() as folder:
         plan, path = plan_for(**PLAN), site_of(folder)

@@ -172,7 +172,7 @@ class TakenOverAgent:
     def _drawn(self) -> bytes:
         """Mostly correct frames with messages of a hostile coordinator, with a correct beginning.
 
-        Sometimes no frame at all.
+        Sometimes the bytes are no frame at all.
         """
         luck, draw = self.luck, self.luck.random()
         if self._polite and luck.random() < 0.8:

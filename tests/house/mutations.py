@@ -23,8 +23,8 @@ from typing import Final
 import click
 
 ROOT: Final = Path(__file__).parents[2]
-# The changed file, and the tests that should detect it. The nearest tests come first, because the first failure ends
-# the run.
+# The files that are changed, and the tests that should detect it. The nearest tests come first, because the first
+# failure ends the run.
 SUBJECTS: Final = {
     "gate": (
         (

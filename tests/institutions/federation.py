@@ -197,10 +197,7 @@ class Federation:
             raise AssertionError(f"{machine.name}: {step.lines}\nThe runbook promises:\n{answer}\nIt said:\n{text}")
 
     def _afterwards(self, words: str, said: str, machine: Machine) -> None:
-        """The things that people do between the lines.
-
-        Send an invitation, read a fingerprint aloud, take the root key away.
-        """
+        """Do what people do between the lines: send an invitation, read out a fingerprint, take the root key away."""
         if " pki init " in words and REGISTRY not in words:
             sealed = f"{words.split()[-1]}/root.key.sealed"
             self.safe["root.key.sealed"] = machine.run("cat", sealed).encode()
@@ -239,6 +236,6 @@ class Federation:
 
 
 def together(act: Callable[[Machine], None], machines: Iterable[Machine]) -> None:
-    """Let several people act at once, each at a machine. The first failure ends all."""
+    """Let several people act at once, each at a machine. Raise the first failure."""
     with ThreadPoolExecutor() as people:
         list(people.map(act, machines))

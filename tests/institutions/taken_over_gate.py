@@ -61,7 +61,7 @@ class Conversation:
         return None
 
     def honest(self, number: int) -> Train:
-        """A gate's question in a round, with the same values each time."""
+        """A gate's request in a round, with the same values each time."""
         stage = stage_at(self.plan, number) or Stage.TRAINING
         numbers = self._exchanges.of(number, stage, b"").down_numbers
         values = np.random.default_rng(number).normal(0.0, 0.05, numbers).astype("<f4")

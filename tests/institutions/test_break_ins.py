@@ -1,6 +1,6 @@
 """An attacker controls one service of a booted hospital.
 
-Its user, files, sockets and sandbox, with another program in it.
+The attacker has its user, files, sockets and sandbox, with another program in it.
 
 Each test has a study of its own and takes back what it has changed. The drivers are the programs taken_over_*.py and
 reaching_out.py, which run inside the machine.

@@ -140,10 +140,7 @@ def test_the_doctor_looks_every_day(under_way: Federation) -> None:
 
 
 def test_killed_services_come_back_and_the_study_goes_on(under_way: Federation) -> None:
-    """All three are stopped at once: each one's watchdog ends it, its journal reports that.
-
-    Further rounds are made.
-    """
+    """After kill -9 of every kind of service at once, systemd starts each again, and further rounds are made."""
     before = main_processes(under_way)
 
     for name, unit in SERVICES[:-1]:

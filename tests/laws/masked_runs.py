@@ -30,7 +30,7 @@ def unmasked(plan: Plan) -> Plan:
 def reference(
     plan: Plan, contributors: Callable[[int], str], resamples: dict[tuple[str, int], int] | None = None
 ) -> Vector:
-    """The required end of a run, without any message: plain integers in the plainest order."""
+    """The required result of a run, without any message: plain integers in the plainest order."""
     manifest = manifest_of(plan)
     exchanges, course = Exchanges(plan, manifest), begin_course(plan, manifest)
     parameters = manifest.initial_parameters(plan.seed)

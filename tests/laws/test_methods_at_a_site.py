@@ -44,7 +44,7 @@ def _training(study: Study) -> SiteTraining:
 def _private_numbers(study: Study, federation: Federation, number: int) -> set[bytes]:
     """Every float32 in what the site keeps, models, copies, control variates and the optimisers' memory.
 
-    Without public values: 0, 1 and the received values.
+    Public values are left out: 0, 1 and the received values.
     """
     kept = [tensor for tensor in _training(study).local.state().values() if tensor.dtype == torch.float32]
     known = {np.float32(value).tobytes() for value in (0.0, 1.0, -1.0, *federation.down(number).tolist())}

@@ -142,7 +142,10 @@ def test_doctor_warns_until_the_root_key_is_away_and_fails_where_a_secret_lies_o
 def test_doctor_tells_a_change_under_way_and_a_folder_that_is_no_authority(
     pki: Terminal, directory: Path, passphrase: Path, tmp_path: Path
 ) -> None:
-    """Between begin and end it warns and names the command that shows the next step. Otherwise it fails."""
+    """Between begin and end it warns and names the command that shows the next step.
+
+    In a folder that is no authority it fails.
+    """
     assert pki("rotate", "begin", "--directory", directory, "--passphrase-file", passphrase) == 0
 
     assert pki("doctor", "--directory", directory) == 3

@@ -166,7 +166,7 @@ def test_the_authoritys_own_certificate_is_no_sites(hospital: HospitalAuthority,
 
 
 def test_authorities_between_are_followed_and_checked(hospital: HospitalAuthority, now: datetime) -> None:
-    """An authority between is accepted, in any order. One that is missing, expired, no authority or too deep is not."""
+    """One between is accepted, also beside other certificates. A missing, expired, false or too deep one is refused."""
     key, leaf = small_key(), leaf_of(now)
     between = found(Wanted(start=now, name="Issuing", path_length=0), key, hospital)
     late = found(Wanted(start=now - timedelta(days=9), days=8, name="Issuing"), key, hospital)
@@ -241,7 +241,7 @@ def add(
 def test_an_authority_counts_for_one_site_and_is_compared_by_people(
     own: OwnAuthorities, authority: Authority, hospital: HospitalAuthority, now: datetime
 ) -> None:
-    """An authority is refused for a stranger, with another fingerprint, a second time or for a second site."""
+    """It is refused for a stranger, with another fingerprint, twice, for a second site, and with its name there."""
     with pytest.raises(RefusedError, match="not a member"):
         add(own, authority, SiteName("c"), hospital, now)
     with pytest.raises(RefusedError, match="that of another certificate"):

@@ -255,7 +255,7 @@ def test_first_layers_start_in_the_range_of_their_inputs(seed: int) -> None:
 
 
 def test_the_later_keys_have_the_record_s_defaults() -> None:
-    """Omitted keys of a plan are read back with their earlier values."""
+    """Keys that a plan omits have the values from before these keys existed."""
     plain = GlobalLayersNetwork.model_validate(HEART)
 
     assert (plain.input_dropout, plain.entities, plain.linear_path) == (0.0, True, False)

@@ -33,7 +33,7 @@ DEADLINES = {"grace_seconds": 1.0, "return_seconds": 2.0, "contribute_seconds": 
 def test_a_clinic_lost_in_the_newton_rounds_ends_the_run_with_the_sums_of_all_four(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Everybody is informed who is missing, no clinic answers a sum of three.
+    """Everybody is informed who is missing, and no clinic answers a sum of three.
 
     The coefficients are those of four.
     """

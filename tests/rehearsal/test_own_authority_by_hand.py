@@ -117,9 +117,9 @@ def changed_over(tmp_path: Path, start: datetime, days: float) -> tuple[Office, 
 
 
 def test_people_hear_of_it_long_before_it_ends(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Both doctors and the agent report it a month before the end, and the authority three months before.
+    """Doctors and agent report the end of a certificate a month before, and of its authority three months before.
 
-    Earlier nobody does.
+    Earlier nobody does. A waiting request is reported too.
     """
     start = utc_now() - timedelta(days=330)
     office, keys = changed_over(tmp_path, start, 355)

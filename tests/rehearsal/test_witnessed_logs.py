@@ -26,10 +26,7 @@ def coordinator_yaml(federation: Federation) -> Path:
 
 
 def handed_out(federation: Federation, folder: Path, name: str) -> list[object]:
-    """The files of a third party: copies of a log and checkpoints.
-
-    Public keys, but no configuration and no secret.
-    """
+    """Give a third party copies of a log and checkpoints, and public keys, but no configuration and no secret."""
     authority = federation.rehearsal.folder / "authority"
     shutil.copy(federation.rehearsal.folder / name / "state" / "gate" / "audit.log", folder / "audit.log")
     made = [

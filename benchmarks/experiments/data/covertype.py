@@ -36,7 +36,8 @@ def covertype(folder: Path, seed: int, recipe: Recipe) -> Sites:
     """Four sites with 2,675, 386, 4,771 and 3,508 training rows; not comparable with published figures.
 
     The published training rows train. The published validation rows replace the missing test rows. The seed divides
-    each site's into a validation half and a test half, stratified by class, so the reported rows never choose a model.
+    each site's validation rows into a validation half and a test half, stratified by class, so the reported rows
+    never choose a model.
 
     `Paper` and `Authors` keep the area, which is constant within a site, because the published counts of
     parameters need its column; the others drop it. Classes are those of the site (4, 3, 6, 4), under

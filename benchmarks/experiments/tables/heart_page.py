@@ -114,10 +114,7 @@ def _differences(rows: list[Row], present: Sequence[str]) -> list[str]:
 
 
 def _beside(simple: Path, default: Path) -> list[str]:
-    """The method that a hospital's statistician would use anyway.
-
-    The default recipe; each has a command of its own.
-    """
+    """The models that a hospital's statistician would use, and the default recipe. Each has its own command."""
     body = []
     for kind, path in (("", simple), ("default recipe, ", default)):
         found = _areas(path)

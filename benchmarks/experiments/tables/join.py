@@ -252,7 +252,7 @@ def _fitted(member: Member, wanted: str, seed: int) -> Scores:
 
 
 def _without_outcomes(sites: NaturalSites, members: Members, site: str, seed: int) -> dict[str, float]:
-    """The AUROC of the model at this site if it has no outcomes; nothing if the guard or too few sites prevent it."""
+    """The AUROC of the received score at a site without outcomes; nothing if the guard or too few sites prevent it."""
     contributors = {name: member for name, member in members.items() if name != site}
     if len(contributors) < FEWEST_SITES:
         return {}
@@ -347,7 +347,7 @@ class _Networks:
                 yield Row(variant=self._name, seed=seed, site=site, chosen_round=-1, metrics=metrics)
 
     def _of_many_sites(self, seeds: Sequence[int], cells: Sequence[Mapping[str, Members]]) -> Iterator[Row]:
-        """One federation for all sites that are tested in a split. A copy of each site would cost too much."""
+        """One federation for all sites that are tested in a split. Copies of each of them would cost too much."""
         datasets = [{name: one.dataset for name, one in next(iter(cell.values())).items()} for cell in cells]
         found = self._tested(seeds, datasets)
         for seed, cell in zip(seeds, cells, strict=True):

@@ -50,7 +50,7 @@ def test_without_a_site_the_sites_are_averaged() -> None:
 
 
 def test_differences_are_paired() -> None:
-    """Only seeds of both count, and an effect that all models of a seed share does not widen the interval."""
+    """Only seeds that both have count. An effect that all models of a seed share does not widen the interval."""
     first = {1: 0.9, 2: 0.5, 3: 0.7, 8: 0.1}
     second = {1: 0.8, 2: 0.4, 3: 0.6, 9: 0.3}
 

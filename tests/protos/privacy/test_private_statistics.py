@@ -1,7 +1,4 @@
-"""Statistics under privacy: the possible plans, the size of the noise, the effect of a patient.
-
-The result of the sums.
-"""
+"""Statistics under privacy: the possible plans, the noise, the effect of a patient, and the result of the sums."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ def contents(state: Path) -> dict[str, bytes]:
 
 
 def test_everything_is_moved_and_nothing_is_lost(tmp_path: Path) -> None:
-    """The TLS key goes to the agent, all others to the gate.
+    """The TLS key goes to the agent, and the rest to the gate.
 
     A second time nothing remains to do, and 0.1 refuses the state.
     """

@@ -217,7 +217,7 @@ def test_the_baselines_hear_the_same_baseline(tmp_path: Path, table: Table) -> N
 def test_a_baseline_without_a_column_goes_with_every_method(tmp_path: Path, name: str) -> None:
     """The sent update has the same names, shapes and sizes as without a baseline.
 
-    Other values, because it was taught.
+    Its values differ, because it was taught.
     """
     keys = COMPANIONS.get(name, {}) | {"secure_aggregation": "off"}
     plans = [

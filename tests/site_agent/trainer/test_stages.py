@@ -88,7 +88,7 @@ def test_over_the_seeds_every_round_is_the_best_of_some() -> None:
 
 @pytest.mark.parametrize("signal", ["local", "global"])
 def test_training_that_no_longer_helps_ends_early(signal: str) -> None:
-    """With a rate that only harms, all sites return the model that was best."""
+    """With a rate that only harms, all sites end after the same round and keep the best model."""
     federation, _ = _federate(
         checkpoint="global", early_stopping={"signal": signal, "patience": 1}, schedule=schedule(12, steps=1),
         optimiser={"name": "sgd", "learning_rate": 10.0}, encoding={"clipping_range": 64.0},

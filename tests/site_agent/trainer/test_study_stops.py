@@ -137,7 +137,7 @@ def test_a_finite_round_survives_a_later_divergence(tmp_path: Path) -> None:
 
 
 def test_a_baseline_that_diverges_is_no_failure(tmp_path: Path) -> None:
-    """There is no other model to compare with."""
+    """There is no baseline to compare with."""
     study = make_study(make_site(tmp_path, table="diabetes"), _diverging())
 
     assert train_alone(study) is None

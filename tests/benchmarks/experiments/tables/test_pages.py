@@ -215,7 +215,7 @@ def test_the_macro_f1_is_weighted_by_rows() -> None:
 
 
 def test_a_centre_gains_if_it_beats_both_itself_and_fedavg(tmp_path: Path) -> None:
-    """A model that is only better than its own alone does not count: two of four centres beat both.
+    """To beat only its own model alone is not enough: two of four centres beat both.
 
     So the incentive is 50 percent.
     """

@@ -1,6 +1,6 @@
-"""Pixels of a table in a file of the trainer's folder: the same bits as in memory, little memory.
+"""Pixels of a table in a file of the trainer's folder: the same bits as in memory, and little memory.
 
-No remaining file.
+No file remains.
 """
 
 from __future__ import annotations

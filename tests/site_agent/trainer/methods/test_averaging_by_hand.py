@@ -1,6 +1,6 @@
 """Methods with one model for all sites, compared step by step with their formulas.
 
-Two sites, plain descent, three rounds.
+Each test has two sites, plain descent and three rounds.
 """
 
 from __future__ import annotations

@@ -300,7 +300,7 @@ def test_where_the_others_know_nothing_everybody_stays_local(tmp_path: Path) -> 
 def test_shuffled_outcomes_fail_the_guard(tmp_path: Path) -> None:
     """If outcomes are assigned at random at every site, the guard is about 0.
 
-    Two hundredths of the honest 149 at most.
+    It is at most two hundredths of the honest 149.
     """
     guards = []
     for seed in range(3):
