@@ -245,7 +245,7 @@ def read_hospital(path: Path) -> Hospital:
 
 
 def _socket_path(key: str, base: Path, named: str | None) -> str | None:
-    """The absolute path of a Unix socket, whose length the kernel limits."""
+    """Return the absolute path of a Unix socket, whose length the kernel limits."""
     path = str(base / named) if named else None
     if path is not None and len(os.fsencode(path)) > _LONGEST_SOCKET_PATH:
         raise ConfigurationError(

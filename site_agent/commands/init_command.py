@@ -14,7 +14,7 @@ from protos.plan.methods import METHOD_NAMES
 from site_agent.hospital import Hospital
 from site_agent.trainer.isolation import give_up_network
 
-# By name the purpose of the policy, and its keys.
+# Each name has the purpose of the policy, and its keys.
 POLICIES: Final[dict[str, tuple[str, dict[str, object]]]] = {
     "strict": (
         "Masked sums over five hospitals or more, one method, two persons approve each plan.",

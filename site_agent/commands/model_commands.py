@@ -149,7 +149,7 @@ def _adopted(hospital: Hospital, run: str, model: str, by: str, before: Adoption
 
 
 def _name_of(state: Path, run: str, model: str) -> str:
-    """The name of a run's model as the report has it."""
+    """Return the name of a run's model as in the report."""
     name, names = model.strip().lower().replace("-", "_"), _names_of(state, run)
     if name not in names:
         known = ", ".join(names)

@@ -74,7 +74,7 @@ class Act:
 
 
 def _decision(*words: str, needs: tuple[str, ...] = ("by",), may_have: tuple[str, ...] = ()) -> Act:
-    """An action about a plan that records the officer's decision."""
+    """Return an action about a plan that records the officer's decision."""
     return Act(role=Role.OFFICER, words=words, needs=needs, may_have=may_have, has_plan=True, is_decision=True)
 
 

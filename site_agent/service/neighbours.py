@@ -138,7 +138,7 @@ def _listening(place: Path) -> socket.socket:
 
 
 async def _found_trainer(place: str) -> GateEnd:
-    """A service that has just ended gets time to restart."""
+    """Return the trainer's socket. A service that has just ended gets time to restart."""
     deadline = asyncio.get_running_loop().time() + RESTART_SECONDS
     while True:
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)

@@ -119,7 +119,7 @@ def _check_note(plan: Plan, dataset: Dataset) -> None:
 
 
 def _check_unlisted(plan: Plan, own: Sequence[str]) -> None:
-    """The network has the columns of its note itself."""
+    """Refuse a plan that lists columns of the note, because the network has them itself."""
     listed = set(plan.columns) & set(own)
     if listed:
         raise ConfigurationError(
@@ -149,7 +149,7 @@ def _check_masks(plan: Plan, dataset: Dataset) -> None:
 
 
 def _check_baseline(plan: Plan, dataset: Dataset) -> None:
-    """A baseline is fitted to all training rows at once. Images may be more than memory can hold."""
+    """Refuse a baseline that needs too much memory, because it is fitted to all training rows at once."""
     each = _FIT_BYTES_OF_NUMBERS if dataset.task == "regression" else _FIT_BYTES
     needed, there = each * dataset.training.features.size, usable_memory_bytes()
     if plan.expert is not None and needed > there:

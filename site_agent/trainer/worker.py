@@ -308,7 +308,7 @@ class Worker:
         return Trained(question.round, study.rows if asked.stage is Stage.TRAINING else 0, payload)
 
     def _parted(self, question: Train | Conclude) -> tuple[Asked, npt.NDArray[np.float32]]:
-        """The request of a question, and the values that were received for it."""
+        """Return the request in a question, and the values that were received for it."""
         asked, payload, own = _asked(question), memoryview(question.payload), 0
         if self._plan is not None and asked.stage in (Stage.TRAINING, Stage.REPORT):
             own = 8 * self._plan.own_numbers
@@ -357,7 +357,7 @@ class Worker:
         self._saves.forget_before(question.oldest)
 
     def _study_before(self, number: int) -> Study | PriorStudy:
-        """The study before a round, or before the one that is made again; from disk where need be.
+        """Return the study before a round, or before the one that is made again; from disk if necessary.
 
         Raises:
             StateLost: it is neither in memory nor on disk.

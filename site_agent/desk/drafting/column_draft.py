@@ -193,7 +193,7 @@ def _coded(column: ColumnDraft, late: tuple[str, ...], shared: frozenset[float])
 
 
 def _listed(column: ColumnDraft, separator: str, late: tuple[str, ...]) -> Line:
-    """A list of codes. The codes themselves are not shown, because a rare one may identify a patient."""
+    """Return the line of a list of codes. The codes are not shown, because a rare one may identify a patient."""
     found = len(column.listed)
     buckets = min(MOST_LISTED, max(16, 1 << (found - 1).bit_length()))
     number = f"{found} or more" if found >= MOST_LISTED else str(found)

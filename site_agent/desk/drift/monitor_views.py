@@ -220,7 +220,7 @@ def _quality(facts: Facts) -> list[str]:
 
 
 def _verdict(metric: str, found: Facts | None, is_worse: bool | None) -> str:
-    """Worse means the same as in the warnings. Better means that the 95% interval excludes zero."""
+    """Return the verdict. Worse means the same as in the warnings. Better means that the 95% interval excludes zero."""
     if found is None or is_worse is None:
         return "not defined"
     if is_worse:

@@ -145,7 +145,10 @@ def expected_of(
 
 
 def _expectations(new: HeldOutRows, scores: Scores, test: HeldOutRows, then: Scores) -> dict[str, Json]:
-    """By outcome. Without any change, one of them is reported in 1 of 100 tables, whatever their number."""
+    """Return expected and observed values by outcome.
+
+    Without any change, one of them is reported in 1 of 100 tables, whatever their number.
+    """
     found: dict[str, Json] = {}
     outcomes = list(_by_outcome(new, scores))
     if not outcomes:

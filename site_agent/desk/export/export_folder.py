@@ -119,7 +119,7 @@ def export_model(
 
 
 def _checked_files(hospital: Hospital, used: ModelInUse, *, has_onnx: bool) -> tuple[dict[str, bytes], list[float]]:
-    """The files by name, and by how much the loader and ONNX differ from the model.
+    """Return the files by name, and by how much the loader and ONNX differ from the model.
 
     Raises:
         OperatorError: the model cannot be written down, or its copies answer otherwise.

@@ -69,7 +69,7 @@ class Layers:
         return self.graph.apply("largest", value) if is_halved(*size) else value
 
     def convolved(self, images: str, name: str, activation: ActivationName, size: tuple[int, int]) -> str:
-        """A block whose result has the height and width of its input."""
+        """Add a block whose result has the height and width of its input."""
         value = self.convolution(images, f"{name}.convolution")
         if f"{name}.normalisation.weight" in self.tensors:
             value = self.image_normalised(value, f"{name}.normalisation", size)

@@ -257,7 +257,7 @@ def _feature_tokens(layers: Layers, architecture: FeatureTokensNetwork, rows: st
 
 
 def _of_columns(layers: Layers, rows: str, columns: int, kind: str) -> str:
-    """The tokens of columns, (rows, columns, width)."""
+    """Return the tokens of columns, (rows, columns, width)."""
     graph, tensors = layers.graph, layers.tensors
     weight = graph.constant(tensors[f"input.tokenizer.{kind}weight"])
     scaled = graph.apply("multiply", graph.apply("reshape", rows, shape=(-1, columns, 1)), weight)
@@ -265,7 +265,7 @@ def _of_columns(layers: Layers, rows: str, columns: int, kind: str) -> str:
 
 
 def _words(layers: Layers, note: NoteSize, codes: str) -> str:
-    """The tokens of words, of buckets counted from 1: (rows, places, width)."""
+    """Return the tokens of words, of buckets counted from 1: (rows, places, width)."""
     graph, tensors = layers.graph, layers.tensors
     weight = graph.constant(tensors["input.tokenizer.weight"])
     # A lookup cuts off the fraction: a whole number minus one half is the one below.

@@ -195,7 +195,7 @@ def refused(what: str) -> ConfigurationError:
 
 
 def _content(folder: Path, name: str, most: int) -> bytes:
-    """The bytes of a regular file in the folder. Opening follows no link and waits for no other program."""
+    """Return the bytes of a regular file in the folder. Opening follows no link and waits for no other program."""
     try:
         descriptor = os.open(folder / name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         with os.fdopen(descriptor, "rb") as file:

@@ -144,7 +144,7 @@ class RowReader:
         return rule.read(str(cell), self._decimal if isinstance(cell, str) else ".")
 
     def _judged(self, column: Mapping[str, Any], cells: Mapping[str, float | Flaw]) -> tuple[Flaw | None, float]:
-        """The fault of a value whose cell is read: its interval, or its place among the training rows."""
+        """Return the flaw of a value whose cell was read, or None, and the value. An interval is computed first."""
         value, interval = cells[column["name"]], column.get("interval")
         assert isinstance(value, float)
         if interval is not None:

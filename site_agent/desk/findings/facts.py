@@ -194,7 +194,7 @@ def _test_part(hospital: Hospital, model: SavedModel, kept: ScoredRows, groups: 
 
 
 def _received(folder: Path, part: TestPart | str, kept: ScoredRows, facts: Mapping[str, Json]) -> Json:
-    """Another hospital's model on the test rows, which need the table as it was in the run."""
+    """Test another hospital's model on the test rows, which need the table as it was in the run."""
     if isinstance(part, str):
         raise DataError(
             what="The table cannot be used to test a received model: it changed since the run, or has findings.",
@@ -367,7 +367,7 @@ def group_values(
         features: names of features, beside the columns that the contract declares as groups.
 
     Raises:
-        UsageError: a name is no feature's name.
+        UsageError: a name is not that of a feature.
     """
     found: dict[str, Sequence[str]] = {name: [values[row] for row in rows] for name, values in table.groups.items()}
     known = {feature.name: feature for feature in table.contract.features}

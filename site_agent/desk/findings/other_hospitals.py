@@ -77,7 +77,7 @@ def tested_here(
 
 
 def _cells(table: Table, rows: Rows) -> list[dict[str, float | str | None]]:
-    """The rows as the other hospital's rules read them: numbers, codes as text, None where missing."""
+    """Return the rows as the other hospital's rules read them: numbers, codes as text, None where missing."""
     columns: dict[str, list[float | str | None]] = {}
     for feature in table.contract.features:
         values = table.features[feature.name][rows]

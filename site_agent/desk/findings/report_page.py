@@ -183,7 +183,7 @@ def _difference(metric: str, found: Facts | None) -> str | None:
 
 
 def _other_hospitals(facts: Facts) -> list[str]:
-    """For each model that another hospital handed over, its figures beside this hospital's models on the same rows."""
+    """Return the figures of each model from another hospital, beside this hospital's models on the same rows."""
     parts = []
     for found in facts.get("other_hospitals", ()):
         keys, differences = list(found["models"][FEDERATED]["metrics"]), found["differences"]

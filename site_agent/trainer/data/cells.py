@@ -155,7 +155,7 @@ _DAYS_BEFORE_1970: Final = date(1970, 1, 1).toordinal()
 
 
 def _as_expression(pattern: str) -> str:
-    """The pattern of a date in full width; strptime reads others too, one by one."""
+    """Return the pattern of a date in full width. strptime reads other dates too, one by one."""
     pieces = re.split("(%.)", pattern)
     return "".join(_PARTS.get(piece, re.escape(piece)) for piece in pieces)
 

@@ -116,7 +116,7 @@ def _shuffled(rows: Rows, count: int, seed: int) -> tuple[Rows, Rows]:
 
 
 def _systematic(rows: Rows, outcomes: npt.NDArray[np.float64], count: int, generator: np.random.Generator) -> Rows:
-    """This many of the rows, at equal distances in the order of their outcomes, equal ones in random order."""
+    """Return this many rows, at equal distances in the order of their outcomes, equal ones in random order."""
     shuffled = generator.permutation(rows)
     ordered = shuffled[np.argsort(outcomes[shuffled], kind="stable")]
     places = (np.arange(count) + generator.random()) * (len(rows) / count)

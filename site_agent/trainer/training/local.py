@@ -131,7 +131,7 @@ class LocalTraining:
         self.steps_made = int(state["steps made"])
 
     def _make(self, phase: Phase, steps: int) -> None:
-        """A phase of a round of this many steps: however long it is, the rate moves as far as the round does."""
+        """Make the steps of a phase. Whatever their number, the learning rate changes as in `steps` steps."""
         pace = self._pace
         self._procedure.evaluated().network.train()
         with self._own_dropout():

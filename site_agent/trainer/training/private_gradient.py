@@ -235,7 +235,7 @@ def _sum_of_many_rows(
 def _shortened(
     layers: Sequence[Layer], passes: Sequence[Pass], clip: float, block: Block, room: float = 1.0
 ) -> Float64:
-    """By what each row's derivatives are multiplied, float64 of shape (rows, 1), so that no term is longer than `room`.
+    """Return factors for each row's derivatives, float64 of shape (rows, 1), so that no term is longer than `room`.
 
     The product of a row's gradient with itself is that of its derivatives times that of its inputs (Goodfellow 2015).
     Both are exact, because they are sums of whole numbers.
@@ -266,7 +266,7 @@ def _shortened(
 def _lengths_of_sums(
     layers: Sequence[Layer], passes: Sequence[Pass], own: Sequence[Float64], together: Float64, block: Block
 ) -> Float64:
-    """The length of each patient's sum of rows, or somewhat more if they nearly cancel, float64 of shape (patients,).
+    """Return the length of each patient's sum, or somewhat more if they nearly cancel, float64 of shape (patients,).
 
     Args:
         layers: of the network.
@@ -288,7 +288,7 @@ def _lengths_of_sums(
 
 
 def _square_of_sums(layer: Layer, moves: Float64, read: Float64, own: Float64, scale: Float64) -> Float64:
-    """The square of each patient's sum of rows in one layer, times the square of `scale`, float64 of shape (patients,).
+    """Return the square of each patient's sum in one layer, times the square of `scale`, float64 of shape (patients,).
 
     It is the sum of the squares of all numbers of the layer, and also the sum of all products of two rows. The choice
     follows from the number of rows and the shape of the layer. Each part is rounded to a whole number, so that their
@@ -309,12 +309,12 @@ def _square_of_sums(layer: Layer, moves: Float64, read: Float64, own: Float64, s
 
 
 def _sums(parts: Float64) -> Float64:
-    """The sum of each row of whole numbers, exact in any order: float64 of shape (rows,), from (rows, numbers)."""
+    """Return the sum of each row of whole numbers, exact in any order: (rows, numbers) to (rows,), float64."""
     return np.asarray(parts @ np.ones(parts.shape[1]))
 
 
 def _by_patient(rows: Float64, mine: slice, each: int) -> Float64:
-    """Some of the rows, float64 of shape (patients, rows of a patient, columns)."""
+    """Return some of the rows, float64 of shape (patients, rows of a patient, columns)."""
     return rows[mine].reshape(-1, each, rows.shape[1])
 
 
