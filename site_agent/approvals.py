@@ -1,7 +1,7 @@
 """Stores the approvals of this hospital's persons: one small file for each plan's digest.
 
 Nothing is trained without an approval. The gate checks the approval before it joins and before it sends each chunk.
-The trainer checks it again in its own process, and returns only tensors of the approved manifest. The rules:
+The trainer checks it again in its own process. It returns only tensors and numbers of the approved manifest. The rules:
 
 * only a person can approve. An approval is for exactly this plan and what follows from it;
 * an approval may end at a time. A withdrawal ends all approvals of the plan at once;

@@ -38,7 +38,7 @@ class AnsweredRounds:
         """Check that this round may be answered, and record it.
 
         Raises:
-            MalformedMessage: another request was answered for this round, and the budget does not allow a second one.
+            MalformedMessage: another request was answered for this round, and the budget does not allow this one.
             UnavailableError: the disk cannot be written.
         """
         digest = blake3(train.payload).hexdigest()

@@ -3,7 +3,7 @@
 Everything stays at the site except the result of `train`. The site's gain is measured against the same network trained
 alone, with the same budget and the same rule of choice (network_baselines.py). The rules:
 
-* `train` returns exactly the tensors of the round's exchange. Names, shapes and order are read from the network's own
+* `train` returns exactly the round's exchange. Names, shapes and order of tensors are read from the network's own
   memory and compared before the first step;
 * the round number never falls. A round is repeated only from its own start and the same shared values, as often as this
   hospital's policy allows, for a set of sites that lost a member;

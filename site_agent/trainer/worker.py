@@ -3,7 +3,8 @@
 This process has the patients and no network. It answers the agent through the trainer socket, and its answers may leave
 the site. So explanations are printed here and never sent. The rules:
 
-* it trains only under an approval that it reads itself, and returns only tensors of the approved manifest;
+* it trains only under an approval that it reads itself, and returns only tensors and numbers of the approved
+  manifest;
 * it answers each round for one set of shared values, unless this hospital's policy allows another draw;
 * a request that no honest agent sends ends the process;
 * it continues from its memory or its disk, and never starts from the beginning in the middle of a run;

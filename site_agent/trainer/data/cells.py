@@ -244,7 +244,7 @@ def _in_order(flaws: Mapping[str, list[int]]) -> dict[str, list[int]]:
 
 
 class _NumberColumn:
-    """The reader of one column's numbers, a block at a time."""
+    """Reads one column's numbers, a block at a time."""
 
     def __init__(self, rule: NumberRule, decimal: str) -> None:
         self._rule, self._decimal = rule, decimal
