@@ -108,6 +108,8 @@ class Forest:
     def __post_init__(self) -> None:
         nodes = len(self.columns)
         shapes = (self.thresholds.shape, self.children.shape, self.values.shape[:1])
+        if self.roots.ndim != 1 or self.columns.ndim != 1:
+            raise ValueError("arrays of no forest")
         if not len(self.roots) or shapes != ((nodes,), (nodes, 2), (nodes,)) or self.values.ndim != 2:
             raise ValueError("arrays of no forest")
         numbers = np.arange(nodes)[:, None]

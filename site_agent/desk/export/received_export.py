@@ -4,8 +4,8 @@ Only model.json and model.safetensors are read, never loader.py, ONNX or another
 
 * each file is a regular file in the folder itself, not a link, and its size is checked before memory is reserved;
 * model.json has exactly the keys of an export of numbers and codes; dates, lists, images and Python code are refused;
-* the operations are the few that an export has, and the trees lead downwards, so following them ends;
-* the shapes of all results are computed before the values, so a small file cannot ask for much memory.
+* the operations are the few that an export has. There is one forest at most, and its paths are short;
+* the shapes of all results are computed before the values, so a small file cannot ask for much memory or time.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import os
 import stat
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from math import ceil, prod
 from pathlib import Path
 from typing import Final, Literal
 
@@ -36,6 +37,9 @@ from site_agent.trainer.forest import Forest
 LARGEST_DESCRIPTION_BYTES: Final = 1 << 23
 LARGEST_TENSORS_BYTES: Final = 1 << 29
 _MOST_NUMBERS: Final = 1 << 26  # of all results for one block of rows
+_MOST_WORK: Final = 1 << 44  # multiplications of matrices for all rows: about a quarter of an hour with two cores
+_WORK_OF_A_NUMBER: Final = 16  # multiplications that take as long as reading or writing a number
+_DEEPEST: Final = 10_000  # nodes of a path; random forests of large tables have fewer than 100
 _OPERATIONS: Final = NAMES - {"module", "convolution", "largest"}
 _TREES: Final = ("roots", "columns", "thresholds", "children", "values")
 _TYPES: Final = {torch.float32, torch.float64, torch.int64, torch.int32}
@@ -118,43 +122,64 @@ class ReceivedExport:
             ConfigurationError: the operations do not fit, need too much memory, or return no probabilities.
         """
         try:
-            rows = max(1, min(len(values), _MOST_NUMBERS // max(1, self._numbers(values[:1]))))
-            if self._numbers(values[:rows]) > 2 * _MOST_NUMBERS:
-                raise ValueError("results that are too large")
+            depth = self._forest_depth()
+            rows = max(1, min(len(values), _MOST_NUMBERS // max(1, self._costs(values[:1], depth)[0])))
+            numbers, work = self._costs(values[:rows], depth)
+            if numbers > 2 * _MOST_NUMBERS or work * ceil(len(values) / rows) > _MOST_WORK:
+                raise ValueError("results that are too large, or that take too long")
             parts = [self._block(values[start : start + rows]) for start in range(0, len(values), rows)]
             return self._checked(np.concatenate(parts, dtype=np.float64), len(values))
         except _UNFIT as cause:
-            raise refused("Its operations do not fit its columns, or they need too much memory.") from cause
+            raise refused("Its operations do not fit its columns, or they need too much memory or time.") from cause
 
-    def _numbers(self, values: npt.NDArray[np.float64]) -> int:
-        """How many numbers all results have together, from shapes alone. It reserves no memory."""
-        known = dict(self.constants) | {INPUT: torch.from_numpy(values)}
-        return sum(one.numel() for one in self._results({name: one.to("meta") for name, one in known.items()}))
+    def _forest_depth(self) -> int:
+        """Check the forest, if there is one, and return the number of nodes on its longest path."""
+        forests = [step for step in self.description.operations if step.name == "forest"]
+        if len(forests) > 1:
+            raise ValueError("several forests")
+        arrays = [self.constants[name].numpy() for step in forests for name in step.inputs[1:]]
+        return _depth(Forest(**dict(zip(_TREES, arrays, strict=True)))) if forests else 0
+
+    def _costs(self, values: npt.NDArray[np.float64], depth: int) -> tuple[int, int]:
+        """How many numbers all results have, and the work to compute them, from shapes alone. It reserves no memory."""
+        known = {name: one.to("meta") for name, one in self._begun(values).items()}
+        numbers = work = 0
+        for step, inputs, result in self._results(known):
+            numbers += result.numel()
+            work += _WORK_OF_A_NUMBER * (result.numel() + sum(one.numel() for one in inputs))
+            if step.name == "forest":
+                # Following trees reserves numbers for each row, tree and answer.
+                pairs = len(inputs[0]) * len(inputs[1])
+                numbers, work = numbers + pairs * (8 + inputs[5].shape[1]), work + _WORK_OF_A_NUMBER * pairs * depth
+            elif step.name == "matmul":
+                numbers, work = numbers + _copied(*inputs), work + result.numel() * inputs[0].shape[-1]
+        return numbers, work
+
+    def _begun(self, values: npt.NDArray[np.float64]) -> dict[str, Tensor]:
+        return dict(self.constants) | {INPUT: torch.from_numpy(values)}
 
     def _block(self, values: npt.NDArray[np.float64]) -> npt.NDArray[np.generic]:
-        known = dict(self.constants) | {INPUT: torch.from_numpy(values)}
+        known = self._begun(values)
         for _ in self._results(known):
             pass
         return np.asarray(known[self.description.result].numpy())
 
-    def _results(self, known: dict[str, Tensor]) -> Iterator[Tensor]:
-        """Yield the result of each operation in order, and add it to what is known."""
+    def _results(self, known: dict[str, Tensor]) -> Iterator[tuple[_Step, list[Tensor], Tensor]]:
+        """Yield each operation in order, with its inputs and its result, and add the result to what is known."""
         for step in self.description.operations:
-            first, *others = inputs = [known[name] for name in step.inputs]
+            inputs = [known[name] for name in step.inputs]
             if step.name not in _OPERATIONS or step.attributes.get("to", "float32") not in ("float32", "float64"):
                 raise ValueError("an operation that no export of a table has")
-            if step.name == "forest" and first.is_meta:
-                # Following trees needs values. It reserves numbers for each row, tree and answer.
-                rows, trees, answers = len(first), len(others[0]), others[4].shape[1]
-                yield torch.empty((rows, trees, 8 + answers), device="meta")
-                result = torch.empty((rows, answers), dtype=others[4].dtype, device="meta")
+            if step.output in known:  # the forest that was checked is the forest that is computed
+                raise ValueError("two values with one name")
+            if step.name == "forest" and inputs[0].is_meta:
+                values = inputs[5]  # following trees needs their numbers
+                result = torch.empty((len(inputs[0]), values.shape[1]), dtype=values.dtype, device="meta")
             else:
-                if step.name == "forest":
-                    Forest(**{name: one.numpy() for name, one in zip(_TREES, others, strict=True)})
                 plain = {key: list(one) if isinstance(one, tuple) else one for key, one in step.attributes.items()}
                 result = computed(step.name, inputs, plain)
             known[step.output] = result
-            yield result
+            yield step, inputs, result
 
     def _checked(self, scores: npt.NDArray[np.float64], rows: int) -> npt.NDArray[np.float64]:
         outputs = len(self.description.classes) if self.description.task == "multi-class" else 1
@@ -163,6 +188,31 @@ class ReceivedExport:
         if self.description.task != "regression" and (scores.min() < 0 or scores.max() > 1):
             raise ValueError("no probabilities")
         return scores if outputs > 1 else scores[:, 0]
+
+
+def _depth(forest: Forest) -> int:
+    """Return the number of nodes on the longest path. Each node is on one path only, so this ends soon.
+
+    Raises:
+        ValueError: a path is too long, or several paths have one node.
+    """
+    at, left, depth = forest.roots, len(forest.columns), 0
+    while len(at) and left >= 0 and depth < _DEEPEST:
+        at = at[~np.isinf(forest.thresholds[at])]
+        left, depth = left - len(at), depth + 1
+        at = forest.children[at].ravel()
+    if len(at):
+        raise ValueError("no trees, or trees that are too deep")
+    return depth
+
+
+def _copied(first: Tensor, second: Tensor) -> int:
+    """How many numbers a product of stacks of matrices copies. PyTorch repeats a stack that is shorter."""
+    if first.ndim < 3 or second.ndim < 3:
+        return 0
+    stack = prod(np.broadcast_shapes(first.shape[:-2], second.shape[:-2]))
+    whole = [stack * one.shape[-2] * one.shape[-1] for one in (first, second)]
+    return sum(whole) - first.numel() - second.numel()
 
 
 def read_received(folder: Path) -> ReceivedExport:

@@ -415,6 +415,80 @@ def test_a_hostile_folder_is_refused_in_three_sentences(clinics: Path, handed: P
     assert words in refusal(clinics, handed)
 
 
+def trees(roots: torch.Tensor, children: torch.Tensor, *, twice: bool = False) -> Callable[[Path], None]:
+    """A forest whose last node is the one leaf; or two forests."""
+
+    def add(folder: Path) -> None:
+        nodes = len(children)
+        thresholds = torch.zeros(nodes)
+        thresholds[-1] = torch.inf
+        tensors = load_file(folder / "model.safetensors") | {
+            "roots": roots,
+            "columns": torch.zeros(nodes, dtype=torch.int64),
+            "thresholds": thresholds,
+            "children": children,
+            "leaves": torch.zeros(nodes, 1, dtype=torch.float64),
+        }
+        (folder / "model.safetensors").write_bytes(save(tensors))
+        inputs = ["more0", "roots", "columns", "thresholds", "children", "leaves"]
+        append(folder, *(
+            {"name": "forest", "inputs": inputs, "output": f"more{place + 1}", "attributes": {}}
+            for place in range(1 + twice)
+        ))  # fmt: skip
+
+    return add
+
+
+def chain(nodes: int) -> torch.Tensor:
+    """Each node's left child is the next node; its right child is the leaf at the end."""
+    following = torch.arange(1, nodes + 1).clamp(max=nodes - 1)
+    return torch.stack([following, torch.full_like(following, nodes - 1)], dim=1)
+
+
+def with_products(shapes: tuple[tuple[int, ...], tuple[int, ...]], many: int) -> Callable[[Path], None]:
+    """Many products of the same two arrays."""
+
+    def add(folder: Path) -> None:
+        tensors = load_file(folder / "model.safetensors")
+        tensors |= {name: torch.zeros(shape) for name, shape in zip(("left", "right"), shapes, strict=True)}
+        (folder / "model.safetensors").write_bytes(save(tensors))
+        append(folder, *(
+            {"name": "matmul", "inputs": ["left", "right"], "output": f"more{place + 1}", "attributes": {}}
+            for place in range(many)
+        ))  # fmt: skip
+
+    return add
+
+
+COSTLY: dict[str, Callable[[Path], None]] = {
+    "a path of a million nodes": trees(torch.zeros(1, dtype=torch.int64), chain(1 << 20)),
+    "paths that meet": trees(torch.zeros(1, dtype=torch.int64), chain(4)[:, [0, 0]]),
+    "a square of roots": trees(torch.zeros(1, 1 << 20, dtype=torch.int64), torch.tensor([[0, 0]])),
+    "two forests": trees(torch.zeros(1, dtype=torch.int64), torch.tensor([[0, 0]]), twice=True),
+    "stacks that are repeated": with_products(((1000, 1, 1, 1000), (1000, 1000, 1)), 1),
+    "long products": with_products(((1, 1 << 23), (1 << 23, 1)), 80_000),
+    "one name for two values": lambda folder: append(
+        folder, {"name": "exp", "inputs": ["more0"], "output": "more0", "attributes": {}}
+    ),
+}
+
+
+@pytest.mark.parametrize("attack", COSTLY)
+def test_a_costly_model_is_refused_before_a_value_is_computed(
+    handed: Path, monkeypatch: pytest.MonkeyPatch, attack: str
+) -> None:
+    """A small folder could keep the command busy for days, or fill the memory."""
+
+    def computed(*_: object) -> None:
+        raise AssertionError("a value was computed")
+
+    COSTLY[attack](handed)
+    monkeypatch.setattr(received_export.ReceivedExport, "_block", computed)
+
+    with pytest.raises(ConfigurationError, match="too much memory or time"):
+        read_received(handed).scores(np.full((9, 12), 50.0))
+
+
 def test_code_in_the_folder_is_never_run(clinics: Path, handed: Path, tmp_path: Path) -> None:
     """Loaders, an own network and ONNX in a folder stay unread."""
     for name in ("loader.py", "onnx_loader.py", "own_network.py", "__init__.py", "model.onnx"):
@@ -452,7 +526,7 @@ def test_shapes_are_known_before_values(handed: Path, monkeypatch: pytest.Monkey
     export = read_received(handed)
     values = np.random.default_rng(1).normal(50, 20, (40, 12))
     at_once = export.scores(values)
-    per_row = export._numbers(values[:1])
+    per_row, _ = export._costs(values[:1], 0)
 
     monkeypatch.setattr(received_export, "_MOST_NUMBERS", 3 * per_row)
     in_blocks = export.scores(values)
