@@ -113,7 +113,7 @@ def _read(path: Path) -> dict[str, Any] | None:
         facts = json.loads(path.read_bytes())
     except FileNotFoundError:
         return None
-    except ValueError as cause:
+    except (ValueError, RecursionError) as cause:
         raise CheckpointRefused(f"{path.name}, where it was kept, cannot be read") from cause
     if not isinstance(facts, dict):
         raise CheckpointRefused(f"{path.name}, where it was kept, cannot be read")

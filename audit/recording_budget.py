@@ -76,7 +76,7 @@ def _level(facts: dict[str, Any] | None) -> tuple[float, float]:
         return float(EACH_DAY_BYTES), math.inf
     try:
         left, since = float(facts["bytes"]), float(facts["time"])
-    except (KeyError, TypeError, ValueError):
+    except (KeyError, TypeError, ValueError, OverflowError):
         return 0.0, math.inf
-    is_whole = math.isfinite(left) and math.isfinite(since)
+    is_whole = math.isfinite(left) and math.isfinite(since) and left >= 0  # below zero it would hardly refill
     return (min(left, EACH_DAY_BYTES), since) if is_whole else (0.0, math.inf)

@@ -87,7 +87,17 @@ def test_each_member_has_its_own_budget_and_the_operator_is_told_once_a_day(tmp_
 
 
 @pytest.mark.parametrize(
-    "content", [b"", b"[]", b"{}", b'{"bytes": "NaN", "time": 0}', b'{"bytes": 1e99, "time": "x"}']
+    "content",
+    [
+        b"",
+        b"[]",
+        b"{}",
+        b'{"bytes": "NaN", "time": 0}',
+        b'{"bytes": 1e99, "time": "x"}',
+        b'{"bytes": -1e99, "time": 0}',
+        b'{"bytes": 1' + b"0" * 400 + b', "time": 0}',
+        b"[" * 100_000,
+    ],
 )
 def test_a_damaged_file_refills_from_zero(tmp_path: Path, clock: Clock, content: bytes) -> None:
     """A file that cannot be read never gives a member more."""
