@@ -83,7 +83,7 @@ class LightTrainer:
 
 
 async def take_part_as_agent(hospital: Hospital) -> None:
-    """The deployed agent, until the coordinator closes the stream."""
+    """Run the deployed agent until the coordinator closes the stream."""
     assert hospital.coordinator is not None
     address, credentials = hospital.coordinator, credentials_of(hospital)
     audit = AuditLog(audit_log_path(hospital.state_path), site=hospital.site, now=lambda: datetime.now(UTC))

@@ -82,7 +82,7 @@ def plan_of(
     """Return a researcher's plan for a method and these hospitals, without sites, schedule, seed and masking.
 
     Hospitals with different columns are aligned by name. CHFL shares the first half of each hospital's columns. The
-    other half stays private.
+    others stay private.
     """
     method, names = study.choice.method(), method_names(study.choice)
     if names == ("federated-prior",):

@@ -99,7 +99,7 @@ class LiveTrainer:
         self._worker: Worker | None = Worker(hospital, cast(TrainerEnd, _NoTrainerSocket()), around_rounds)
 
     async def ask(self, message: TrainerMessage, largest_payload: int = 0) -> TrainerMessage:
-        """The worker's answers."""
+        """Return the worker's answer."""
         await asyncio.sleep(0)
         if self._worker is None:
             raise _gone()

@@ -90,7 +90,7 @@ class Walk:
             self._real[f"fingerprint-of-{place}"] = told[1]
 
     def _await(self, how: str, place: str) -> None:
-        """The outputs that a person waits for before typing."""
+        """Wait for the output that a person reads before typing."""
         if how == "when all programs have ended":
             assert {self.end(name) for name in (OFFICE, *HOSPITALS)} == {0}
         elif ended := re.fullmatch(r"when the agent of ([a-z-]+) has ended with (\d+)", how):

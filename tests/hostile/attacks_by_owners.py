@@ -47,7 +47,7 @@ PATIENT = "patient 4711 Jane Doe"
 
 @contextmanager
 def patched(owner: Any, name: str, value: Any) -> Iterator[None]:
-    """The replacement of one check."""
+    """Replace one check."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(owner, name, value)
         yield

@@ -86,7 +86,7 @@ async def joined(folder: Path, plan: Plan, trainer: MadeUpTrainer | None = None)
 
 @contextmanager
 def patched(owner: Any, name: str, value: Any) -> Iterator[None]:
-    """The replacement of one check."""
+    """Replace one check."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(owner, name, value)
         yield

@@ -122,7 +122,7 @@ def attacked(weakened: bool, attack: Callable[[Scene], bool], without: Weakened)
 
 @contextmanager
 def patched(owner: Any, **changes: Any) -> Iterator[None]:
-    """Some checks replaced."""
+    """Replace some checks."""
     with pytest.MonkeyPatch.context() as patch:
         for name, value in changes.items():
             patch.setattr(owner, name, value)

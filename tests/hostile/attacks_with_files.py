@@ -44,7 +44,7 @@ class Words(BaseModel):
 
 @contextmanager
 def patched(owner: Any, **changes: Any) -> Iterator[None]:
-    """Some checks replaced."""
+    """Replace some checks."""
     with pytest.MonkeyPatch.context() as patch:
         for name, value in changes.items():
             patch.setattr(owner, name, value)

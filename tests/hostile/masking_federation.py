@@ -120,7 +120,7 @@ class MadeUpTrainer:
         self._site, self._updates, self._seconds = site, updates, seconds
 
     async def ask(self, message: TrainerMessage, largest_payload: int = 0) -> TrainerMessage:
-        """A trainer's answers."""
+        """Answer a request as a trainer does."""
         match message:
             case Prepare(payload=payload):
                 self._plan = plan_from_wire(bytes(payload))
@@ -191,7 +191,7 @@ class Line:
         return item
 
     def push(self, *messages: CoordinatorMessage) -> None:
-        """The coordinator's messages."""
+        """Deliver messages of the coordinator."""
         for message in messages:
             if not self.is_cut:
                 self._down.put_nowait(message)

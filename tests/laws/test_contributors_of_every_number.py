@@ -37,7 +37,7 @@ def test_a_method_whose_sites_leave_layers_out_for_themselves_is_noticed() -> No
 
 
 def test_a_column_of_too_few_sites_is_refused_with_the_plan() -> None:
-    """Two of four sites record a column whose layer is shared: the plan is none. An unmasked sum would show it."""
+    """Two of four sites record a column whose layer is shared: the plan is refused. An unmasked sum would show it."""
     two = [{"column": "b", "recorded_by": ["ahus", "berlin"]}]
 
     with pytest.raises(ValueError, match="the column b is recorded by 2 sites, and its numbers need 3"):

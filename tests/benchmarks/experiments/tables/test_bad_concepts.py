@@ -61,7 +61,7 @@ def test_two_concepts_that_are_the_same_share_the_effect(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", range(3))
 def test_a_concept_that_is_constant_has_no_effect(seed: int) -> None:
-    """If all patients but one have the same value, its coefficient is 0 and no other coefficient changes."""
+    """If all patients but one have the same value of a concept, its coefficient is 0, and no other one changes."""
     plain = frames(seed)
     constant = {name: frame.assign(z=7.0) for name, frame in plain.items()}
     constant["delft"].loc[0, "z"] = 8.0
