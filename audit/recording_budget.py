@@ -42,7 +42,10 @@ class RecordingBudget:
         if self._in_hand.get(owner, 0.0) > 0.0:
             return True
         now = self._now().timestamp()
-        left, since = self._kept.get(owner) or self._read(owner)
+        try:
+            left, since = self._kept.get(owner) or self._read(owner)
+        except OSError:
+            return False
         left = min(EACH_DAY_BYTES, left + EACH_DAY_BYTES / _DAY_SECONDS * max(0.0, now - since))
         if left < _LEAST_BYTES:
             self._kept[owner] = left, now

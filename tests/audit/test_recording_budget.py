@@ -112,6 +112,16 @@ def test_a_damaged_file_refills_from_zero(tmp_path: Path, clock: Clock, content:
     assert budget.allows(SITE)
 
 
+def test_a_file_that_the_disk_does_not_return_allows_nothing(tmp_path: Path, clock: Clock) -> None:
+    """The checkpoint waits, and the stream goes on."""
+    used_up(RecordingBudget(tmp_path, clock.now))
+    (file,) = tmp_path.glob("budget-*.json")
+    file.unlink()
+    file.mkdir()
+
+    assert not RecordingBudget(tmp_path, clock.now).allows(SITE)
+
+
 @pytest.fixture
 def sides(tmp_path: Path) -> Iterator[tuple[Side, Side]]:
     """A site and a coordinator that have met once, each with a few records."""
