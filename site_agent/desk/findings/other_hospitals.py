@@ -24,6 +24,7 @@ from site_agent.desk.export.received_export import ReceivedExport, read_received
 from site_agent.desk.export.row_reader import shown
 from site_agent.desk.findings.report_page import RECEIVED
 from site_agent.trainer.checkpoints import Json
+from site_agent.trainer.data.cell_rules import ABSENT
 from site_agent.trainer.data.contract import Contract
 from site_agent.trainer.data.contract_columns import CategoricalFeature, DateFeature
 from site_agent.trainer.data.splits import Rows
@@ -54,7 +55,7 @@ def tested_here(
     read = [reader.read(row) for row in _cells(table, rows)]
     places = np.array([place for place, (_, reasons) in enumerate(read) if not reasons], dtype=np.int64)
     if not len(places):
-        raise refused(f"It fits no test row of this hospital: {read[0][1][0]}.")
+        raise refused(f"It fits no test row of this hospital: {_without_value(read[0][1][0])}.")
     scores = export.scores(np.array([read[place][0] for place in places]))
     if scores.ndim == 2:
         scores = scores[:, [export.description.classes.index(name) for name in kept.test.classes]]
@@ -74,6 +75,13 @@ def tested_here(
         },
         "differences": {name: compared.differences(name, RECEIVED) for name in wanted},
     }
+
+
+def _without_value(reason: str) -> str:
+    """A reason of the reader without the patient's value. The other hospital decides which value is refused."""
+    if reason.endswith(ABSENT.words):
+        return reason
+    return f"{shown(reason.partition(':')[0])} has a value that its contract does not allow"
 
 
 def _cells(table: Table, rows: Rows) -> list[dict[str, float | str | None]]:

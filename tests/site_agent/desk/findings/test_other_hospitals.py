@@ -259,6 +259,13 @@ def test_a_column_that_the_model_can_miss_is_missing(clinics: Path, handed: Path
     assert without["brier"] != whole["brier"]
 
 
+def test_an_error_never_has_a_patients_value(clinics: Path, handed: Path) -> None:
+    """The other hospital chooses the range, so it would choose which patient's value is in a message."""
+    column(handed, "age", rule={"range": [1000.0, 2000.0]})
+
+    assert refusal(clinics, handed).endswith("column age has a value that its contract does not allow.")
+
+
 def test_rows_with_other_codes_or_numbers_than_the_model_allows_are_left_out(clinics: Path, handed: Path) -> None:
     """All models then have their figures on the rows that are left, and the report counts the others."""
     kept = scored_rows(clinics / "cleveland" / "state", RUN)
