@@ -334,7 +334,7 @@ def make_state_directory(configuration: CoordinatorConfiguration) -> Path:
         raise ConfigurationError(
             what=f"The state directory {state} cannot be used: {cause.strerror}.",
             consequence="The coordinator did not start.",
-            remedy="Name a directory in coordinator.yaml that this user may write.",
+            remedy="Set `state` in coordinator.yaml to a directory in which this user has permission to write.",
         ) from cause
     return state
 

@@ -57,14 +57,17 @@ def _read(path: Path, most: int) -> bytes:
         with os.fdopen(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK), "rb") as file:
             state = os.fstat(file.fileno())
             if not stat.S_ISREG(state.st_mode):
-                _refuse(f"The starting file {path} is not a regular file.", _COPY)
+                _refuse(f"{path}, the file with the network's starting values, is not a regular file.", _COPY)
             if state.st_size > most:
-                what = f"The starting file {path} has {state.st_size:,} bytes, and the plan's tensors allow {most:,}."
+                what = (
+                    f"{path}, the file with the network's starting values, has {state.st_size:,} bytes. "
+                    f"The plan's tensors allow {most:,}."
+                )
                 _refuse(what, _OTHER)
             return file.read(most)
     except OSError as cause:
         raise ConfigurationError(
-            what=f"The starting file {path} cannot be read: {cause.strerror}.",
+            what=f"{path}, the file with the network's starting values, cannot be read: {cause.strerror}.",
             consequence="The run did not start, and nothing was sent.",
             remedy=_COPY,
         ) from cause

@@ -98,7 +98,7 @@ def write_bundle(place: Path, content: Mapping[str, Any]) -> None:
         raise ConfigurationError(
             what=f"The bundle {place} cannot be written: {cause.strerror}.",
             consequence="Nothing was written.",
-            remedy="Use a path that does not exist yet, in a folder that this user may write.",
+            remedy="Use a path that does not exist yet, in a folder in which this user has permission to write.",
         ) from cause
     with os.fdopen(descriptor, "w") as file:
         json.dump(content, file, indent=2)

@@ -283,14 +283,18 @@ def rotate_end(directory: Path) -> None:
 @rotate.command(name="status", epilog="Example: pki rotate status --directory /var/lib/coordinator/pki")
 @_directory
 def rotate_status(directory: Path) -> None:
-    """Show the next step, and the sites that still have to renew."""
+    """Show the next step, and the sites that have not renewed their certificates yet."""
     authority = Authority.load(directory)
     if authority.next_root_path.exists():
         click.echo("The change has begun. When every site has connected once since then, run `pki rotate complete`.")
     elif authority.previous_root_path.exists():
         with Register(authority.register_path) as register:
             late = rotation.waiting(authority, register)
-        click.echo(f"Completed. Still to renew: {', '.join(late)}." if late else "Completed. Run `pki rotate end`.")
+        click.echo(
+            f"Completed. These sites have not renewed yet: {', '.join(late)}."
+            if late
+            else "Completed. Run `pki rotate end`."
+        )
     else:
         click.echo("No change of the authority is under way.")
 

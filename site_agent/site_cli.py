@@ -41,7 +41,7 @@ from site_agent.site_events import EVENTS
 @click.group()
 @click.version_option(version("global-layers"), prog_name="site-agent")
 def cli() -> None:
-    """Take part in a federation. Data, private layers and predictions stay here.
+    """Take part in a federation. Patient data, private parameters and predictions never leave this site.
 
     Example: site-agent join --config hospital.yaml
     """

@@ -24,7 +24,7 @@ EVENTS: Final = (
         "All alternatives of a sweep are complete. `run` has the lowest mean validation loss over all sites.",
         "Run `site-agent adopt` with this run, if a person agrees.",
     ),
-    Entry("I204", "coordinator_parted", "The coordinator closed the stream. The line has the reason.", _NOTHING),
+    Entry("I204", "coordinator_parted", "The coordinator closed the stream. The log line states the reason.", _NOTHING),
     Entry(
         "I205",
         "configuration_taken_over",
@@ -113,7 +113,7 @@ EVENTS: Final = (
         "own_certificate_ends_soon",
         "This site's certificate was issued by the hospital's own authority and ends within 30 days. This "
         "certificate does not renew itself.",
-        "Run `site-agent request-certificate`. Your authority issues the certificate. "
+        "Run `site-agent request-certificate`. The hospital's authority then issues the certificate. "
         "After that, run `site-agent install-certificate`.",
     ),
     Entry(

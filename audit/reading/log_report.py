@@ -1,4 +1,6 @@
-"""An audit log for people: choosing records, plain words, and a report as CSV. `log_page.py` makes the HTML page. Pure.
+"""Shows an audit log to people: selects records, explains them in plain words, and writes a report as CSV.
+
+All functions are pure. `log_page.py` makes the HTML page.
 
 A record counts rounds from 0, as the protocol does. Everything that people read here counts them from 1.
 """

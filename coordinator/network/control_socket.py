@@ -64,7 +64,7 @@ async def unix_server(
         raise ConfigurationError(
             what=f"The {kind} {path} cannot be created: {cause.strerror or cause}.",
             consequence="The coordinator did not start.",
-            remedy="Name a state directory in coordinator.yaml that this user may write.",
+            remedy="Set `state` in coordinator.yaml to a directory in which this user has permission to write.",
         ) from cause
 
 

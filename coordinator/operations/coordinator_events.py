@@ -149,13 +149,13 @@ EVENTS: Final = (
     Entry(
         "W159",
         "enrolment_refused",
-        "A certificate request was refused. The line has the reason.",
+        "A certificate request was refused. The log line states the reason.",
         "If a site sent the request, make a new invitation with `pki invite`.",
     ),
     Entry(
         "W160",
         "renewal_refused",
-        "A site's request for a new certificate was refused. The line has the reason. "
+        "A site's request for a new certificate was refused. The log line states the reason. "
         "The old certificate is still valid.",
         "If the site is a member, check it with `pki list`. The site's operator can run `site-agent doctor`.",
     ),
@@ -240,7 +240,8 @@ EVENTS: Final = (
     Entry(
         "E188",
         "authority_ends_soon",
-        "The coordinator's certificate must be renewed, but the certificate that issues it ends no later.",
+        "The coordinator's certificate must be renewed. A new certificate would not be valid for longer, because the "
+        "authority's certificate that issues it expires too soon.",
         "Fetch the root key and run `pki renew` with `--authority`.",
     ),
     Entry(

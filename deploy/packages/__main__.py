@@ -70,7 +70,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--wheels", type=Path, help="folder with the wheels of an earlier build; nothing is downloaded")
     parser.add_argument("--cache", type=Path, help="folder that stores third-party packages between builds")
     parser.add_argument(
-        "--revision", type=int, default=1, help="number of this package build of the same version (default: 1)"
+        "--revision", type=int, default=1, help="number of this build, if the same version is built again (default: 1)"
     )
     parser.add_argument("--only", action="append", choices=[package.name for package in PACKAGES], help="this package")
     parser.add_argument(

@@ -69,7 +69,7 @@ _folder = click.Path(path_type=Path)
     help="Number of hospitals. [default: 3 with breast-cancer, 5 with digits, otherwise all]",
 )
 @click.option("--seed", type=click.IntRange(0, 2**32 - 1), default=0, show_default=True)
-@click.option("--json", "json_file", type=_folder, help="Output file for the figures.")
+@click.option("--json", "json_file", type=_folder, help="Output file for the results, in JSON.")
 @click.option("--output", type=_folder, default=Path("quickstart-run"), show_default=True, help="Output folder.")
 def rehearse(
     methods: tuple[str, ...],

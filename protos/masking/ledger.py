@@ -1,4 +1,4 @@
-"""A site's record of its masked answers. It keeps two masked vectors from being compared.
+"""A site's record of its masked answers. It keeps two of them from revealing one site's update by subtraction.
 
 Two sums over different sets at the same step differ by one site's update; one context filled with
 two vectors gives their difference at once. Against both a site trusts nobody's memory but its own.

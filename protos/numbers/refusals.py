@@ -42,7 +42,7 @@ def refusal(secret: int, count: int) -> tuple[int, ...]:
 
 
 def count_refusals(sums: Sequence[int]) -> int:
-    """Return how many sites refused, at most (numbers + 1) / 2. The module's docstring explains the method.
+    """Return the number of sites that refused, which cannot exceed (len(sums) + 1) / 2. Method: the file's docstring.
 
     Args:
         sums: over all sites, of the powers 1, 2, 3 and so on; an odd number of them.

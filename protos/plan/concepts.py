@@ -154,7 +154,7 @@ class _Listed(BaseModel):
 
 
 def read_concepts(path: Path, *, consequence: str) -> tuple[Concept, ...]:
-    """Read the concepts from a plan's file, or from a file that has no other key.
+    """Read the key `concepts` of a YAML file, such as a plan. Other keys are ignored.
 
     Args:
         path: the file, in YAML.

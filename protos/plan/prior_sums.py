@@ -273,7 +273,7 @@ class AnnouncedSums:
         return kinds[0], kinds[1], kinds[2], kinds[3]
 
     def newton(self, round_number: int) -> NewtonSums:
-        """Return H and g of a Newton round, counted from 1."""
+        """Return the sums of the Hessian and the gradient of one Newton round. Rounds count from 1."""
         prior = self._prior
         words = self._words[prior.place(round_number, prior.method.newton_rounds)]
         return NewtonSums.decoded(words, len(prior.columns), len(prior.outputs))

@@ -49,7 +49,7 @@ class Ring:
 
     @property
     def room(self) -> float:
-        """The largest norm of a patient's term before its sum is rounded."""
+        """The largest norm that a patient's term may have before the sum of the terms is rounded."""
         return 1.0 if self.bits == 64 else 1.0 - sqrt(self.numbers) / self.scale
 
     def rounded(self, exact: Integers, largest: int) -> Integers:

@@ -409,7 +409,7 @@ _MEANT = {"--by": "name of the person", "--to": "recipient and the purpose"}
 
 
 def person(by: str, option: str = "--by") -> str:
-    """Return the name that a person entered, or the text of another option, in one line.
+    """Return the text of --by, or of the named option, with single blanks between words.
 
     Raises:
         UsageError: it is empty.

@@ -60,7 +60,9 @@ def request_certificate(path: Path, output: Path, has_new_key: bool) -> None:
 @config_option
 @click.argument("chain", type=click.Path(path_type=Path))
 def install_certificate(path: Path, chain: Path) -> None:
-    """Install CHAIN from the hospital's authority, a PEM file with the certificate first and the authority last.
+    """Install the certificate chain from the hospital's authority.
+
+    CHAIN is a PEM file: first the site's certificate, last the authority's certificate.
 
     The agent starts to use it by itself, without interrupting a study. If no agent runs, use `site-agent renew`.
     Until then, the current certificate stays in use.

@@ -303,8 +303,8 @@ def _record_of(hospital: Hospital, recipient: str | None, by: str | None) -> Cal
 @click.option(
     "--run", "run_name", help="Name of the run whose model is used. If a model was adopted, it must be from this run."
 )
-@click.option("--markdown", type=click.Path(path_type=Path), help="Output file for the card as text.")
-@click.option("--json", "json_path", type=click.Path(path_type=Path), help="Output file for the card as JSON.")
+@click.option("--markdown", type=click.Path(path_type=Path), help="Output file for the model card, in Markdown.")
+@click.option("--json", "json_path", type=click.Path(path_type=Path), help="Output file for the model card, in JSON.")
 def card(path: Path, run_name: str | None, markdown: Path | None, json_path: Path | None) -> None:
     """Write a model card of the model in use. Counts below 10 are not shown.
 

@@ -30,7 +30,8 @@ _TRAINER_SECONDS = 600.0
     type=click.Choice(("all", "agent", "gate", "trainer")),
     default="all",
     show_default=True,
-    help="Process to check. Services run as three users. Check each process as its own user, or all three as root.",
+    help="Process to check. As services, the agent, the gate and the trainer run under three user accounts. Check each "
+    "process under its own account, or all three as root.",
 )
 def doctor(path: Path, as_json: bool, side: Side, place: Path | None) -> None:
     """Check everything that this site needs. This is safe at any time: it changes and sends nothing.

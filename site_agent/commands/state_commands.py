@@ -146,9 +146,12 @@ def maintenance(path: Path, begins: str | None, ends: str | None, cancel: bool) 
 @click.command("move-state")
 @config_option
 @click.option(
-    "--give-up-run", "gives_up", is_flag=True, help="Give up the current run of this site. This option requires --by."
+    "--give-up-run",
+    "gives_up",
+    is_flag=True,
+    help="End this site's part in the current run. This option requires --by.",
 )
-@click.option("--by", help="Name of the person who gives up the run, for the audit log.")
+@click.option("--by", help="Name of the person who ends this site's part in the run. The audit log records the name.")
 def move_state(path: Path, gives_up: bool, by: str | None) -> None:
     """Divide a state of an earlier version into one folder for each of the three programs.
 

@@ -112,7 +112,7 @@ class Session:
         return self._forms
 
     def form_number(self, key: str, number: str) -> int | None:
-        """Return the number of a form, or None if no page of this session has it."""
+        """Return the form's number as an integer, or None if no page of this session contains that form."""
         is_own = _is_same(key, self.form_key) and _is_number(number) and 0 < int(number) <= self._forms
         return int(number) if is_own else None
 

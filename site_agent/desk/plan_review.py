@@ -142,8 +142,9 @@ def _who(plan: Plan) -> Section:
     if plan.receiving_sites:
         sentences.append(
             f"{len(plan.receiving_sites)} of the listed sites only receive. Such a site sends no number, so no sum "
-            "includes it. It sees the same sums as every contributing site. If it contributed to a later plan, the "
-            "others could subtract the two sums and see its part. Therefore the other sites refuse such a plan."
+            "includes it. It sees the same sums as every contributing site. If such a site contributed to a later "
+            "plan, the other sites could subtract the sums of this run from the later sums. The difference would "
+            "reveal its contribution. Therefore the other sites refuse such a later plan."
         )
     if plan.on_lost_site == "wait":
         sentences.append(
@@ -171,8 +172,9 @@ def _rounds(plan: Plan) -> Iterator[str]:
             yield f"If a group has fewer than {plan.statistics.smallest_cell} rows at this site, its count is left out."
             return
         yield (
-            f"All rows of one patient together count at most as much as {plan.privacy.clip:g} complete "
-            f"{'row' if plan.privacy.clip == 1 else 'rows'}. Noise is added, and no small group is left out."
+            f"All rows of one patient together have at most the influence of {plan.privacy.clip:g} complete "
+            f"{'row' if plan.privacy.clip == 1 else 'rows'}. Noise is added to every number, so the "
+            "numbers of small groups are sent too."
         )
         return
     if plan.private_training is not None:
@@ -207,7 +209,10 @@ def _updates(plan: Plan, manifest: Manifest) -> Section:
         return Section(heading, ("No update of a parameter is sent. The site sends sums of gradients with noise.",))
     which = ""
     if isinstance(method.federated, SensitivePrefix):
-        which = " After the probe, the update may contain only the first layers."
+        which = (
+            " The probe measures how much the loss depends on each layer. After the probe, the update may contain only "
+            "the first layers."
+        )
     elif isinstance(method.server_rule, LayerIntervals):
         which = (
             " If a layer stays similar at all sites, its update is sent only every "
@@ -314,7 +319,7 @@ def _of_three(plan: Plan, prior: Prior) -> Iterator[str]:
     yield (
         "If one of the other two shows its own part to the third, the third can compute this hospital's part. Approve "
         "only if this hospital accepts that. If not, ask for a plan with four sites for each concept. Or ask for a "
-        "plan with the key privacy, which adds noise."
+        "plan with the key `privacy`, which adds noise."
     )
 
 
@@ -342,15 +347,15 @@ def _of_prior(plan: Plan, prior: Prior) -> Iterator[str]:
 def _alternatives(plan: Plan, sweep: Sweep, run_bytes: int) -> Section:
     runs = len(sweep.alternatives)
     sentences = (
-        f"This plan is alternative {sweep.at} of {runs}. Each alternative is a run of its own, and the runs follow one "
-        "another. One approval covers all of them.",
+        f"The researcher compares {runs} alternatives, and this plan is number {sweep.at + 1}. Each alternative is a "
+        "run of its own, and the runs follow one another. One approval covers all of them.",
         f"All runs together have at most {counted(runs * plan.rounds, 'round')} and send at most {runs * run_bytes} "
         "bytes. The other figures on this page are for one run.",
         "After the last run, `coordinator status` reports the run with the lowest summed validation loss.",
     )
     rows = tuple(
         (str(number), *(f"{value:g}" for value in values), other.digest.hex())
-        for number, (values, other) in enumerate(zip(sweep.alternatives, plan.alternatives, strict=True))
+        for number, (values, other) in enumerate(zip(sweep.alternatives, plan.alternatives, strict=True), start=1)
     )
     return Section("Alternatives", sentences, Table(("alternative", *sweep.keys, "plan digest"), rows))
 

@@ -81,8 +81,8 @@ def kept_window(state: Path) -> Window | None:
     except (OSError, ValueError, KeyError, TypeError) as cause:
         raise ConfigurationError(
             what=f"{state / FILE} is not what `site-agent maintenance` writes.",
-            consequence="No window was announced.",
-            remedy="Announce it again, or run `site-agent maintenance --cancel`.",
+            consequence="No maintenance window was announced.",
+            remedy="Announce the maintenance window again, or run `site-agent maintenance --cancel`.",
         ) from cause
 
 

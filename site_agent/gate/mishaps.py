@@ -38,7 +38,7 @@ class TrainerFailed(OperatorError):
 
 
 def policy_refuses(study: str, reason: str, remedy: str) -> RefusedError:
-    """Return the error that the policy in hospital.yaml does not allow a study."""
+    """Return the error for a study that the policy in hospital.yaml does not allow."""
     return RefusedError(
         what=f"This site's policy refuses the study {study}: {reason}.",
         consequence="Nothing more is sent for it.",

@@ -1,10 +1,10 @@
 """Checks how the kernel separates the patients from the process with the keys.
 
-A site has three processes: agent (network), gate (keys) and trainer (patients). As services they run as three users.
-The trainer's user owns the table, and the kernel refuses it to the others. At a terminal one user starts all three.
-Then the kernel refuses nothing, and only the programs' own code keeps them apart: agent and gate have no code that
-reads a table. The gate also checks that no service could have written an approval. The trainer's own log states
-whether the trainer has given up the network.
+A site has three processes: agent (network), gate (keys) and trainer (patients). As services they run under three user
+accounts. The trainer's user owns the table, and the kernel refuses it to the others. At a terminal one user starts
+all three. Then the kernel refuses nothing, and only the programs' own code keeps them apart: agent and gate have no
+code that reads a table. The gate also checks that no service could have written an approval. The trainer's own log
+states whether the trainer has given up the network.
 """
 
 from __future__ import annotations

@@ -103,7 +103,7 @@ async def _listen(folder: Path, told: Told) -> asyncio.Server:
         raise ConfigurationError(
             what=f"The status socket in {folder} cannot be created: {cause.strerror}.",
             consequence="The site agent did not start. Nothing left this site.",
-            remedy="Name a state directory in hospital.yaml that this user may write.",
+            remedy="Set `state` in hospital.yaml to a directory in which this user has permission to write.",
         ) from cause
 
 

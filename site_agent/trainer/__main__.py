@@ -38,7 +38,9 @@ _IDLE_SECONDS: Final = 1.0
     help="Inherited socket. Without this option, the process listens on trainer_socket.",
 )
 @click.option(
-    "--rehearse", is_flag=True, help="Train one round without approval and keep nothing. This option requires --socket."
+    "--rehearse",
+    is_flag=True,
+    help="Train one trial round. It needs no approval, and no result is saved. This option requires --socket.",
 )
 def main(path: Path, descriptor: int | None, rehearse: bool) -> None:
     """Train the models of this site, as the gate requests.

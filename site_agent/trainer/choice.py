@@ -44,7 +44,7 @@ class Choice:
         self._waiting: tuple[Measured, State] | None = None
 
     def consider(self, round_number: int, loss: float, flat: FlatNetwork) -> None:
-        """Consider a model that was received and measured."""
+        """Keep a received model if the rule prefers it to the earlier models. Add its loss to the curve."""
         measured = Measured(round_number, loss)
         self.curve.append(measured)
         match self.rule:

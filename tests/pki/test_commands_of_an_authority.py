@@ -68,7 +68,7 @@ def test_an_authority_changes_in_three_steps_and_status_names_the_next(
     assert pki("rotate", "complete", *where) == 0
     assert Authority.load(directory).root_pem() != before
     assert pki("rotate", "status", *where) == 0
-    assert pki.out == "Completed. Still to renew: a.\n"
+    assert pki.out == "Completed. These sites have not renewed yet: a.\n"
     assert pki("rotate", "end", *where) == 78
     assert "These sites still have certificates of the old authority: a." in pki.err
 

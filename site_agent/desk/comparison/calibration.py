@@ -149,7 +149,10 @@ def smoothed(happened: npt.NDArray[np.generic], scores: Scores) -> Scores | None
 
 
 def spline_columns(logit: Scores) -> Scores | None:
-    """Return the columns of the smooth curve without a constant, shape (rows, 3), or None if all logits are equal."""
+    """Return the spline's basis functions at each logit, or None if all logits are equal.
+
+    The constant is left out. Shape (rows, number of different knots): 2 or 3 columns.
+    """
     knots = np.unique(np.quantile(logit, _KNOTS))
     if len(knots) < 2:
         return None

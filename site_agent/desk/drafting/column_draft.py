@@ -117,7 +117,7 @@ def feature_line(column: ColumnDraft, shared: frozenset[float] = frozenset()) ->
         "ignore",
         (),
         (
-            "text with many different values, such as names or notes. With the role ignore it is never read. To read "
+            "text with many different values, such as names or notes. With `role: ignore` it is never read. To read "
             "its words, write `role: feature, type: text, buckets: 512`",
         ),
     )
@@ -238,9 +238,7 @@ def _numeric(column: ColumnDraft, late: tuple[str, ...], shared: frozenset[float
         if len(true):
             words.append(f"suspicious: {shown} lies far from all other values, as a marker for not known does")
         else:
-            words.append(
-                f"suspicious: every value is {shown}, as a marker for not known; if so, give it the role ignore"
-            )
+            words.append(f"suspicious: every value is {shown}, as a marker for not known; if so, set `role: ignore`")
         keys.append(("missing_markers", _list([f"{marker:g}" for marker in own])))
     if column.other_texts:
         words.append(f"{column.other_texts} cells hold text that is no number")

@@ -15,8 +15,9 @@ Facts: TypeAlias = Mapping[str, Any]
 _PREFIX: Final = "global_layers_monitor"
 _READING: Final = (
     f"Below {SOME} a column has hardly changed. At {MUCH} or above a column has changed much. Two tables from the "
-    "same hospital differ by chance, and small tables differ more. So an index is reported as drift only above a "
-    "limit. If nothing has changed, about 1 of 100 tables has a column above this limit. Values are grouped as in the "
+    "same hospital differ by chance, and small tables differ more. Therefore the report calls a "
+    "change drift only if its index is above a limit. If nothing has changed, about 1 of 100 tables has a column above "
+    "this limit by chance. Values are grouped as in the "
     "training rows. Several rows of one patient count as fewer rows, because they are similar.",
     "Every share is a share of all new rows. Missing: the cell has no value. Outside of the training rows: the value "
     "is below the lowest or above the highest training value (both rounded). Not allowed: the value has an undeclared "
@@ -25,8 +26,8 @@ _READING: Final = (
 )
 _INTERVALS: Final = (
     "Intervals are 95% intervals over whole patients. Even if nothing has changed, one in 20 intervals excludes zero. "
-    "Therefore the word 'worse' appears only if the evidence is stronger. If nothing has changed, 'worse' appears in "
-    "about 1 of 100 tables."
+    "Therefore the word 'worse' appears only if the evidence is stronger. But even if nothing has "
+    "changed, about 1 of 100 tables shows 'worse' by chance."
 )
 _HELP: Final = {
     "rows": "Rows of the table that was monitored.",

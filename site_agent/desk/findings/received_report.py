@@ -31,7 +31,7 @@ def received_lines(facts: Facts) -> Iterator[str]:
 
 
 def received_page(facts: Facts) -> str:
-    """Return the same as one printable page, with the coefficients."""
+    """Return the text of `received_lines` and the coefficients as one printable page."""
     opening = [paragraph(line, "lead" if place == 1 else "") for place, line in enumerate(received_lines(facts))]
     rows = [
         [one["column"], f"{one['all_sites']:+.3f}", f"{one['standard_error']:.3f}", _where(one)]

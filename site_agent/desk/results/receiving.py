@@ -87,7 +87,7 @@ def read_without_outcomes(hospital: Hospital) -> Table:
 
 
 def require_receivable(hospital: Hospital, plan: Plan) -> tuple[Mapped, ...]:
-    """Check before a run that this site can use its result. Return the site's own columns of the regression.
+    """Check before a run that this site can use the run's result. Return this site's column, or None, for each concept.
 
     Raises:
         OperatorError: table, contract and plan do not fit.
@@ -102,7 +102,7 @@ def require_receivable(hospital: Hospital, plan: Plan) -> tuple[Mapped, ...]:
     if all(one is None for one in mapped):
         raise _unusable("No column of the contract records a concept of the plan.", "Map columns with `concept`.")
     if plan.privacy is not None and hospital.data.prevalence is None:
-        what = "The plan announces no share of patients with the outcome, because it has the key privacy."
+        what = "The plan announces no share of patients with the outcome, because it has the key `privacy`."
         raise _unusable(what, "Give `prevalence` under data in hospital.yaml.")
     return mapped
 

@@ -52,7 +52,7 @@ def recalibrate_run(hospital: Hospital, run: str | None, kind: str, table: Path 
         raise UsageError(
             what="The validation rows were used to choose this model's checkpoint, so they cannot recalibrate it.",
             consequence="The model predicts as before.",
-            remedy="Use later patients with known outcomes: `--table PATH`.",
+            remedy="Use patients who were admitted later and have known outcomes: `--table PATH`.",
         )
     else:
         rows, scores = kept.validation, kept.validation_scores[model]
@@ -87,7 +87,7 @@ def _later(hospital: Hospital, used: ModelInUse, table: Path) -> tuple[HeldOutRo
         raise UsageError(
             what=f"{known} of the {new.table.rows} rows were already used to train or test this model.",
             consequence="The model predicts as before.",
-            remedy="Use later patients whose rows were not used for this model.",
+            remedy="Use only rows of other patients, for example of patients who were admitted later.",
         )
     return rows, scores_before_recalibration(hospital, used, new)
 

@@ -240,5 +240,5 @@ def check_columns(own: Sequence[str], columns: Sequence[str]) -> None:
         raise ConfigurationError(
             what=f"The agreed list of columns does not contain these columns of this site: {told}.",
             consequence="Training did not start and nothing left this site.",
-            remedy="Ask the federation to extend the list, or give these columns the role ignore in the contract.",
+            remedy="Ask the federation to extend the list. Or set `role: ignore` for these columns in the contract.",
         )

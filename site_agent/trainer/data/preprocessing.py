@@ -221,7 +221,7 @@ def fit(contract: Contract, table: Table, training_rows: Rows) -> Preprocessing:
         raise DataError(
             what=f"These columns have no value in any training row: {', '.join(empty[:5])}.",
             consequence="Training did not start and nothing left this site.",
-            remedy="Give these columns the role ignore in the contract.",
+            remedy="In the contract, set `role: ignore` for these columns.",
         )
     encodings = []
     for feature in contract.features:

@@ -106,7 +106,7 @@ class Table:
 
     @cached_property
     def groups(self) -> Mapping[str, tuple[str, ...]]:
-        """One label for each row, by the name of each group: its label, else its code, else "unknown"."""
+        """For each group column, the label of every row. Without labels the code; without a value "unknown"."""
         labels = {}
         for column in self.contract.groups:
             positions = self.features.get(column.name, self.group_positions.get(column.name))

@@ -43,8 +43,8 @@ class TermsReader:
         """
         if rows * self._width > LARGEST_TABLE_COUNTS:
             raise DataError(
-                what=f"The lists and notes become {self._width} columns, and the table has at least {rows} rows. This "
-                f"program reads at most {LARGEST_TABLE_COUNTS // self._width} rows with so many columns.",
+                what=f"The lists and notes become {self._width} columns, and the table has at least {rows} rows. With "
+                f"this number of columns, this program reads at most {LARGEST_TABLE_COUNTS // self._width} rows.",
                 consequence="The table was not used and nothing left this site.",
                 remedy="Declare fewer buckets or codes in the contract, or use fewer rows.",
             )

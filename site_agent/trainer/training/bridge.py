@@ -83,12 +83,12 @@ class FlatNetwork:
 
     @property
     def federated_values(self) -> Tensor:
-        """The shared parameters in place, without their gradient."""
+        """The shared parameters without their gradient: a view, not a copy."""
         return self.federated.data
 
     @property
     def federated_gradient(self) -> Tensor:
-        """The gradient of the shared parameters in place, of the same shape."""
+        """The gradient of the shared parameters, of the same shape: a view, not a copy."""
         assert self.federated.grad is not None
         return self.federated.grad
 

@@ -402,7 +402,7 @@ def test_a_table_that_is_written_otherwise_is_told_the_one_step(
 
 
 def test_values_of_another_unit_outside_a_declared_range_are_explained(run: Run, tmp_path: Path) -> None:
-    """The error counts them, and the remedy names both units; the role ignore is not the remedy."""
+    """The error counts them, and the remedy names both units; `role: ignore` is not the remedy."""
     table, config, contract = write_patients(tmp_path), write_hospital(tmp_path), tmp_path / "contract.yaml"
     run("data", "describe", table, "--output", contract)
     table.write_bytes(_in_another_unit(table.read_text()))

@@ -120,8 +120,8 @@ When something leaves
   1 of validation: the last shared model is measured. Only the numbers in the tables below are sent.
   1 report: every site tests its chosen model. Only the numbers in the tables below are sent.
 Updates of parameters
-  In each round of training this site sends how much the values of 4 tensors changed. After the probe, \
-the update may contain only the first layers.
+  In each round of training this site sends how much the values of 4 tensors changed. The probe measures how much \
+the loss depends on each layer. After the probe, the update may contain only the first layers.
   Each value is limited to -8 to 8. If more than 0.10% of the values are outside these limits, nothing is sent.
     tensor               shape  type             bytes a round  masked
     input.layer1.weight  2x3    32-bit integers  24             yes
@@ -251,8 +251,8 @@ def test_private_statistics_say_what_one_patient_counts_and_that_noise_is_added(
         "count sex=F",
     ]
     assert all("noise" in row[1] for row in table(plan, "Other numbers"))
-    assert "All rows of one patient together count at most as much as 2 complete rows." in text
-    assert "Noise is added, and no small group is left out." in text
+    assert "All rows of one patient together have at most the influence of 2 complete rows." in text
+    assert "Noise is added to every number, so the numbers of small groups are sent too." in text
     assert "its count is left out" not in text + in_short
     assert "epsilon 1, delta 1e-05 for each patient" in in_short
     assert "One noisy sum of counts and moments leaves" in in_short
