@@ -204,7 +204,7 @@ def exit_status(findings: Sequence[Finding]) -> int:
 
 
 def judge_disk(free_bytes: int) -> Finding:
-    """Judge the free space on the disk of the state."""
+    """Check whether the disk of the state directory has enough free space."""
     says = f"{free_bytes / 1e9:.1f} GB are free on the disk of the state directory."
     if free_bytes < TOO_FEW_BYTES:
         return failure("D405", says, "Free disk space now. Nothing is sent while the audit log cannot be written.")

@@ -108,7 +108,7 @@ ERRORS: Final = (
         "E008",
         "defect",
         "The program has a defect. The program stopped, and nothing more left this computer.",
-        "Report the line with file names and line numbers. The line contains no patient data.",
+        "Report this line of the log. It has file names and line numbers, and no patient data.",
     ),
     Entry(
         "E009",

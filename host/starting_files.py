@@ -60,8 +60,8 @@ def _read(path: Path, most: int) -> bytes:
                 _refuse(f"{path}, the file with the network's starting values, is not a regular file.", _COPY)
             if state.st_size > most:
                 what = (
-                    f"{path}, the file with the network's starting values, has {state.st_size:,} bytes. "
-                    f"The plan's tensors allow {most:,}."
+                    f"{path}, the file with the network's starting values, has {state.st_size:,} bytes, "
+                    f"and the plan's tensors allow {most:,}."
                 )
                 _refuse(what, _OTHER)
             return file.read(most)

@@ -43,7 +43,9 @@ def own_certificate_request(
 
 
 def handle_own_certificate(authority: Authority, register: Register, request: RenewalAsked, now: datetime) -> Issued:
-    """Accept a certificate of a site's own authority beside the current one. The same request has the same answer.
+    """Accept a certificate of a site's own authority in addition to the current one.
+
+    If a site repeats its request, it receives the same answer.
 
     Raises:
         ForeignNameError: a hospital's authority has issued it in the name of another site.

@@ -147,7 +147,7 @@ EVENTS: Final = (
         "column_differs",
         "A column differs from the other sites, as after a wrong unit or swapped codes. "
         "The mistake may also be at the other sites, or there may be no mistake.",
-        "Check the column's unit and codes in the contract. `site-agent review` shows the figures.",
+        "Check the column's unit and codes in the contract. `site-agent review` shows the differences.",
     ),
     Entry(
         "W350",

@@ -171,7 +171,8 @@ EVENTS: Final = (
         "site_records_wait",
         "A site used up the bytes that it may add to the coordinator's audit log in a day. Its log checkpoints are "
         "confirmed later. Rounds continue. The line has the limit.",
-        "If the site does not train day and night, ask its operator which program it runs.",
+        "A site that trains all day may need more. Otherwise ask the site's operator which version of the program "
+        "runs there.",
     ),
     Entry(
         "W162",

@@ -72,7 +72,7 @@ class RunningSum:
 
     @property
     def is_consistent(self) -> bool:
-        """Whether every chunk's check equals the number of sites. This proves that all masks cancelled."""
+        """Whether the check words of every chunk add up to the number of sites. Then all masks have cancelled."""
         return all(int(words[0]) == len(self._arrived) for words in self._words)
 
     @property

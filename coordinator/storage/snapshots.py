@@ -1,4 +1,4 @@
-"""Snapshots from which a run continues after a crash: parameters, rule memory and decisions, complete or absent.
+"""Snapshots from which a run continues after a crash: parameters, the state of the server rule, and decisions.
 
 One safetensors file for each round that the run may go back to, mode 0600, the last two kept. Its header holds a digest
 over content and facts: a damaged file is skipped, and the run returns to the one before. The start of a run needs no

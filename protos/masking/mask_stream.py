@@ -41,7 +41,7 @@ def round_key(pair_key: bytes, context: bytes) -> bytes:
 
 
 def counter_block(chunk: int) -> bytes:
-    """Return AES's initial counter for a chunk, 16 bytes. It sets where in the keystream the chunk begins.
+    """Return the initial counter of AES for a chunk, 16 bytes. There the chunk's part of the key stream begins.
 
     The key is new for every pair and context, so only the chunk number must differ. AES in counter mode counts in
     big-endian from the block's end (SP 800-38A, appendix B.1). So the chunk number is in the first eight bytes, which

@@ -174,7 +174,7 @@ class _Stream:
 
 
 async def answer_of(kept: KeptCertificates, order: Look | Make | Call | Install | Trust | Settle) -> Answer:
-    """Carry out an order about certificates, or make a call. This process logs the reason of a failure."""
+    """Carry out an order of the gate about certificate files or a call to the coordinator. Log why it failed."""
     try:
         match order:
             case Look():

@@ -24,7 +24,7 @@ _by_option = click.option("--by", required=True, help="Name of the person, for t
 
 @click.group()
 def release() -> None:
-    """Approve a recipient of a study's result, or withdraw this site's data from it."""
+    """Approve a recipient of a study's result, or withdraw this site's data from the study."""
 
 
 @release.command()

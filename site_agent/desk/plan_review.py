@@ -167,7 +167,7 @@ def _rounds(plan: Plan) -> Iterator[str]:
     yield f"{'At most ' if plan.may_end_early else ''}{counted(plan.rounds, 'round')}:"
     if plan.statistics is not None:
         yield "1 of statistics: nothing is trained."
-        yield "Only the numbers in the tables below are sent, once for this site's data."
+        yield "Only the numbers in the tables below are sent, and only once."
         if plan.privacy is None:
             yield f"If a group has fewer than {plan.statistics.smallest_cell} rows at this site, its count is left out."
             return
@@ -317,9 +317,9 @@ def _of_three(plan: Plan, prior: Prior) -> Iterator[str]:
         "shows their means, their spreads, and how columns depend on each other and on the outcome."
     )
     yield (
-        "If one of the other two shows its own part to the third, the third can compute this hospital's part. Approve "
-        "only if this hospital accepts that. If not, ask for a plan with four sites for each concept. Or ask for a "
-        "plan with the key `privacy`, which adds noise."
+        "If one of the other two hospitals shows its part to the other one, that one can compute this hospital's part. "
+        "Approve only if this hospital accepts that. If not, ask for a plan with four sites for each concept, or for "
+        "one with the key `privacy`, which adds noise."
     )
 
 

@@ -102,7 +102,7 @@ def require_window(state: Path, told: tuple[int, int]) -> None:
         return
     raise UnavailableError(
         what="A person here has announced or cancelled a maintenance window.",
-        consequence="Nothing is lost. This site reconnects and reports the window.",
+        consequence="Nothing is lost. This site reconnects and tells the coordinator the time of the maintenance.",
         remedy="You need not do anything.",
     )
 

@@ -59,7 +59,7 @@ class Measures:
         return tuple(_integer(value, LARGEST_SENSITIVITY, SENSITIVITY_SCALE) for value in found)
 
     def refusals(self, secret: int | None) -> dict[str, int]:
-        """Return the numbers that encode this site's refusal, from its own secret, or its acceptance (None)."""
+        """Return the numbers that encode this site's refusal, from its secret. With None they encode acceptance."""
         count = refusal_numbers(self._plan)
         numbers = (0,) * count if secret is None else refusal(secret, count)
         return {f"refusal {power}": number for power, number in enumerate(numbers, start=1)}

@@ -140,7 +140,7 @@ def _quality(facts: Facts) -> list[str]:
         table("Every model", ["model", *(METRIC_NAMES[key] for key in names)], lines),
         *(
             paragraph(
-                f"{NAMES.get(name, name)}: its training ended in numbers that are not finite. It has no figures.",
+                f"{NAMES.get(name, name)}: its training ended in numbers that are not finite, so it has no results.",
                 "soft",
             )
             for name in (SILOED, PLACEBO)

@@ -85,7 +85,7 @@ class LocalTraining:
         self._procedure.end_round(steps)
 
     def fine_tune(self, flat: FlatNetwork, epochs: int, recipe: Recipe) -> None:
-        """Train all parameters of a network with a new optimiser, for whole epochs, at the plan's first rate."""
+        """Train all parameters of a network with a new optimiser, for whole epochs, at the plan's learning rate."""
         model = Model(flat, recipe)
         flat.network.train()
         with self._own_dropout():

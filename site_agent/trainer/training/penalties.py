@@ -38,7 +38,7 @@ class Penalties:
             self._as_received.adopt(self._flat)
 
     def end_round(self) -> None:
-        """Handle the end of a round: the model has its final values."""
+        """Handle the end of training in a round, after which the model's values no longer change."""
         if self._as_left is not None:
             self._as_left.adopt(self._flat)
             self._has_left = True
