@@ -15,6 +15,7 @@ from global_layers.simulation import simulate
 PAGE = Path(__file__).parents[2] / "docs" / "researcher.md"
 
 
+@pytest.mark.slow
 def test_the_documented_example_gives_a_table() -> None:
     """The example of the researcher's page has twelve lines at most and ends with a row of figures for each site."""
     blocks = re.findall(r"^```python\n(.*?)^```$", PAGE.read_text(), re.MULTILINE | re.DOTALL)

@@ -35,7 +35,7 @@ def draws_of(network: Network) -> dict[tuple[str, int], int]:
 
 @pytest.mark.parametrize("aggregate", SCHEDULES)
 @pytest.mark.parametrize("on_lost_site", ["wait", "continue"])
-@for_each("seed", range(8))
+@for_each("seed", range(4))
 def test_a_site_that_enters_later_contributes_from_then_on(
     tmp_path: Path, on_lost_site: str, aggregate: str, seed: int
 ) -> None:
@@ -73,7 +73,7 @@ def test_a_site_that_enters_later_contributes_from_then_on(
 
 @pytest.mark.parametrize("aggregate", SCHEDULES)
 @pytest.mark.parametrize("masking", ["masked", "unmasked"])
-@for_each("seed", range(8))
+@for_each("seed", range(4))
 def test_going_on_without_a_lost_site_is_the_plain_sum_of_what_was_resampled(
     tmp_path: Path, masking: str, aggregate: str, seed: int
 ) -> None:

@@ -37,6 +37,7 @@ COVERTYPE = [
 ]
 
 
+@pytest.mark.slow
 @needs_heart
 @pytest.mark.parametrize(("table", "variant", "seeds"), HEART)
 def test_a_table_of_the_heart_files_is_made(table: str, variant: str, seeds: str, tmp_path: Path) -> None:
