@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -33,18 +33,6 @@ from protos.wire.log_checkpoints import (
 from protos.wire.messages import MalformedMessage
 from protos.wire.upkeep_messages import LogGrowth, LogStanding
 from tests.audit.audit_sides import KEYS, NOW, PUBLIC, SITE, TIME, Side, desk, meet
-
-
-@pytest.fixture
-def sides(tmp_path: Path) -> Iterator[tuple[Side, Side]]:
-    """A site and a coordinator that have met once, each with a few records."""
-    both = Side(tmp_path / "site", SITE), Side(tmp_path / "coordinator", COORDINATOR)
-    for side in both:
-        side.work()
-    meet(*both)
-    yield both
-    for side in both:
-        side.log.close()
 
 
 def test_each_witnesses_the_other_and_the_cosignature_stands_in_the_log(sides: tuple[Side, Side]) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
 from datetime import datetime, timedelta
 from pathlib import Path
 
@@ -15,7 +14,7 @@ from audit.recording_budget import EACH_DAY_BYTES, RecordingBudget
 from protos.wire.log_checkpoints import COORDINATOR, CheckpointRefused
 from protos.wire.messages import MalformedMessage
 from protos.wire.upkeep_messages import LogCosignature, LogGrowth
-from tests.audit.audit_sides import NOW, PUBLIC, SITE, Side, meet
+from tests.audit.audit_sides import NOW, PUBLIC, SITE, Side
 
 
 class Clock:
@@ -120,18 +119,6 @@ def test_a_file_that_the_disk_does_not_return_allows_nothing(tmp_path: Path, clo
     file.mkdir()
 
     assert not RecordingBudget(tmp_path, clock.now).allows(SITE)
-
-
-@pytest.fixture
-def sides(tmp_path: Path) -> Iterator[tuple[Side, Side]]:
-    """A site and a coordinator that have met once, each with a few records."""
-    both = Side(tmp_path / "site", SITE), Side(tmp_path / "coordinator", COORDINATOR)
-    for side in both:
-        side.work()
-    meet(*both)
-    yield both
-    for side in both:
-        side.log.close()
 
 
 def growth_of(side: Side, start: int) -> LogGrowth:

@@ -7,7 +7,6 @@ import json
 import os
 import runpy
 import shutil
-import sys
 from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
@@ -26,11 +25,11 @@ from site_agent.desk.use.adoption import Adoption, find_adoption, keep_adoption
 from site_agent.desk.use.model_in_use import NOBODY_ADOPTED
 from site_agent.desk.use.recalibration import PlattMap, Recalibration, save_recalibration
 from site_agent.hospital import read_hospital
-from site_agent.site_cli import main
 from site_agent.state_folders import audit_log_path
 from site_agent.trainer.data.contract import read_contract
 from site_agent.trainer.data.splits import split_rows
 from site_agent.trainer.data.tables import read_table
+from tests.site_agent.desk.terminal import typed
 from tests.site_agent.trainer.after_a_run import RUN, site_after_run
 from tests.site_agent.trainer.sites import Table
 
@@ -64,13 +63,7 @@ def site_agent(folder: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pyt
 
     def run(command: str, *words: object) -> tuple[int, str]:
         config = ["--config", str(folder / "hospital.yaml")]
-        monkeypatch.setattr(sys, "argv", ["site-agent", command, *config, *map(str, words)])
-        capfd.readouterr()
-        with pytest.raises(SystemExit) as ended:
-            main()
-        written = capfd.readouterr()
-        assert isinstance(ended.value.code, int | None)
-        return ended.value.code or 0, " ".join((written.out + written.err).split())
+        return typed(capfd, monkeypatch, command, *config, *words)
 
     return run
 

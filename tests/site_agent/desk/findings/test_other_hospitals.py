@@ -6,7 +6,6 @@ import json
 import os
 import random
 import shutil
-import sys
 from collections.abc import Callable, Mapping
 from itertools import pairwise
 from pathlib import Path
@@ -35,13 +34,13 @@ from site_agent.desk.results.run_report import make_report
 from site_agent.desk.results.saved_model import load_model
 from site_agent.desk.use.new_rows import read_new_rows
 from site_agent.hospital import Hospital, read_hospital
-from site_agent.site_cli import main
 from site_agent.state_folders import audit_log_path
 from site_agent.trainer.data.contract import read_contract
 from site_agent.trainer.data.splits import split_rows
 from site_agent.trainer.data.tables import read_table
 from tests.fuzz.mutator import mutated
 from tests.protos.examples import TWO_EXTRACTORS
+from tests.site_agent.desk.terminal import typed
 from tests.site_agent.trainer.after_a_run import RUN, site_after_run
 from tests.site_agent.trainer.sites import LOOSE_POLICY, Table, at_the_end, make_plan, prepare, run_rounds
 
@@ -94,13 +93,7 @@ def terminal(clinics: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pyte
 
     def run(site: str, command: str, *words: object) -> tuple[int, str]:
         config = ["--config", str(clinics / site / "hospital.yaml")]
-        monkeypatch.setattr(sys, "argv", ["site-agent", command, *config, *map(str, words)])
-        capfd.readouterr()
-        with pytest.raises(SystemExit) as ended:
-            main()
-        written = capfd.readouterr()
-        assert isinstance(ended.value.code, int | None)
-        return ended.value.code or 0, " ".join((written.out + written.err).split())
+        return typed(capfd, monkeypatch, command, *config, *words)
 
     return run
 
