@@ -1,4 +1,7 @@
-"""The only way from a hospital's table to training, counts and reports: read, examine, and check accepted warnings."""
+"""Reads and examines a hospital's table, and refuses it if it has errors or warnings that nobody accepted.
+
+Training, counts and reports read the table only through this file.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +28,7 @@ def examined(hospital: Hospital, scratch: Path | None = None) -> Examination:
 
     Args:
         hospital: this site.
-        scratch: the folder in which images are prepared, for the trainer its own. None is that for temporary files.
+        scratch: the folder in which images are prepared; None for the folder of temporary files.
 
     Raises:
         OperatorError: the contract is wrong, or the table cannot be read at all.
@@ -36,10 +39,10 @@ def examined(hospital: Hospital, scratch: Path | None = None) -> Examination:
 
 
 def admitted(hospital: Hospital, scratch: Path | None = None) -> Examination:
-    """Return the hospital's table if it may be used for training, counting or reporting. `scratch` as for `examined`.
+    """Return the examined table, or raise an error if it is not fit for training, counts or reports.
 
     Raises:
-        DataError: it has errors, or warnings that nobody has accepted and that stop training at this hospital.
+        DataError: the table has errors, or warnings that nobody has accepted and that stop training at this hospital.
     """
     examination = examined(hospital, scratch)
     _check_admitted(hospital, examination)
@@ -47,11 +50,7 @@ def admitted(hospital: Hospital, scratch: Path | None = None) -> Examination:
 
 
 def admit(hospital: Hospital, scratch: Path | None = None) -> tuple[Dataset, Preprocessing]:
-    """Prepare the table for training. The trainer's log records how many warnings it has. `scratch` as for `examined`.
-
-    Raises:
-        DataError: as in `admitted`.
-    """
+    """Prepare the table for training, and log its number of warnings. Raises as `admitted` does."""
     examination = admitted(hospital, scratch)
     assert examination.split_rows is not None  # otherwise there was an error
     if warnings := len(examination.warnings):
@@ -61,7 +60,6 @@ def admit(hospital: Hospital, scratch: Path | None = None) -> tuple[Dataset, Pre
 
 
 def _check_admitted(hospital: Hospital, examination: Examination) -> None:
-    """Raise DataError if a table may not be used for training."""
     check_errors(examination)
     warnings = examination.warnings
     if not is_accepted(hospital, examination) and hospital.data.unaccepted_warnings == "stop":
@@ -76,7 +74,7 @@ def _check_admitted(hospital: Hospital, examination: Examination) -> None:
 
 
 def stop_as_listed(hospital: Hospital, examination: Examination, configuration: Path) -> None:
-    """Raise DataError if findings that were just listed prevent training. The error does not list them again."""
+    """Raise DataError if the table has errors or unaccepted warnings. The error does not list them."""
     unused = "The table is not used for training. Nothing left this site."
     if examination.errors:
         raise DataError(
@@ -94,12 +92,12 @@ def stop_as_listed(hospital: Hospital, examination: Examination, configuration: 
 
 
 def is_accepted(hospital: Hospital, examination: Examination) -> bool:
-    """Whether there are no warnings, or a person has accepted these."""
+    """Whether the examination has no warnings, or a person has accepted them."""
     return not examination.warnings or find_acceptance(hospital.state_path, examination.digest) is not None
 
 
 def check_errors(examination: Examination) -> None:
-    """Raise DataError with the errors, if there are any."""
+    """Raise DataError with all errors of the examination, if it has any."""
     if examination.errors:
         refuse(
             [as_sentences(error.words, where(error.rows, error.count)) for error in examination.errors],

@@ -1,11 +1,11 @@
-"""Finds codes that two systems wrote in two ways.
+"""Finds a code that is spelt in two ways in one column, such as M and male.
 
-Two spellings, such as 0 and 1 beside F and M, would become two categories although they mean the same patients. A
-person looks at the rows and decides. The rules:
+Two spellings would become two categories of the same patients. A person looks at the rows and decides. The rules:
 
 * codes that differ only in capitals, blanks or marks are two spellings;
 * words of one meaning are two spellings, such as M and male;
-* words of a known meaning beside two or more numbers are two spellings. So are words beside the same number of numbers.
+* words of a known meaning together with two or more numbers are two spellings, such as F and M with 0 and 1. So are
+  words and numbers in equal count.
 
 Only codes that a contract declares or a draft lists are compared. No other cell is shown.
 """
@@ -33,7 +33,7 @@ _NO_VALUE: Final = frozenset({"other", "others", "andere", "autre", "unspecified
 
 @dataclass(frozen=True, kw_only=True)
 class TwoSpellings:
-    """Codes written in one way, and codes of the same meaning that are written in another."""
+    """Codes that are spelt in one way, and codes of the same meaning that are spelt in another way."""
 
     one: tuple[str, ...]
     other: tuple[str, ...]

@@ -1,8 +1,8 @@
-"""Measures how well one column alone predicts the outcome. A very good column may be recorded after the outcome.
+"""Measures how well one column alone predicts the outcome. A very good column was perhaps recorded after the outcome.
 
-It is measured on the rows outside the test set. A column is used in three ways, and the best result is taken: by its
-rank, by the outcome's rate in each of its codes or tenths, and by whether a value is missing. Rates are taken from one
-half of the rows and used on the other, so that a column with many codes gains nothing by chance.
+The test set is not used. Each column is used in three ways, and the best result counts: its rank, the outcome's rate
+in each of its codes or tenths, and whether a value is missing. Rates come from one half of the rows and are applied
+to the other half. So a column with many codes gains nothing by chance.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ Truth = npt.NDArray[np.bool_]
 
 
 def sampled(rows: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """Return the rows, or a fixed sample of a hundred thousand of them."""
+    """Return the row numbers, or a fixed random sample of 100,000 of them if there are more."""
     if len(rows) <= _MOST_ROWS:
         return rows
     return np.sort(np.random.default_rng(0).choice(rows, _MOST_ROWS, replace=False))
 
 
 def auroc(values: Numbers, truth: Truth) -> float:
-    """Return the area under the ROC curve; ties count half. Needs both outcomes and no NaN."""
+    """Return the area under the ROC curve. Ties count half. Both outcomes must occur, and no value is NaN."""
     places, inverse = np.unique(values, return_inverse=True)
     positives = np.bincount(inverse[truth], minlength=len(places)).astype(np.float64)
     negatives = np.bincount(inverse[~truth], minlength=len(places)).astype(np.float64)
@@ -40,7 +40,7 @@ def auroc(values: Numbers, truth: Truth) -> float:
 
 
 def auroc_alone(values: Numbers, truth: Truth, *, is_code: bool) -> float | None:
-    """Return the larger area of one column or its inverse; None with fewer than ten rows of an outcome.
+    """Return how well one column predicts, as an area under the ROC curve; None if an outcome has fewer than ten rows.
 
     Args:
         values: float64 of shape (rows,); missing values are NaN, or -1 for a code.
@@ -58,7 +58,7 @@ def auroc_alone(values: Numbers, truth: Truth, *, is_code: bool) -> float | None
 
 
 def best_term(has_term: Truth, truth: Truth) -> float | None:
-    """Return the largest area of one term or its absence; None with fewer than ten rows of an outcome.
+    """Return the ROC area of the term that predicts best; None if an outcome has fewer than ten rows.
 
     Args:
         has_term: of shape (rows, terms).
@@ -71,7 +71,7 @@ def best_term(has_term: Truth, truth: Truth) -> float | None:
 
 
 def correlation_alone(values: Numbers, target: Numbers) -> float | None:
-    """Return the absolute value of Spearman's correlation, or None if it is undefined."""
+    """Return the absolute value of Spearman's correlation; None if fewer than ten values exist or all are equal."""
     there = ~np.isnan(values)
     if there.sum() < _FEWEST:
         return None
@@ -87,7 +87,7 @@ def _ranks(values: Numbers) -> Numbers:
 
 
 def _cells(values: Numbers, absent: Truth, *, is_code: bool) -> npt.NDArray[np.int64]:
-    """Return a whole number for each row: the code, or the tenth of the column; 0 for missing."""
+    """Return a whole number for each row: the code or the tenth of the column; 0 if the value is missing."""
     if is_code:
         return np.where(absent, 0, values + 1).astype(np.int64)
     there = values[~absent]

@@ -1,7 +1,7 @@
-"""Finds numbers that mean "not known": a cholesterol of 0, a weight of 999.
+"""Finds numbers that probably mean "not known": a cholesterol of 0, a weight of 999.
 
-This file makes no decision. A number is reported if people use it as a marker and it is far from all other numbers. A
-person then states its meaning in the contract.
+A number is reported if people use it as a marker and it is far from all other numbers. A person then states its
+meaning in the contract.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ _FAR: Final = 10.0
 
 
 def disguised_numbers(values: Numbers) -> tuple[float, ...]:
-    """Return the float64 values, without NaN and in rising order, that may mean "not known".
+    """Return the float64 numbers of a column that probably mean "not known", in rising order.
 
-    They are candidates that are far from the others: by ten times the usual step between neighbouring values and a
-    fifth of the span. Zero is one only if the others are far above it, by such steps or by their span. A column whose
-    values are all one candidate is reported.
+    A candidate is reported if it is far from the other values: by ten times the usual step between neighbouring
+    values and a fifth of their span. Zero is reported only if the other values are far above it, by such steps or by
+    their span. A column whose values are all one candidate is reported too.
     """
     present = np.unique(values[~np.isnan(values)])
     candidates = present[np.isin(present, CANDIDATES)]

@@ -1,4 +1,4 @@
-"""The examination as one self-contained HTML page, and as lines for a terminal.
+"""Writes an examination as one self-contained HTML page, and as lines for a terminal.
 
 The page has row numbers and Table 1, so it stays at the site.
 """
@@ -18,7 +18,7 @@ _MOST_COLUMNS = 1000
 
 
 def examination_page(examination: Examination, *, site: str, accepted_by: str | None, warnings_stop: bool) -> str:
-    """Return the page.
+    """Return the HTML page of an examination.
 
     Args:
         examination: the result of the examination.
@@ -46,7 +46,7 @@ def examination_page(examination: Examination, *, site: str, accepted_by: str | 
 
 
 def verdict(examination: Examination, accepted_by: str | None, *, warnings_stop: bool) -> str:
-    """Return in short whether this table may be used."""
+    """Return one or two short sentences: the size of the table, and whether it is ready for training."""
     errors, warnings = len(examination.errors), len(examination.warnings)
     size = counted(examination.table.rows, "row")
     if examination.patients is not None:
@@ -135,7 +135,7 @@ _MOST_NOTES: Final = 10
 
 
 def finding_lines(examination: Examination) -> Iterator[str]:
-    """Yield every error and warning with its first rows, then the first notes."""
+    """Yield every error and warning with its first rows, then the first ten notes."""
     for finding in [*examination.errors, *examination.warnings]:
         yield f"{finding.level.upper()}: {as_sentences(finding.words, where(finding.rows, finding.count))}"
     notes = [finding for finding in examination.findings if finding.level == "note"]

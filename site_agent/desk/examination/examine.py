@@ -1,7 +1,6 @@
-"""Examines a table before the first round: lists all findings and decides whether it may be used.
+"""Examines a table before the first round: lists all findings and decides whether the table is fit for training.
 
-Pure: the input is a table and its split, the result are findings. No finding has a value of a patient. The page has
-means and shares and stays at the site.
+No finding has a value of a patient. The page has means and shares and stays at the site.
 """
 
 from __future__ import annotations
@@ -45,19 +44,19 @@ _ORDER: Final = ("error", "warning", "note")
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class Examination:
-    """The findings.
+    """The result of examining a table: findings, measures and a digest.
 
     Attributes:
         table: the examined table.
-        parts: training, validation and test in numbers; None if the table cannot be split.
+        parts: the sizes of training, validation and test; None if the table cannot be split.
         findings: errors first, then warnings, then notes.
         hints: known corrections of errors in the table, in sentences.
         missing: by feature the share of rows without a value.
-        alone: by feature how well it alone predicts the outcome.
-        patients: their number; None if no column identifies them.
-        table_one: see there.
-        digest: of the table's content, its contract, the split and the warnings, in hexadecimal; a person accepts this
-            digest.
+        alone: by feature how well this feature alone predicts the outcome.
+        patients: the number of patients; None if no column identifies them.
+        table_one: the lines of Table 1.
+        digest: SHA-256 of the table's content, its contract, the split and the warnings, in hexadecimal. A person
+            accepts this digest.
         split_rows: the rows of each part.
     """
 
@@ -73,7 +72,7 @@ class Examination:
     split_rows: SplitRows | None
 
     def __repr__(self) -> str:
-        """It shows no row of any patient, so the record may appear in a traceback."""
+        """Show the number of findings only, because a traceback can contain this text."""
         return f"Examination(findings={len(self.findings)})"
 
     @property
@@ -93,7 +92,7 @@ class Examination:
         return form.query_digest if isinstance(form, SqlFormat) else None
 
     def to_json(self) -> dict[str, Json]:
-        """Return everything except for the rows, for a file that stays at the site."""
+        """Return everything except the rows, for a file that stays at the site."""
         facts: dict[str, Json] = {
             "rows": self.table.rows,
             "rows_without_outcome": len(self.table.dropped),
@@ -113,11 +112,11 @@ class Examination:
 
 
 def examine(survey: Survey, split: Split) -> Examination:
-    """Examine a table that was read.
+    """Examine a table that was read, and return its findings.
 
     Args:
         survey: the table and its unreadable cells.
-        split: how its rows are divided.
+        split: how the rows are divided into training, validation and test.
     """
     table = survey.table
     found = [

@@ -1,4 +1,4 @@
-"""Findings about single columns and pairs of columns."""
+"""Finds problems in single columns and in pairs of columns."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ _MOST_TOLD: Final = 20
 
 
 def absent_in(feature: Feature, values: Numbers) -> npt.NDArray[np.bool_]:
-    """Return which values are missing (NaN or the position of unknown), bool of shape (rows,)."""
+    """Return which values of a feature are missing: NaN, or -1 for a code. The result is bool of shape (rows,)."""
     return values < 0 if isinstance(feature, CategoricalFeature) else np.isnan(values)
 
 
 def column_findings(table: Table) -> Iterator[Finding]:
-    """Yield columns that are empty, mostly empty or constant, or that have markers, two units or impossible numbers."""
+    """Yield findings about columns: empty, mostly empty or constant, markers, two units, impossible numbers."""
     for feature in table.contract.features:
         values = table.features[feature.name]
         absent = absent_in(feature, values)
@@ -56,7 +56,7 @@ def column_findings(table: Table) -> Iterator[Finding]:
 
 
 def terms_findings(table: Table) -> Iterator[Finding]:
-    """Yield lists and notes that are empty in all rows or in most of them."""
+    """Yield findings about lists and notes: empty in all rows or in most rows, or longer than the model reads."""
     for name, counts in table.terms.items():
         share = float((~counts.any(axis=1)).mean())
         if share == 1.0:
@@ -93,7 +93,7 @@ def outcome_and_group_findings(table: Table) -> Iterator[Finding]:
 
 
 def _spellings(table: Table, name: str, codes: Sequence[str], values: Numbers) -> Iterator[Finding]:
-    """Yield one code in two spellings, among the codes that occur."""
+    """Yield a warning if codes that occur in the column are spelt in two ways."""
     found = two_spellings([code for place, code in enumerate(codes) if (values == place).any()])
     if found is None:
         return
@@ -108,7 +108,7 @@ def _spellings(table: Table, name: str, codes: Sequence[str], values: Numbers) -
 
 
 def _units(table: Table, feature: Feature, values: Numbers) -> Iterator[Finding]:
-    """Yield two units in one column, or a few values that are impossible for a measurement."""
+    """Yield a warning if the column has two units, or a few values that are impossible for a measurement."""
     others = [*(column for name, column in table.features.items() if name != feature.name)]
     others += [] if table.target is None else [table.target]
     found, what = mixed_units(values, others), f"column {feature.name}: "
@@ -143,7 +143,7 @@ def rows_of(table: Table, places: npt.NDArray[np.int64]) -> tuple[int, ...]:
 
 
 def collinear_findings(table: Table) -> Iterator[Finding]:
-    """Yield pairs of columns with the same information, by Pearson's correlation where both have values."""
+    """Yield pairs of columns with nearly the same information, by Pearson's correlation over rows with both values."""
     features = [
         feature
         for feature in table.contract.features
@@ -165,7 +165,7 @@ def collinear_findings(table: Table) -> Iterator[Finding]:
 
 
 def _close_pairs(columns: Numbers, absent: npt.NDArray[np.bool_]) -> list[tuple[int, int, float]]:
-    """Return positions of two columns and the magnitude of their correlation, the largest first."""
+    """Return pairs of column positions with the size of their correlation, the largest first."""
     there = (~absent).astype(np.float64)
     counts = np.maximum(there.sum(axis=1), 1.0)
     filled = np.where(absent, 0.0, columns)
@@ -173,7 +173,7 @@ def _close_pairs(columns: Numbers, absent: npt.NDArray[np.bool_]) -> list[tuple[
     spread = np.sqrt((centred**2).sum(axis=1) / counts)
     scaled = centred / np.where(spread > 0, spread, 1.0)[:, None]
     both = there @ there.T
-    # Over the rows that both have, with each column's own mean and spread: a first selection, made exact below.
+    # A first selection, with each column's own mean and spread. The exact correlation follows below.
     rough = np.abs(scaled @ scaled.T) / np.maximum(both, 1.0)
     ones, others = np.nonzero(np.triu(rough, 1) >= ALIKE - 0.1)
     found = []

@@ -1,4 +1,4 @@
-"""Findings about the outcome: its share in each part of the split, small groups, and columns that reveal it."""
+"""Finds problems with the outcome: rare classes, unequal parts of the split, small groups, columns that reveal it."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _UNLIKELY: Final = 3.29  # a normal deviate that chance exceeds once in a thousa
 
 @dataclass(frozen=True, kw_only=True)
 class Part:
-    """The size of one part of the split: rows, patients, and rows by class (or the outcome's mean)."""
+    """The size of one part of the split: rows, patients, and rows of each class (or the mean of a number)."""
 
     name: str
     rows: int
@@ -43,7 +43,7 @@ class Part:
 
 
 def parts_of(table: Table, parts: SplitRows, patients: npt.NDArray[np.int64] | None) -> tuple[Part, ...]:
-    """Return the sizes of training, validation and test."""
+    """Return the sizes of the training, validation and test parts."""
     named = (("training", parts.training), ("validation", parts.validation), ("test", parts.test))
     target, classes = table.target, table.contract.target.classes
     found = []
@@ -64,7 +64,7 @@ def parts_of(table: Table, parts: SplitRows, patients: npt.NDArray[np.int64] | N
 
 
 def dropped_findings(table: Table) -> Iterator[Finding]:
-    """Yield rows that were skipped without an outcome, as the contract declares."""
+    """Yield a finding about rows that were skipped because they have no outcome, as the contract declares."""
     count = len(table.dropped)
     if not count:
         return
@@ -79,7 +79,7 @@ def dropped_findings(table: Table) -> Iterator[Finding]:
 
 
 def part_findings(parts: tuple[Part, ...], classes: tuple[str, ...]) -> Iterator[Finding]:
-    """Yield classes that are rare or absent in a part, and shares that differ between training and test."""
+    """Yield classes that are rare or absent in a part, and classes whose shares differ between training and test."""
     training, _, test = parts
     for name in classes:
         for part in parts:
@@ -98,7 +98,7 @@ def part_findings(parts: tuple[Part, ...], classes: tuple[str, ...]) -> Iterator
 
 
 def group_findings(table: Table, test: npt.NDArray[np.int64]) -> Iterator[Finding]:
-    """Yield declared groups with few test rows."""
+    """Yield declared groups that have fewer than ten test rows."""
     for name, labels in table.groups.items():
         counts = Counter(labels[row] for row in test)
         small = [label for label in dict.fromkeys(labels) if counts[label] < FEWEST_IN_GROUP]
@@ -108,10 +108,10 @@ def group_findings(table: Table, test: npt.NDArray[np.int64]) -> Iterator[Findin
 
 
 def alone(table: Table, rows: npt.NDArray[np.int64]) -> dict[str, float]:
-    """Return how well each feature alone predicts: an area under the ROC curve, or a correlation for a number.
+    """Return by column how well it alone predicts the outcome.
 
-    For a list or a note it is the area of its best single term. If the outcome is a number, a list or a note is
-    skipped.
+    The measure is an area under the ROC curve, or a correlation if the outcome is a number. A list or a note has the
+    area of its best single term; if the outcome is a number, lists and notes are skipped.
     """
     rows = sampled(rows)
     target = table.target
@@ -141,7 +141,7 @@ def alone(table: Table, rows: npt.NDArray[np.int64]) -> dict[str, float]:
 
 
 def alone_findings(table: Table, measured: Mapping[str, float]) -> Iterator[Finding]:
-    """Yield columns that alone predict suspiciously well."""
+    """Yield columns that alone predict the outcome suspiciously well."""
     is_number = isinstance(table.contract.target, RegressionTarget)
     limit = SUSPICIOUS_CORRELATION if is_number else SUSPICIOUS_AUROC
     what = "a rank correlation" if is_number else "an area under the ROC curve"

@@ -1,4 +1,4 @@
-"""Findings about rows and images: duplicates, conflicting facts of a patient, patients in two parts of the split."""
+"""Finds equal rows, conflicting facts of one patient, patients in two parts of the split, and blank or equal images."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Places = npt.NDArray[np.int64]
 
 
 def patient_numbers(table: Table) -> Places | None:
-    """Number the patients: int64 (rows,), equal for equal identifiers. None if no column identifies a patient."""
+    """Return a number for each row's patient, int64 of shape (rows,); None if no column identifies patients."""
     if table.patients is None:
         return None
     numbers: dict[str, int] = {}
@@ -62,7 +62,7 @@ def _duplicates(table: Table, patients: Places | None, parts: SplitRows | None) 
 
 
 def _fingerprints(table: Table, patients: Places | None) -> npt.NDArray[np.uint64]:
-    """Return uint64 of shape (rows,), equal for equal rows and, but for a chance of 1 in 2 ** 24, for no others."""
+    """Return uint64 of shape (rows,): equal rows have equal numbers. Others collide with a chance of 1 in 2 ** 24."""
     mixed = np.zeros(table.rows, dtype=np.uint64) if patients is None else patients.astype(np.uint64)
     columns = [*table.features.values(), *table.marks, *([] if table.target is None else [table.target])]
     for values in columns:
@@ -76,7 +76,7 @@ def _fingerprints(table: Table, patients: Places | None) -> npt.NDArray[np.uint6
 
 
 def _two_people(table: Table, patients: Places) -> Iterator[Finding]:
-    """Yield rows with one identifier that differ in facts that do not change in a person."""
+    """Yield rows of one patient that differ in facts that never change in a person."""
     first = np.unique(patients, return_index=True)[1]
     for feature in table.contract.features:
         if not feature.same_for_patient:
@@ -97,7 +97,7 @@ def _two_people(table: Table, patients: Places) -> Iterator[Finding]:
 
 
 def image_findings(table: Table) -> Iterator[Finding]:
-    """Yield the findings of a table with images, and none for other tables."""
+    """Yield findings about images: blank images, and images that two patients share."""
     if table.images is None or table.contract.image is None:
         return
     name = table.contract.image.name

@@ -1,7 +1,8 @@
-"""Findings about a table, whether training may continue, and who accepted the warnings.
+"""Records what was found in a table, and who accepted the warnings.
 
-An acceptance is one small file for each digest, beside the approvals. The digest covers the table's content, its
-contract, the split and the exact warnings. If one cell that is read changes, a person must accept the warnings again.
+An acceptance is one small file for each digest, stored next to the approvals. The digest covers the table's content,
+its contract, the split and the exact warnings. If one cell that is read changes, a person must accept the warnings
+again.
 """
 
 from __future__ import annotations
@@ -22,14 +23,14 @@ Level: TypeAlias = Literal["error", "warning", "note"]
 
 @dataclass(frozen=True, kw_only=True)
 class Finding:
-    """A finding, whose words have no value of any patient.
+    """A finding about a table, as a sentence without any patient's value.
 
     Attributes:
         level: an error stops training, a person must accept a warning, and a note is only shown.
-        key: the subject, equal for the same subject: a kind and perhaps a column.
+        key: the kind of finding, often followed by a column; equal for the same subject.
         words: one sentence without its full stop.
         rows: the first rows concerned, as a spreadsheet counts them.
-        count: of all rows concerned; 0 if it is not about rows.
+        count: the number of all rows concerned; 0 if the finding is not about rows.
     """
 
     level: Level
@@ -45,7 +46,7 @@ def counted(number: int, word: str) -> str:
 
 
 class Acceptance(Document):
-    """A named person's acceptance of the warnings of one examination."""
+    """The record that a named person accepted the warnings of one examination."""
 
     digest: str
     warnings: tuple[str, ...]
@@ -55,7 +56,7 @@ class Acceptance(Document):
 
 
 def accept(state: Path, acceptance: Acceptance) -> None:
-    """Record the acceptance in the state directory, complete or not at all.
+    """Write the acceptance to the state directory, complete or not at all.
 
     Raises:
         UnavailableError: the disk cannot be written.
@@ -67,7 +68,7 @@ def find_acceptance(state: Path, digest: str) -> Acceptance | None:
     """Return the acceptance of exactly this examination, or None.
 
     Raises:
-        DataError: the file in its place is no acceptance.
+        DataError: the file exists but is not an acceptance.
     """
     try:
         found = Acceptance.model_validate_json(_path(state, digest).read_bytes())
@@ -85,7 +86,7 @@ def find_acceptance(state: Path, digest: str) -> Acceptance | None:
 
 
 def moment(at: datetime) -> str:
-    """Return a time with its zone as in the record, to the second."""
+    """Return a time as text with its zone, to the second."""
     return at.isoformat(timespec="seconds")
 
 

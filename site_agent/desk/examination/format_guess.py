@@ -36,12 +36,12 @@ def guess_format(path: Path, *, sheet: str | None, query: str | None) -> Format:
 
 
 def format_hint(path: Path, declared: Format, *, is_new: bool = False) -> str | None:
-    """Return the key of the contract to change so that a text file is readable, or None.
+    """Advise which key of the contract to change so that a text file becomes readable; None if no key seems wrong.
 
     Args:
         path: a table in which mistakes were found.
         declared: the format that the contract declares.
-        is_new: whether it has new patients of a model, whose contract no longer changes.
+        is_new: whether the file has new patients for a trained model; its contract no longer changes.
     """
     if not isinstance(declared, TableFormat):
         return None
@@ -74,7 +74,7 @@ def format_hint(path: Path, declared: Format, *, is_new: bool = False) -> str | 
 
 
 def guess_text(start: bytes) -> TableFormat:
-    """Guess the format of a text file from its first bytes. A person then checks it."""
+    """Guess the format of a text file from its first bytes. A person then checks the guess."""
     encoding = _encoding(start)
     text = start.decode(encoding, errors="replace").removeprefix("\ufeff")
     lines = [line for line in text.replace("\r\n", "\n").replace("\r", "\n").split("\n") if line.strip()]
@@ -101,7 +101,7 @@ def _encoding(start: bytes) -> str:
 
 
 def _agreement(lines: list[str], delimiter: str) -> tuple[int, int]:
-    """Return how many of the first lines have the most frequent number of cells above one, and that number."""
+    """Return the most frequent number of cells in a row, if above one, after the number of rows that have it."""
     try:
         widths = Counter(len(row) for row in csv.reader(lines[:200], delimiter=delimiter))
     except csv.Error:
@@ -111,7 +111,7 @@ def _agreement(lines: list[str], delimiter: str) -> tuple[int, int]:
 
 
 def _has_header(rows: list[list[str]]) -> bool:
-    """Whether the first row has only different words and no number, as no row of a patient does."""
+    """Whether the first row has only different words and no number."""
     if not rows:
         return True
     first = [cell.strip() for cell in rows[0]]

@@ -1,8 +1,7 @@
 """Finds columns with mixed units, such as cholesterol in mg/dl for some patients and in mmol/l for others.
 
-This file makes no decision. A column is reported if its values have two scales: their logarithms form two groups of
-about the same width with a gap between them. No distribution with one peak has that. A known factor between two
-clinical units needs less evidence than another factor. A person then looks at the rows.
+A column is reported if the logarithms of its values form two groups of about the same width with a gap between them.
+A known factor between two clinical units needs less evidence than another factor. A person then looks at the rows.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ _SMALLEST_FACTOR: Final = 1.5
 _TOLERANCE: Final = 0.12
 _STEPS_IN_VALLEY: Final = 3.0
 _WIDEST_RATIO: Final = 2.5
-# The largest share of the lower group in the gap, and how improbable it must be: for a known factor, and for any other.
+# How full the gap may be compared with the smaller group, and by how many standard deviations it must be emptier.
 _KNOWN: Final = (0.6, 2.6)
 _ANY: Final = (0.35, 4.0)
 _SEPARATES: Final = 0.9
@@ -36,7 +35,7 @@ _FAR_BELOW: Final = 3.0
 
 @dataclass(frozen=True)
 class Conversion:
-    """Two units of one measurement: the number in the second is `factor` times that in the first, plus `offset`."""
+    """Two units of one measurement: a number in the second is a number in the first times `factor` plus `offset`."""
 
     first: str
     second: str
@@ -75,14 +74,14 @@ CONVERSIONS: Final = (
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class MixedUnits:
-    """Two scales in one column.
+    """The finding that the values of one column have two scales.
 
     Attributes:
         is_minority: bool of shape (rows,): rows at the scale with fewer values.
-        share: their share of the present values.
-        factor: of the larger scale to the smaller one, by their medians.
+        share: the minority's share of the present values.
+        factor: the median of the larger scale divided by the median of the smaller scale.
         minority_is_larger: whether the minority has the larger values.
-        conversion: the two units with this difference, if they are known.
+        conversion: the two units with this factor, if they are known.
     """
 
     is_minority: npt.NDArray[np.bool_]
@@ -93,7 +92,7 @@ class MixedUnits:
 
     @property
     def words(self) -> str:
-        """The finding in words for a person. It contains no value of a patient."""
+        """The finding as a text for a person, without a value of any patient."""
         size = "larger" if self.minority_is_larger else "smaller"
         units = self.conversion
         known = "" if units is None else f", as {units.first} and {units.second} differ"
@@ -102,12 +101,12 @@ class MixedUnits:
 
 
 def mixed_units(values: Numbers, others: Sequence[Numbers] = ()) -> MixedUnits | None:
-    """Return two scales among the positive values of a column, or None.
+    """Return the two scales of a column's positive values; None if there is only one scale.
 
     Args:
-        values: float64 of shape (rows,), NaN where missing. A column with negative numbers is skipped.
-        others: further columns of these rows, including the outcome. If one of them separates the two scales, they are
-            two kinds of patients and not two units.
+        values: float64 of shape (rows,), NaN if missing. A column with negative numbers is skipped.
+        others: further columns of these rows, including the outcome. If one of them separates the two scales, the
+            scales are two kinds of patients and not two units.
     """
     is_there = values > 0
     found = _two_heaps(np.log(values[is_there])) if not (values < 0).any() else None
@@ -129,7 +128,7 @@ def mixed_units(values: Numbers, others: Sequence[Numbers] = ()) -> MixedUnits |
 
 
 def unit_hint(column: str, inside: Numbers, outside: Numbers) -> str | None:
-    """Advise in a sentence what to do with numbers outside a declared range that have another unit.
+    """Advise in one sentence how to correct numbers outside a declared range that seem to have another unit.
 
     Args:
         column: the name of the column.
@@ -143,10 +142,10 @@ def unit_hint(column: str, inside: Numbers, outside: Numbers) -> str | None:
 
 
 def far_values(values: Numbers) -> npt.NDArray[np.bool_]:
-    """Return which positive values are so far from the others that a decimal point may be lost.
+    """Return which positive values are so far from the others that probably a decimal point is missing.
 
     Args:
-        values: float64 of shape (rows,), NaN where missing. A column with negative numbers is skipped.
+        values: float64 of shape (rows,), NaN if missing. A column with negative numbers is skipped.
 
     Returns:
         bool of shape (rows,).
@@ -166,7 +165,10 @@ def far_values(values: Numbers) -> npt.NDArray[np.bool_]:
 
 
 def _two_heaps(logs: Numbers) -> tuple[npt.NDArray[np.bool_], float, tuple[float, float]] | None:
-    """Return the upper group's values, the factor between the groups, and their medians; None if there is one group."""
+    """Return which values are in the upper of two groups, the factor between the groups, and their medians.
+
+    The result is None if there is one group.
+    """
     ordered = np.sort(logs)
     if len(ordered) < FEWEST_VALUES or len(np.unique(ordered)) < _FEWEST_DIFFERENT:
         return None
@@ -193,7 +195,7 @@ def _two_heaps(logs: Numbers) -> tuple[npt.NDArray[np.bool_], float, tuple[float
 
 
 def _parting(ordered: Numbers) -> int:
-    """Return the best place to divide sorted values in two: the number of the lower ones (Otsu 1979, equation 18)."""
+    """Return how many sorted values belong to the lower of two groups (Otsu 1979, equation 18)."""
     counts = np.arange(1, len(ordered))
     sums = np.cumsum(ordered)[:-1]
     means = sums / counts, (ordered.sum() - sums) / (len(ordered) - counts)
@@ -212,12 +214,12 @@ def _within(ordered: Numbers, middle: float, width: float) -> int:
 
 
 def _surprise(valley: int, heap: int) -> float:
-    """Return by how many standard deviations the gap has fewer values than the group, if both were equally probable."""
+    """Return by how many standard deviations the gap has fewer values than the group."""
     return (heap - valley) / math.sqrt(heap + valley) if heap + valley else 0.0
 
 
 def _conversion(low: float, high: float) -> Conversion | None:
-    """Return the known units nearest to two medians, if any are near."""
+    """Return the known conversion that is nearest to two medians, or None if none is near."""
 
     def distance(one: Conversion) -> float:
         wanted = one.factor * low + one.offset
@@ -228,7 +230,7 @@ def _conversion(low: float, high: float) -> Conversion | None:
 
 
 def _tells_apart(column: Numbers, is_there: npt.NDArray[np.bool_], is_upper: npt.NDArray[np.bool_]) -> bool:
-    """Whether another column's order nearly determines the scale of a value: an area under the ROC curve of 0.9."""
+    """Whether another column nearly determines which scale a value has (area under the ROC curve 0.9 or more)."""
     both = is_there & ~np.isnan(column)
     upper, lower = column[both & is_upper], np.sort(column[both & ~is_upper])
     if not len(upper) or not len(lower):

@@ -1,8 +1,4 @@
-"""Reads tables and gives hints: which line of the contract, or which column of the table, corrects an error.
-
-The reading itself (tables.py) does not search for reasons. A hint is a guess for a person. It has no value of a
-patient.
-"""
+"""Reads tables, and suggests which line of the contract or which column of the table corrects an error."""
 
 from __future__ import annotations
 
@@ -20,10 +16,10 @@ from site_agent.trainer.data.tables import DELIMITER, Survey, Table, survey_new_
 
 
 def read_with_hints(path: Path, contract: Contract, scratch: Path | None) -> Table:
-    """Return a table in which every row satisfies the contract.
+    """Read a table in which every row satisfies the contract.
 
     Raises:
-        DataError: it cannot be read, or does not fit. All findings are reported, with hints.
+        DataError: the table cannot be read, or does not fit the contract. The error has all findings and suggestions.
     """
     survey = survey_with_hints(path, contract, scratch=scratch)
     if survey.mistakes:
@@ -32,14 +28,14 @@ def read_with_hints(path: Path, contract: Contract, scratch: Path | None) -> Tab
 
 
 def survey_with_hints(path: Path, contract: Contract, *, scratch: Path | None) -> Survey:
-    """Survey a table like `survey_table`, with hints."""
+    """Survey a table like `survey_table`, and add suggestions for its errors."""
     return _hinted(path, contract, lambda: survey_table(path, contract, scratch=scratch), is_new=False)
 
 
 def survey_new_with_hints(
     path: Path, contract: Contract, *, has_outcome: bool = False, scratch: Path | None = None
 ) -> Survey:
-    """Survey new rows like `survey_new_rows`, with hints."""
+    """Survey new rows like `survey_new_rows`, and add suggestions for their errors."""
     return _hinted(
         path,
         contract,
@@ -75,7 +71,6 @@ def _missing_outcome(survey: Survey, contract: Contract) -> Iterator[str]:
 
 
 def _units(survey: Survey) -> Iterator[str]:
-    """Numbers outside of a declared range may be in another unit."""
     for name, outside in survey.outside.items():
         values = survey.table.features.get(name, survey.table.target)
         if values is not None and (hint := unit_hint(name, values, outside)) is not None:

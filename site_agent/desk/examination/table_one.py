@@ -1,4 +1,4 @@
-"""Table 1: the patients by outcome, as in clinical papers. It stays at the site."""
+"""Makes Table 1: the patients by outcome, as in clinical papers. It stays at the site."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Line = tuple[str, ...]
 
 
 def table_one(table: Table) -> tuple[Line, ...]:
-    """Return the header and the lines of each feature: all rows, then the rows of each class.
+    """Return the header and the lines of Table 1: all rows, then the rows of each class.
 
     Numbers: mean (standard deviation), then median [quartiles]. Codes: rows (share of those with a value).
     """
@@ -39,7 +39,7 @@ def table_one(table: Table) -> tuple[Line, ...]:
 
 
 def _terms_lines(column: TermsFeature, counts: Counts, columns: list[npt.NDArray[np.bool_]]) -> Iterator[Line]:
-    """Yield the rows with each declared code, and rows without a term."""
+    """Yield how many rows have each declared code, and how many have no term."""
     has_code = counts > 0
     is_empty = has_code.sum(axis=1) == 0
     for place, code in enumerate((column.codes or ())[:_MOST_CODES]):
