@@ -1,10 +1,11 @@
-"""`site-agent export`: a folder with the model for use elsewhere. It is written only if its predictions are equal.
+"""Writes the folder of `site-agent export`, with a model that other programs can use.
 
-model.json and model.safetensors have the model, and loader.py reads them with only PyTorch. On request there is also
+model.json and model.safetensors have the model. loader.py reads them with PyTorch alone. On request there is also
 model.onnx with onnx_loader.py. card.md and card.json describe the model's purpose and limits. If the network is the
-hospital's own module, its file is included as own_network.py. The loader runs it only if it is unchanged. The rules:
+hospital's own module, its file is included as own_network.py. The loader runs that file only if it is unchanged. The
+rules:
 
-* loader and ONNX are compared with the model itself on made-up rows before a file is written;
+* before a file is written, loader and ONNX must predict the same as the model for made-up rows;
 * an export includes values learnt from the training rows: means and deviations, with some encodings quantiles, with a
   baseline the thresholds of trees. So an export is for this hospital only, until its data protection officer allows
   more.
@@ -61,10 +62,10 @@ _SEED: Final = 1
 
 @dataclass(frozen=True, kw_only=True)
 class Exported:
-    """The written files, their model, and the remarks that a person should read.
+    """The names of the exported files, their model, and remarks that a person should read.
 
-    `loader_difference` and `onnx_difference` are the largest differences of the copies from the model, in probability,
-    or in standard deviations of a regression's target; None without ONNX.
+    `loader_difference` and `onnx_difference` are the largest differences between a copy's predictions and the
+    model's, in probability, or in standard deviations of a regression's target; None without ONNX.
     """
 
     files: tuple[str, ...]
@@ -87,15 +88,15 @@ def export_model(
 
     Args:
         hospital: this site.
-        folder: it may not have files.
-        run: its name; None takes that of the model in use.
+        folder: a new or empty folder.
+        run: the run's name; None takes the run of the model in use.
         has_onnx: whether model.onnx is written too.
-        name: of one of the run's models, as in the report; None takes the model in use.
+        name: the name of one of the run's models, as in the report; None takes the model in use.
         record: receives the run, the model's name and the digest of its file, before the first file is written.
 
     Raises:
-        OperatorError: there is no such model, it cannot be exported, its copies give other predictions, or the folder
-            is in use.
+        OperatorError: there is no such model, it cannot be exported, its copies predict differently, or the folder is
+            not empty.
     """
     _check_folder(folder)
     if run is None or name is None:
@@ -119,10 +120,10 @@ def export_model(
 
 
 def _checked_files(hospital: Hospital, used: ModelInUse, *, has_onnx: bool) -> tuple[dict[str, bytes], list[float]]:
-    """Return the files by name, and by how much the loader and ONNX differ from the model.
+    """Return the files by name, and by how much the predictions of loader and ONNX differ from the model's.
 
     Raises:
-        OperatorError: the model cannot be written down, or its copies answer otherwise.
+        OperatorError: the model cannot be exported, or a copy predicts differently.
     """
     model, changed = used.model, recalibration_of(hospital.state_path, used.run, used.name)
     prepare_arithmetic(hospital.training.threads)
@@ -145,7 +146,7 @@ def _checked_files(hospital: Hospital, used: ModelInUse, *, has_onnx: bool) -> t
     if has_onnx:
         files["onnx_loader.py"] = standalone("onnx_loader")
         files["model.onnx"] = onnx_bytes(graph, values.shape[1], model.outputs, own)
-        # What was written down for one number of rows may not hold for another.
+        # An ONNX graph can be right for one number of rows and wrong for another.
         parts = [run_onnx(files["model.onnx"], part) for part in (values[:1], values[1:8], values[8:])]
         differences.append(_difference(model, said, np.concatenate(parts)))
     if max(differences) > LARGEST_DIFFERENCE:
@@ -154,7 +155,7 @@ def _checked_files(hospital: Hospital, used: ModelInUse, *, has_onnx: bool) -> t
 
 
 def standalone(name: str) -> bytes:
-    """Return a loader that contains the rules for cells and rows, and imports nothing of this program."""
+    """Return the text of a loader that includes the rules for cells and rows and imports no file of this program."""
     text = (_EXPORT / f"{name}.py").read_text()
     parts = [Path(file).read_text().partition(_FUTURE)[2] for file in (cell_rules.__file__, row_reader.__file__)]
     rules = _OWN_IMPORTS.sub("", "\n\n".join(part.strip() for part in parts))
@@ -164,7 +165,7 @@ def standalone(name: str) -> bytes:
 
 
 def loader_of(description: Mapping[str, Json], graph: Graph, own: OwnNetwork | None) -> loader.Exported:
-    """Return the export as the loader has it after reading the files."""
+    """Return the exported model in the form that its loader creates after reading the files."""
     facts = json.loads(json.dumps(description, allow_nan=False))
     tensors = {name: torch.from_numpy(array.copy()) for name, array in graph.constants.items()}
     module = None if own is None else loader.module_of(facts["module"], own.source, tensors)
@@ -182,7 +183,7 @@ def _own_network(applied: AppliedModel, path: str | None) -> OwnNetwork | None:
 def answers(
     applied: AppliedModel, values: npt.NDArray[np.float64], changed: Recalibration | None
 ) -> npt.NDArray[np.float64]:
-    """Return the answers of `predict` for inputs (rows, inputs): (rows,) or (rows, classes)."""
+    """Return the predictions of `site-agent predict` for inputs (rows, inputs), of shape (rows,) or (rows, classes)."""
     contract = applied.model.preprocessing.contract
     images = None if contract.image is None else in_window(values.astype(np.float32), contract.image)
     features = {} if contract.image is not None else features_of(contract, values)
@@ -200,7 +201,7 @@ def answers(
 
 
 def description_of(model: SavedModel, graph: Graph, run: str, own: OwnNetwork | None = None) -> dict[str, Json]:
-    """Return the content of model.json: the inputs, the computation and the outputs."""
+    """Return the content of model.json: the inputs, the computation and the outputs of the model."""
     contract = model.preprocessing.contract
     target = contract.target
     return {
@@ -228,10 +229,7 @@ def description_of(model: SavedModel, graph: Graph, run: str, own: OwnNetwork | 
 
 
 def _features(model: SavedModel) -> list[Json]:
-    """Return for each feature the rule for its cells, and the limits of the training rows.
-
-    There is no prediction for a value beyond these limits.
-    """
+    """Return for each feature the rule for its cells, and the limits beyond which there is no prediction."""
     contract = model.preprocessing.contract
     limits = {one.name: [one.low, one.high] for one in model.profile.columns} if model.profile else {}
     return [
@@ -252,7 +250,6 @@ def _features(model: SavedModel) -> list[Json]:
 
 
 def _image(column: ImageColumn) -> Json:
-    """The size of an image and the intensities that are possible in it."""
     size = column.image
     return {
         "name": column.name,
@@ -266,7 +263,7 @@ def _image(column: ImageColumn) -> Json:
 
 
 def _interval(contract: Contract, feature: Feature) -> Json:
-    """Describe how a date becomes a number: from or to another column, or in days since 1970-01-01."""
+    """Describe how a date becomes a number: relative to another column, or in days since 1970-01-01."""
     if not isinstance(feature, DateFeature):
         return None
     one = interval(contract, feature)

@@ -1,6 +1,6 @@
-"""Forests, probabilities and the model of federated-prior as operations of an export.
+"""Converts forests, probabilities and the model of federated-prior to operations of an export.
 
-The joined model is the site's regression and forest, the others' score, and their weights.
+The joined model adds the site's regression, the site's forest and the others' score, each times its weight.
 """
 
 from __future__ import annotations
@@ -22,7 +22,10 @@ _DISTANCE = 0.005  # as in baselines.py, which shows why
 
 
 def forest_answers(graph: Graph, trees: Forest, features: str) -> str:
-    """Return the mean over trees, float64 of shape (rows, answers), for float32 columns. See `Forest.answers`."""
+    """Add a forest's operations, and return the name of their result: the mean over trees, float64 (rows, answers).
+
+    `features` names float32 columns. See `Forest.answers`.
+    """
     # Columns are float32: not above a float64 threshold is not above the next float32 below it.
     thresholds = trees.thresholds.astype(np.float32)
     above = thresholds.astype(np.float64) > trees.thresholds
@@ -38,7 +41,7 @@ def forest_answers(graph: Graph, trees: Forest, features: str) -> str:
 
 
 def scores_of_outputs(graph: Graph, task: Task, outputs: str) -> str:
-    """Return outputs, float64 of shape (rows, outputs), as probabilities or numbers."""
+    """Add the operations that turn outputs, float64 (rows, outputs), into probabilities; numbers stay unchanged."""
     match task:
         case "binary" | "segmentation":
             return graph.apply("sigmoid", outputs)
@@ -51,7 +54,7 @@ def scores_of_outputs(graph: Graph, task: Task, outputs: str) -> str:
 
 
 def shares_on_scale(graph: Graph, task: Task, answers: str, outputs: int) -> str:
-    """Return a model's shares (rows, outputs) as bounded logits or logarithms. See `baselines._on_scale`."""
+    """Add the operations of `baselines._on_scale`, which turn shares (rows, outputs) into logits or logarithms."""
     if task == "regression":
         return answers
     raised = graph.apply("add", answers, graph.constant([[_DISTANCE]], "float64"))
@@ -66,14 +69,14 @@ _FURTHEST = 30.0  # as in joined_model.py
 
 
 def joined_outputs(graph: Graph, joined: JoinedModel, concepts: ConceptEncoding, contract: Contract, own: str) -> str:
-    """Return the outputs of the joined model, float64 of shape (rows, outputs). See `JoinedModel.outputs`.
+    """Add the operations of `JoinedModel.outputs`, and return the name of their result: float64 (rows, outputs).
 
     Args:
-        graph: grows.
+        graph: receives the operations.
         joined: the three models and their weights.
-        concepts: how the site's columns become the common ones.
+        concepts: how the site's columns become the common columns.
         contract: of the inputs.
-        own: the encoded columns.
+        own: the name of the encoded columns.
     """
     wide, outputs = graph.apply("cast", own, to="float64"), len(joined.own.starts)
     line = _lines(graph, wide, joined.own)
@@ -89,13 +92,13 @@ def joined_outputs(graph: Graph, joined: JoinedModel, concepts: ConceptEncoding,
 
 
 def concept_columns(graph: Graph, concepts: ConceptEncoding, contract: Contract, own: str) -> str:
-    """Return the columns of all concepts, float32 of shape (rows, columns), as `ConceptEncoding.encode` does.
+    """Add the operations of `ConceptEncoding.encode`, and return the name of their result: float32 (rows, columns).
 
     Args:
-        graph: grows.
-        concepts: how the site's columns become the common ones.
+        graph: receives the operations.
+        concepts: how the site's columns become the common columns.
         contract: of the inputs.
-        own: the encoded columns, at least one, of which the number of rows is taken.
+        own: the name of the encoded columns, at least one; only their number of rows is used.
     """
     first = graph.apply("cast", graph.columns(own, 0, 1), to="float64")
     nothing = graph.apply("multiply", first, graph.constant([[0.0]], "float64"))
@@ -113,7 +116,7 @@ def _lines(graph: Graph, wide: str, lines: Lines) -> str:
 
 
 def _others(graph: Graph, joined: JoinedModel, concepts: ConceptEncoding, contract: Contract, like: str) -> str:
-    """The others' score; `like` has its shape."""
+    """Add the operations of the others' score. The result has the shape of `like`."""
     places = [place for place, one in enumerate(concepts.mapped) if one is not None and concepts.used[place]]
     nothing = graph.apply("multiply", like, graph.constant([[0.0]], "float64"))
     line = graph.apply("add", nothing, graph.constant(joined.others.starts[None], "float64"))
@@ -127,7 +130,7 @@ def _others(graph: Graph, joined: JoinedModel, concepts: ConceptEncoding, contra
 
 
 def _as_shares(graph: Graph, task: Task, line: str) -> str:
-    """See `joined_model.of_others`."""
+    """Add the operations of `joined_model.of_others`."""
     match task:
         case "binary" | "regression" | "segmentation":
             return line
@@ -139,7 +142,7 @@ def _as_shares(graph: Graph, task: Task, line: str) -> str:
 
 
 def _column(graph: Graph, concepts: ConceptEncoding, contract: Contract, place: int) -> str:
-    """One standardised column, float64 of shape (rows, 1), 0 if it is missing."""
+    """Add the operations of one standardised concept, float64 (rows, 1). A missing value is 0."""
     one, mean, deviation = concepts.mapped[place], concepts.means[place], concepts.deviations[place]
     assert one is not None
     names = [feature.name for feature in contract.features]

@@ -1,7 +1,7 @@
-"""A computation as a list of simple operations with constants. An export consists of it.
+"""Describes a computation as a list of simple operations with constants. An export consists of such a list.
 
-Every operation is one of NAMES, with the same meaning in torch (loader.py) and in ONNX (onnx_model.py). So a model is
-written once and runs in both. Values have rows first; broadcasting is numpy's.
+Every operation has a name in NAMES, and the same meaning in torch (loader.py) and in ONNX (onnx_model.py). So a model
+is converted once and runs in both. The first axis of a value is rows. Broadcasting follows numpy.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 Attribute: TypeAlias = int | str | Sequence[int]
 INPUT: Final = "values"
-# Tensors of a hospital's own module stand among the constants under this and their own name.
+# Prefix of the constants that are tensors of a hospital's own module.
 MODULE: Final = "module."
 NAMES: Final = frozenset(
     {
@@ -58,7 +58,7 @@ NAMES: Final = frozenset(
 
 @dataclass(frozen=True, kw_only=True)
 class Operation:
-    """One step: the operation, its input values, and the name of its result."""
+    """One step of a computation: the operation, its input values, and the name of its result."""
 
     name: str
     inputs: tuple[str, ...]
@@ -68,7 +68,7 @@ class Operation:
 
 @dataclass(eq=False)
 class Graph:
-    """Operations in order, and constants by name; both are only ever added to."""
+    """The operations of a computation in order, and its constants by name. Both only grow."""
 
     operations: list[Operation] = field(default_factory=list)
     constants: dict[str, npt.NDArray[np.generic]] = field(default_factory=dict)
@@ -89,20 +89,20 @@ class Graph:
         return output
 
     def finish(self, value: str) -> None:
-        """Mark this value as the result."""
+        """Mark a value as the result of the whole graph."""
         self.result = value
 
     def columns(self, value: str, start: int, stop: int, axis: int = 1) -> str:
-        """Return a part of an axis."""
+        """Add the operation that takes the places from start to stop - 1 of an axis."""
         return self.apply("slice", value, axis=axis, start=start, stop=stop)
 
     def clipped(self, value: str, low: npt.ArrayLike, high: npt.ArrayLike, dtype: str = "float64") -> str:
-        """Limit the values to the range from low to high."""
+        """Add the operations that limit values to the range from low to high."""
         raised = self.apply("maximum", value, self.constant(low, dtype))
         return self.apply("minimum", raised, self.constant(high, dtype))
 
     def interpolated(self, value: str, xs: npt.ArrayLike, ys: npt.ArrayLike) -> str:
-        """Interpolate linearly between rising points, constant outside: (rows, 1) of float64 to the same shape."""
+        """Add linear interpolation between rising points, constant outside them; float64 (rows, 1) to the same."""
         knots, heights = np.asarray(xs, dtype=np.float64), np.asarray(ys, dtype=np.float64)
         # If several points have the same x, as at a step, the last one counts; numpy's interp does the same.
         kept = np.append(np.diff(knots) > 0, True)

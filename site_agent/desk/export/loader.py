@@ -1,7 +1,6 @@
-"""Loads an exported model and predicts. It needs PyTorch and nothing else.
+"""Loads an exported model and predicts. It needs PyTorch and no other package.
 
     from loader import load
-
     model = load("folder-of-the-export")
     model.predict([{"age": 63, "sex": "1"}, {"age": 41, "sex": ""}])
 
@@ -13,10 +12,10 @@ datetime.date, or a number: days since 1970-01-01.
 An image is a list of its intensities as the file has them: channel by channel, and in each channel row by row. Nested
 lists are allowed. Its size, already turned and stretched, is in model.json under `image`.
 
-The answer is a list with an entry for each row: the probability of the positive class, a list with one for each class,
-a number in the target's unit, or for a mask a list with the probability of each pixel, row by row. The entry is None in
-three cases: a column or a value that the model needs is missing, the contract does not allow a value, or a number is
-beyond the limits of the training rows. `model.why(rows)` gives the reason.
+`predict` returns a list with an entry for each row: the probability of the positive class, a list with one for each
+class, a number in the target's unit, or for a mask a list with the probability of each pixel, row by row. The entry
+is None in three cases: a column or a value that the model needs is missing, the contract does not allow a value, or a
+number is beyond the limits of the training rows. `model.why(rows)` returns the reasons.
 
 Research software: not a medical device.
 """
@@ -34,7 +33,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-# The export replaces this line by the text of that file: a loader needs nothing beside it but PyTorch.
+# The export replaces this line by the text of that file, so that a loader needs only PyTorch.
 from site_agent.desk.export.row_reader import RowReader
 
 _TYPES = {
@@ -70,13 +69,13 @@ def load(folder: str | Path, *, allow_code: bool = False) -> Exported:
 
     Args:
         folder: of the export.
-        allow_code: whether a network of a hospital's own may run: Python code from a file in the folder. model.json has
-            its SHA-256, which proves that the file belongs to this export, but not that it does no harm. Allow it only
-            if you trust the person who gave you the folder.
+        allow_code: whether to run a hospital's own network, which is Python code from a file in the folder.
+            model.json has its SHA-256. It proves that the file belongs to this export, but not that it does no harm.
+            Allow it only if you trust the person who gave you the folder.
 
     Raises:
-        ValueError: the model has code and `allow_code` is False, or a file is not in the folder itself or not the one
-            that was exported.
+        ValueError: the model has code and `allow_code` is False, or a file is missing from the folder, is a link, or
+            is not the one that was exported.
     """
     facts = json.loads(_content(folder, "model.json"))
     tensors = _tensors(_content(folder, "model.safetensors"))
@@ -92,7 +91,7 @@ def load(folder: str | Path, *, allow_code: bool = False) -> Exported:
 
 
 def _content(folder: str | Path, name: str) -> bytes:
-    """The bytes of a file that lies in the folder itself, by its own name and not by a link."""
+    """Return the bytes of a file that is in the folder itself. Links and other paths are refused."""
     if name != Path(name).name or name in ("", ".", "..") or "\\" in name or ":" in name:
         raise ValueError(f"{name!r} is not the name of a file in the folder of the export")
     path = Path(folder) / name
@@ -102,7 +101,7 @@ def _content(folder: str | Path, name: str) -> bytes:
 
 
 def module_of(said: dict[str, Any], source: bytes, tensors: dict[str, Tensor]) -> torch.nn.Module:
-    """Return a hospital's own network, from the bytes of its file, with the exported values."""
+    """Return a hospital's own network, built by the code of its file, with the exported parameters."""
     if hashlib.sha256(source).hexdigest() != said["sha256"]:
         raise ValueError(f"{said['file']} is not the file that this model was exported with: its SHA-256 is another")
     space = ModuleType("own_module")
@@ -117,7 +116,7 @@ def module_of(said: dict[str, Any], source: bytes, tensors: dict[str, Tensor]) -
 
 
 class Exported:
-    """An exported model."""
+    """An exported model that predicts with PyTorch."""
 
     def __init__(
         self, facts: dict[str, Any], tensors: dict[str, Tensor], module: torch.nn.Module | None = None
@@ -126,19 +125,19 @@ class Exported:
         self._rows = RowReader(facts)
 
     def predict(self, rows: list[dict[str, Any]]) -> list[Any]:
-        """Return an answer for each row, in order. See above."""
+        """Return a prediction for each row, in order. The module's docstring describes rows and predictions."""
         return self._rows.answers(rows, lambda read: self.scores(torch.tensor(read, dtype=torch.float64)).tolist())
 
     def why(self, rows: list[dict[str, Any]]) -> list[str]:
-        """Return why each row has no answer: columns, problem and values; empty if it has an answer."""
+        """Return for each row why it has no prediction: columns, problem and values; empty if it has one."""
         return self._rows.why(rows)
 
     def scores(self, values: Tensor) -> Tensor:
         """Compute scores from float64 (rows, inputs): float64 (rows, 1) or (rows, classes).
 
-        The inputs are the features, the days and then the terms of model.json, in its order: a number, NaN where
-        missing; of a code its position, -1 where unknown; of a date the days since 1970-01-01, NaN where missing; of a
-        list or a note how often each term occurs, one input for each place.
+        The inputs are the features, the days and then the terms of model.json, in that order. A number is NaN if
+        missing. A code is its position, -1 if unknown. A date is the days since 1970-01-01, NaN if missing. A list or
+        a note is how often each term occurs, one input for each term.
         """
         known = dict(self._tensors, values=values)
         with torch.no_grad():
@@ -152,7 +151,7 @@ class Exported:
 
 
 def computed(name: str, inputs: list[Tensor], attributes: dict[str, Any]) -> Tensor:
-    """Return the result of one operation. The names of operations are those of `graph.NAMES` without `module`."""
+    """Return the result of one operation, whose name is in `graph.NAMES` and is not `module`."""
     if name in _PLAIN:
         return _PLAIN[name](*inputs)
     first = inputs[0]
@@ -188,7 +187,7 @@ def computed(name: str, inputs: list[Tensor], attributes: dict[str, Any]) -> Ten
 def _forest(
     rows: Tensor, roots: Tensor, columns: Tensor, thresholds: Tensor, children: Tensor, values: Tensor
 ) -> Tensor:
-    """The mean of the leaves that rows reach; a leaf's children are the leaf itself."""
+    """Return the mean of the leaves that each row reaches. A leaf's children are the leaf itself."""
     at = roots.expand(len(rows), -1)
     while True:
         above = (rows.gather(1, columns[at]) > thresholds[at]).long()
@@ -199,7 +198,7 @@ def _forest(
 
 
 def _tensors(raw: bytes) -> dict[str, Tensor]:
-    """The arrays of a safetensors file: eight bytes with the length of a JSON header, the header, the numbers."""
+    """Read the arrays of a safetensors file: eight bytes with the length of a JSON header, the header, the numbers."""
     start = 8 + int.from_bytes(raw[:8], "little")
     header = json.loads(raw[8:start])
     found = {}

@@ -1,9 +1,9 @@
-"""The inputs of an exported model: a column for each feature, for each other date that features use, and for each term.
+"""Defines the inputs of an exported model: each feature, each other date that features use, and each term.
 
-A number is as in the table, NaN where missing; of a code the position among the declared ones, -1 where unknown; of a
-date the days since 1970-01-01, NaN where missing; of a list or a note what `TermsRule` counts. So nobody has to compute
-an interval before a prediction: the graph does, as `site_agent.trainer.data.cells` does. Of an image the inputs are its
-intensities as a file has them, channel by channel, in each row by row.
+A number is the table's, NaN if missing. A code is its position among the declared codes, -1 if unknown. A date is the
+days since 1970-01-01, NaN if missing. A list or a note is what `TermsRule` counts. The graph computes intervals from
+dates, as `site_agent.trainer.data.cells` does. The inputs of an image are its intensities, channel by channel, row by
+row.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ _MADE_UP_DAY: Final = date(2020, 1, 1).toordinal() - FIRST_DAY
 
 @dataclass(frozen=True, kw_only=True)
 class Interval:
-    """How a date feature becomes a number: `sign` times (its own day minus the other), by `divisor`.
+    """How a date feature becomes a number: `sign` times (its own day minus the other day), divided by `divisor`.
 
     Attributes:
-        column: the place of the other day among the inputs, None if that is the same for all rows.
-        day: that same day, since 1970-01-01; 0 if there is a column.
+        column: the position of the other day among the inputs; None if that day is the same for all rows.
+        day: the other day, in days since 1970-01-01; 0 if it is a column.
     """
 
     column: int | None
@@ -54,7 +54,7 @@ def input_names(contract: Contract) -> tuple[str, ...]:
 
 
 def interval(contract: Contract, feature: DateFeature) -> Interval:
-    """Return a date feature's interval."""
+    """Return how a date feature becomes a number."""
     names = input_names(contract)
     sign, divisor = (1 if feature.since is not None else -1), (DAYS_PER_YEAR if feature.unit == "years" else 1.0)
     if feature.other in names:
@@ -64,7 +64,7 @@ def interval(contract: Contract, feature: DateFeature) -> Interval:
 
 
 def features_of(contract: Contract, values: Numbers) -> dict[str, Numbers]:
-    """Return by name the values of `Table.features` for inputs (rows, inputs), with the code that reads tables."""
+    """Return the values of `Table.features` by name, for inputs (rows, inputs), with the code that reads tables."""
     found = {name: values[:, place] for place, name in enumerate(input_names(contract))}
     days = {name: Parsed(values=found[name] + FIRST_DAY, flaws={}) for name in found if name in contract.dates}
     return {
@@ -78,7 +78,7 @@ def features_of(contract: Contract, values: Numbers) -> dict[str, Numbers]:
 
 
 def terms_of(contract: Contract, values: Numbers) -> dict[str, Counts]:
-    """Return by name the counts of `Table.terms` for inputs (rows, inputs). They are behind all other inputs."""
+    """Return the counts of `Table.terms` by name, for inputs (rows, inputs). They follow all other inputs."""
     place, found = len(input_names(contract)), dict[str, Counts]()
     for column in contract.terms:
         width = len(column.encoded_columns)
@@ -88,11 +88,10 @@ def terms_of(contract: Contract, values: Numbers) -> dict[str, Counts]:
 
 
 def made_up_values(contract: Contract, profile: Profile | None, rows: int, seed: int) -> npt.NDArray[np.float64]:
-    """Return made-up rows (rows, inputs) within the limits of training; values are missing where permitted.
+    """Return made-up rows (rows, inputs) within the limits of training.
 
-    Every feature that may be missing is so in the first row, and every code of a feature stands in some row where
-    there are enough. Dates lie so that their interval is within the limits; of two dates that are counted from each
-    other the first one decides.
+    In the first row every feature is missing if the contract permits it. Every code occurs if there are enough rows.
+    Intervals of dates are within the limits; of two dates that are counted from each other the first decides.
     """
     generator = np.random.default_rng(seed)
     if contract.image is not None:
@@ -127,7 +126,7 @@ def made_up_values(contract: Contract, profile: Profile | None, rows: int, seed:
 
 
 def _dated(one: Interval, drawn: Numbers, features: int, before: Sequence[Numbers], days: Sequence[Numbers]) -> Numbers:
-    """Whole days since 1970-01-01 at about these intervals from the other day."""
+    """Return days since 1970-01-01, whole numbers, at about the drawn intervals from the other day."""
     other: Numbers | float = one.day
     if one.column is not None and one.column >= features:
         other = days[one.column - features]

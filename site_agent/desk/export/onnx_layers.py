@@ -1,4 +1,4 @@
-"""The layers of the catalogue's networks as operations for evaluation, without dropout."""
+"""Converts the layers of networks to operations for prediction, without dropout."""
 
 from __future__ import annotations
 
@@ -20,23 +20,23 @@ Values = npt.NDArray[np.generic]
 
 @dataclass(frozen=True)
 class Layers:
-    """Writes layers of one network into a graph; tensors are named as in the plan."""
+    """Adds the layers of one network to a graph. The plan names the tensors."""
 
     graph: Graph
     tensors: Mapping[str, Values]
 
     def linear(self, value: str, name: str) -> str:
-        """Compute W·x + b over the last axis, without b if there is none."""
+        """Compute W·x + b over the last axis, or W·x if there is no b."""
         mapped = self.graph.apply("matmul", value, self.graph.constant(self.tensors[f"{name}.weight"].T))
         bias = self.tensors.get(f"{name}.bias")
         return mapped if bias is None else self.graph.apply("add", mapped, self.graph.constant(bias))
 
     def normalised(self, value: str, name: str) -> str:
-        """Compute the affine normalisation over the last axis."""
+        """Scale and shift the last axis by learnt numbers."""
         return self._affine(value, self.tensors[f"{name}.weight"], self.tensors[f"{name}.bias"])
 
     def normalised_columns(self, value: str, name: str) -> str:
-        """Compute the affine normalisation over the columns of tokens (rows, columns, width)."""
+        """Scale and shift each column of tokens (rows, columns, width) by learnt numbers."""
         return self._affine(value, self.tensors[f"{name}.weight"][:, None], self.tensors[f"{name}.bias"][:, None])
 
     def layer_normalised(self, value: str, name: str) -> str:
@@ -64,7 +64,7 @@ class Layers:
         return self.linear(hidden, f"{name}.outer")
 
     def block(self, images: str, name: str, activation: ActivationName, size: tuple[int, int]) -> str:
-        """A block of a network of images: from (rows, channels, height, width), where `size` is height and width."""
+        """Add a block of an image network. Its input is (rows, channels, height, width); `size` is height and width."""
         value = self.convolved(images, name, activation, size)
         return self.graph.apply("largest", value) if is_halved(*size) else value
 
@@ -76,14 +76,14 @@ class Layers:
         return self.activated(value, activation)
 
     def convolution(self, images: str, name: str, stride: int = 1, groups: int = 1) -> str:
-        """Square filters with a border of zeros; each side is divided by the stride."""
+        """Add a convolution with square filters and a border of zeros. Height and width are divided by the stride."""
         weight = self.tensors[f"{name}.weight"]
         bias = self.tensors.get(f"{name}.bias", np.zeros(len(weight)))
         constants = (self.graph.constant(weight), self.graph.constant(bias))
         return self.graph.apply("convolution", images, *constants, stride=stride, groups=groups)
 
     def image_normalised(self, images: str, name: str, size: tuple[int, int] | None) -> str:
-        """Scale and shift each channel, with a `size` after each image was given mean 0 and variance 1."""
+        """Scale and shift each channel. With a `size`, first give each image mean 0 and variance 1."""
         graph = self.graph
         if size is not None:
             shape = (-1, len(self.tensors[f"{name}.weight"]), *size)
@@ -93,7 +93,7 @@ class Layers:
         return graph.apply("add", graph.apply("multiply", images, weight), bias)
 
     def channel_means(self, images: str, channels: int, size: tuple[int, int]) -> str:
-        """The mean of each channel: (rows, channels, 1)."""
+        """Compute the mean of each channel, of shape (rows, channels, 1)."""
         return self.graph.apply("mean", self.graph.apply("reshape", images, shape=(-1, channels, math.prod(size))))
 
     def silu(self, value: str) -> str:
@@ -101,7 +101,7 @@ class Layers:
         return self.graph.apply("multiply", value, self.graph.apply("sigmoid", value))
 
     def activated(self, value: str, activation: ActivationName) -> str:
-        """Apply the activation that a plan names."""
+        """Apply the activation function that a plan names."""
         match activation:
             case "relu" | "selu" | "tanh":
                 return self.graph.apply(activation, value)
@@ -117,10 +117,10 @@ class Layers:
         return self.graph.apply("multiply", value, self.graph.constant([factor]))
 
     def attended(self, queries: str, keys: str, values: str, width: int, hidden: str | None = None) -> str:
-        """Compute softmax(q·k / √width)·v, all (rows, heads, tokens, width). Vaswani et al. 2017, eq. 1.
+        """Compute softmax(q·k / √width)·v, all of shape (rows, heads, tokens, width). Vaswani et al. 2017, eq. 1.
 
-        `hidden` is added before the softmax: (rows, 1, 1, tokens), so negative where a token takes no part that its
-        share is 0.
+        `hidden` of shape (rows, 1, 1, tokens) is added before the softmax. A token with a very negative number is
+        ignored.
         """
         turned = self.graph.apply("transpose", keys, order=(0, 1, 3, 2))
         scores = self.graph.apply("matmul", queries, turned)

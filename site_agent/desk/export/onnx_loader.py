@@ -1,12 +1,11 @@
-"""Predicts with an exported model.onnx. It needs onnxruntime and nothing else.
+"""Predicts with an exported model.onnx. It needs onnxruntime and no other package.
 
     from onnx_loader import load
-
     model = load("folder-of-the-export")
     model.predict([{"age": 63, "sex": "1"}, {"age": 41, "sex": ""}])
 
-Rows, answers and `why` are those of loader.py. model.onnx alone answers for every row, also for one that the contract
-does not allow: this file is the one that abstains. Research software: not a medical device.
+Rows, predictions and `why` are those of loader.py. model.onnx alone predicts for every row, even if the contract does
+not allow the row. Only this file returns None for such rows. Research software: not a medical device.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from typing import Any
 import numpy as np
 import onnxruntime
 
-# The export replaces this line by the text of that file: a loader needs nothing beside it but onnxruntime.
+# The export replaces this line by the text of that file, so that a loader needs only onnxruntime.
 from site_agent.desk.export.row_reader import RowReader
 
 
@@ -29,18 +28,18 @@ def load(folder: str | Path) -> Exported:
 
 
 class Exported:
-    """An exported model."""
+    """An exported model that predicts with onnxruntime."""
 
     def __init__(self, facts: dict[str, Any], content: bytes) -> None:
         self.facts, self._rows = facts, RowReader(facts)
         self._session = onnxruntime.InferenceSession(content, providers=["CPUExecutionProvider"])
 
     def predict(self, rows: list[dict[str, Any]]) -> list[Any]:
-        """Return an answer for each row, in order. It is None if the model must not predict."""
+        """Return a prediction for each row, in order; None for a row that the contract does not allow."""
         return self._rows.answers(rows, self._scores)
 
     def why(self, rows: list[dict[str, Any]]) -> list[str]:
-        """Return why each row has no answer: columns, problem and values; empty if it has an answer."""
+        """Return for each row why it has no prediction: columns, problem and values; empty if it has one."""
         return self._rows.why(rows)
 
     def _scores(self, read: list[list[float]]) -> list[Any]:

@@ -1,6 +1,6 @@
 """Writes an export as an ONNX model for programs without PyTorch. It needs the extra `onnx`.
 
-Nodes are written one by one from the same operations that the loader computes; torch's own exporter is asked only for a
+The nodes are written from the same operations that the loader computes. torch's own exporter converts only a
 hospital's own module. Input `values`: float64 (rows, inputs), see onnx_inputs.py; output `scores`: float64.
 """
 
@@ -29,10 +29,12 @@ _PLAIN: Final = {
 
 
 def onnx_bytes(graph: Graph, inputs: int, outputs: int, own: OwnNetwork | None = None) -> bytes:
-    """Return the model's file, checked by ONNX's checker. `own` is the hospital's own module, if the graph uses it.
+    """Return the bytes of model.onnx, checked by ONNX's checker.
+
+    `own` is the hospital's own module, if the graph uses it.
 
     Raises:
-        ConfigurationError: the package onnx is not installed, or the module cannot be written down.
+        ConfigurationError: the package onnx is not installed, or the module cannot be converted.
     """
     try:
         import onnx
@@ -59,7 +61,7 @@ def onnx_bytes(graph: Graph, inputs: int, outputs: int, own: OwnNetwork | None =
 
 
 def run_onnx(content: bytes, values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    """Return the result of onnxruntime for float64 rows (rows, inputs).
+    """Return the predictions of onnxruntime for float64 rows (rows, inputs).
 
     Raises:
         ConfigurationError: the package onnxruntime is not installed.
@@ -73,7 +75,7 @@ def run_onnx(content: bytes, values: npt.NDArray[np.float64]) -> npt.NDArray[np.
 
 
 class _Writer:
-    """Operations to nodes; numbers that ONNX requires as inputs become initialisers."""
+    """Converts operations to ONNX nodes. Numbers that ONNX requires as inputs become initialisers."""
 
     def __init__(self, graph: Graph, helper: Any, types: Any, numpy_helper: Any, module: Any) -> None:
         self.nodes: list[Any] = []
@@ -127,7 +129,7 @@ class _Writer:
         return name
 
     def _lookup(self, one: Operation) -> None:
-        """The row of a table at each whole number."""
+        """Append nodes that take the row of a table at each whole number."""
         places = f"{one.output}places"
         self._node("Cast", one.inputs[1:], places, to=self._types.INT64)
         self._node("Gather", (one.inputs[0], places), one.output, axis=0)
@@ -146,13 +148,13 @@ class _Writer:
         self._node("Slice", (*one.inputs, *ends), one.output)
 
     def _module(self, one: Operation) -> None:
-        """The nodes that torch wrote, between our names and theirs."""
+        """Append the nodes that torch wrote, with the graph's names for their input and output."""
         self._node("Identity", one.inputs, self._own.input[0].name)
         self.nodes.extend(self._own.node)
         self._node("Identity", (self._own.output[0].name,), one.output)
 
     def _forest(self, one: Operation) -> None:
-        """ONNX's own trees, whose nodes count within each tree and whose leaves list their answers."""
+        """Append a forest as ONNX trees, whose nodes count from 0 within each tree."""
         features, *names = one.inputs
         thresholds, values = (self._constants[name].astype(np.float64) for name in (names[2], names[4]))
         roots, columns, children = (self._constants[name].astype(np.int64) for name in (names[0], names[1], names[3]))
@@ -177,7 +179,7 @@ class _Writer:
 
 
 def _module(onnx: Any, own: OwnNetwork) -> Any:
-    """The graph of the hospital's own module, its names apart from ours."""
+    """Return the ONNX graph of the hospital's own module. A prefix separates its names from ours."""
     from onnx import compose
 
     return compose.add_prefix(onnx.load_from_string(traced(own, _OPSET)), "own/").graph
@@ -190,7 +192,6 @@ def _whole(one: Operation, key: str) -> list[int]:
 
 
 def _missing(package: str, cause: ImportError) -> ConfigurationError:
-    """Return the error for a site that did not install the packages for ONNX."""
     return ConfigurationError(
         what=f"The package {package} is not installed. ONNX requires the package ({type(cause).__name__}).",
         consequence="No ONNX model was written, and nothing left this site.",

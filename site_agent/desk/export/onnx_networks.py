@@ -1,7 +1,8 @@
-"""Every network of the catalogue as operations, from encoded rows (rows, columns) to outputs (rows, outputs).
+"""Converts every network of a plan to operations, from encoded rows (rows, columns) to outputs (rows, outputs).
 
-The formulas are those of `site_agent.trainer.models`; the tests compare both for every network. A hospital's own module
-is Python code, which cannot be written as operations. Its tensors are part of the export, and one operation calls it.
+The formulas are those of `site_agent.trainer.models`; the tests compare both for every network. A hospital's own
+module is Python code, which cannot be converted to operations. Its tensors are part of the export, and one operation
+runs it.
 """
 
 from __future__ import annotations
@@ -28,16 +29,16 @@ from protos.plan.networks.convolutional_networks import sides_after
 from site_agent.desk.export.graph import MODULE
 from site_agent.desk.export.onnx_layers import Layers
 
-_NEVER = 1e9  # as an exponent below 0 it is 0
+_NEVER = 1e9  # exp(-1e9) is 0
 
 
 def network_outputs(layers: Layers, architecture: Architecture, rows: str, columns: int, common: int) -> str:
-    """Return the network's outputs.
+    """Add the operations of a network, and return the name of its outputs.
 
     Args:
-        layers: of the graph, with the network's tensors.
-        architecture: the plan's choice.
-        rows: the encoded rows, (rows, columns).
+        layers: the graph, with the network's tensors.
+        architecture: the plan's network.
+        rows: the name of the encoded rows, (rows, columns).
         columns: the number of columns that the network reads.
         common: the number of first columns that are common to all sites.
     """
@@ -97,7 +98,7 @@ def _images(layers: Layers, architecture: ImageNetwork | UNetNetwork, rows: str)
 def _blocks(
     layers: Layers, architecture: ConvolutionalNetwork | ParallelConvolutionalNetwork, value: str, parts: Sequence[str]
 ) -> str:
-    """Blocks one after the other, each in its part; the last one's numbers in one axis."""
+    """Add blocks in sequence, each in its part. The result of the last block has one axis of numbers for each row."""
     for number, part in enumerate(parts, start=1):
         size = sides_after(architecture.image, number - 1)
         value = layers.block(value, f"{part}.block{number}", architecture.activation, size)
@@ -107,7 +108,7 @@ def _blocks(
 
 
 def _efficient(layers: Layers, network: EfficientNetwork, rows: str) -> str:
-    """The first convolution, the stages, the last convolution, and a linear map of the means."""
+    """Add the first convolution, the stages, the last convolution, and a linear map of the means."""
     graph, size = layers.graph, (network.image.height, network.image.width)
 
     def filtered(value: str, name: str, stride: int = 1, groups: int = 1) -> str:
@@ -137,7 +138,7 @@ def _efficient(layers: Layers, network: EfficientNetwork, rows: str) -> str:
 
 
 def _u_net(layers: Layers, network: UNetNetwork, rows: str) -> str:
-    """The way down, the way up, and a logit for each pixel."""
+    """Add the path down, the path up, and a logit for each pixel."""
     graph, (down, up) = layers.graph, network.ways
 
     def pair(value: str, name: str, level: int) -> str:
@@ -152,7 +153,7 @@ def _u_net(layers: Layers, network: UNetNetwork, rows: str) -> str:
     for number, (inner, outer) in enumerate(up):
         level = len(up) - 1 - number
         height, width = network.image.height >> level, network.image.width >> level
-        # Each pixel twice in a row, then each row twice.
+        # Repeat each pixel in its row, then repeat each row.
         columns = graph.apply("reshape", value, shape=(-1, inner - outer, height * width // 4, 1))
         wide = graph.apply("concatenate", columns, columns, axis=3)
         lines = graph.apply("reshape", wide, shape=(-1, (inner - outer) * height // 2, 1, width))
@@ -257,7 +258,7 @@ def _feature_tokens(layers: Layers, architecture: FeatureTokensNetwork, rows: st
 
 
 def _of_columns(layers: Layers, rows: str, columns: int, kind: str) -> str:
-    """Return the tokens of columns, (rows, columns, width)."""
+    """Add the tokens of columns, (rows, columns, width)."""
     graph, tensors = layers.graph, layers.tensors
     weight = graph.constant(tensors[f"input.tokenizer.{kind}weight"])
     scaled = graph.apply("multiply", graph.apply("reshape", rows, shape=(-1, columns, 1)), weight)
@@ -265,17 +266,17 @@ def _of_columns(layers: Layers, rows: str, columns: int, kind: str) -> str:
 
 
 def _words(layers: Layers, note: NoteSize, codes: str) -> str:
-    """Return the tokens of words, of buckets counted from 1: (rows, places, width)."""
+    """Add the tokens of words, (rows, places, width). `codes` are numbers of buckets from 1."""
     graph, tensors = layers.graph, layers.tensors
     weight = graph.constant(tensors["input.tokenizer.weight"])
-    # A lookup cuts off the fraction: a whole number minus one half is the one below.
+    # A lookup drops the fraction, so a whole number minus one half becomes the number below.
     places = graph.apply("subtract", codes, graph.constant([0.5]))
     words = graph.apply("lookup", weight, graph.clipped(places, [0.0], [note.buckets - 1.0], "float32"))
     return graph.apply("add", words, graph.constant(tensors["input.tokenizer.bias"]))
 
 
 def _hidden(layers: Layers, note: NoteSize, codes: str, others: int) -> str:
-    """Return attention's mask of places without a word: (rows, 1, 1, tokens), 0 for the deciding one and columns."""
+    """Add the attention mask of places without a word, (rows, 1, 1, tokens). It is 0 for all other tokens."""
     graph = layers.graph
     is_word = graph.apply("cast", graph.apply("greater", codes, graph.constant([0.5])), to="float32")
     negative = layers.scaled(graph.apply("subtract", is_word, graph.constant([1.0])), _NEVER)

@@ -1,8 +1,8 @@
-"""A hospital's own module in an export: its file, with the SHA-256 that the loader checks, and its ONNX trace.
+"""Exports a hospital's own module: its file, with the SHA-256 that the loader checks, and its ONNX trace.
 
-The file belongs to the hospital, so it goes into the folder unchanged. For ONNX torch runs the module over rows of
-zeros and records the computation. Code that decides by its values would be traced only for those rows. So the export is
-compared with the model, in parts of several sizes, like every other.
+The file is copied unchanged. For ONNX, torch runs the module over rows of zeros and records the computation. Code
+that decides by its values would be traced for those rows only. So export_folder.py compares the export with the
+model.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _TRACED_ROWS: Final = 3
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class OwnNetwork:
-    """A hospital's own module: its file's bytes, the network with its values, and what `build` is given."""
+    """A hospital's own module: its file's bytes, the network with its parameters, and the arguments of `build`."""
 
     source: bytes
     network: nn.Module
@@ -36,16 +36,16 @@ class OwnNetwork:
 
     @property
     def facts(self) -> dict[str, Json]:
-        """The facts for model.json."""
+        """The facts about the module for model.json."""
         digest = hashlib.sha256(self.source).hexdigest()
         return {"file": FILE, "sha256": digest, "columns": self.columns, "outputs": self.outputs}
 
 
 def own_network(path: str | None, network: nn.Module, columns: int, outputs: int) -> OwnNetwork:
-    """Load the module from the file that hospital.yaml names.
+    """Load the hospital's own module from the file that hospital.yaml names.
 
     Raises:
-        ConfigurationError: the file cannot be read, or others may write it.
+        ConfigurationError: the file cannot be read, or others can write it.
     """
     if path is None:
         raise ValueError("a network of named tensors is built from a file")
@@ -53,14 +53,15 @@ def own_network(path: str | None, network: nn.Module, columns: int, outputs: int
 
 
 def traced(own: OwnNetwork, opset: int) -> bytes:
-    """Return the module as an ONNX model: `rows`, float32 (rows, columns), to `outputs`.
+    """Return the module as an ONNX model, from `rows`, float32 (rows, columns), to `outputs`.
 
     Raises:
         ConfigurationError: torch cannot record the computation, or the package onnx is not installed.
     """
     try:
         with warnings.catch_warnings(), tempfile.TemporaryDirectory() as folder:
-            warnings.simplefilter("ignore")  # of the exporter's age, and of what it cannot follow, which is compared
+            # The warnings are about the exporter's age, and about code that it cannot trace. The export is compared.
+            warnings.simplefilter("ignore")
             torch.onnx.export(
                 own.network,
                 (torch.zeros(_TRACED_ROWS, own.columns),),
@@ -69,12 +70,11 @@ def traced(own: OwnNetwork, opset: int) -> bytes:
                 output_names=["outputs"],
                 dynamic_axes={"rows": {0: "rows"}, "outputs": {0: "rows"}},
                 opset_version=opset,
-                # The newer exporter needs one more package, and writes operations of its own where this one writes
-                # those of the standard.
+                # The newer exporter needs one more package and writes operations outside the standard.
                 dynamo=False,
             )
             return (Path(folder) / "traced.onnx").read_bytes()
-    except Exception as cause:  # whatever torch raises where it meets code that it does not know
+    except Exception as cause:  # torch raises many kinds of errors for code that it cannot trace
         raise ConfigurationError(
             what=f"The hospital's own network cannot be converted to ONNX: {type(cause).__name__}.",
             consequence="Nothing was exported, and nothing left this site.",

@@ -4,8 +4,8 @@ Only model.json and model.safetensors are read, never loader.py, ONNX or another
 
 * each file is a regular file in the folder itself, not a link, and its size is checked before memory is reserved;
 * model.json has exactly the keys of an export of numbers and codes; dates, lists, images and Python code are refused;
-* the operations are the few that an export has. There is one forest at most, and its paths are short;
-* the shapes of all results are computed before the values, so a small file cannot ask for much memory or time.
+* only a fixed list of operations is allowed, with one forest at most, and its paths are short;
+* the shapes of all results are computed before the values, so a small file cannot use much memory or time.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _DEEPEST: Final = 10_000  # nodes of a path; random forests of large tables have
 _OPERATIONS: Final = NAMES - {"module", "convolution", "largest"}
 _TREES: Final = ("roots", "columns", "thresholds", "children", "values")
 _TYPES: Final = {torch.float32, torch.float64, torch.int64, torch.int32}
-# The exceptions of torch and Python if operations, shapes, types and numbers do not fit each other.
+# The exceptions of torch and Python if operations, shapes, types and numbers do not match.
 _UNFIT: Final = (RuntimeError, ValueError, TypeError, LookupError, ArithmeticError, AttributeError, MemoryError)
 _Limits = tuple[float | None, float | None]
 
@@ -78,7 +78,7 @@ class _Outcome(Document):
 
 
 class _Description(Document):
-    """model.json. The contract's range applies to a row, but not the limits of the other hospital's training rows."""
+    """The content of another hospital's model.json. The limits of that hospital's training rows are not applied."""
 
     format: Literal["global-layers export 3"]
     run: str
@@ -97,7 +97,7 @@ class _Description(Document):
 
     @property
     def reader(self) -> RowReader:
-        """What reads rows of this hospital, as the model's own hospital reads its rows."""
+        """The reader of this hospital's rows, by the other hospital's rules for cells."""
         features = [one.model_dump() | {"limits": (None, None)} for one in self.features]
         return RowReader({"features": features, "days": (), "decimal": "."})
 
@@ -110,7 +110,7 @@ class ReceivedExport:
     constants: Mapping[str, Tensor]
 
     def scores(self, values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-        """Compute the scores of rows.
+        """Compute the scores of rows with the other hospital's model.
 
         Args:
             values: float64 (rows, features), as `RowReader.read` returns them; at least one row.
@@ -119,7 +119,8 @@ class ReceivedExport:
             probabilities or numbers in the target's unit, float64 of shape (rows,), or (rows, classes).
 
         Raises:
-            ConfigurationError: the operations do not fit, need too much memory, or return no probabilities.
+            ConfigurationError: the operations do not match the columns, need too much memory or time, or return no
+                probabilities.
         """
         try:
             depth = self._forest_depth()
@@ -133,7 +134,7 @@ class ReceivedExport:
             raise refused("Its operations do not fit its columns, or they need too much memory or time.") from cause
 
     def _forest_depth(self) -> int:
-        """Check the forest, if there is one, and return the number of nodes on its longest path."""
+        """Check the forest, and return the number of nodes on its longest path; 0 if there is no forest."""
         forests = [step for step in self.description.operations if step.name == "forest"]
         if len(forests) > 1:
             raise ValueError("several forests")
@@ -141,7 +142,7 @@ class ReceivedExport:
         return _depth(Forest(**dict(zip(_TREES, arrays, strict=True)))) if forests else 0
 
     def _costs(self, values: npt.NDArray[np.float64], depth: int) -> tuple[int, int]:
-        """How many numbers all results have, and the work to compute them, from shapes alone. It reserves no memory."""
+        """Return how many numbers all results have, and the work to compute them, without reserving memory."""
         known = {name: one.to("meta") for name, one in self._begun(values).items()}
         numbers = work = 0
         for step, inputs, result in self._results(known):
@@ -165,12 +166,12 @@ class ReceivedExport:
         return np.asarray(known[self.description.result].numpy())
 
     def _results(self, known: dict[str, Tensor]) -> Iterator[tuple[_Step, list[Tensor], Tensor]]:
-        """Yield each operation in order, with its inputs and its result, and add the result to what is known."""
+        """Compute the operations in order. Yield each with its inputs and result, and add the result to `known`."""
         for step in self.description.operations:
             inputs = [known[name] for name in step.inputs]
             if step.name not in _OPERATIONS or step.attributes.get("to", "float32") not in ("float32", "float64"):
                 raise ValueError("an operation that no export of a table has")
-            if step.output in known:  # the forest that was checked is the forest that is computed
+            if step.output in known:  # otherwise another forest than the checked one could be computed
                 raise ValueError("two values with one name")
             if step.name == "forest" and inputs[0].is_meta:
                 values = inputs[5]  # following trees needs their numbers
@@ -191,10 +192,10 @@ class ReceivedExport:
 
 
 def _depth(forest: Forest) -> int:
-    """Return the number of nodes on the longest path. Each node is on one path only, so this ends soon.
+    """Return the number of nodes on the longest path of a forest.
 
     Raises:
-        ValueError: a path is too long, or several paths have one node.
+        ValueError: a path is too long, or a node is on several paths.
     """
     at, left, depth = forest.roots, len(forest.columns), 0
     while len(at) and left >= 0 and depth < _DEEPEST:
@@ -207,7 +208,7 @@ def _depth(forest: Forest) -> int:
 
 
 def _copied(first: Tensor, second: Tensor) -> int:
-    """How many numbers a product of stacks of matrices copies. PyTorch repeats a stack that is shorter."""
+    """Return how many numbers PyTorch copies for a product of two stacks of matrices. It repeats the shorter stack."""
     if first.ndim < 3 or second.ndim < 3:
         return 0
     stack = prod(np.broadcast_shapes(first.shape[:-2], second.shape[:-2]))
@@ -245,7 +246,7 @@ def refused(what: str) -> ConfigurationError:
 
 
 def _content(folder: Path, name: str, most: int) -> bytes:
-    """Return the bytes of a regular file in the folder. Opening follows no link and waits for no other program."""
+    """Return the bytes of a regular file in the folder. Opening follows no link and never blocks."""
     try:
         descriptor = os.open(folder / name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         with os.fdopen(descriptor, "rb") as file:

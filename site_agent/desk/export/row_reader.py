@@ -1,7 +1,7 @@
-"""Reads the rows of an exported model's user by the rules in model.json, and explains why a row is not predicted.
+"""Reads a user's rows for an exported model by the rules in model.json, and explains why a row has no prediction.
 
-Both loaders of an export carry the text of this file behind that of cell_rules.py. So it imports nothing else but
-Python itself.
+Both loaders of an export include the text of this file after that of cell_rules.py. So it imports only Python's
+standard library.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ NOT_INTENSITIES: Final = Flaw("not the declared number of intensities, or one ou
 
 
 def rule_of(facts: Mapping[str, Any]) -> NumberRule | CodeRule | DateRule:
-    """Return the rule of a column from its facts in model.json."""
+    """Return the rule for the cells of a column from its entry in model.json."""
     kind, markers = facts["kind"], facts["missing"]
     if kind == "number":
         return NumberRule(markers, tuple(facts["range"]), refuses_missing=facts["refuses_missing"])
@@ -46,7 +46,7 @@ def rule_of(facts: Mapping[str, Any]) -> NumberRule | CodeRule | DateRule:
 
 
 def terms_rule_of(facts: Mapping[str, Any]) -> TermsRule:
-    """Return the rule of a column of terms from its facts in model.json."""
+    """Return the rule of a column of terms from its entry in model.json."""
     return TermsRule(
         facts["missing"],
         refuses_missing=facts["refuses_missing"],
@@ -58,7 +58,7 @@ def terms_rule_of(facts: Mapping[str, Any]) -> TermsRule:
 
 
 def reason(column: str, flaw: Flaw, cell: object) -> str:
-    """Explain why a row is not predicted: the column, the flaw, and the value if there is one."""
+    """Explain why a row has no prediction: the column, the flaw, and the value if there is one."""
     has_value = flaw not in (MISSING, ABSENT) and cell != ""
     return f"column {column}: {flaw.words}{f' ({shown(cell)})' if has_value else ''}"
 
@@ -77,20 +77,20 @@ def shown(cell: object) -> str:
 
 
 class RowReader:
-    """Rows of an exported model's user: dictionaries by the columns' names, as model.json declares them."""
+    """Reads rows for an exported model: dictionaries by the columns' names, as model.json declares them."""
 
     def __init__(self, facts: Mapping[str, Any]) -> None:
-        """`facts` are those of model.json."""
+        """Build the rules from `facts`, the content of model.json."""
         self._columns = [(column, rule_of(column["rule"])) for column in (*facts["features"], *facts["days"])]
         self._terms = [(column, terms_rule_of(column["rule"])) for column in facts.get("terms", ())]
         self._decimal: str = facts["decimal"]
         self._image: Mapping[str, Any] | None = facts.get("image")
 
     def read(self, row: Mapping[str, Any]) -> tuple[list[float], list[str]]:
-        """Return a row as the model reads it, and the reasons against a prediction; empty if there are none.
+        """Return a row's inputs for the model, and the reasons against a prediction; no reasons if the row is fit.
 
-        The numbers are in the order of model.json's features, its days and its terms: NaN where missing, of a code its
-        position, of a date the days since 1970-01-01, of terms what `TermsRule` puts into each place.
+        The inputs are in the order of model.json's features, days and terms. A missing number or date is NaN. A code
+        is its position. A date is the days since 1970-01-01. Terms are what `TermsRule` counts.
         """
         if self._image is not None:
             numbers = _intensities(self._image, row)
@@ -115,7 +115,7 @@ class RowReader:
         return numbers, reasons
 
     def answers(self, rows: Sequence[Mapping[str, Any]], scores: Callable[[list[list[float]]], list[Any]]) -> list[Any]:
-        """Return the result of `scores` for each row that may be predicted; None for the others."""
+        """Return the result of `scores` for each row that is fit for a prediction; None for the other rows."""
         read = [self.read(row) for row in rows]
         found: list[Any] = [None] * len(rows)
         usable = [place for place, (_, reasons) in enumerate(read) if not reasons]
@@ -125,7 +125,7 @@ class RowReader:
         return found
 
     def why(self, rows: Sequence[Mapping[str, Any]]) -> list[str]:
-        """Return why each row must not be predicted; empty if it may be."""
+        """Return for each row why it has no prediction; empty if it has one."""
         return [joined(self.read(row)[1]) for row in rows]
 
     def _cell(
@@ -140,11 +140,11 @@ class RowReader:
         if isinstance(rule, DateRule):
             found = _day(rule, cell)
             return found if isinstance(found, Flaw) else found - FIRST_DAY
-        # A decimal comma is how the table writes its text; a number that comes as a number has a point.
+        # Only text has the table's decimal comma. A number in Python has a point.
         return rule.read(str(cell), self._decimal if isinstance(cell, str) else ".")
 
     def _judged(self, column: Mapping[str, Any], cells: Mapping[str, float | Flaw]) -> tuple[Flaw | None, float]:
-        """Return the flaw of a value whose cell was read, or None, and the value. An interval is computed first."""
+        """Return the flaw of a value, or None, and the value. A date becomes an interval first."""
         value, interval = cells[column["name"]], column.get("interval")
         assert isinstance(value, float)
         if interval is not None:
@@ -176,7 +176,7 @@ def _terms(column: Mapping[str, Any], rule: TermsRule, row: Mapping[str, Any]) -
 
 
 def _intensities(image: Mapping[str, Any], row: Mapping[str, Any]) -> list[float] | Flaw:
-    """An image's numbers, channel by channel, from lists that may lie in lists."""
+    """Return an image's numbers, channel by channel, from nested lists."""
     if row.get(image["name"]) is None:
         return ABSENT
     numbers = image["channels"] * image["height"] * image["width"]
@@ -195,7 +195,7 @@ def _intensities(image: Mapping[str, Any], row: Mapping[str, Any]) -> list[float
 
 
 def _day(rule: DateRule, cell: Any) -> float | Flaw:
-    """Days since the year 1 of a text, a date, or a number of days since 1970-01-01."""
+    """Return days since the year 1 from a text, a date, or a number of days since 1970-01-01."""
     today = date.today()
     if isinstance(cell, date):
         return rule.judged(float(cell.toordinal()), today)

@@ -1,4 +1,4 @@
-"""Writes a whole saved model as a graph, from a patient's numbers to recalibrated probabilities."""
+"""Converts a whole saved model to a graph, from a patient's values to recalibrated probabilities."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _TINIEST = 1e-8  # as in calibration.py
 
 
 def written_down(model: SavedModel, recalibration: Recalibration | None) -> Graph:
-    """Return the graph of a model. Its result is float64 of shape (rows, 1) or (rows, classes)."""
+    """Return the graph of a saved model. Its result is float64 of shape (rows, 1) or (rows, classes)."""
     graph, task = Graph(), model.preprocessing.contract.target.task
     own = encoded(graph, model.preprocessing)
     if model.own is not None:
@@ -48,7 +48,7 @@ def written_down(model: SavedModel, recalibration: Recalibration | None) -> Grap
 
 
 def _of_simple_model(graph: Graph, model: OwnModel, task: Task, own: str) -> str:
-    """Return the predictions of a simple model, float64 of shape (rows, outputs); see `own_scores`."""
+    """Add the predictions of a simple model, float64 (rows, outputs). See `own_scores`."""
     match model:
         case LinearModel(lines=lines):
             products = graph.apply(
@@ -66,7 +66,7 @@ def _of_simple_model(graph: Graph, model: OwnModel, task: Task, own: str) -> str
 
 
 def _of_network(graph: Graph, model: SavedModel, own: str) -> str:
-    """Return the outputs of the network, joined with the baseline if there is one; float32 of shape (rows, outputs)."""
+    """Add the outputs of the network, averaged with the baseline if the plan requires it; float32 (rows, outputs)."""
     rows = _placed(graph, model, own)
     said = None if model.baseline is None else _predictions(graph, model.baseline, own)
     use = model.plan.expert
@@ -83,9 +83,9 @@ def _of_network(graph: Graph, model: SavedModel, own: str) -> str:
 
 
 def _placed(graph: Graph, model: SavedModel, own: str) -> str:
-    """The columns in the order of the plan, absent ones zero; see `dataset.place_columns`.
+    """Add the columns that the network reads, in the plan's order, absent ones zero. See `dataset.place_columns`.
 
-    For a network on concepts those that it reads; see `concept_inputs.read_places`.
+    A network on concepts reads other columns. See `concept_inputs.read_places`.
     """
     mine = model.preprocessing.columns
     if model.read_places is not None and model.concepts is not None:
@@ -100,7 +100,7 @@ def _placed(graph: Graph, model: SavedModel, own: str) -> str:
 
 
 def _predictions(graph: Graph, baseline: Baseline, features: str) -> str:
-    """Return the predictions of the site's baseline, float64 of shape (rows, outputs); see `Baseline.predictions`."""
+    """Add the predictions of the site's baseline, float64 (rows, outputs). See `Baseline.predictions`."""
     wide = graph.apply("cast", features, to="float64")
     lines = graph.apply("matmul", wide, graph.constant(baseline.lines.slopes.T, "float64"))
     lines = graph.apply("add", lines, graph.constant(baseline.lines.starts[None], "float64"))
