@@ -20,7 +20,7 @@ from site_agent.trainer.checkpoints import Json
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Assessment:
-    """All models on the same rows and resamples, by their names; see `gain_of` for these."""
+    """The results of all models by name, on the same test rows and resamples. See `gain_of` for the names."""
 
     compared: Compared
     calibrations: Mapping[str, Mapping[str, Calibration]]
@@ -28,18 +28,18 @@ class Assessment:
 
     @property
     def sums(self) -> GainSums:
-        """Return this site's part of the sums over all sites. It is zeros for an outcome without AUROC."""
+        """Return this site's part of the sums over all sites; zeros for an outcome without AUROC."""
         if self.gain.metric != "auroc":
             return gain_sums(None, ())
         return gain_sums(self.gain.federated, (self.gain.siloed,))
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The name of every model, in the given order."""
+        """The names of all models."""
         return tuple(self.compared.evaluations)
 
     def model(self, name: str) -> dict[str, Json]:
-        """Return one model's metrics with intervals and its calibration, as plain values."""
+        """Return one model's metrics with intervals, and its calibration, as plain values."""
         return {
             "metrics": dict(self.compared.evaluations[name].metrics),
             "intervals": self.compared.intervals(name),
@@ -47,7 +47,7 @@ class Assessment:
         }
 
     def differences(self) -> dict[str, Json]:
-        """Return the federated model minus each other model, in every metric, as plain values."""
+        """Return by model the federated model's metrics minus that model's metrics, as plain values."""
         return {name: self.compared.differences(FEDERATED, name) for name in self.names if name != FEDERATED}
 
 
@@ -59,14 +59,14 @@ def assess(
     baselines: Baselines | None = None,
     resamples: int = RESAMPLES,
 ) -> Assessment:
-    """Test and compare the models, and draw the conclusion.
+    """Test all models on the test rows, compare them, and decide whether joining gained.
 
     Args:
         rows: the test rows.
         models: scores by name, FEDERATED among them.
         seed: of the resamples; from the plan's seed and the site's name, so that a report can be repeated.
-        baselines: the best local model and the placebo; None takes SILOED and PLACEBO if there are any.
-        resamples: their number in the bootstrap.
+        baselines: the best local model and the placebo; None takes SILOED and PLACEBO if they exist.
+        resamples: the number of bootstrap resamples.
     """
     if FEDERATED not in models:
         raise ValueError(f"a model named {FEDERATED} is needed; {SILOED} and others are compared with it")

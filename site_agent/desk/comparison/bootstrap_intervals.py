@@ -1,7 +1,7 @@
-"""The uncertainty of a metric, and of the difference between two models on the same rows.
+"""Computes how uncertain a metric is, and the difference between two models on the same rows.
 
-Source: Efron and Tibshirani 1993, chapter 13: the percentile interval of the bootstrap. An interval shows the variation
-between patients of the same hospital. It does not cover other hospitals or another start of the training.
+Source: Efron and Tibshirani 1993, chapter 13: the percentile interval of the bootstrap. An interval shows the
+variation between patients of the same hospital. It does not cover other hospitals or another start of the training.
 """
 
 from __future__ import annotations
@@ -19,29 +19,29 @@ from site_agent.desk.comparison.resampling import RESAMPLES, resampling_of
 from site_agent.trainer.checkpoints import Json
 
 _PERCENTILES: Final = (2.5, 97.5)
-_DEFINED_SHARE: Final = 0.6  # of the resamples; a class with a single patient is in 63%
+_DEFINED_SHARE: Final = 0.6  # of the resamples; a class with one patient occurs in 63% of them
 
 
 @dataclass(frozen=True)
 class Interval:
-    """The range of 95% of those resamples that define the metric."""
+    """A 95% interval over the resamples in which the metric is defined."""
 
     low: float
     high: float
 
     @property
     def has_zero(self) -> bool:
-        """Whether the interval of the difference includes zero."""
+        """Whether the interval includes zero."""
         return self.low <= 0.0 <= self.high
 
     def to_json(self) -> list[float]:
-        """Return the low and the high limit."""
+        """Return the lower and the upper limit."""
         return [self.low, self.high]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Difference:
-    """First minus second, in the metric's own unit, on the same rows and the same resamples."""
+    """The difference of a metric between two models, in the metric's own unit, with its interval."""
 
     metric: str
     first: float
@@ -55,7 +55,7 @@ class Difference:
 
     @property
     def better(self) -> bool | None:
-        """Whether the first is better than chance explains, or worse (False), or unclear (None)."""
+        """True if the first is clearly better, False if clearly worse, None if the interval includes zero."""
         if self.interval is None or self.interval.has_zero:
             return None
         return (self.value > 0.0) != is_lower_better(self.metric)
@@ -72,12 +72,12 @@ def is_lower_better(metric: str) -> bool:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Compared:
-    """Several models tested on the same rows.
+    """The metrics of several models on the same rows.
 
     Attributes:
         evaluations: each model's metrics, by the model's name.
         resampled: each model's metrics on the same resamples.
-        resamples: their number.
+        resamples: the number of resamples.
     """
 
     evaluations: Mapping[str, Evaluation]
@@ -85,7 +85,7 @@ class Compared:
     resamples: int
 
     def interval(self, model: str, metric: str) -> Interval | None:
-        """Return the 95% interval of a metric over the resamples that define it, or None if there are too few."""
+        """Return the 95% interval of a model's metric, or None if too few resamples define the metric."""
         return _interval(self.resampled[model].get(metric))
 
     def intervals(self, model: str) -> dict[str, Json]:
@@ -94,7 +94,7 @@ class Compared:
         return {metric: interval.to_json() if interval else None for metric, interval in found.items()}
 
     def difference(self, first: str, second: str, metric: str) -> Difference | None:
-        """Return first minus second with its paired interval, or None if the metric is undefined for one."""
+        """Return the first model's metric minus the second's, with a paired interval; None if a metric is undefined."""
         values = [self.evaluations[model].metrics[metric] for model in (first, second)]
         if values[0] is None or values[1] is None:
             return None
@@ -102,13 +102,13 @@ class Compared:
         return Difference(metric=metric, first=values[0], second=values[1], interval=_interval(paired))
 
     def differences(self, first: str, second: str) -> dict[str, Json]:
-        """Return the differences in all metrics, as plain values."""
+        """Return the differences between two models in all metrics, as plain values."""
         found = {metric: self.difference(first, second, metric) for metric in self.evaluations[first].metrics}
         return {metric: difference.to_json() if difference else None for metric, difference in found.items()}
 
 
 def apart(first: Compared, second: Compared, model: str, metric: str) -> Difference | None:
-    """Return a metric on some patients minus the metric on others, with a two-sample interval, or None.
+    """Return a model's metric on some patients minus its metric on other patients, with a two-sample interval.
 
     Args:
         first, second: comparisons with equally many resamples, drawn independently.
@@ -125,13 +125,13 @@ def apart(first: Compared, second: Compared, model: str, metric: str) -> Differe
 
 
 def compare(rows: HeldOutRows, models: Mapping[str, Scores], seed: int, resamples: int = RESAMPLES) -> Compared:
-    """Test models on the same rows and on the same resamples of them.
+    """Test models on the same rows and on the same resamples of these rows.
 
     Args:
         rows: the test rows.
-        models: each model's scores, as `evaluate` takes them, by its name.
+        models: each model's scores by name, as `evaluate` takes them.
         seed: of the resamples; not negative.
-        resamples: how many.
+        resamples: the number of resamples.
     """
     evaluations = {name: rows.evaluate(scores) for name, scores in models.items()}
     prepared = {name: resampled_metrics(rows, scores) for name, scores in models.items()}

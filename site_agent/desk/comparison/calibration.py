@@ -1,7 +1,7 @@
-"""Calibration: whether 20 of 100 patients with a probability of 20% have the outcome, on rows outside training.
+"""Measures calibration: whether 20 of 100 patients with a probability of 20% have the outcome.
 
-A measure is None if it is undefined, as with test rows of one class. A probability is limited to 1e-8 to
-1 - 1e-8, so that its logit is finite.
+A measure is None if it is undefined, as with test rows of one class. A probability is limited to 1e-8 to 1 - 1e-8, so
+that its logit is finite.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ _HALVINGS: Final = 60
 
 @dataclass(frozen=True, kw_only=True)
 class Calibration:
-    """The distance between predicted probabilities and observed outcomes.
+    """Measures of the distance between predicted probabilities and observed outcomes.
 
     Attributes:
         in_the_large: the shift of the logit that makes the mean probability equal the outcome's share. 0 is perfect;
             below 0 the model predicts too much. Cox 1958, slope fixed at 1.
         intercept, slope: of the logistic regression of the outcome on the logit; perfect are 0 and 1. A slope below 1
             means that predictions are too extreme. None if the logit separates the classes.
-        expected_calibration_error: mean distance of bins' mean probability to their share of the outcome, weighted by
-            rows, in ten bins of equal counts; equal probabilities share a bin. It is above 0 by chance alone, and more
-            so with fewer rows.
+        expected_calibration_error: mean distance between a bin's mean probability and its share of the outcome,
+            weighted by rows, in ten bins of equal counts; equal probabilities share a bin. It is above 0 by chance
+            alone, and more so with fewer rows.
         integrated_calibration_index: mean distance of the probabilities to a smooth curve through the outcomes; see
             `smoothed`.
     """
@@ -55,14 +55,14 @@ class Calibration:
 
 
 def calibrations(rows: HeldOutRows, scores: Scores) -> Mapping[str, Calibration]:
-    """Return the calibration by class: of the positive class, or of each class against the rest.
+    """Return the calibration of the positive class, or of each class against the rest, by class.
 
     Args:
         rows: the test rows.
         scores: one model's, as `evaluate` takes them.
 
     Returns:
-        nothing for regression and segmentation.
+        an empty mapping for regression and segmentation.
     """
     match rows.task:
         case "binary":
@@ -75,7 +75,7 @@ def calibrations(rows: HeldOutRows, scores: Scores) -> Mapping[str, Calibration]
 
 
 def calibration(happened: npt.NDArray[np.generic], scores: Scores) -> Calibration:
-    """Return the calibration of one outcome's probabilities.
+    """Return the calibration of the predicted probabilities of one outcome.
 
     Args:
         happened: 0 and 1, or false and true, shape (rows,).
@@ -99,7 +99,7 @@ def logits(scores: Scores) -> Scores:
 
 
 def recalibration(happened: npt.NDArray[np.generic], scores: Scores) -> tuple[float, float] | None:
-    """Fit the outcome to the logit by logistic regression without penalty. Return intercept and slope.
+    """Return intercept and slope of the logistic regression of the outcome on the logit, without penalty.
 
     Source: Cox 1958, "Two further applications of a model for binary regression".
 
@@ -119,7 +119,7 @@ def recalibration(happened: npt.NDArray[np.generic], scores: Scores) -> tuple[fl
 
 
 def expected_calibration_error(happened: npt.NDArray[np.generic], scores: Scores, bins: int = BINS) -> float:
-    """Return the expected calibration error. See `Calibration`. Source: Naeini et al. 2015, bins of equal counts."""
+    """Return the expected calibration error (Naeini et al. 2015, bins of equal counts). See `Calibration`."""
     # The first rank among equal scores decides, so the order of rows has no effect.
     ranks = np.searchsorted(np.sort(scores), scores, side="left")
     gaps = np.bincount(ranks * bins // len(scores), weights=scores - happened.astype(np.float64))
@@ -127,7 +127,7 @@ def expected_calibration_error(happened: npt.NDArray[np.generic], scores: Scores
 
 
 def smoothed(happened: npt.NDArray[np.generic], scores: Scores) -> Scores | None:
-    """Return the observed share as a smooth curve of the predicted probability, at each row.
+    """Return for each row the outcome's observed share, as a smooth curve of the predicted probability.
 
     Source: Austin and Steyerberg 2019, whose index is the mean distance of this curve to the probabilities. One
     difference: they smooth by loess (local quadratics, span 0.75), which scikit-learn does not have. Here it is a
@@ -149,9 +149,9 @@ def smoothed(happened: npt.NDArray[np.generic], scores: Scores) -> Scores | None
 
 
 def spline_columns(logit: Scores) -> Scores | None:
-    """Return the spline's basis functions at each logit, or None if all logits are equal.
+    """Return the spline's basis functions at each logit without the constant, or None if all logits are equal.
 
-    The constant is left out. Shape (rows, number of different knots): 2 or 3 columns.
+    The shape is (rows, number of different knots): 2 or 3 columns.
     """
     knots = np.unique(np.quantile(logit, _KNOTS))
     if len(knots) < 2:
@@ -161,7 +161,7 @@ def spline_columns(logit: Scores) -> Scores | None:
 
 
 def _shift(happened: npt.NDArray[np.generic], scores: Scores) -> float | None:
-    """Return the shift of all logits after which the mean probability is the outcome's share. Found by halving."""
+    """Return the shift of all logits with which the mean probability equals the outcome's share, by bisection."""
     share, logit = float(happened.astype(np.float64).mean()), logits(scores)
     if not 0.0 < share < 1.0:
         return None

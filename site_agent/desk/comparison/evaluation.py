@@ -1,9 +1,8 @@
 """Measures a site's predictions with scikit-learn on rows outside training.
 
-A metric that is undefined is None, such as AUROC with test rows of one class. It is never a NaN or a 0.5 that somebody
-would average. One difference from the authors' experiment: it cut the logit at 0.5, and here the probability is cut at
-0.5. A mask has one score for each image, its Dice, so no pixel of a patient is stored. The package `comparison`
-computes the uncertainty of metrics and compares two models on the same rows.
+A metric that is undefined is None, such as AUROC with test rows of one class. It is never NaN or 0.5, which somebody
+would average. The experiment of the paper's authors cut the logit at 0.5; here the probability is cut at 0.5. A mask
+has one score for each image, its Dice, so no pixel of a patient is stored.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from site_agent.trainer.probabilities import log_loss_of_rows, probabilities
 
 Scores: TypeAlias = npt.NDArray[np.float64]
 Metrics: TypeAlias = dict[str, float | None]
-_RANKING: Final = ("auroc", "auprc")  # need a positive and a negative
+_RANKING: Final = ("auroc", "auprc")  # these need both classes
 METRIC_NAMES: Final = {
     "auroc": "AUROC",
     "auprc": "AUPRC",
@@ -43,7 +42,7 @@ _OVER_CLASSES: Final = ("balanced_accuracy", "macro_f1")
 
 @dataclass(frozen=True, kw_only=True)
 class Evaluation:
-    """The metrics of one model on one part of the data; `rows` is the number of rows behind them."""
+    """The metrics of one model on one part of the data, and the number of its rows."""
 
     task: Task
     rows: int
@@ -56,13 +55,13 @@ class Evaluation:
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class HeldOutRows:
-    """The rows on which models are compared, with the true outcomes. They are never used in training.
+    """The true outcomes of rows that are not used in training and on which models are compared.
 
     Attributes:
         task: the kind of prediction.
         targets: shape (rows,): 0 and 1, indices of `classes`, numbers in the target's own unit, or the share of the
             pixels that the mask covers.
-        classes: their names by index; empty for regression and segmentation.
+        classes: the names of the classes by index; empty for regression and segmentation.
         patients: int64 of shape (rows,), equal for rows of one patient; None if every row is a patient.
         unit: of a regression's target, if the contract names it.
     """
@@ -82,12 +81,12 @@ class HeldOutRows:
         return len(self.targets)
 
     def __repr__(self) -> str:
-        """It shows no value of any patient."""
+        """Show no value of any patient."""
         return f"HeldOutRows(rows={len(self)})"
 
     @property
     def labels(self) -> npt.NDArray[np.int64]:
-        """The class of each row, shape (rows,). Only for a classification."""
+        """The class of each row, shape (rows,), for a classification only."""
         return self.targets.astype(np.int64)
 
     @property
@@ -106,12 +105,12 @@ class HeldOutRows:
 
 
 def evaluate(task: Task, targets: npt.NDArray[np.generic], scores: Scores, classes: Sequence[str]) -> Evaluation:
-    """Return `measure` with the number of rows."""
+    """Return the metrics of `measure` with the number of rows."""
     return Evaluation(task=task, rows=len(targets), metrics=measure(task, targets, scores, classes))
 
 
 def scores_of(preprocessing: Preprocessing, outputs: npt.NDArray[np.generic]) -> Scores:
-    """Return a network's outputs for people: probabilities, or numbers in the target's own unit.
+    """Convert a network's outputs to probabilities, or to numbers in the target's own unit.
 
     Args:
         preprocessing: the preprocessing that encoded the site's rows.
@@ -126,7 +125,7 @@ def scores_of(preprocessing: Preprocessing, outputs: npt.NDArray[np.generic]) ->
 
 
 def judged(preprocessing: Preprocessing, outputs: npt.NDArray[np.generic], targets: Targets) -> Scores:
-    """Return the input of `measure` from a network's outputs for held-out rows: the scores, or for masks the Dice.
+    """Convert a network's outputs for held-out rows to the input of `measure`: scores, or the Dice of masks.
 
     Args:
         preprocessing: the preprocessing that encoded the site's rows.
@@ -141,12 +140,11 @@ def judged(preprocessing: Preprocessing, outputs: npt.NDArray[np.generic], targe
 def dice_of_images(masks: npt.NDArray[np.generic], predicted: npt.NDArray[np.bool_]) -> Scores:
     """Return the Dice coefficient of each image: twice the common pixels over the pixels of both masks.
 
-    Source: Dice 1945. An image without the structure, for which none is predicted, has 1, because the prediction is
-    right.
+    Source: Dice 1945. If both masks are empty the coefficient is 1, because the prediction is right.
 
     Args:
         masks: 0 and 1, shape (rows, pixels).
-        predicted: a pixel belongs to the structure if its probability is at least 0.5; of the same shape.
+        predicted: whether a pixel's probability is at least 0.5; of the same shape.
 
     Returns:
         float64 of shape (rows,), from 0 to 1.
@@ -158,7 +156,7 @@ def dice_of_images(masks: npt.NDArray[np.generic], predicted: npt.NDArray[np.boo
 
 
 def targets_of(preprocessing: Preprocessing, targets: Targets) -> Targets:
-    """Return encoded targets as shape (rows,) for `measure`: a number in its own unit, for a mask the covered share."""
+    """Convert encoded targets to shape (rows,) for `measure`: numbers in their own unit, or a mask's covered share."""
     if preprocessing.contract.target.task == "segmentation":
         return np.asarray(targets.mean(axis=1), dtype=np.float64)
     is_number = preprocessing.contract.target.task == "regression"
@@ -184,7 +182,7 @@ def validation_rows(dataset: Dataset, preprocessing: Preprocessing) -> HeldOutRo
 
 
 def headline_metric(task: Task) -> str:
-    """Return the metric in which gain is reported."""
+    """Return the metric in which a task's gain is reported."""
     return _HEADLINES.get(task, "auroc")
 
 
@@ -220,11 +218,10 @@ def measure(task: Task, targets: npt.NDArray[np.generic], scores: Scores, classe
 
 
 def predicted_classes(scores: Scores) -> npt.NDArray[np.int64]:
-    """Return the predicted class of each row.
+    """Return the predicted class of each row, int64 of shape (rows,).
 
-    Returns:
-        shape (rows,). With scores of shape (rows,) it is 1 from a probability of 0.5. Otherwise it is the class with
-        the largest probability in the row, or the first of several equal ones.
+    With scores of shape (rows,) it is 1 from a probability of 0.5. Otherwise it is the class with the largest
+    probability, or the first of several equal ones.
     """
     decided = scores >= 0.5 if scores.ndim == 1 else scores.argmax(axis=1)
     return np.asarray(decided, dtype=np.int64)
@@ -243,7 +240,7 @@ def brier_of_rows(targets: npt.NDArray[np.int64], scores: Scores) -> Scores:
 
 
 def _measure_classes(targets: npt.NDArray[np.int64], scores: Scores) -> Metrics:
-    # Loaded with the first measurement, because loading takes a second.
+    # Imported here, because the import takes a second.
     from sklearn.metrics import accuracy_score, average_precision_score, f1_score, recall_score, roc_auc_score
 
     present, predicted = np.unique(targets), predicted_classes(scores)

@@ -1,11 +1,13 @@
-"""The site's gain from joining, in a few sentences for a clinician.
+"""Decides whether this site gained from joining, and says so in a few sentences for a clinician.
 
-Compares the federated model with the best local model on the same test rows. That is the simple model that this site
-would have chosen on its training rows, or the same network trained alone if there are no simple models. The rules:
+It compares the federated model with the best local model on the same test rows. The best local model is the simple
+model that this site would have chosen on its training rows, or the network trained alone if there are no simple
+models. The rules:
 
 * "gained" is reported only if two paired 95% intervals exclude zero: the difference to the best local model, and the
   difference to the placebo (a federation of copies of this site, or the same recipe without the others);
-* without a placebo nobody can distinguish the effect of averaging from that of other hospitals, so no gain is reported;
+* without a placebo nobody can distinguish the effect of averaging from that of other hospitals, so no gain is
+  reported;
 * a loss against the best local model is a loss, whatever the result of the placebo;
 * the report also states if there are too few test rows, or if a simple model is clearly better.
 """
@@ -45,7 +47,7 @@ _PLACEBOS: Final = {
 
 @dataclass(frozen=True, kw_only=True)
 class Baselines:
-    """The models that the federated one should beat.
+    """The baseline and the placebo with which the federated model is compared.
 
     Attributes:
         best_local: a simple model's name; None means SILOED if there is one.
@@ -60,11 +62,11 @@ class Baselines:
 
 @dataclass(frozen=True, kw_only=True)
 class Gain:
-    """The comparison in the task's headline metric.
+    """The comparison of the federated model with the best local model, in the task's headline metric.
 
     Attributes:
         metric: auroc, dice, or rmse, where less is better.
-        federated, siloed: None if undefined, or if there is no such model.
+        federated, siloed: the metric of these models; None if undefined, or if there is no such model.
         best_local: the name of the best local model; None if there is none.
         difference: federated minus the best local model with its paired interval.
         placebo: federated minus the placebo, if there was one.
@@ -85,7 +87,7 @@ class Gain:
 
     @property
     def interval(self) -> Interval | None:
-        """The interval of the difference."""
+        """The interval of the difference to the best local model."""
         return self.difference.interval if self.difference else None
 
     def to_json(self) -> dict[str, Json]:
@@ -106,7 +108,7 @@ class Gain:
 
 
 def gain_of(rows: HeldOutRows, compared: Compared, baselines: Baselines) -> Gain:
-    """Return the gain from joining.
+    """Return this site's gain from joining.
 
     Args:
         rows: the test rows.
@@ -157,10 +159,7 @@ def _verdict(difference: Difference, placebo: Difference | None) -> Verdict:
 
 
 def _other(best: str, baselines: Baselines) -> str:
-    """Return the name of the best local model in a sentence.
-
-    `recommend` may choose another one, on the validation rows.
-    """
+    """Return the name of the best local model in a sentence. `recommend` sometimes chooses another model."""
     if best in TITLES:
         return f"The best local model ({TITLES[best]}, chosen on the training rows)"
     recipe = _PLACEBOS[SILOED] if baselines.placebo == SILOED else "the same network trained alone"
@@ -168,7 +167,7 @@ def _other(best: str, baselines: Baselines) -> str:
 
 
 def _figures(rows: HeldOutRows, difference: Difference, other: str) -> Iterator[str]:
-    """Yield the two figures, each in a sentence."""
+    """Yield two sentences: the metric of the federated model, and that of the best local model."""
     first, second = difference.first, difference.second
     if difference.metric == "rmse":
         unit = f" {rows.unit}" if rows.unit else ""
@@ -208,7 +207,7 @@ def _counts(rows: HeldOutRows) -> str:
 
 
 def _noun(rows: HeldOutRows) -> str:
-    """Return the noun for a row: a patient, if no patient has two rows."""
+    """Return "patient" if every row is another patient, otherwise "row"."""
     is_patient = rows.patients is not None and len(np.unique(rows.patients)) == len(rows)
     return "patient" if is_patient else "row"
 

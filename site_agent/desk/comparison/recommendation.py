@@ -1,12 +1,12 @@
-"""Recommends a model of a run for this site, from its own validation rows, in one sentence.
+"""Recommends one model of a run for this site in one sentence, from the site's own validation rows.
 
 The rules:
 
-* test rows are never read, so they can still judge the adopted model;
-* models are compared by the mean loss of their predictions: log loss, or the root mean square error. Masks are compared
-  by their mean Dice;
-* a model that is not clearly worse than the best one (paired 95% interval) may be just as good. Of all such models
-  the simplest is recommended, and a local one before the federated one;
+* test rows are not read, so they can still test the adopted model;
+* models are compared by the mean loss of their predictions: log loss, or the root mean square error. Masks are
+  compared by their mean Dice;
+* a model that is not clearly worse than the best one (paired 95% interval) is considered equally good. Of all such
+  models the simplest is recommended, and a local one before the federated one;
 * a recommendation changes nothing. A person adopts a model with `site-agent adopt`.
 """
 
@@ -23,21 +23,21 @@ from site_agent.desk.comparison.scored_rows import ScoredRows
 from site_agent.desk.results.simple_models import TITLES
 from site_agent.trainer.checkpoints import Json
 
-# By the names that people use, from the simplest to the one that needs other hospitals.
+# Models with the names that people use, from the simplest to the one that needs other hospitals.
 MODEL_TITLES: Final = {**TITLES, SILOED: "the network trained alone", FEDERATED: "the federated model"}
 _METRICS: Final = {"regression": "rmse", "segmentation": "dice"}
 
 
 def recommend(kept: ScoredRows, seed: int) -> dict[str, Json] | None:
-    """Return the recommended model with the reason, as plain values.
+    """Return the recommended model of a run with the reason, as plain values.
 
     Args:
         kept: the run's scores. Only those of the validation rows are read.
         seed: of the resamples.
 
     Returns:
-        `model` by its name in the report, `sentence`, `metric`, `rows`, and `losses` of all models by name. None if no
-        model has finite predictions for these rows.
+        `model` by its name in the report, `sentence`, `metric`, `rows`, and `losses` of all models by name. None if
+        no model has finite predictions for these rows.
     """
     metric = _METRICS.get(kept.validation.task, "log_loss")
     said = kept.validation_scores

@@ -1,9 +1,9 @@
 """Computes the metrics of evaluation.py on thousands of resamples at once.
 
-A resample is a row of counts (resampling.py). Rows are ranked once for each model. On each resample the ranking metrics
-are running sums of counts, and all other metrics are one matrix product. The results equal scikit-learn's on the
-repeated rows to rounding, also with ties. Undefined values are NaN in this file, because arrays have no None: a
-resample may lack a class. bootstrap_intervals.py removes them.
+A resample is a row of counts (resampling.py). Rows are ranked once for each model. On each resample the ranking
+metrics are running sums of counts, and all other metrics are one matrix product. The results equal scikit-learn's on
+the repeated rows to rounding, also with ties. An undefined value is NaN in this file, because arrays have no None.
+bootstrap_intervals.py removes it.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from site_agent.trainer.probabilities import log_loss_of_rows
 
 Values: TypeAlias = dict[str, npt.NDArray[np.float64]]
 Resampled: TypeAlias = Callable[[Counts], Values]
-_CONSTANT: Final = 1e-12  # share of the spread of all rows; anything smaller is rounding
+_CONSTANT: Final = 1e-12  # a spread below this share of the sum of squares is rounding
 
 
 def resampled_metrics(rows: HeldOutRows, scores: Scores) -> Resampled:
-    """Prepare a model for resamples of the rows.
+    """Return a function that computes one model's metrics on many resamples of the rows.
 
     Args:
         rows: the test rows.
@@ -66,7 +66,7 @@ def _class_losses(labels: npt.NDArray[np.int64], scores: Scores) -> npt.NDArray[
 
 
 def _from_losses(sums: npt.NDArray[np.float64], present: npt.NDArray[np.int64] | tuple[()]) -> Values:
-    """Metrics from the sums of losses, and of hits, guesses and rows of each present class."""
+    """Return metrics from the sums of losses, and of hits, guesses and rows of each present class."""
     total, right, brier, log_loss = sums[:, :4].T
     found = {"accuracy": right / total, "brier": brier / total, "log_loss": log_loss / total}
     if len(present):
@@ -78,13 +78,13 @@ def _from_losses(sums: npt.NDArray[np.float64], present: npt.NDArray[np.int64] |
 
 @dataclass(frozen=True, eq=False)
 class _Ranking:
-    """One class against the rest, ranked from the highest score down.
+    """The rows of one class and all other rows, ranked from the highest score down.
 
     Attributes:
         positives, negatives: row numbers, by falling score.
         positives_down_to: for each positive, the number of positives with its score or a higher one.
-        negatives_above, negatives_down_to: for each positive, the number of negatives with a higher score, and with its
-            score or a higher one.
+        negatives_above, negatives_down_to: for each positive, the number of negatives with a higher score, and with
+            its score or a higher one.
     """
 
     positives: npt.NDArray[np.int64]
@@ -120,14 +120,14 @@ class _Ranking:
 
 
 def _running(counts: Counts) -> Counts:
-    """Return sums of the first 0, 1, 2, ... columns. They are exact, because counts are whole numbers."""
+    """Return the sums of the first 0, 1, 2, ... columns. They are exact, because counts are whole numbers."""
     running = np.zeros((len(counts), counts.shape[1] + 1))
     np.cumsum(counts, axis=1, out=running[:, 1:])
     return running
 
 
 def _numbers(targets: Scores, scores: Scores) -> Resampled:
-    # Centred, so that the spread of a resample is not lost beside the square of a large mean.
+    # Centred, because rounding the square of a large mean would hide the spread of a resample.
     wrong, centred = scores - targets, targets - targets.mean()
     columns = np.stack([np.ones(len(targets)), wrong**2, np.abs(wrong), centred, centred**2], axis=1)
     is_constant = targets.min() == targets.max()

@@ -1,4 +1,4 @@
-"""Bootstrap resamples of a site's test rows, which show how much the result depends on chance.
+"""Draws bootstrap resamples of a site's test rows, to show how much a result depends on chance.
 
 A resample is stored as counts of how often each row was drawn. So thousands of resamples are one matrix, and every
 metric is a sum over it. The rules:
@@ -6,8 +6,7 @@ metric is a sum over it. The rules:
 * rows of one patient are drawn together, because they are not independent;
 * patients are drawn from all patients, so the outcome's frequency varies as in another test. With a fixed number of
   each class, an interval of the Brier score, log loss or accuracy at nominal 95% covered 51 to 91% (simulated);
-* a seed gives the same resamples for every model, so the difference between two models is paired. Resamples can be
-  drawn in blocks of any size.
+* a seed gives the same resamples for every model, so the difference between two models is paired.
 """
 
 from __future__ import annotations
@@ -28,12 +27,12 @@ _BLOCK_NUMBERS: Final = 1 << 19  # 4 MiB at once, whatever the number of rows
 
 @dataclass(frozen=True, eq=False)
 class Resampling:
-    """A bootstrap of some rows.
+    """A bootstrap of whole patients, as parameters from which the same resamples can be drawn again.
 
     Attributes:
         owners: int64 of shape (rows,): the patient of each row, numbered from 0.
         seed: of the draws, not negative.
-        number: how many resamples.
+        number: the number of resamples.
     """
 
     owners: npt.NDArray[np.int64]
@@ -59,13 +58,13 @@ def resampling_of(rows: HeldOutRows, seed: int, number: int = RESAMPLES) -> Resa
 
 
 def over_patients(rows: int, patients: npt.NDArray[np.int64] | None, seed: int, number: int = RESAMPLES) -> Resampling:
-    """Return the bootstrap of whole patients.
+    """Return the bootstrap that draws whole patients.
 
     Args:
-        rows: their number.
+        rows: the number of rows.
         patients: equal for rows of one patient, shape (rows,); None if every row is a patient.
-        seed: any whole number that is not negative. It follows from the plan's seed and the site's name.
-        number: how many resamples.
+        seed: from the plan's seed and the site's name; not negative.
+        number: the number of resamples.
     """
     if patients is None:
         return Resampling(np.arange(rows, dtype=np.int64), seed, number)

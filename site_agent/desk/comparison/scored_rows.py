@@ -1,8 +1,8 @@
-"""Every model's scores of this site's test rows. They stay at the site for its report.
+"""Stores every model's scores of this site's test rows, for the site's report.
 
-A run's models are deleted after their test. Their scores of each test row are stored, so that curves and subgroups can
-be drawn later without new training. Each run has one checkpoint of mode 0600 with numbers and no identifiers. It is
-never sent.
+A run's models are deleted after their test. Their scores of each test row are stored, so that curves and subgroups
+can be drawn later without new training. Each run has one checkpoint of mode 0600 with numbers and no identifiers. It
+is never sent.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from site_agent.trainer.checkpoints import Checkpoint, Json, load, save
 from site_agent.trainer.data.contract import Task
 
 _NAME: Final = "rows"
-_MODEL: Final = "model "  # with a blank, which no other array's name has
+_MODEL: Final = "model "  # no other array's name has a blank after "model"
 _VALIDATION: Final = "validation "
 _FEDERATED_ONCE: Final = "validation scores"  # the only scores that version 0.1 stored
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class ScoredRows:
-    """Test rows with every model's scores, and validation rows with those of every model that may be used.
+    """The test rows with every model's scores, and the validation rows with the scores of every usable model.
 
     Attributes:
         test: the test rows.
@@ -46,7 +46,7 @@ class ScoredRows:
     dataset: str
 
     def __repr__(self) -> str:
-        """It shows no value of any patient."""
+        """Show no value of any patient."""
         return f"ScoredRows(test={len(self.test)}, models={len(self.scores)})"
 
 
