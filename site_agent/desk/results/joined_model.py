@@ -1,8 +1,8 @@
 """Joins three models of one site: its own regression, its own forest, and the other hospitals' score.
 
 All three give logits (for several classes logarithms of probabilities, for a regression the numbers themselves). The
-joined model is their weighted mean. The site's own rows decide the weights, which are convex. It consists of numbers,
-so it is saved, exported and read without unpickling.
+joined model is their weighted mean. The site's own rows decide the weights. It consists of numbers, so it is saved,
+exported and read without unpickling.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _TYPES: Final = {**dict.fromkeys(_LINES, "<f8"), **FOREST_ARRAYS}
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class JoinedModel:
-    """The three models and their weights.
+    """A site's regression and forest, the others' score, and the weights of these three models.
 
     Attributes:
         task: the kind of prediction.
@@ -67,13 +67,13 @@ class JoinedModel:
         return np.asarray(sum(weight * one for weight, one in zip(self.weights, said, strict=True)))
 
     def arrays(self) -> dict[str, npt.NDArray[np.generic]]:
-        """Return everything that `joined_model_of` needs, except for the task."""
+        """Return all arrays that `joined_model_of` needs to build this model again."""
         lines = (self.own.slopes, self.own.starts, self.others.slopes, self.others.starts, self.weights)
         return {**dict(zip(_LINES, lines, strict=True)), **self.forest.arrays()}
 
 
 def joined_model_of(task: Task, arrays: Arrays) -> JoinedModel:
-    """Return the model from its `arrays`.
+    """Build a joined model from its arrays.
 
     Raises:
         ValueError: the arrays are not those of a joined model.
@@ -91,7 +91,7 @@ def joined_model_of(task: Task, arrays: Arrays) -> JoinedModel:
 
 
 def on_scale(task: Task, lines: Float64) -> Float64:
-    """Return lines of shape (rows, outputs) as logits, logarithms of softmax, or numbers."""
+    """Convert the results of lines, shape (rows, outputs), to logits, logarithms of softmax, or numbers."""
     if task != "multi-class":
         return lines
     raised = lines - lines.max(axis=1, keepdims=True)
@@ -99,7 +99,7 @@ def on_scale(task: Task, lines: Float64) -> Float64:
 
 
 def of_others(task: Task, lines: Float64) -> Float64:
-    """Convert one-against-rest scores (rows, classes) to logarithms of shares. Others are unchanged."""
+    """Convert one-against-rest scores (rows, classes) to logarithms of shares. Other tasks' scores are unchanged."""
     if task != "multi-class":
         return lines
     shares = 1.0 / (1.0 + np.exp(-np.clip(lines, -30.0, 30.0)))

@@ -1,12 +1,12 @@
-"""Decides from a site's own rows how much to trust its regression, its forest and the others' score.
+"""Decides from a site's own rows how much weight its regression, its forest and the others' score have.
 
 The rules:
 
-* only training rows are read. Each row is judged by fits that did not use it (only the intercept of the others' score
-  was fitted here);
+* only training rows are read. The loss of a row comes from models that were fitted without this row (only the
+  intercept of the others' score was fitted with it);
 * the regression is a mean over seven penalties. Each has a weight by its predictions of rows that it did not use;
-* weights are convex, and with few rows they stay nearly equal: out-of-fold loss + 5 * squared distance from equal
-  weights;
+* weights are not negative and have sum 1. With few rows they stay nearly equal: out-of-fold loss + 5 * squared
+  distance from equal weights;
 * equal rows and an equal seed give equal bits.
 """
 
@@ -31,14 +31,14 @@ from site_agent.trainer.prior.profiled_regression import profiled_intercept
 
 Float64: TypeAlias = npt.NDArray[np.float64]
 PENALTIES: Final = tuple(10.0 ** (power / 2) for power in range(7))  # 1 to 1000
-_PULL: Final = 5.0  # towards equal weights; the log loss of a few rows
+_PULL: Final = 5.0  # towards equal weights, in units of log loss
 _SMALLEST_LEAF: Final = 3
 _SEEDS: Final = 1 << 32
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class FittedJoin:
-    """A joined model, and the same without the others' score.
+    """A joined model, and the same model without the others' score.
 
     Attributes:
         model: the joined model, with weights from this site's rows.
@@ -53,7 +53,7 @@ class FittedJoin:
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class OwnModels:
-    """The site's own two models, before they are joined.
+    """A site's own regression and forest, not yet joined.
 
     Attributes:
         regression, forest: fitted to all training rows.
@@ -66,7 +66,7 @@ class OwnModels:
 
 
 def fit_own_models(dataset: Dataset, seed: int) -> OwnModels:
-    """Fit the site's own regression and forest.
+    """Fit the site's own regression and forest to its training rows.
 
     Args:
         dataset: only its training rows are read.
@@ -111,7 +111,7 @@ def join_models(
 
 
 def join_weights(task: Task, models: Sequence[Float64], targets: npt.NDArray[np.generic]) -> Float64:
-    """Return convex weights that minimise the summed loss of the mean + 5 * squared distance from equal weights.
+    """Return the weights that minimise the summed loss of the mean + 5 * squared distance from equal weights.
 
     Args:
         task: the kind of prediction.
@@ -166,7 +166,7 @@ def _line(dataset: Dataset, rows: Examples, penalty: float) -> Lines:
 def _forest(
     dataset: Dataset, folds: npt.NDArray[np.int64], patients: npt.NDArray[np.int64], seed: int
 ) -> tuple[Forest, Float64]:
-    """Return the forest, and for each row the predictions of trees that did not use it (or any row of its patient)."""
+    """Return the forest, and for each row the predictions of trees that used no row of this patient."""
     rows = dataset.training
     trees = _trees(dataset, rows, seed, has_votes=True)
     places = _places(dataset, trees)
@@ -196,7 +196,7 @@ def _trees(
 
 
 def _places(dataset: Dataset, trees: RandomForestClassifier | RandomForestRegressor) -> Float64:
-    """Return the output of each answer of the trees, (answers, outputs)."""
+    """Return which output each column of the trees' predictions belongs to, 0 and 1 of shape (columns, outputs)."""
     if dataset.task == "regression":
         return np.eye(1)
     return np.asarray(np.eye(len(dataset.classes))[trees.classes_][:, -dataset.outputs :])
@@ -208,7 +208,7 @@ def _others(task: Task, concepts: Float64, others: Float64, targets: npt.NDArray
     for output, slopes in enumerate(others):
         line = concepts @ slopes
         own = targets.astype(np.float64) if task != "multi-class" else (targets == output).astype(np.float64)
-        # A class that is absent here, or the only one, counts as if half a row were different.
+        # If all rows have one class, half a row of each other class is added.
         if task != "regression" and own.min() == own.max():
             starts[output] = np.log((own.sum() + 0.5) / (len(own) - own.sum() + 0.5)) - line.mean()
         else:

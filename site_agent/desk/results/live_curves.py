@@ -1,9 +1,8 @@
-"""The measured curves of this site's own models, by round, on disk during training, for people at this site only.
+"""Writes the measured curves of this site's own models to a file during training, for people at this site.
 
-The trainer writes it beside its reports, with mode 0600 in a folder that only its own user may read. So the agent,
-which has the network, cannot read it. Measuring takes at most five seconds or a twentieth of the time, whichever is
-more. Rounds beyond that are skipped, except the last one. Nothing depends on the file. It is replaced as a whole and
-not synced, and a full disk does not end the study.
+The trainer writes the file with mode 0600 in a folder that only its own user can read. So the agent, which has the
+network, cannot read it. Measuring takes at most five seconds or a twentieth of the time, whichever is more. Rounds
+beyond that are skipped, except the last one. A full disk does not end the study.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from site_agent.trainer.site_training import SiteTraining
 from site_agent.trainer.training.batches import Rows
 from site_agent.trainer.training.local import predict, validation_loss
 
-# This many training rows, the first ones of the part, are enough to draw the loss.
+# The loss is drawn from this many training rows, the first ones.
 _MOST_ROWS: Final = 2048
 _SHARE: Final = 1 / 20
 _FREE_SECONDS: Final = 5.0
@@ -36,12 +35,12 @@ _SAMPLED: Final = ("training", "values")
 
 
 class LiveCurves:
-    """One study's curves."""
+    """The curves of one study, measured during training."""
 
     def __init__(
         self, state: Path, run: str, dataset: Dataset, preprocessing: Preprocessing, clock: Callable[[], float]
     ) -> None:
-        """`state` is the site's folder; `clock` gives monotonic seconds."""
+        """`state` is the site's folder; `clock` returns monotonic seconds."""
         self._path, self._clock, self._preprocessing = live_path(state, run), clock, preprocessing
         self._rows: HeldOutRows = validation_rows(dataset, preprocessing)
         self._targets = dataset.validation.targets
@@ -54,7 +53,7 @@ class LiveCurves:
             self._facts |= {key: [[int(number), float(value)] for number, value in found[key]] for key in _SAMPLED}
 
     def take(self, number: int, training: SiteTraining, choice: Choice, is_last: bool = False) -> None:
-        """Store the measurement of a received model. For repeated rounds the newest figures are used.
+        """Measure a received model and write the result. A repeated round replaces its earlier measurement.
 
         Args:
             number: the round in which the model was received.

@@ -1,15 +1,15 @@
-"""Two comparisons that a site trains after the study: its network alone, and the placebo.
+"""Trains two models for comparison after the study: the site's network alone, and the placebo.
 
 `train_alone` trains the plan's network on this site's rows only. Network, rows, number of steps, optimiser and
-fine-tuning are those of the plan; every number is private. If the plan chooses the checkpoint over all sites, here this
-site's own loss chooses it.
+fine-tuning are those of the plan; every parameter is private. If the plan chooses the checkpoint over all sites, here
+this site's own loss chooses it.
 
-`train_placebo` federates with copies of this site. It shows the effect of averaging alone. Method, schedule, number of
-sites, server rule and the arithmetic of sums are those of the plan. Each copy has this site's rows and its own random
-draws. Methods whose rounds depend on measurements of many sites (which layers to share, when to stop) have no placebo,
-because all copies of one site would have the same measurements. Private training has no placebo either.
+`train_placebo` federates with copies of this site. It shows the effect of averaging alone. Method, schedule, number
+of sites, server rule and the arithmetic of sums are those of the plan. Each copy has this site's rows and its own
+random draws. A method has no placebo if its rounds depend on measurements of many sites (which layers to share, when
+to stop), because all copies would have the same measurements. Private training has no placebo either.
 
-Both run in this process after the study, and nothing of them leaves the site.
+Nothing of these two models leaves the site.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def train_placebo(study: Study) -> Outcome | None:
     if not has_placebo(study.plan):
         return None
     checkpoint = "latest" if study.plan.checkpoint == "latest" else "local"
-    # Nothing is sent, so no sum hides a copy: it may record a column for which the plan names other sites.
+    # Nothing is sent, so no sum needs several contributors: masking is off.
     unmasked = {"secure_aggregation": "off"}
     among_copies = unmasked | {"checkpoint": checkpoint, "early_stopping": None, "acceptance": None, "gain": "private"}
     plan = study.plan.model_copy(update=among_copies)
@@ -84,7 +84,7 @@ def train_placebo(study: Study) -> Outcome | None:
 
 
 def _train_together(plan: Plan, manifest: Manifest, members: list[Study], parameters: Float32) -> None:
-    """Run all rounds; the shared parameters, float32 of shape (manifest.parameters,), change in place.
+    """Run all rounds among the copies. `parameters`, float32 of shape (manifest.parameters,), changes in place.
 
     Raises:
         NotFinite: training diverged at one of the members.
@@ -119,17 +119,17 @@ def _sum(exchange: Exchange, answers: list[Answer], rows: int, fixed_point: Fixe
 
 
 def train_alone(study: Study) -> Outcome | None:
-    """Train the same network on this site's own columns alone, with equally many measurements.
+    """Train the plan's network on this site's rows alone, with equally many measurements.
 
-    Only the fine-tuning and the equal starts of the plan's method are kept. For method local it is the study itself, to
-    the bit. Epochs in which FedRep trains only the head are not part of its budget.
+    Only the fine-tuning and the equal starts of the plan's method are kept. With the method `local` the result equals
+    the study's, to the bit. Epochs in which FedRep trains only the head are not part of its budget.
 
     Returns:
         None if training diverged.
     """
     plan, networks, dataset = study.plan, study.networks, study.own
     if study.networks.common is not None:
-        dataset = study.dataset  # the network distinguishes common columns, also if nobody shares them
+        dataset = study.dataset  # this network separates common columns even if no site shares them
     networks = replace(networks, columns=len(dataset.columns) + added_columns(plan, dataset.outputs))
     rows, seeds = rows_of(dataset, study.soft_targets), study.seeds
     training = begin_training(networks, Method(federated=Nothing()), (), rows, seeds)
@@ -142,4 +142,4 @@ def train_alone(study: Study) -> Outcome | None:
     try:
         return conclude(plan, training, choice)
     except TrainingDiverged:
-        return None  # a baseline that fails is a result of the comparison, not a failure
+        return None  # the report shows that this baseline diverged

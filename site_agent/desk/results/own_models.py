@@ -1,7 +1,7 @@
-"""The simple models of a site as plain arrays: linear models, forests and boosted trees.
+"""Stores the simple models of a site as plain arrays: linear models, forests and boosted trees.
 
-scikit-learn fits them, and only numbers are stored. So a saved model is read without unpickling, and its predictions do
-not depend on the installed version of scikit-learn. The rules:
+scikit-learn fits them, and only numbers are stored. So a saved model is read without unpickling, and its predictions
+do not depend on the installed version of scikit-learn. The rules:
 
 * a probability equals scikit-learn's to 1e-9;
 * a class that no training row has keeps probability 0;
@@ -44,21 +44,21 @@ _BOOSTED: Final = {**FOREST_ARRAYS, "starts": "<f8"}
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class LinearModel:
-    """One line for each output: logits of a logistic regression, or the number of a ridge regression."""
+    """A linear model with one line for each output: logits, or the number of a ridge regression."""
 
     lines: Lines
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class VotingForest:
-    """A random forest, whose predictions are the shares of the outputs, or numbers."""
+    """A random forest, which predicts shares of the outputs, or numbers."""
 
     forest: Forest
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class BoostedTrees:
-    """Boosted trees: `starts`, float64 of shape (outputs,), plus the forest's predictions are logits, or numbers."""
+    """Boosted trees. The forest's predictions plus `starts`, float64 of shape (outputs,), are logits or numbers."""
 
     forest: Forest
     starts: Float64
@@ -68,7 +68,7 @@ OwnModel: TypeAlias = LinearModel | VotingForest | BoostedTrees
 
 
 def own_scores(model: OwnModel, task: Task, features: npt.NDArray[np.float32]) -> Scores:
-    """Return the model's scores of rows.
+    """Return a simple model's scores of rows.
 
     Args:
         model: the stored model.
@@ -91,7 +91,7 @@ def own_scores(model: OwnModel, task: Task, features: npt.NDArray[np.float32]) -
 
 
 def kept_model(fitted: object, task: Task, outputs: int) -> OwnModel | None:
-    """Return a model of scikit-learn as numbers.
+    """Convert a fitted model of scikit-learn to plain arrays.
 
     Args:
         fitted: a model that was fitted to the site's training rows, with the indices of classes as labels.
@@ -99,7 +99,7 @@ def kept_model(fitted: object, task: Task, outputs: int) -> OwnModel | None:
         outputs: one, or one per class if there are several.
 
     Returns:
-        None for a kind that is not stored: the guesses.
+        None for a guess, which is not stored.
     """
     match fitted:
         case Ridge() | LogisticRegression():
@@ -116,7 +116,7 @@ def kept_model(fitted: object, task: Task, outputs: int) -> OwnModel | None:
             known = np.zeros(1, dtype=np.int64) if task == "binary" else fitted.classes_
             starts = np.full(outputs, -np.inf)
             starts[known] = 0.0
-            # If two classes are present, the trees give the logit of the second one.
+            # With two classes in the training rows, the trees give the logit of the second one.
             asked = known[1:] if task == "multi-class" and len(known) == 2 else known
             return _boosted(fitted, fitted.decision_function, asked, starts)
         case _:
@@ -124,7 +124,7 @@ def kept_model(fitted: object, task: Task, outputs: int) -> OwnModel | None:
 
 
 def arrays_of(model: OwnModel) -> dict[str, npt.NDArray[np.generic]]:
-    """Return everything that `own_model_of` needs."""
+    """Return all arrays that `own_model_of` needs to build a simple model again."""
     match model:
         case LinearModel(lines=lines):
             return {"slopes": lines.slopes, "starts": lines.starts}
@@ -137,7 +137,7 @@ def arrays_of(model: OwnModel) -> dict[str, npt.NDArray[np.generic]]:
 
 
 def own_model_of(arrays: Arrays) -> OwnModel:
-    """Return the model from its `arrays_of`.
+    """Build a simple model from the arrays of `arrays_of`.
 
     Raises:
         ValueError: the arrays are not those of such a model.
@@ -162,7 +162,7 @@ def _boosted(
     known: npt.NDArray[np.int64],
     starts: Float64,
 ) -> BoostedTrees:
-    """Return the trees with their step, each at its output. The starts are the predictions without the trees."""
+    """Convert a boosting model. `starts` of the result are the predictions without the trees."""
     if isinstance(fitted, HistGradientBoostingClassifier | HistGradientBoostingRegressor):
         trees, answers, rate = [tree for step in fitted._predictors for tree in step], len(fitted._predictors[0]), 1.0
         forest = _binned(trees)  # their leaves already include the learning rate
@@ -183,7 +183,7 @@ def _boosted(
 
 
 def _binned(trees: Sequence[Any]) -> Forest:  # Any: scikit-learn has no public type for them
-    """Return the trees of boosting with binned values. Their thresholds are values, not numbers of bins."""
+    """Convert the trees of boosting with binned values. Their thresholds are values, not numbers of bins."""
     nodes = [tree.nodes for tree in trees]
     roots = np.cumsum([0, *(len(each) for each in nodes)])[:-1]
     whole, first = np.concatenate(nodes), np.repeat(roots, [len(each) for each in nodes])

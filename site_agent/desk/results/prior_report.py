@@ -1,7 +1,7 @@
-"""The end of a study with federated-prior at this site: save the joined model, and report the others' benefit.
+"""Saves the joined model at the end of a federated-prior study, and reports how much the other hospitals helped.
 
-It works like run_report.py and has the same keys, so every page that reads a report can read this one. The
-same join without the others' score replaces the network trained alone. The report states the three weights in one line.
+The report has the keys of run_report.py's report, so every page that reads one can read the other. The join without
+the others' score has the place of the network trained alone.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _WORDS = {"own regression": "your regression", "own forest": "your forest", "oth
 
 
 def make_prior_report(hospital: Hospital, study: PriorStudy, preprocessing: Preprocessing, run: str) -> Report:
-    """Join the models, save the result, compare it, then write and log the site's report.
+    """Join the models, save and compare the result, then write and log the site's report.
 
     Raises:
         OperatorError: the rows are too few for folds, or the result cannot be written to the disk.

@@ -1,4 +1,4 @@
-"""A site that only receives: it has no outcomes and uses the other hospitals' model.
+"""Gives a site that only receives, without outcomes of its own, the other hospitals' model.
 
 Such a site sends no number. Its table has no outcome, or its outcome is not read. The rules:
 
@@ -51,7 +51,7 @@ Float64: TypeAlias = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class _Received:
-    """The model from the announced sums of a whole run.
+    """The coefficients that follow from the announced sums of a whole run.
 
     Attributes:
         standard: the standardisation of the columns.
@@ -68,7 +68,7 @@ class _Received:
 
     @property
     def is_useful(self) -> bool:
-        """Return whether the score helps the contributing sites, as far as it was measured."""
+        """Return whether the score helps the contributing sites, or whether that was not measured."""
         return self.guard is None or self.guard > 0
 
 
@@ -76,7 +76,7 @@ def read_without_outcomes(hospital: Hospital) -> Table:
     """Read the hospital's table without its outcome. Every row must satisfy the contract.
 
     Raises:
-        OperatorError: it cannot be read, does not fit, or has too few rows.
+        OperatorError: the table cannot be read, does not fit, or has too few rows.
     """
     survey = survey_new_with_hints(Path(hospital.data.table), read_contract(Path(hospital.data.contract)))
     if survey.mistakes:
@@ -87,7 +87,7 @@ def read_without_outcomes(hospital: Hospital) -> Table:
 
 
 def require_receivable(hospital: Hospital, plan: Plan) -> tuple[Mapped, ...]:
-    """Check before a run that this site can use the run's result. Return this site's column, or None, for each concept.
+    """Check before a run that this site can use the run's result. Return this site's column, or None, by concept.
 
     Raises:
         OperatorError: table, contract and plan do not fit.
@@ -138,7 +138,7 @@ def _received(prior: Prior, rounds: int, vector: Float32) -> _Received:
         if prior.private is not None:
             slopes, errors = prior.private.fitted(sums.terms, prior.method.ridge)
             return _Received(standard=sums.standard, slopes=slopes, errors=errors, guard=None, rounds=0)
-        made = rounds - 2  # beside the statistics and the guard
+        made = rounds - 2  # one round is for the statistics, one for the guard
         if not 0 < made <= prior.newton_rounds:
             raise MalformedMessage("a result after another number of rounds")
         slopes = sums.coefficients(made)[-1]
@@ -206,7 +206,7 @@ def _intercept(line: Float64, share: float) -> float:
 
 
 def _no_forest(outputs: int) -> Forest:
-    """Return one leaf with weight 0."""
+    """Return a forest of one leaf, for a joined model in which the forest has weight 0."""
     return Forest(
         roots=np.zeros(1, np.int32),
         columns=np.zeros(1, np.int32),
@@ -219,7 +219,7 @@ def _no_forest(outputs: int) -> Forest:
 def _facts(
     hospital: Hospital, plan: Plan, run: str, table: Table, found: _Received, mapped: tuple[Mapped, ...]
 ) -> dict[str, Json]:
-    """Return the report: the model, its basis, and the fact that nothing was tested."""
+    """Return the facts of the report: the model, its basis, and that nothing was tested."""
     own, is_number = hospital.data.prevalence, _prior(plan).is_number
     return {
         "site": hospital.site,

@@ -1,8 +1,9 @@
-"""The end of a study at this site: save the chosen model, and report the gain from joining.
+"""Saves the chosen model at the end of a study, and reports this site's gain from joining.
 
-Both stay here. The model is saved before the site trains alone for comparison, so that an interruption of the
-comparison loses nothing. The report is a JSON file of mode 0600. A log line for the operator has only the headline
-metric and the verdict. Each model's scores of the test rows are stored too, for the page of `site-agent report`.
+Model and report stay at the site. The model is saved before the site trains alone for comparison, so that an
+interruption of the comparison loses nothing. The report is a JSON file of mode 0600. A log line for the operator has
+only the headline metric and the verdict. Each model's scores of the test rows are stored too, for the page of
+`site-agent report`.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ from site_agent.trainer.trainer_files import write_whole
 
 @dataclass(frozen=True, kw_only=True)
 class Report:
-    """The result of a study at this site.
+    """The report of a study at this site, with the part that can be sent.
 
     Attributes:
         facts: the written report.
@@ -53,7 +54,7 @@ def make_report(hospital: Hospital, study: Study, preprocessing: Preprocessing, 
 
     The report has `siloed` unless the site switched it off. If training alone diverged, its metrics are null.
     `best_local` names the simple model that this site would have chosen on its training rows alone. `differences` are
-    the federated model's figures minus those of each other model. If the plan has a baseline, it is among the simple
+    the federated model's metrics minus those of each other model. If the plan has a baseline, it is among the simple
     models, and `expert` shows how its two models were joined.
 
     Raises:
@@ -79,7 +80,7 @@ def make_report(hospital: Hospital, study: Study, preprocessing: Preprocessing, 
         if alone is not None:
             validation[SILOED], models[SILOED] = _judged(study, preprocessing, alone)
             choices[SILOED] = alone.choice
-            # Alone it reads the site's own columns, unless it distinguishes the shared ones.
+            # The network alone reads the site's own columns, unless it separates the shared columns.
             read = None if study.networks.common is None else saved.concepts
             kept = replace(saved, values=alone.values, is_alone=True, concepts=read)
             save_model(hospital.state_path, run, kept, SILOED)
@@ -100,7 +101,7 @@ def make_report(hospital: Hospital, study: Study, preprocessing: Preprocessing, 
 
 @dataclass(frozen=True, kw_only=True)
 class Ended:
-    """The result that both kinds of study have at their end. Both kinds of reports are made from it in the same way.
+    """The result of a study, from which `written_report` makes the report.
 
     Attributes:
         dataset: the site's own rows.
@@ -146,7 +147,7 @@ def written_report(hospital: Hospital, run: str, facts: dict[str, Json], ended: 
     baselines = replace(ended.baselines, best_local=best)
     assessment = assess(kept.test, models, seeds.own("resamples"), baselines=baselines)
     facts |= compared(assessment, ended.choices)
-    # Only the file has the date, so that two reports of one run are otherwise equal to the bit.
+    # Only the file has the date, so that the facts of a repeated run are equal to the bit.
     written = {**facts, "date": datetime.now(UTC).isoformat(timespec="seconds")}
     content = json.dumps(written, indent=2, allow_nan=False).encode()
     write_whole(hospital.state_path / "reports" / f"{run}.json", content)
@@ -155,7 +156,7 @@ def written_report(hospital: Hospital, run: str, facts: dict[str, Json], ended: 
 
 
 def _judged(study: Study, preprocessing: Preprocessing, outcome: Outcome) -> tuple[Scores, Scores]:
-    """Return a model's predictions for the validation rows and for the test rows."""
+    """Return a model's scores of the validation rows and of the test rows."""
     validation, test = study.own.validation.targets, study.own.test.targets
     validated = judged(preprocessing, outcome.validation_outputs, validation)
     return validated, judged(preprocessing, outcome.test_outputs, test)
@@ -176,7 +177,7 @@ def _saved(study: Study, preprocessing: Preprocessing, outcome: Outcome, reached
 def save_simple_models(
     hospital: Hospital, run: str, like: SavedModel, dataset: Dataset, seed: int
 ) -> tuple[dict[str, Scores], dict[str, Scores]]:
-    """Fit each simple model, and save it so that a person may adopt it.
+    """Fit each simple model, and save it so that a person can adopt it.
 
     Args:
         hospital: this site.
@@ -198,7 +199,7 @@ def save_simple_models(
 
 
 def facts_of(hospital: Hospital, study: Study | PriorStudy, run: str) -> dict[str, Json]:
-    """Return the report's site and run, and the number of rows."""
+    """Return the first facts of a report: site, run, plan, task, number of rows, columns and versions."""
     dataset = study.own
     return {
         "site": hospital.site,
@@ -238,7 +239,7 @@ def compared(assessment: Assessment, choices: Mapping[str, Json]) -> dict[str, J
 
 
 def log_report(run: str, gain: Gain) -> None:
-    """Log only the headline and the verdict."""
+    """Log the headline metric of the models and the verdict, and nothing else."""
     best = None if gain.difference is None else gain.difference.second
     figures = {FEDERATED: gain.federated, SILOED: gain.siloed, "best_local": best}
     headline = {f"{name}_{gain.metric}": None if value is None else round(value, 4) for name, value in figures.items()}

@@ -1,8 +1,8 @@
-"""A saved model with everything that a prediction needs: network, plan, preprocessing and versions.
+"""Saves and loads a model with everything that a prediction needs: network, plan, preprocessing and versions.
 
 A run saves several models: the federated one, the site's own network and simple models. Each has the name that it has
-in the report. The preprocessing includes its contract, so no second file can have changed since. Everything stays at
-the site.
+in the report. The preprocessing includes its contract, so a changed contract file has no effect on a saved model.
+Everything stays at the site.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from site_agent.trainer.prior.concept_inputs import read_columns, read_places, s
 
 _JOINED: Final = "joined "
 _OWN: Final = "own "
-_BASELINE: Final = "expert "  # with a blank, which no tensor of a network has in its name
+_BASELINE: Final = "expert "  # no tensor of a network has a blank in its name
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -83,7 +83,7 @@ class SavedModel:
 
     @property
     def columns_of_features(self) -> dict[str, list[int]]:
-        """Return the positions of a feature's columns in the result of `encode`, by the feature's name."""
+        """Return the positions of each feature's columns in the result of `encode`, by the feature's name."""
         found: dict[str, list[int]] = {}
         place = 0
         contract = self.preprocessing.contract
@@ -120,7 +120,7 @@ class SavedModel:
 
     @property
     def outputs(self) -> int:
-        """The number of outputs: one, or one for each class if there are several. A mask has one for each pixel."""
+        """The number of outputs: one, one for each of several classes, or one for each pixel of a mask."""
         target, mask = self.preprocessing.contract.target, self.preprocessing.contract.mask
         if mask is not None:
             return mask.image.pixels
@@ -128,7 +128,7 @@ class SavedModel:
 
 
 def save_model(state: Path, run: str, model: SavedModel, name: str = FEDERATED) -> Path:
-    """Write one model of a run in the state directory, complete, with mode 0600. Replaces an earlier one."""
+    """Write one model of a run in the state directory, complete, with mode 0600. An earlier one is replaced."""
     facts: dict[str, Json] = {
         "plan": model.plan.canonical.decode(),
         "preprocessing": model.preprocessing.to_json(),
@@ -153,7 +153,7 @@ def load_model(state: Path, run: str, name: str = FEDERATED) -> SavedModel:
 
     Raises:
         UsageError: `run` cannot be a run's name.
-        ConfigurationError: there is none, or it is damaged or of another version.
+        ConfigurationError: there is no such model, or it is damaged or of another version.
     """
     require_run_name(run)
     checkpoint = load(_folder(state, run), _file(name))
@@ -219,7 +219,7 @@ def _baseline(plan: Plan, preprocessing: Preprocessing, tensors: Tensors) -> Bas
 
 
 def other_version(run: str) -> ConfigurationError:
-    """Return the error for a complete model that does not match this program."""
+    """Return the error for a complete model that another version of this program saved."""
     return ConfigurationError(
         what=f"The model of the run {run} was saved by another version of this program.",
         consequence="No model was used, and nothing left this site.",
@@ -231,7 +231,7 @@ def latest_run(state: Path) -> str:
     """Return the run whose model was saved last.
 
     Raises:
-        OperatorError: there is none.
+        OperatorError: there is no saved model.
     """
     runs = saved_runs(state)
     if not runs:
@@ -277,5 +277,5 @@ PACKAGES: Final = ("global-layers", "torch", "scikit-learn", "numpy", "safetenso
 
 
 def versions() -> dict[str, str]:
-    """Return the installed versions by name, including Python's."""
+    """Return the installed versions of Python and the packages that a model depends on, by name."""
     return {name: version(name) for name in PACKAGES} | {"python": platform.python_version()}

@@ -1,12 +1,12 @@
-"""The simple models that a hospital's statistician would use, fitted to this site's own training rows.
+"""Fits the simple models that a hospital's statistician would use to this site's own training rows.
 
-A regularised linear model, a random forest, gradient boosting, and a guess that reads no column. The network should be
-better than these, so every site's report compares it with them. The rules:
+They are a regularised linear model, a random forest, gradient boosting, and a guess that reads no column. Every
+site's report compares the network with them. The rules:
 
 * they read the site's own columns as its preprocessing encodes them, and no validation or test row;
 * equal rows and an equal seed give equal scores. The forest has one thread, because several threads add its trees in
   varying order, which changes the last bits;
-* each is fitted, tested and stored as plain numbers before the next one, so that a person may adopt it;
+* each is fitted, tested and stored as plain numbers before the next one, so that a person can adopt it;
 * only training rows decide which of them a statistician would have chosen, before any test row is read;
 * time is bounded: see `MOST_ROWS`.
 """
@@ -58,8 +58,8 @@ _CHOOSING_FOLDS: Final = 5
 _SMALLEST_PROBABILITY: Final = 1e-6  # otherwise a forest's 0 would have an infinite loss
 _TREES: Final = 500
 _SMALLEST_LEAF: Final = 3
-_SEEDS: Final = 1 << 32  # that scikit-learn distinguishes
-_PENALTY: Final = 10.0  # logistic regression takes the inverse, C = 0.1; the same weight of coefficients in both
+_SEEDS: Final = 1 << 32  # the number of different seeds in scikit-learn
+_PENALTY: Final = 10.0  # for both linear models; logistic regression takes the inverse, C = 0.1
 _Matrix: TypeAlias = npt.NDArray[np.float64]
 
 
@@ -72,7 +72,7 @@ class _Regressor(Protocol):
 
 
 class _Classifier(Protocol):
-    """The common part of its classifiers; `classes_` are those present in training."""
+    """The common part of scikit-learn's classifiers; `classes_` are those present in training."""
 
     classes_: npt.NDArray[np.int64]
 
@@ -100,8 +100,8 @@ def fit_simple_models(dataset: Dataset, preprocessing: Preprocessing, seed: int)
     """Yield every simple model by its name: those of `TITLES`, and the guess.
 
     Linear model: logistic regression with C = 0.1, or ridge regression with the same penalty (10). Forest: 500 trees,
-    at least 3 rows in a leaf. Boosting: scikit-learn's default. `majority_guess`: the shares of the classes in training
-    for every row, so that the most frequent one is predicted. `mean_guess`: the mean in training.
+    at least 3 rows in a leaf. Boosting: scikit-learn's default. `majority_guess`: the shares of the classes in
+    training for every row, so that the most frequent one is predicted. `mean_guess`: the mean in training.
 
     Args:
         dataset: the site's rows, as its own preprocessing encodes them.
@@ -128,10 +128,7 @@ def fit_simple_models(dataset: Dataset, preprocessing: Preprocessing, seed: int)
 
 
 def reads_simply(dataset: Dataset) -> bool:
-    """Return whether simple models can be fitted.
-
-    They cannot be fitted to masks, or to images whose pixels do not fit into memory.
-    """
+    """Return whether simple models can be fitted: not to masks, or to images that need too much memory."""
     is_large = dataset.image is not None and dataset.training.features.size > MOST_NUMBERS
     return dataset.task != "segmentation" and not is_large
 
@@ -139,9 +136,9 @@ def reads_simply(dataset: Dataset) -> bool:
 def best_simple_model(dataset: Dataset, seed: int) -> str:
     """Return the simple model with the lowest loss in five folds: the best that this site has without joining.
 
-    Rows of one patient share a fold. The loss is the log loss, or the squared error of a number. If there are more than
-    MOST_CHOOSING_ROWS rows, that many are drawn. With fewer than five patients, or a fold without two classes, no
-    comparison is possible and the linear model is chosen.
+    Rows of one patient share a fold. The loss is the log loss, or the squared error of a number. If there are more
+    than MOST_CHOOSING_ROWS rows, that many are drawn. With fewer than five patients, or a fold without two classes,
+    no comparison is possible and the linear model is chosen.
 
     Args:
         dataset: only its training rows are read.
@@ -174,7 +171,7 @@ def best_simple_model(dataset: Dataset, seed: int) -> str:
 
 
 def _log_loss(classifier: _Classifier, features: _Matrix, labels: npt.NDArray[np.int64]) -> float:
-    """Return the sum over rows. A class without training rows counts as nearly impossible."""
+    """Return the sum of the log loss over rows. A class without training rows counts as nearly impossible."""
     known = classifier.predict_proba(features)
     places = np.searchsorted(classifier.classes_, labels)
     has_seen = np.isin(labels, classifier.classes_)

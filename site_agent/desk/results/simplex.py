@@ -19,8 +19,8 @@ _STILL: Final = 1e-7
 def smallest_on_simplex(value: Callable[[Float64], float], start: Float64) -> Float64:
     """Return the weights with the smallest value, found by moving weight between two at a time.
 
-    For a smooth convex function, a point that no pair can improve is the minimum (Beck 2014, "The 2-coordinate descent
-    method"). Deterministic, and without any other library.
+    For a smooth convex function, a point that no pair can improve is the minimum (Beck 2014, "The 2-coordinate
+    descent method").
 
     Args:
         value: convex and smooth, of float64 of shape (n,).
