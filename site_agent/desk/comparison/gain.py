@@ -1,4 +1,4 @@
-"""Decides whether this site gained from joining, and says so in a few sentences for a clinician.
+"""Decides whether this site gained from joining, and explains the result to a clinician in a few sentences.
 
 It compares the federated model with the best local model on the same test rows. The best local model is the simple
 model that this site would have chosen on its training rows, or the network trained alone if there are no simple
