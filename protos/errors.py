@@ -1,8 +1,8 @@
-"""Errors that a person can correct, in three sentences.
+"""Defines the errors that a person can correct.
 
-It says what happened, what that means for the data, and what to do. Each kind names who can act and carries the exit
-status with which a program ends, and the identifier under which host/message_catalogue.py explains it; a programmer's
-mistake is a plain ValueError and never caught.
+Each error has three sentences: what happened, what that means for the data, and what to do. Each class of error has the
+exit status of the program and an identifier, which host/message_catalogue.py explains. A programmer's mistake is a
+plain ValueError and never caught.
 """
 
 from __future__ import annotations
@@ -12,39 +12,39 @@ from pathlib import Path
 
 
 class OperatorError(Exception):
-    """A failure that a person who runs this program can correct."""
+    """A person who runs this program can correct this failure."""
 
     exit_status: int = 1
     code: str = "E001"
 
     def __init__(self, *, what: str, consequence: str, remedy: str, code: str | None = None) -> None:
-        """`code` is an identifier of the catalogue, if this failure has its own."""
+        """Create the error. `code` is an identifier of the message catalogue; the default is the class's own code."""
         super().__init__(f"{what} {consequence} {remedy}")
         self.what, self.consequence, self.remedy = what, consequence, remedy
         self.code = code or self.code
 
     def lines(self, program: str) -> str:
-        """Return the error as text: the program, what happened with its identifier, then one line for each sentence."""
+        """Return the error as text: first the program and the failure, then the consequence and the remedy."""
         first, *more = self.what.split("\n")
         return "\n".join((f"{program}: {first} [{self.code}]", *more, f"  {self.consequence}", f"  {self.remedy}"))
 
 
 class UsageError(OperatorError):
-    """The command line is wrong. Nobody else needs to be called."""
+    """The command line is wrong. The user can correct it alone."""
 
     exit_status = 2
     code = "E002"
 
 
 class RefusedError(OperatorError):
-    """The other side, the policy or the register refuses. A person there must change that."""
+    """A peer, the policy or the register refuses. A person who is responsible there must change that."""
 
     exit_status = 77
     code = "E003"
 
 
 class ConfigurationError(OperatorError):
-    """The operator's own file is wrong. Nobody else needs to be called."""
+    """The operator's own configuration file is wrong. The operator can correct it alone."""
 
     exit_status = 78
     code = "E004"
@@ -58,28 +58,28 @@ class DataError(OperatorError):
 
 
 class ProtocolError(OperatorError):
-    """A peer sent data that no honest peer of this version sends. The stream with it ends."""
+    """A peer sent data that no honest peer of this version sends. The connection's stream ends."""
 
     code = "E006"
 
 
 class UnavailableError(OperatorError):
-    """A peer, a disk or a process is not available at the moment. A later retry is useful."""
+    """A peer, a disk or a process is not available now. The operator can retry later."""
 
     code = "E007"
 
 
 class DefectError(OperatorError):
-    """A programmer's mistake. An operator sees its kind and place, never its words or a traceback."""
+    """The program has a programmer's mistake. The operator sees its kind and place, but no words of the exception."""
 
     exit_status = 70
     code = "E008"
 
 
 def explained(error: Exception) -> OperatorError:
-    """Return any failure of a command as an error with three sentences.
+    """Convert an exception of a command to an error with three sentences.
 
-    The words of an unexpected exception are omitted, because they may quote data.
+    The text of an unexpected exception is omitted, because it might quote data.
     """
     match error:
         case OperatorError():

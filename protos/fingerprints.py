@@ -1,7 +1,6 @@
-"""Fingerprints of identity keys, as a plan lists them and as people read them to each other.
+"""Computes fingerprints of identity keys. A plan lists them, and people read them aloud to each other.
 
-Base32 in lowercase, in groups of four: no letter is mistaken for a digit, because base32 has no
-0, 1, 8 or 9.
+They are base32 in lowercase, in groups of four. Base32 has no 0, 1, 8 or 9, so no letter is mistaken for a digit.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ _GROUP = 4
 
 
 def fingerprint(public_key: bytes) -> str:
-    """The fingerprint of an identity key: 160 bits of its SHA-256, 8 groups of 4 characters.
+    """Return the fingerprint of an identity key: 160 bits of its SHA-256, as 8 groups of 4 characters.
 
     Args:
         public_key: the raw Ed25519 public key, 32 bytes.
@@ -27,12 +26,12 @@ def fingerprint(public_key: bytes) -> str:
 
 
 def grouped(digest: bytes) -> str:
-    """Return a digest as people read it aloud. Raises ValueError if its length is not a multiple of 5 bytes."""
+    """Convert a digest to base32 in groups of four. Raises ValueError if its length is not a multiple of 5 bytes."""
     if not digest or len(digest) % 5:
         raise ValueError("base32 without padding needs a multiple of 5 bytes")
     return regrouped(base64.b32encode(digest).decode("ascii").lower())
 
 
 def regrouped(text: str) -> str:
-    """Return characters in groups of four with hyphens between them."""
+    """Put a hyphen after every four characters."""
     return "-".join(text[start : start + _GROUP] for start in range(0, len(text), _GROUP))

@@ -1,45 +1,17 @@
-"""Computes which sums a site may send in all its runs, and how much of the budget each costs. Pure functions.
+"""Computes which sums a site may send in all its runs, and how much of the hospital's budget each sum costs.
 
-Source: So et al. 2023, "Securing Secure Aggregation: Mitigating Multi-Round Privacy Leakage", section 4. Where every
-set of contributors is a union of fixed groups, a sum of sums is one too. The groups are not fixed beforehand here:
-they are the atoms of what was answered.
+docs/design/sets.md has the model, the invariant, and what one site cannot detect. Source: So et al. 2023, "Securing
+Secure Aggregation: Mitigating Multi-Round Privacy Leakage", section 4. Their groups of sites are fixed. Here the groups
+are atoms: sites that were in exactly the same answered sums.
 
-**The model.** A coordinator chooses what it sends down, so it can send equal or nearly equal parameters in any two
-rounds. This file therefore takes a site's contribution x_i for the same unknown in all rounds, attempts and runs. That
-gives the coordinator more than it has: a contribution also depends on batches, draws and private layers. The sum over
-the set U_t is the scalar product of its indicator vector 1_t with x. From answered sums a coordinator computes every
-combination of them, with any real factors, and nothing else. A combination has the vector v = sum of factor_t * 1_t.
-Its support is the set of sites i with v_i != 0.
+The rules:
 
-**Atoms.** Two sites are in one atom if they were in the same answered sets. v_i depends on the atom of i alone, so a
-support is a union of atoms. A site that was in no set is in no support.
-
-**The invariant.** At every time the answered sums can be split in two. Those of the first part are free: each of
-their atoms has at least the smallest set of sites, and so has the support of every combination of them except 0. The
-second part is paid, and has at most as many sums as the hospital's budget. So a budget of 0 means that no combination
-at all isolates fewer sites. Each unit of a budget is one sum, that is one linear equation, which the coordinator could
-use to isolate fewer sites at one set of parameters. What follows:
-
-* entering costs like leaving. A run that goes on without a site costs as many units as there are rounds with it, or
-  rounds without it, whichever is less: each of those pairs could be made at parameters of their own;
-* a return to an earlier set is free, and costs where it makes a further pair;
-* one set in all rounds costs nothing. Sets that are unions of groups of at least the smallest set cost nothing.
-
-**Per number.** A number of the vector to which only some sites contribute has a sum over these alone. So an answer
-names the contributors of each kind of number: updates (sites that train), figures (all sites, also those that only
-evaluate), and each column or output that not every site records. The invariant holds for every kind by itself.
-
-**Over plans.** Sums of two plans are free only if their sets are the same or have no site in common. Atoms are not
-enough: a whole, less a set that some of its sites saw, less a set that others of them saw, may leave one site, and no
-site saw all three. Within a plan any two sets have more than half of the sites, so that an honest site saw both.
-
-**Not exact, and priced as if the worst held.** An atom that is too small is priced even where no combination isolates
-it. The paid part is found by a rule that keeps the sets with the most answers first: it may be larger than the
-smallest possible, never less than is needed. An answer counts although other sites may never have sent their share.
-
-**Not seen.** A site counts the sums that it was part of, and no others. Any two sets of a run share an honest site,
-which counts both. For three sets without a common honest site that suffices: a combination cancels on at most two of
-their three intersections. For more sets it is a law that tests draw (tests/laws/sets_over_rounds.py), not a proof.
+* in the free sums every atom has at least the smallest set of sites, so no combination of them isolates fewer;
+* all other sums are paid: each costs one unit of the budget;
+* the rules apply to each kind of number by itself: updates, figures, and each column or output that only some sites
+  record;
+* sums of two plans are free only if their sets are the same or have no site in common;
+* an atom that is too small is priced even if no combination isolates it. So the price is never too low.
 """
 
 from __future__ import annotations
@@ -57,11 +29,11 @@ Kinds: TypeAlias = frozenset[tuple[str, frozenset[str]]]
 
 @dataclass(frozen=True)
 class Answer:
-    """One sum.
+    """One sum to which this site contributed.
 
     Attributes:
-        run: the run of the answer; a run has one plan.
-        kinds: the contributors of every kind of number, by their identity keys' fingerprints.
+        run: the run of the sum; a run has one plan.
+        kinds: for each kind of number its contributors, as fingerprints of their identity keys.
     """
 
     run: str
@@ -73,7 +45,7 @@ class Listing:
     """The sites that contribute to each number of a plan.
 
     Attributes:
-        identities: for each site the fingerprint of its identity key. A name may differ between plans.
+        identities: for each site the fingerprint of its identity key. A site's name may differ between plans.
         kinds: for each kind of number the names of the sites whose contribution can differ from 0.
     """
 
@@ -81,25 +53,25 @@ class Listing:
     kinds: Mapping[str, frozenset[str]]
 
     def answer(self, run: str, contributors: Iterable[str]) -> Answer:
-        """Return the sum over these sites. It omits each kind of number to which none of them contributes."""
+        """Return the sum over these sites. A kind of number without a contributor is omitted."""
         names = frozenset(contributors)
         found = ((kind, frozenset(self.identities[name] for name in names & of)) for kind, of in self.kinds.items())
         return Answer(run, frozenset((kind, sites) for kind, sites in found if sites))
 
 
 def listing_of(plan: Plan) -> Listing:
-    """Return which sites contribute to which numbers under a plan."""
+    """Return which sites contribute to which numbers of a plan."""
     return Listing({site.name: site.identity for site in plan.sites}, kinds_of(plan))
 
 
 def listing_of_equals(names: Iterable[str], identities: Mapping[str, str] | None = None) -> Listing:
-    """Return a listing in which every site contributes to every number. A site without an identity has its name."""
+    """Return a listing in which every site contributes to every number. A missing identity is replaced by the name."""
     known = {name: (identities or {}).get(name, name) for name in names}
     return Listing(known, {UPDATES: frozenset(known), FIGURES: frozenset(known)})
 
 
 def atoms(sets: Iterable[frozenset[str]]) -> tuple[frozenset[str], ...]:
-    """Group the sites that belong to exactly the same sets."""
+    """Divide the sites into groups of sites that belong to exactly the same sets."""
     found: list[frozenset[str]] = []
     for added in sets:
         split = [part for atom in found for part in (atom & added, atom - added) if part]
@@ -109,7 +81,7 @@ def atoms(sets: Iterable[frozenset[str]]) -> tuple[frozenset[str], ...]:
 
 
 def isolates(answers: Iterable[Answer], smallest: int) -> bool:
-    """Return whether a combination of these sums might isolate fewer sites than the smallest set allows."""
+    """Return whether a combination of these sums might isolate fewer sites than `smallest`."""
     by_kind: dict[str, list[tuple[str, frozenset[str]]]] = {}
     for answer in answers:
         for kind, sites in answer.kinds:
@@ -122,23 +94,20 @@ def _are_small(sums: list[tuple[str, frozenset[str]]], smallest: int) -> bool:
 
 
 def _are_unlike(sums: list[tuple[str, frozenset[str]]]) -> bool:
-    """Whether two sums of two runs have some sites in common, but not all."""
     return any(one != other and sites != others and sites & others for one, sites in sums for other, others in sums)
 
 
 def paid_part(answered: Mapping[Answer, int], smallest: int) -> dict[Answer, int]:
-    """Return the answers that a combination needs to isolate a site, and how often each was given.
+    """Return the sums that cost budget, each with its count.
 
     Args:
-        answered: the count of each answer.
+        answered: the count of each sum.
         smallest: the fewest sites of an atom.
-
-    Returns:
-        a part of `answered`; the sum of its counts is the cost of the answers.
     """
     free: list[Answer] = []
     paid: dict[Answer, int] = {}
-    # The most frequent first, so that few remain to be paid for. The second key makes the order the same everywhere.
+    # The most frequent sums become free first, so that few cost budget. The second key makes the order the same
+    # everywhere.
     for answer in sorted(answered, key=lambda entry: (-answered[entry], _in_order(entry))):
         if isolates([*free, answer], smallest):
             paid[answer] = answered[answer]
@@ -148,12 +117,12 @@ def paid_part(answered: Mapping[Answer, int], smallest: int) -> dict[Answer, int
 
 
 def price(answered: Mapping[Answer, int], smallest: int) -> int:
-    """Return the cost of these answers in units of the budget; 0 if no combination isolates a site."""
+    """Return what these sums cost in units of the budget. The cost is 0 if no combination isolates a site."""
     return sum(paid_part(answered, smallest).values())
 
 
 def with_one_more(answered: Mapping[Answer, int], answer: Answer) -> Counter[Answer]:
-    """Return the tally after one more answer."""
+    """Return the counts of sums after one more sum."""
     more = Counter(answered)
     more[answer] += 1
     return more

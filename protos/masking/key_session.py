@@ -1,12 +1,12 @@
-"""One key session: which sites mask together. Each site signs the same list.
+"""Agrees on the masking keys of one key session. Every site signs the same list of sites and keys.
 
-The coordinator relays every advert and could swap, drop or invent some. So each site checks that
-every advert is signed with the identity key that the approved plan lists, and masks nothing before
-all sites of the roster have signed one transcript. The rules:
+The coordinator relays every advert and could swap, drop or invent some. So each site checks that every advert is signed
+with the identity key that the approved plan lists. No site masks before all sites of the roster have signed one
+transcript. The rules:
 
-* a site that the plan does not list, or that shows another key, is refused;
-* the keys of a pair depend on the transcript: sites that were shown different rosters share none;
-* secrets stay in memory; they have no representation, no copy and no serial form.
+* a site that the plan does not list, or that sends another identity key, is refused;
+* the keys of a pair depend on the transcript, so sites that received different rosters have no common key;
+* secrets stay in memory. They cannot be printed, copied or serialised.
 """
 
 from __future__ import annotations
@@ -36,7 +36,9 @@ Sign: TypeAlias = Callable[[bytes], bytes]
 
 @dataclass(frozen=True, kw_only=True)
 class KeySessionTerms:
-    """A site's knowledge of a key session before any key arrives, from the plan and the key session's opening.
+    """The facts about a key session that a site has before any key arrives.
+
+    They come from the plan and from the coordinator's opening message.
 
     Attributes:
         run: the run's name.
@@ -62,10 +64,10 @@ class KeySessionTerms:
 
 
 class KeySessionSecret:
-    """A site's secrets of one key session: its exchange key and the keys of its pairs.
+    """A site's secrets in one key session: its exchange key and the key of each pair of sites.
 
-    It creates only one advert, so no key is ever used in two key sessions. `forget` deletes the keys. Python cannot
-    promise to overwrite them in memory, so only the boundary of the process that has them protects the secret.
+    It creates only one advert, so no key is ever used in two key sessions. Python cannot promise that `forget`
+    overwrites the keys in memory. Only the boundary of the process protects them.
     """
 
     __slots__ = ("_advertised", "_nonce", "_pair_keys", "_private")
@@ -92,9 +94,7 @@ class KeySessionSecret:
         return self._private.public_key().public_bytes_raw(), self._nonce
 
     def agree(self, own: str, adverts: Sequence[KeyAdvert], transcript: bytes) -> None:
-        """Derive a key with every other site of a checked and acknowledged roster.
-
-        The private key is deleted afterwards. From then on only pair keys exist.
+        """Derive a key with every other site of a checked and acknowledged roster, then delete the private key.
 
         Raises:
             MaskingRefused: a pair has no secret.
@@ -114,11 +114,11 @@ class KeySessionSecret:
 
     @property
     def pair_keys(self) -> Mapping[str, bytes]:
-        """The key of each pair by the peer's name; empty before `agree` and after `forget`."""
+        """Return the key of each pair by the peer's name. Empty before `agree` and after `forget`."""
         return self._pair_keys
 
     def forget(self) -> None:
-        """Delete every key. No vector can be masked with these keys again."""
+        """Delete every key, so that no vector can be masked with these keys again."""
         self._private, self._pair_keys = None, MappingProxyType({})
 
 
@@ -128,11 +128,11 @@ def make_advert(
     """Create this site's signed public key for the key session.
 
     Args:
-        secret: fresh, never advertised before.
-        terms: the key session.
+        secret: new, never advertised before.
+        terms: of the key session.
         site: this site's name, one of the candidates.
         identity_key: the raw public half of this site's identity key, 32 bytes.
-        sign: Ed25519 over the given bytes with the identity key.
+        sign: signs bytes with the identity key (Ed25519).
     """
     require(site in terms.candidates, Reason.SITE_NOT_EXPECTED)
     exchange_key, nonce = secret.advertise()
@@ -152,13 +152,13 @@ def check_roster(terms: KeySessionTerms, adverts: Sequence[KeyAdvert], own_adver
     Source: docs/design/protocol.md, "Key sessions".
 
     Args:
-        terms: the key session by this site's own knowledge, not by the coordinator's.
+        terms: from this site's own plan, not from the coordinator.
         adverts: the received roster.
         own_advert: the advert that this site sent.
         quorum: the fewest sites, from the plan and the local policy; at least 2.
 
     Raises:
-        MaskingRefused: the roster differs in any way.
+        MaskingRefused: an advert is wrong, missing or unexpected.
     """
     if quorum < SMALLEST_COHORT:
         raise ValueError("masking needs a quorum of two or more")
@@ -179,7 +179,7 @@ def check_roster(terms: KeySessionTerms, adverts: Sequence[KeyAdvert], own_adver
 
 
 def transcript(terms: KeySessionTerms, adverts: Sequence[KeyAdvert]) -> bytes:
-    """Return T, 32 bytes: the SHA-256 of the key session's terms and every byte of every advert."""
+    """Return the transcript T: the SHA-256 of the key session's terms and of every byte of every advert, 32 bytes."""
     candidates = pack("masking candidates", *terms.candidates)
     entries = (
         pack(
@@ -213,7 +213,7 @@ def check_acknowledgements(
     """Check that exactly the sites of the roster have signed the same transcript as this site.
 
     Raises:
-        MaskingRefused: a site is missing or unexpected, has seen another roster, or has not signed.
+        MaskingRefused: a site is missing or unexpected, has received another roster, or has not signed.
     """
     by_site = {entry.site: entry for entry in acknowledgements}
     members = {advert.site for advert in roster}
@@ -230,14 +230,14 @@ def check_acknowledgements(
 def pair_key(
     private: X25519PrivateKey, peer_exchange_key: bytes, transcript_digest: bytes, *, own: str, peer: str
 ) -> bytes:
-    """Return K_ij, 32 bytes. Both sites of a pair compute the same key from the same transcript.
+    """Return the key K_ij of a pair of sites, 32 bytes. Both sites compute the same key from the same transcript.
 
     Source: RFC 7748, section 6.1 for the exchange, RFC 5869 for PRK = HKDF-Extract(salt = T, shared)
     and K_ij = HKDF-Expand(PRK, "pair" || i || j, 32) with i before j.
 
     Raises:
         MaskingRefused: the peer's key has low order, so the shared secret is zero for everyone.
-        ValueError: the two sites of a pair must differ.
+        ValueError: both sites are the same.
     """
     if own == peer:
         raise ValueError("a pair is two sites")
@@ -251,7 +251,7 @@ def pair_key(
 
 
 def expand(key: bytes, information: bytes) -> bytes:
-    """HKDF-Expand with SHA-256 for one block of 32 bytes: HMAC(key, information || 1). RFC 5869, section 2.3."""
+    """Compute HKDF-Expand with SHA-256 for one block: HMAC(key, information || 1), 32 bytes. RFC 5869, section 2.3."""
     return hmac.digest(key, information + b"\x01", hashlib.sha256)
 
 

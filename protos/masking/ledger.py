@@ -1,25 +1,23 @@
-"""A site's record of its masked answers. It keeps two of them from revealing one site's update by subtraction.
+"""Records what a site has masked, so that no two of its sums reveal one site's update by subtraction.
 
-Two sums over different sets at the same step differ by one site's update; one context filled with
-two vectors gives their difference at once. Against both a site trusts nobody's memory but its own.
-Source: docs/design/protocol.md, "The ledger". The rules:
+Two sums over different sets at the same step differ by one site's update. Two vectors in one context have the same
+masks, so their difference is visible at once. The ledger prevents both. It does not rely on what the coordinator or
+another site remembers. Source: docs/design/protocol.md, "The ledger". The rules:
 
-* at each step attempts only increase, over key sessions, restarts and returns to an earlier step; an equal pair
-  is the very same context with the very same bytes, and only while the process that froze it holds them;
-* a new step comes after every one that was masked. One that was masked comes again, after a crash
-  somewhere, as long as it is remembered, and only for the same bytes sent down, and
-  - for a set that it was masked for: the identical encoded vector, under the new context;
-  - for another set: a resampled vector, which has to differ from every one that was masked for this step;
-* what the run no longer goes back to is forgotten, and then over for good. How often each set was answered is
-  never forgotten;
-* every new sum is compared with all that this site ever answered, also under other plans. If together they would
-  isolate fewer sites than the smallest set, it costs what answered_sets.py says, and a budget has to have room;
-* a sum in which some number has too few contributors of its own is refused, whatever the budget;
-* what is read from disk is only a memory: its contexts are void, since their keys are gone.
+* attempts at a step only increase, also after a restart or a new key session. The same step and attempt are sent again
+  only with the same context and bytes, by the process that masked them;
+* a new step comes after every step that was masked. After a crash a masked step can be repeated as long as the ledger
+  has it, and only for the same received bytes;
+* a repeated step for the same set sends the identical encoded vector, under a new context;
+* a repeated step for another set sends a resampled vector, which differs from every vector masked for this step;
+* steps to which the run cannot return are deleted. The count of each set is never deleted;
+* every new sum is compared with all sums of this site, also under other plans. If together they would isolate fewer
+  sites than the smallest set, the sum costs budget (answered_sets.py);
+* a sum with too few contributors to some number is refused, whatever the budget;
+* contexts that are read from disk are void, because their keys are gone.
 
-The site writes the new line of the ledger to disk, synced, before a byte of the vector leaves. A restored backup brings
-back an older ledger, which the marks in the audit log reveal. Keys live in memory only, so even then no mask is used
-twice; the marks keep sets from being played off against each other.
+The site writes and syncs the new line of the ledger before a byte of the vector leaves. A restored backup brings an
+older ledger, which the marks in the audit log reveal. Keys exist in memory only, so even then no mask is used twice.
 """
 
 from __future__ import annotations
@@ -36,13 +34,13 @@ from protos.masking.ledger_lines import checked, digest, listing_in, listing_out
 from protos.masking.masking_refusals import MaskingRefused, Reason, require
 
 _FORMAT: Final = "global-layers masking ledger 3"
-_FORMAT_2: Final = "global-layers masking ledger 2"  # did not keep which sets were answered at final steps
+_FORMAT_2: Final = "global-layers masking ledger 2"  # does not have the sets that were answered at final steps
 _FORMAT_1: Final = "global-layers masking ledger 1"  # had only one step; its writer never returned to an earlier one
 
 
 @dataclass(frozen=True, order=True)
 class Mark:
-    """A place in a run: later attempts and later steps compare greater."""
+    """A place in a run. A mark is greater if its step is later, or its attempt at the same step is later."""
 
     step: int
     attempt: int
@@ -54,13 +52,13 @@ class Mark:
 
 @dataclass(frozen=True)
 class Ask:
-    """The masked contribution that the coordinator requests.
+    """The coordinator's request for a masked contribution.
 
     Attributes:
         mark: step and attempt.
-        position: digest of run, step and everything that was sent for it, 32 bytes.
+        position: digest of run, step and everything that was sent for the step, 32 bytes.
         contributors: U, sorted; checked with `check_contributors`.
-        resample: the draw of the step that all contributors make; 0 is the ordinary one.
+        resample: the number of the draw of batches that all contributors use; 0 is the ordinary draw.
     """
 
     mark: Mark
@@ -75,7 +73,7 @@ class Ask:
 
 @dataclass(frozen=True)
 class Masked:
-    """One set for which a vector was masked at a step.
+    """A record that a vector was masked for one set of sites at a step.
 
     Attributes:
         contributors: the set.
@@ -90,7 +88,7 @@ class Masked:
 
 @dataclass(frozen=True)
 class Open:
-    """The context that this process may still send, because it has keys and vector; never on disk."""
+    """The context under which this process may still send its masked vector. It is never on disk."""
 
     context: bytes
     vector: bytes
@@ -101,9 +99,9 @@ class Remembered:
     """One step for which this site masked a vector.
 
     Attributes:
-        attempt: the newest one.
-        position: of the step.
-        masked: every set, in the order of masking.
+        attempt: the newest attempt.
+        position: digest of run, step and everything that was sent for the step, 32 bytes.
+        masked: a record for each set, in the order of masking.
     """
 
     attempt: int
@@ -113,11 +111,11 @@ class Remembered:
 
 @dataclass(frozen=True)
 class Comparison:
-    """The earlier sums that are compared with a run's sums.
+    """The earlier sums with which a run's sums are compared.
 
     Attributes:
-        smallest: fewest sites that any combination of answered sums may have.
-        others: how often each answer was given in other runs.
+        smallest: the fewest sites that any combination of sums may have.
+        others: the count of each sum in other runs.
     """
 
     smallest: int
@@ -126,7 +124,7 @@ class Comparison:
 
 @dataclass(frozen=True)
 class Ledger:
-    """The memory of one run. It is a value that `freeze` replaces.
+    """What a site has masked in one run. The record is frozen, and `freeze` returns the next one.
 
     Attributes:
         run: the run's name.
@@ -148,12 +146,12 @@ class Ledger:
 
     @property
     def last(self) -> Mark | None:
-        """The newest masked round, with its newest attempt."""
+        """Return the newest masked step with its newest attempt, or None."""
         step = next(reversed(self.steps.keys()), None)  # type: ignore[call-overload]  # of a dict, in rising order
         return None if step is None else Mark(step, self.steps[step].attempt)
 
     def answered(self, identities: Mapping[str, str] | None = None) -> Counter[Answer]:
-        """Count each answer of this run. `identities` by name are only needed for a ledger without a listing."""
+        """Count each sum of this run. Only a ledger without a listing uses `identities`."""
         tally: Counter[Answer] = Counter()
         for sites, count in self._counted.items():
             tally[(self.listing or listing_of_equals(sites, identities)).answer(self.run, sites)] += count
@@ -167,17 +165,17 @@ class Ledger:
         return remembered + Counter(self.forgotten)
 
     def spent(self, compared: Comparison) -> int:
-        """Return the cost of the answers of this run and of all other runs together, in units of the budget."""
+        """Return the cost of the sums of this run and of all other runs together, in units of the budget."""
         return price(self.answered() + Counter(compared.others), compared.smallest)
 
     def permit(self, ask: Ask, compared: Comparison, budget: int = 0) -> Masked | None:
-        """Decide whether the site may mask for this context. Changes nothing.
+        """Decide whether the site may mask for this request. The ledger does not change.
 
-        It is called when the contributors are bound. If they are bound early, that is before training.
+        The gate calls this function when the contributors are bound. If they are bound early, that is before training.
 
         Args:
             ask: step, position and set.
-            compared: the smallest set, and the answers of other runs.
+            compared: the smallest set, and the sums of other runs.
             budget: units that may be spent; 0 unless plan and local policy both have `on_lost_site: continue`.
 
         Returns:
@@ -185,7 +183,7 @@ class Ledger:
             a new set. Then the site trains with the requested draw.
 
         Raises:
-            MaskingRefused: never for this ask.
+            MaskingRefused: this request can never be permitted.
         """
         known, last = self.steps.get(ask.mark.step), self.last
         if known is None:
@@ -203,7 +201,7 @@ class Ledger:
         return None
 
     def freeze(self, ask: Ask, context: bytes, vector: bytes, compared: Comparison, budget: int = 0) -> Ledger:
-        """Return the ledger after this vector was masked. Write it to disk before a byte of the vector is sent.
+        """Return the ledger after this vector was masked. Write the ledger to disk before a byte of the vector is sent.
 
         Args:
             ask: the permitted request.
@@ -224,7 +222,7 @@ class Ledger:
         if before is not None:
             require(hmac.compare_digest(before.vector, vector), Reason.OTHER_VECTOR)
         else:
-            # The same vector for two sets gives the missing site's change exactly, by subtraction.
+            # The same vector for two sets gives the missing site's update exactly, by subtraction.
             require(all(entry.vector != vector for entry in masked), Reason.SAME_VECTOR)
             masked = (*masked, Masked(ask.contributors, vector, ask.resample))
             by_set[ask.contributors] += 1
@@ -232,7 +230,7 @@ class Ledger:
         return replace(self, steps=steps, open=Open(context, vector), by_set=by_set)
 
     def _require_budget(self, ask: Ask, compared: Comparison, budget: int, reason: Reason) -> None:
-        """Check that this sum may be answered beside all others, within the budget."""
+        """Check that this sum, together with all earlier sums, does not exceed the budget."""
         answer = (self.listing or listing_of_equals(ask.contributors)).answer(self.run, ask.contributors)
         require(not isolates([answer], compared.smallest), Reason.TOO_FEW_FOR_A_NUMBER)
         before = self.answered() + Counter(compared.others)
@@ -243,21 +241,21 @@ class Ledger:
         require(is_free or costs <= budget, Reason.BUDGET_SPENT)
 
     def check_resend(self, context: bytes, vector: bytes) -> None:
-        """Check that the stored bytes may be sent once more under this context.
+        """Check that the stored bytes may be sent again under this context.
 
         Raises:
-            MaskingRefused: this process froze another context last, or the vector differs.
+            MaskingRefused: this process last masked under another context, or the vector differs.
         """
         is_open = self.open is not None and hmac.compare_digest(self.open.context, context)
         require(is_open, Reason.CONTEXT_VOID)
         require(self.open is not None and hmac.compare_digest(self.open.vector, vector), Reason.OTHER_VECTOR)
 
     def void(self) -> Ledger:
-        """Return the ledger after the stored vector or the keys were deleted, or after the end of the key session."""
+        """Return the ledger without its open context, after the stored vector or the keys were deleted."""
         return replace(self, open=None)
 
     def forget_before(self, oldest: int) -> Ledger:
-        """Remove the rounds to which the run can no longer return. The newest round is always kept."""
+        """Delete the steps to which the run can no longer return. The newest step is always kept."""
         last = self.last
         oldest = max(self.oldest, oldest if last is None else min(oldest, last.step))
         if oldest == self.oldest:
@@ -267,17 +265,20 @@ class Ledger:
         return replace(self, oldest=oldest, steps=steps, forgotten=Counter(self.forgotten) + Counter(over))
 
     def refuse_if_older(self, witnessed: Mark) -> None:
-        """Check that the ledger contains everything that the audit log records as masked.
+        """Check that the ledger contains the newest masked step that the audit log records.
 
         Raises:
-            MaskingRefused: it was rolled back, or is missing.
+            MaskingRefused: the ledger is missing, or an older version was restored.
         """
         known = self.steps.get(witnessed.step)
         is_known = known is not None and known.attempt >= witnessed.attempt
         require(is_known or witnessed.step < self.oldest, Reason.RECORD_OLDER)
 
     def to_text(self) -> str:
-        """Return the ledger as lines of JSON, each with a check over all lines before it. Open contexts are omitted."""
+        """Return the ledger as lines of JSON, each with a checksum over all earlier lines.
+
+        Open contexts are omitted.
+        """
         forgotten = sorted([list(sites), count] for sites, count in self.forgotten.items())
         head = {"format": _FORMAT, "run": self.run, "oldest": self.oldest, "forgotten": forgotten}
         check, line = checked("", head | {"listing": listing_out(self.listing)})
@@ -288,7 +289,7 @@ class Ledger:
         return "".join(lines)
 
     def line_after(self, text_check: str, step: int) -> tuple[str, str]:
-        """Return the line that records the newest masked round, and the new check."""
+        """Return the line that records a step, and the new checksum."""
         check, line = checked(text_check, self._entry(step))
         return line, check
 
@@ -300,12 +301,12 @@ class Ledger:
 
     @classmethod
     def from_text(cls, text: str, run: str) -> Self:
-        """Read the ledger that an earlier process left on disk. Every context in it is void.
+        """Read the ledger that an earlier process wrote to disk. Every context in it is void.
 
-        The process ended while it wrote an incomplete last line. So nothing was masked under that line.
+        An incomplete last line is ignored. The process that wrote it ended before it masked anything under it.
 
         Raises:
-            MaskingRefused: it is unreadable or of another run. Nothing is masked until a person has checked it.
+            MaskingRefused: the text is unreadable or of another run. Nothing is masked until a person has checked it.
         """
         try:
             first, *others = text[: text.rfind("\n") + 1].splitlines() or [text]
@@ -336,7 +337,7 @@ class Ledger:
 
     @classmethod
     def _parse_first(cls, content: dict[str, Any]) -> Self:
-        """The record of the first version, which had only one step."""
+        """Read the record of the first version, which had only one step."""
         if content["last"] is None:
             return cls(run=content["run"])
         step, attempt = content["last"]

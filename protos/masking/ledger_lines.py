@@ -1,4 +1,4 @@
-"""The format of a ledger on a site's disk: lines of JSON, each with a check over all lines before it."""
+"""Reads and writes the lines of a ledger: JSON with a checksum over all earlier lines."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from protos.masking.answered_sets import Listing
 
 
 def check_of(text: str) -> str:
-    """Return the check of the last complete line."""
+    """Return the checksum of the last complete line."""
     lines = text[: text.rfind("\n") + 1].splitlines()
     return str(json.loads(lines[-1])["check"])
 
 
 def checked(before: str, content: dict[str, Any]) -> tuple[str, str]:
-    """Return the check of a line, computed from the previous check and the content, and the line itself."""
+    """Return the checksum of a line, computed from the previous checksum and the content, and the line itself."""
     text = json.dumps(content, sort_keys=True, separators=(",", ":"))
     check = blake3(f"{before} {text}".encode()).hexdigest()[:32]
     return check, json.dumps(content | {"check": check}, sort_keys=True, separators=(",", ":")) + "\n"
 
 
 def uncheck(before: str, line: str) -> tuple[str, dict[str, Any]]:  # Any: every type that JSON has
-    """Return the content of a line and its check.
+    """Return the checksum of a line, and its content.
 
     Raises:
-        ValueError: the line was changed, or does not follow the line before.
+        ValueError: the line was changed, or does not follow the previous line.
     """
     content = json.loads(line)
     given = content.pop("check")
@@ -62,10 +62,10 @@ def listing_in(content: dict[str, Any] | None) -> Listing | None:
 
 
 def digest(text: str) -> bytes:
-    """Return the 32 bytes of a digest that is written as text.
+    """Decode a digest of 32 bytes from hexadecimal text.
 
     Raises:
-        ValueError: it is no digest.
+        ValueError: the text is not such a digest.
     """
     found = bytes.fromhex(text)
     if len(found) != 32:
@@ -74,10 +74,10 @@ def digest(text: str) -> bytes:
 
 
 def whole(*numbers: Any) -> None:
-    """Check that these values are counts.
+    """Check that each value is a whole number of at least 0.
 
     Raises:
-        ValueError: one of them is no whole number from 0.
+        ValueError: a value is not.
     """
     if any(type(number) is not int or number < 0 for number in numbers):
         raise ValueError("a count that is no whole number")

@@ -1,7 +1,7 @@
-"""The context of a masked vector: all values of a round that a site fixes before it masks.
+"""Computes the context of a masked vector: a digest of all values of a round that a site fixes before it masks.
 
-The context goes into the key of every mask of the round. Sites that disagree on any of its fields
-have masks that do not cancel, and the sum of the check words shows it.
+The key of every mask of the round depends on the context. If two sites disagree on a field, their masks do not cancel,
+and the sum of the check words shows it.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ def check_contributors(own: str, contributors: tuple[str, ...], members: Collect
 
     Args:
         own: this site.
-        contributors: U, as the coordinator fixed it.
+        contributors: U, as the coordinator sent it.
         members: the sites of the key session's checked and acknowledged roster.
         quorum: the fewest sites, from the plan and the local policy; at least 2.
 
     Raises:
-        MaskingRefused: they are unsorted, unknown, too few, or without this site.
+        MaskingRefused: the contributors are unsorted, unknown or too few, or do not include this site.
     """
     if quorum < SMALLEST_COHORT:
         raise ValueError("masking needs a quorum of two or more")
@@ -35,7 +35,7 @@ def check_contributors(own: str, contributors: tuple[str, ...], members: Collect
 
 
 def encoding_name(fixed_point: FixedPoint) -> bytes:
-    """Return the encoding as bytes for the context: C, K and the width of the integers."""
+    """Return the encoding of numbers as bytes for the context: C, K and the width of the integers."""
     clipping_range = float(fixed_point.clipping_range).hex()
     return pack("masking encoding", "fixed point modulo 2**32 and 2**64", clipping_range, fixed_point.sites)
 
@@ -49,19 +49,19 @@ def round_context(
     length_bytes: int,
     encoding: bytes,
 ) -> bytes:
-    """Return the context of one round: SHA-256 over all values that are fixed, 32 bytes.
+    """Return the context of one round: the SHA-256 of all fixed values, 32 bytes.
 
     Args:
         transcript: T of the key session, 32 bytes.
-        position: digest of run, step and everything that was sent for it, 32 bytes.
+        position: digest of run, step and everything that was sent for the step, 32 bytes.
         attempt: counts the attempts at this position, from 0.
         contributors: U, sorted.
         manifest_digest: of the meaning of each number in the vector, 32 bytes.
         length_bytes: the length of the whole vector.
-        encoding: the encoding of numbers as integers; see `encoding_name`.
+        encoding: the result of `encoding_name`.
 
     Raises:
-        ValueError: a field has the wrong size or order.
+        ValueError: a field has the wrong size, or the contributors are not sorted.
     """
     if {len(transcript), len(position), len(manifest_digest)} != {32} or attempt < 0 or length_bytes < 1:
         raise ValueError("digests have 32 bytes, attempts count from 0 and a vector has bytes")

@@ -1,12 +1,12 @@
 """Adds pairwise masks to the encoded vector, chunk by chunk.
 
-Each pair of contributors shares a keystream as long as the vector, cut and typed exactly as the
-vector is (protos/numbers/chunk_layout.py): 64-bit words modulo 2**64, updates modulo 2**32. The lower site of a
-pair adds it and the higher subtracts it, so the sum over all contributors holds no mask. The rules:
+Each pair of contributors shares a keystream as long as the vector. It has the same chunks and integer types
+(protos/numbers/chunk_layout.py): 64-bit words modulo 2**64, updates modulo 2**32. The site whose name sorts first adds
+the keystream, the other subtracts it. So the sum over all contributors contains no mask. The rules:
 
-* a keystream's key depends on pair, context and cipher: no two contexts share a mask;
-* every chunk begins its own stretch of the stream, so chunks may be masked in any order with the same result;
-* a masker masks each chunk once. A retransmission is the kept bytes, never a second masking.
+* a keystream's key depends on pair, context and cipher, so no two contexts share a mask;
+* each chunk has its own part of the keystream, so chunks can be masked in any order with the same result;
+* a masker masks each chunk once. A retransmission sends the stored bytes and never masks again.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from protos.numbers.chunk_layout import Layout
 from protos.plan.canonical import pack
 
 _CIPHER: Final = "aes-256-ctr"
-# The best of 2**14 to 2**17 in measurements: zeros, keystream and vector stay in a core's own cache together.
+# The fastest of 2**14 to 2**17 in measurements: zeros, keystream and vector fit into a core's own cache together.
 BLOCK_PARAMETERS: Final = 1 << 16
 _BLOCK_WORDS: Final = 1 << 13
 _BLOCK_BYTES: Final = 8 * _BLOCK_WORDS + 4 * BLOCK_PARAMETERS
@@ -36,12 +36,12 @@ Numbers: TypeAlias = tuple[Words, Updates]
 
 
 def round_key(pair_key: bytes, context: bytes) -> bytes:
-    """Return the key of one pair's keystream in one round, 32 bytes. It depends on the cipher's name."""
+    """Return the key of one pair's keystream in one round, 32 bytes."""
     return expand(pair_key, pack("round", context, _CIPHER))
 
 
 def counter_block(chunk: int) -> bytes:
-    """Return the initial counter of AES for a chunk, 16 bytes. There the chunk's part of the key stream begins.
+    """Return the start value of the AES counter for a chunk, 16 bytes. It fixes where the chunk's keystream begins.
 
     The key is new for every pair and context, so only the chunk number must differ. AES in counter mode counts in
     big-endian from the block's end (SP 800-38A, appendix B.1). So the chunk number is in the first eight bytes, which
@@ -51,7 +51,7 @@ def counter_block(chunk: int) -> bytes:
 
 
 class Masker:
-    """The masks of one site for one round. It is used by one thread at a time."""
+    """Masks the vector of one site for one round. Only one thread may use it at a time."""
 
     def __init__(
         self,
@@ -72,7 +72,7 @@ class Masker:
             layout: the division of the vector into chunks.
 
         Raises:
-            MaskingRefused: this site is not among them, or would be alone and so without any mask.
+            MaskingRefused: this site is not a contributor, or is the only one and so would have no mask.
         """
         if list(contributors) != sorted(set(contributors)) or len(context) != 32:
             raise ValueError("contributors are sorted, each once, and a context has 32 bytes")
@@ -92,7 +92,7 @@ class Masker:
         raise TypeError("masks are neither copied nor written")
 
     def masked(self, body: memoryview, index: int) -> memoryview:
-        """Return a copy of one chunk with this site's masks added. `body` is not changed.
+        """Return a copy of one chunk with this site's masks added.
 
         Args:
             body: the chunk's bytes; exactly as long as in the layout.
@@ -109,12 +109,12 @@ class Masker:
         return out
 
     def _views(self, body: memoryview, index: int) -> Numbers:
-        """A chunk's words and updates as unsigned integers, in place."""
+        """Return a chunk's words and updates as unsigned integers, without a copy."""
         words = np.frombuffer(body, "<u8", self._layout.words_in(index))
         return words, np.frombuffer(body, "<u4", offset=words.nbytes)
 
     def _add_masks(self, plain: Numbers, out: Numbers, start: bytes) -> None:
-        """Write into `out` the numbers of `plain` and each peer's keystream from `start`, block by block."""
+        """Write `plain` plus each peer's keystream from `start` into `out`, block by block."""
         for stream, _ in self._streams:
             stream.reset_nonce(start)
         for word_slice, change_slice in _blocks(plain[0].size, plain[1].size):
@@ -135,7 +135,7 @@ class Masker:
 
 
 def _blocks(words: int, updates: int) -> Iterator[tuple[slice, slice]]:
-    """Yield a chunk in pieces that fit the keystream's block, in order. The last words are beside the first updates."""
+    """Yield the slices of words and updates for each block of keystream. Words come before updates."""
     word, update = 0, 0
     while word < words or update < updates:
         next_word = min(word + _BLOCK_WORDS, words)
@@ -149,7 +149,7 @@ def _cipher(key: bytes) -> CipherContext:
 
 
 def _aligned(size: int) -> npt.NDArray[np.uint8]:
-    """Bytes that begin at a cache line: uint8 of shape (size,)."""
+    """Allocate bytes that begin at a cache line: uint8 of shape (size,)."""
     room = np.empty(size + 63, np.uint8)
     start = -room.ctypes.data % 64
     return room[start : start + size]

@@ -1,7 +1,7 @@
-"""The closed list of reasons for which a site refuses to mask. No sentence quotes a received value.
+"""Lists every reason for which a site refuses to mask.
 
-A refusal may be logged, audited and sent to the coordinator unchanged, because it holds no value, no key and no name
-from the wire.
+The reasons are fixed texts without received values, keys or names. So a refusal can be logged, audited and sent to the
+coordinator unchanged.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from enum import StrEnum
 
 
 class Reason(StrEnum):
-    """The reason of a refusal, in fixed words."""
+    """The reason of a refusal, as a fixed text."""
 
     ROSTER_NOT_SORTED = "the adverts are not sorted by site, or a site is named twice"
     SITE_NOT_EXPECTED = "an advert is from a site that this key session does not expect"
@@ -42,7 +42,7 @@ class Reason(StrEnum):
 
 
 class MaskingRefused(ValueError):
-    """The site masks nothing. `reason` explains it in words that anybody may read."""
+    """The site masks nothing. The text of `reason` may be shown to anybody."""
 
     def __init__(self, reason: Reason) -> None:
         super().__init__(reason.value)
@@ -50,10 +50,6 @@ class MaskingRefused(ValueError):
 
 
 def require(is_right: bool, reason: Reason) -> None:
-    """Raise the refusal if the condition is false.
-
-    Raises:
-        MaskingRefused: the condition is false.
-    """
+    """Raise MaskingRefused with this reason if the condition is false."""
     if not is_right:
         raise MaskingRefused(reason)

@@ -1,1 +1,1 @@
-"""Numbers in messages: fixed point, chunks and sums."""
+"""Encodes numbers as integers, divides vectors into chunks, and adds the integers of all sites."""

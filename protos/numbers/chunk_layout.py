@@ -1,9 +1,8 @@
-"""The layout of a contribution's vector in chunks: the place of every number in memory and in a message.
+"""Defines the place of every number of a contribution's vector, in memory and in messages.
 
-A chunk is `check | scalars | updates`, little-endian: one 64-bit 1, whose sum must be the number of
-sites; in the last chunk the scalars as 64-bit integers; then up to 262,144 updates as 32-bit
-integers. The whole vector is one buffer of these chunks end to end, so a chunk is sent, masked and
-added where it lies, without a copy.
+A chunk is `check | scalars | updates`, little-endian. The check is a 64-bit 1, whose sum must be the number of sites.
+Only the last chunk has the scalars, as 64-bit integers. Then follow up to 262,144 updates as 32-bit integers. The
+vector is one buffer of these chunks, so a chunk is sent, masked and added without a copy.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-CHUNK_PARAMETERS: Final = 1 << 18  # 1 MiB: with half of it a round costs 4% more processor time
+CHUNK_PARAMETERS: Final = 1 << 18  # 1 MiB: chunks of half this size cost 4% more processor time in a round
 _WORD: Final = 8
 
 Integers32 = npt.NDArray[np.int32]
@@ -23,19 +22,19 @@ Integers64 = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Layout:
-    """The chunks of a vector with this many updates and scalars."""
+    """The division of a vector with this many updates and scalars into chunks."""
 
     parameters: int
     scalars: int
 
     @property
     def chunks(self) -> int:
-        """The number of chunks, at least one: an empty vector has a check too."""
+        """Return the number of chunks. It is at least one, because an empty vector has a check too."""
         return max(1, -(-self.parameters // CHUNK_PARAMETERS))
 
     @property
     def total_bytes(self) -> int:
-        """The size of the whole vector in bytes."""
+        """Return the size of the whole vector in bytes."""
         return 4 * self.parameters + _WORD * (self.scalars + self.chunks)
 
     def chunk_bytes(self, index: int) -> int:
@@ -43,11 +42,11 @@ class Layout:
         return _WORD * self.words_in(index) + 4 * self._updates(index)
 
     def start(self, index: int) -> int:
-        """Return where a chunk begins in the buffer, in bytes. This is always a multiple of eight."""
+        """Return the place in the buffer where a chunk begins, in bytes. It is always a multiple of eight."""
         return index * (4 * CHUNK_PARAMETERS + _WORD)
 
     def updates_slice(self, index: int) -> slice:
-        """Return which numbers of the vector a chunk contains."""
+        """Return which updates of the vector a chunk contains."""
         return slice(index * CHUNK_PARAMETERS, index * CHUNK_PARAMETERS + self._updates(index))
 
     def body(self, buffer: bytearray | memoryview, index: int) -> memoryview:

@@ -1,9 +1,9 @@
 """Encodes real numbers as 32-bit integers, so that sums are exact.
 
-Source: docs/design/protocol.md, "Integers". K sites contribute, each value is clipped to C, and the scale S is
-the largest power of two with S * C <= floor((2**31 - 1) / K). Then every sum over K sites lies
-within plus or minus 2**31 - 1 and survives arithmetic modulo 2**32, whatever the order. S is a power
-of two, so decoding is exact: adding 1 for n rounds gives exactly n.
+Source: docs/design/protocol.md, "Integers". K sites contribute, each value is clipped to C, and the scale S is the
+largest power of two with S * C <= floor((2**31 - 1) / K). Then every sum over K sites is within plus or minus 2**31 -
+1, so arithmetic modulo 2**32 keeps it in any order. S is a power of two, so decoding is exact: adding 1 for n rounds
+gives exactly n.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-BLOCK: Final = 1 << 16  # numbers processed at once: three float32 blocks stay in a core's own cache
+BLOCK: Final = 1 << 16  # numbers processed at once: three float32 blocks fit into a core's own cache
 
 
 def is_power_of_two(number: float) -> bool:
@@ -23,8 +23,8 @@ def is_power_of_two(number: float) -> bool:
     return number > 0 and math.isfinite(number) and math.frexp(number)[0] == 0.5
 
 
-class NotFinite(ValueError):  # names the finding; the caller turns it into an error
-    """A value is infinite or no number; `index` is its position in the vector."""
+class NotFinite(ValueError):  # names the value's position; the caller turns it into an error
+    """A value is infinite or not a number; `index` is its position in the vector."""
 
     def __init__(self, index: int) -> None:
         super().__init__(index)
@@ -36,8 +36,8 @@ class FixedPoint:
     """The encoding of one plan's updates as integers.
 
     Attributes:
-        clipping_range: C, a power of two, so that S * C is one and exact in float32.
-        sites: K, the number of listed sites. So the scale does not depend on which sites take part.
+        clipping_range: C, a power of two, so that S * C is a power of two and exact in float32.
+        sites: K, the number of sites in the plan. So the scale does not depend on which sites take part.
     """
 
     clipping_range: float
@@ -51,13 +51,13 @@ class FixedPoint:
 
     @property
     def scale(self) -> float:
-        """The scale S, a power of two."""
+        """Return the scale S, a power of two."""
         return 2.0 ** math.floor(math.log2(((1 << 31) - 1) // self.sites / self.clipping_range))
 
     def encode(self, values: npt.NDArray[np.float32], weight: float, out: npt.NDArray[np.int32]) -> int:
         """Write rint(S * weight * clip(values, -C, C)) into `out`.
 
-        Values are clipped before weighting. Every honest sum is then at most S * C times the sum of the weights, so a
+        Values are clipped before weighting. So every honest sum is at most S * C times the sum of the weights, and a
         larger sum can be refused (`most`).
 
         Args:
@@ -69,7 +69,7 @@ class FixedPoint:
             The number of clipped values.
 
         Raises:
-            NotFinite: a value is infinite or no number; `out` is then unusable.
+            NotFinite: a value is infinite or not a number; `out` is then unusable.
         """
         if not 0 <= weight <= 1:
             raise ValueError("a weight lies between 0 and 1")
@@ -98,11 +98,11 @@ class FixedPoint:
         return outside
 
     def most(self, weights: float, sites: int) -> float:
-        """Return the largest absolute value of one number in a sum of honest contributions.
+        """Return the largest absolute value that one number can have in a sum of honest contributions.
 
         Args:
             weights: the sum of the sites' weights.
-            sites: their number; each may have rounded up by a half.
+            sites: their number; each site's rounding adds at most a half.
         """
         return self.scale * self.clipping_range * weights + 0.5 * sites
 
@@ -119,8 +119,8 @@ class FixedPoint:
 def round_rows(rows: int, largest: int) -> int:
     """Round a row count to two significant bits, at most `largest`.
 
-    docs/design/protocol.md, "Integers": without rounding, a change of membership would reveal the leaving site's exact
-    count by subtraction. On this grid rows / 2**n is exact in float32.
+    Without rounding, a change of membership would reveal the leaving site's exact count by subtraction
+    (docs/design/protocol.md, "Integers"). The quotient rows / 2**n is exact in float32.
     """
     if rows < 1:
         raise ValueError("a site without rows does not contribute")

@@ -1,16 +1,16 @@
-"""The sums of a regression that sites fit together. Sites send integers and all compute the same next step.
+"""Adds up the sums of a regression that all sites fit together. Every site computes the same next step from them.
 
-Each site adds up the Hessian H and the gradient g of its own rows at common coefficients. The sums of these
-over the sites are all that one Newton step needs. The rules:
+Each site adds up the Hessian H and the gradient g of its own rows at common coefficients. One Newton step needs only
+their sums over the sites. The rules:
 
-* a number travels as a 64-bit integer of scale 2**36, so sums are exact, masked or not;
+* a number is sent as a 64-bit integer of scale 2**36, so sums are exact with and without masks;
 * a sum beyond its bound is refused, because a clipped entry could make the Hessian indefinite;
-* announced sums come down as whole numbers below 2**16, four for each integer, which float32 holds exactly;
-* every program computes the coefficients from the announced sums itself.
+* the coordinator sends sums as whole numbers below 2**16, four for each integer, which float32 represents exactly;
+* every program computes the coefficients from these sums itself.
 
-Sources: Newton's method for penalised logistic regression (Hastie, Tibshirani, Friedman 2009, section 4.4.1), with
-an intercept for each site that is profiled out at the site. Bounds: with columns of squared sum at most N over all
-rows, Cauchy-Schwarz gives |sum H| <= N / 4 for a class and N for a number, and |sum g| <= N.
+Sources: Newton's method for penalised logistic regression (Hastie, Tibshirani, Friedman 2009, section 4.4.1). Each site
+has its own intercept, which the site profiles out. Bounds: with columns of squared sum at most N over all rows,
+Cauchy-Schwarz gives |sum H| <= N / 4 for a class and N for a number, and |sum g| <= N.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ import numpy.typing as npt
 NEWTON_SCALE: Final = 1 << 36
 CONVERGED: Final = 1e-8  # the largest change of a coefficient in the last step, in standardised units
 _PARTS: Final = 4  # 16-bit parts of one 64-bit integer
-_ROUNDING: Final = 1e-6  # of a sum of this many numbers rounded to 2**-37, and of an eigenvalue in float64
+_ROUNDING: Final = 1e-6  # the error of a sum of this many numbers rounded to 2**-37, and of an eigenvalue in float64
 
 Float32: TypeAlias = npt.NDArray[np.float32]
 Float64: TypeAlias = npt.NDArray[np.float64]
 
 
 class OutOfBound(ValueError):
-    """Sums that honest sites cannot have sent."""
+    """Honest sites cannot have sent these sums."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class NewtonSums:
-    """H and g of one site or of several, at common coefficients.
+    """The Hessian H and the gradient g of one site or of several, at common coefficients.
 
     Attributes:
         hessian: float64 of shape (outputs, columns, columns), symmetric.
@@ -59,7 +59,7 @@ class NewtonSums:
         Args:
             integers: `number_count(columns, outputs)` of them.
             columns: of the regression.
-            outputs: one, or one per class.
+            outputs: 1, or the number of classes.
         """
         values = np.array(integers, np.int64).astype(np.float64).reshape(outputs, -1) / NEWTON_SCALE
         upper = np.triu_indices(columns)
@@ -69,7 +69,7 @@ class NewtonSums:
         return cls(hessian=hessian, gradient=values[:, len(upper[0]) :].copy())
 
     def encoded(self) -> tuple[int, ...]:
-        """Encode for each output the upper triangle of H by rows, then g, as integers of NEWTON_SCALE."""
+        """Encode for each output the upper triangle of H by rows, then g, as integers of scale NEWTON_SCALE."""
         upper = np.triu_indices(self.gradient.shape[1])
         values = np.concatenate([self.hessian[:, upper[0], upper[1]], self.gradient], axis=1)
         if not np.isfinite(values).all():
@@ -81,7 +81,7 @@ class NewtonSums:
         return NewtonSums(hessian=self.hessian - own.hessian, gradient=self.gradient - own.gradient)
 
     def require_possible(self, rows: float, largest_weight: float) -> None:
-        """Refuse sums that are impossible for this number of rows.
+        """Check that honest sites with this number of rows can have sent these sums.
 
         Args:
             rows: N, at least the squared sum of every standardised column.
@@ -103,7 +103,7 @@ class NewtonSums:
 
         Args:
             before: float64 of shape (outputs, columns), where the sums were computed.
-            ridge: the penalty is ridge / 2 times the squared coefficients; above 0, so H need not be regular.
+            ridge: the penalty is ridge / 2 times the squared coefficients; above 0, because H can be singular.
 
         Returns:
             float64 of shape (outputs, columns).
@@ -134,7 +134,7 @@ def has_converged(before: Float64, after: Float64) -> bool:
 
 
 def announced(integers: Sequence[int]) -> Float32:
-    """Encode sums for the sites: float32 of shape (4 * integers,), whole numbers below 2**16."""
+    """Encode sums for sending to the sites: float32 of shape (4 * integers,), whole numbers below 2**16."""
     words = np.array(integers, "<i8").view("<u2")
     return words.astype(np.float32)
 

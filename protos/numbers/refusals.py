@@ -1,19 +1,17 @@
-"""Counts how many sites refuse the received parameters. Only sums are used, so no site can hide another's refusal.
+"""Counts how many sites refuse the received parameters, from sums over all sites.
 
-A plain count of votes is no protection: behind the masks a hostile site may add any number to a sum, and with it
-the missing votes. Here a site that accepts sends zeros. A site that refuses draws a secret number r and sends
-r, r^2, r^3 ... modulo a prime. The sums over the sites are the moments of the secrets. The number of
-refusals is the rank of their Hankel matrix, whose entry (i, j) is the sum of the powers i + j + 1.
+A plain count of votes is no protection: behind the masks a hostile site may add any number to a sum, and so cancel
+refusals. Here a site that accepts sends zeros. A site that refuses draws a secret number r and sends r, r^2, r^3 ...
+modulo a prime. The sums over the sites are the moments of the secrets. The number of refusals is the rank of their
+Hankel matrix, whose entry (i, j) is the sum of the powers i + j + 1.
 
 * Without a hostile site the rank is exactly the number of refusals, up to the size of the matrix.
-* A hostile site adds a matrix of its own choice, which can raise the rank. A hostile site could lower the rank below
-  the number of honest refusals only if the determinant of that many rows were 0. The determinant is a polynomial in the
-  secrets. Its part of highest degree is the determinant without the hostile site's numbers, so it is not the zero
-  polynomial. Its degree is at most size^2, so it is 0 for at most size^2 / PRIME of the secrets (Schwartz 1980, lemma
-  1): below 1e-12.
+* A hostile site adds a matrix of its own choice, which can raise the rank. It lowers the rank below the number of
+  honest refusals only if a determinant of that many rows is 0. The determinant is a polynomial in the secrets. Its part
+  of highest degree does not depend on the hostile site, so it is not the zero polynomial. Its degree is at most size^2,
+  so it is 0 for at most size^2 / PRIME of the secrets (Schwartz 1980, lemma 1): below 1e-12.
 
-So a site can cause a rollback, as it can stop a run in many other ways. It cannot prevent one. The sums tell the
-coordinator how many sites refuse, not which.
+So a hostile site can cause a rollback, but cannot prevent one. The coordinator learns how many sites refuse, not which.
 """
 
 from __future__ import annotations
@@ -26,12 +24,12 @@ PRIME: Final = (1 << 55) - 55
 
 
 def numbers_for(refusals: int) -> int:
-    """Return how many sums are needed to count up to this number of refusals."""
+    """Return how many sums are needed to count this many refusals."""
     return 2 * refusals - 1
 
 
 def refusal(secret: int, count: int) -> tuple[int, ...]:
-    """Return the numbers that a site sends to refuse: powers of its secret, each from 1 to PRIME - 1.
+    """Return the numbers that a refusing site sends: powers of its secret, each from 1 to PRIME - 1.
 
     Args:
         secret: a whole number of at least 55 random bits, known only to this site and new in each round.
@@ -42,7 +40,7 @@ def refusal(secret: int, count: int) -> tuple[int, ...]:
 
 
 def count_refusals(sums: Sequence[int]) -> int:
-    """Return the number of sites that refused, which cannot exceed (len(sums) + 1) / 2. Method: the file's docstring.
+    """Return the number of sites that refused, at most (len(sums) + 1) / 2. The module's docstring explains the method.
 
     Args:
         sums: over all sites, of the powers 1, 2, 3 and so on; an odd number of them.
@@ -52,7 +50,7 @@ def count_refusals(sums: Sequence[int]) -> int:
 
 
 def _rank(matrix: list[list[int]]) -> int:
-    """Return the rank of a square matrix modulo PRIME, by Gaussian elimination, which overwrites the rows."""
+    """Return the rank of a square matrix modulo PRIME, by Gaussian elimination. The rows are overwritten."""
     rank = 0
     for column in range(len(matrix)):
         pivot = next((row for row in range(rank, len(matrix)) if matrix[row][column]), None)

@@ -1,4 +1,4 @@
-"""The sums of all contributions of one round, by name. They contain no number of a single site."""
+"""Defines the record of all sums of one round. It contains no number of a single site."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from protos.plan.weighting import EqualWeights, RowWeights, Weighting
 
 @dataclass(frozen=True, kw_only=True)
 class Sums:
-    """The complete, consistent sums of one exchange.
+    """The complete, consistent sums of one round.
 
     Attributes:
         exchange: the tensors and scalars that were sent.

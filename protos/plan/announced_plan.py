@@ -1,4 +1,7 @@
-"""A plan as a coordinator announces it: read strictly, because its digest is what a hospital has approved."""
+"""Reads the plan that a coordinator announces.
+
+Only canonical bytes are accepted, because the hospital approved their digest.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,7 @@ def plan_from_wire(raw: bytes) -> Plan:
         if len(raw) > LARGEST_PLAN_BYTES:
             raise ValueError("too large")
         plan = Plan.model_validate_json(raw)
-        if plan.canonical != raw or _has_negative_zero(raw):  # a plan's file reads -0.0 as 0.0: another digest
+        if plan.canonical != raw or _has_negative_zero(raw):  # -0.0 is read as 0.0, with another digest
             raise ValueError("not canonical")
     except (ValidationError, ValueError) as cause:
         raise ProtocolError(

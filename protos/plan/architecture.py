@@ -1,8 +1,8 @@
-"""The networks that a plan may name, and all their tensors. This file needs no tensor library.
+"""Lists all tensors of each network that a plan can name, without a tensor library.
 
-Coordinator and sites read here the same list of names, shapes and initial ranges. The coordinator uses it to store and
-initialise the shared tensors, the site to build the network and to find its private tensors. The records and their
-lists are in `protos.plan.networks`, one file each. Other packages import them only from here. The rules:
+Coordinator and sites read the same list of names, shapes and initial ranges. The coordinator stores and initialises the
+shared tensors. The site builds the network and finds its private tensors. The records and their lists are in
+`protos.plan.networks`; other packages import them only from here. The rules:
 
 * names, order and shapes follow from the architecture. The parts input, common and unique also need numbers of columns.
   Head and unique (and CHFL's common column) need the number of outputs. The part body needs neither;
@@ -83,7 +83,7 @@ def network_tensors(
     """Return every tensor of the complete network, in the order of the network's parameters.
 
     Args:
-        architecture: the plan's choice. Listed tensors need no numbers.
+        architecture: the plan's network. `NamedTensors` needs no numbers of columns and outputs.
         columns: d, the number of encoded input columns of one site, at least 1.
         outputs: C, 1 for two classes (one logit), else the number of classes, at least 1.
         common: the number of first columns that the plan lists for all sites; None means all. Only networks with a part
@@ -123,13 +123,13 @@ def network_tensors(
 
 
 def note_columns(architecture: Architecture) -> int:
-    """Return how many of a network's input columns are those of a note in word order. They are the last ones."""
+    """Return how many of a network's last input columns contain a note in word order."""
     note = architecture.note if isinstance(architecture, FeatureTokensNetwork) else None
     return 0 if note is None else note.columns
 
 
 def body_tensors(architecture: Architecture) -> tuple[TensorSpec, ...]:
-    """Return the tensors of part body, the same at every site, in the order of `network_tensors`. May be empty.
+    """Return the tensors of part body in the order of `network_tensors`. They are the same at every site. May be empty.
 
     Raises:
         ConfigurationError: the body is too large.

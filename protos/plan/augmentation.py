@@ -1,8 +1,7 @@
-"""Random changes of the training images, so that each image differs a little in every epoch.
+"""Defines random changes of the training images, so that each image differs a little in every epoch.
 
-The list is closed. Each step is a frozen record, and a site carries out the steps in this order. Only training rows are
-changed. A seed of the site, the epoch and the row decide which image is changed, and how. A mask is changed in the same
-way as its image.
+A site carries out the steps in the order of the plan, on training rows only. A seed of the site, the epoch and the row
+decide which image is changed, and how. A mask is changed in the same way as its image.
 """
 
 from __future__ import annotations
@@ -17,14 +16,14 @@ from protos.plan.documents import Document
 
 
 class Flip(Document):
-    """Half of the images are mirrored. Left and right change places with `across`, top and bottom with `down`."""
+    """Half of the images are mirrored. `across` swaps left and right, `down` swaps top and bottom."""
 
     name: Literal["flip"]
     direction: Literal["across", "down"] = "across"
 
     @property
     def words(self) -> str:
-        """The step as a person reads it."""
+        """Describe the step for a person."""
         return f"half of them are mirrored {self.direction}"
 
 
@@ -39,7 +38,7 @@ class Shift(Document):
 
     @property
     def words(self) -> str:
-        """The step as a person reads it."""
+        """Describe the step for a person."""
         return f"each is moved by up to {self.pixels} pixels"
 
 
@@ -47,7 +46,7 @@ Augmentation: TypeAlias = Annotated[Flip | Shift, Field(discriminator="name")]
 
 
 def augmentation_in_words(steps: tuple[Augmentation, ...]) -> str:
-    """Return a sentence for the person who reviews the plan."""
+    """Return a sentence about the steps for the person who reviews the plan."""
     return f"In training, images are changed at random in each epoch: {', '.join(step.words for step in steps)}."
 
 

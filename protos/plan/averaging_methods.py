@@ -1,8 +1,7 @@
-"""Methods that train one model for all sites: FedAvg and methods that improve on it.
+"""Defines the methods that train one model for all sites: FedAvg and methods that improve on it.
 
-The fields of a definition are the method's hyperparameters with their names in a plan, so a misspelt one is refused. †
-marks methods whose formula comes from memory of the original paper, and not from the papers that this project
-reproduces.
+The fields of a class are the method's hyperparameters with their names in a plan. † marks methods whose formula comes
+from memory of the original paper, and not from the papers that this project reproduces.
 """
 
 from __future__ import annotations
@@ -27,36 +26,36 @@ from protos.plan.ingredients import (
 
 
 class FederatedAveraging(Document):
-    """One model for all sites. McMahan et al. 2017, algorithm 1.
+    """All sites train one model. McMahan et al. 2017, algorithm 1.
 
-    Sites with different columns are aligned by the plan's list of encoded columns. A column that a site does not record
-    is zero there, as in the baseline of the Global Layers paper.
+    The plan's list of encoded columns aligns sites with different columns. A column that a site does not record is zero
+    there, as in the baseline of the Global Layers paper.
     """
 
     name: Literal["fedavg"]
 
     def method(self) -> Method:
-        """Return the method, built from its ingredients."""
+        """Return FedAvg's ingredients."""
         return Method()
 
 
 class FedProx(Document):
-    """FedAvg that keeps each site near the received parameters. Li et al. 2020, eq. 2."""
+    """FedAvg with a term that keeps each site near the received parameters. Li et al. 2020, eq. 2."""
 
     name: Literal["fedprox"]
     strength: float = Field(default=0.01, gt=0, le=1e6)
 
     def method(self) -> Method:
-        """Return the method, built from its ingredients."""
+        """Return FedProx's ingredients."""
         return Method(penalties=(Proximal(self.strength),))
 
 
 class _ServerOptimiser(Document):
     """The settings of the three adaptive methods; see `Adaptive`.
 
-    A shared weight moves by up to about `rate` in a round, even if its mean change is far smaller. At 0.1 small
-    networks often end with the same output for every patient. At 0.01 all three methods train. `offset` is
-    tau of Reddi et al. 2021, who use 1e-3. With 1e-9 FedAdam also moves weights whose mean change is only noise.
+    A shared weight moves by up to about `rate` in a round, even if its mean update is far smaller. At 0.1 small
+    networks often end with the same output for every patient. At 0.01 all three methods train. `offset` is tau of Reddi
+    et al. 2021, who use 1e-3. With 1e-9 FedAdam also moves weights whose mean update is only noise.
     """
 
     rate: float = Field(default=0.01, gt=0, le=100)
@@ -71,45 +70,48 @@ class _ServerOptimiser(Document):
 
 
 class FedAdam(_ServerOptimiser):
-    """Adam at the coordinator. Reddi et al. 2021, algorithm 2; FENDA-FL, algorithm 1, whose offset is 1e-9."""
+    """The coordinator takes an Adam step. Reddi et al. 2021, algorithm 2.
+
+    FENDA-FL, algorithm 1, has the offset 1e-9.
+    """
 
     name: Literal["fedadam"]
     second_decay: float = Field(default=0.99, ge=0, lt=1)
 
     def method(self) -> Method:
-        """Return the method, built from its ingredients."""
+        """Return FedAdam's ingredients."""
         return self._made_of(Moment.ADAM, second_decay=self.second_decay)
 
 
 class FedYogi(_ServerOptimiser):
-    """Yogi at the coordinator. Reddi et al. 2021, algorithm 2."""
+    """The coordinator takes a Yogi step. Reddi et al. 2021, algorithm 2."""
 
     name: Literal["fedyogi"]
     second_decay: float = Field(default=0.99, ge=0, lt=1)
 
     def method(self) -> Method:
-        """Return the method, built from its ingredients."""
+        """Return FedYogi's ingredients."""
         return self._made_of(Moment.YOGI, second_decay=self.second_decay)
 
 
 class FedAdagrad(_ServerOptimiser):
-    """Adagrad at the coordinator. Reddi et al. 2021, algorithm 2."""
+    """The coordinator takes an Adagrad step. Reddi et al. 2021, algorithm 2."""
 
     name: Literal["fedadagrad"]
 
     def method(self) -> Method:
-        """Return the method, built from its ingredients."""
+        """Return FedAdagrad's ingredients."""
         return self._made_of(Moment.ADAGRAD, second_decay=0.0)
 
 
 class Scaffold(Document):
-    """Control variates against the drift of unequal sites. Karimireddy et al. 2020, algorithm 1, option II."""
+    """Control variates correct the drift of unequal sites. Karimireddy et al. 2020, algorithm 1, option II."""
 
     name: Literal["scaffold"]
     rate: float = Field(default=1.0, gt=0, le=100)
 
     def method(self) -> Method:
-        """Return the method, built from its ingredients."""
+        """Return SCAFFOLD's ingredients."""
         return Method(procedure=ControlVariates(), server_rule=Controlled(self.rate))
 
 
@@ -121,43 +123,43 @@ class Moon(Document):
     temperature: float = Field(default=0.5, gt=0, le=100)
 
     def method(self) -> Method:
-        """Return the method, built from its ingredients."""
+        """Return MOON's ingredients."""
         return Method(penalties=(Contrastive(strength=self.strength, temperature=self.temperature),))
 
 
 class FedLP(Document):
     """All sites skip the same layers at random. Zhu et al. 2023 (FedLP), layer-wise pruning at random. †
 
-    One draw for all sites, not one for each as in the paper; see `KeptLayersMean`.
+    In the paper each site draws its own layers; see `KeptLayersMean`.
     """
 
     name: Literal["fedlp"]
     keep_probability: float = Field(default=0.7, gt=0, le=1)
 
     def method(self) -> Method:
-        """Return the method, built from its ingredients."""
+        """Return FedLP's ingredients."""
         return Method(server_rule=KeptLayersMean(self.keep_probability))
 
 
 class FedLAMA(Document):
     """Layers that stay close together are aggregated less often. Lee et al. 2023 (FedLAMA), algorithms 1, 2. †
 
-    The plan's steps per round are the base interval; slow layers have `slow_factor` times it.
+    The base interval is the plan's steps per round. Slow layers have `slow_factor` times this interval.
     """
 
     name: Literal["fedlama"]
     slow_factor: StrictInt = Field(default=2, ge=2, le=1000)
 
     def method(self) -> Method:
-        """Return the method, built from its ingredients."""
+        """Return FedLAMA's ingredients."""
         return Method(server_rule=LayerIntervals(self.slow_factor))
 
 
 class LocalOnly(Document):
-    """Every site trains alone with the plan's budget. It sends nothing but the fact that it takes part."""
+    """Every site trains alone with the plan's budget. It sends only the fact that it takes part."""
 
     name: Literal["local"]
 
     def method(self) -> Method:
-        """Return the method, built from its ingredients."""
+        """Return the ingredients of training alone."""
         return Method(federated=Nothing())

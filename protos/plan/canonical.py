@@ -1,7 +1,7 @@
-"""Unambiguous bytes that both programs hash, sign and derive keys from.
+"""Encodes fields as unambiguous bytes that both programs hash, sign and derive keys from.
 
-Every digest of the protocol covers fields with their lengths, and a label that names its purpose. So no two statements
-can have the same encoding.
+Every digest covers its fields with their lengths, and a label that names its purpose. So no two statements have the
+same encoding.
 """
 
 from __future__ import annotations

@@ -1,8 +1,4 @@
-"""Decides which ingredients cannot be combined, and why. Pure functions.
-
-Each refusal is one clause with the reason. Other combinations are allowed, so methods can be combined if the
-mathematics allows it.
-"""
+"""Decides which ingredients of methods cannot be combined, and why. All other combinations are allowed."""
 
 from __future__ import annotations
 
@@ -52,7 +48,7 @@ Size: TypeAlias = Literal["columns", "outputs"]
 
 @dataclass(frozen=True, kw_only=True)
 class Conditions:
-    """The parts of a plan that restrict a method.
+    """The parts of a plan that restrict its method.
 
     Attributes:
         architecture: the network.
@@ -61,8 +57,8 @@ class Conditions:
         has_equal_weights: every site has the same weight.
         has_whole_epochs: every round ends with an epoch at every site.
         training_rounds: the number of aggregations in the schedule.
-        ends_early: whether training may end earlier.
-        measures: checkpoints or the end of training depend on measurements of all sites.
+        ends_early: training can end before the last round of the schedule.
+        measures: the choice of a checkpoint or the end of training depends on measurements of all sites.
     """
 
     architecture: Architecture
@@ -76,9 +72,9 @@ class Conditions:
 
 
 def missing_parts(method: Method, architecture: Architecture) -> tuple[Part, ...]:
-    """Return the parts that a method shares by name but that a network does not have.
+    """Return the parts that a method shares and that the network does not have.
 
-    A network of two layers has no body between input and head. Its other federated parts are shared anyway.
+    A network of two layers has no body. That is allowed if the method also shares another part.
     """
     if not isinstance(method.federated, Parts):
         return ()
@@ -88,7 +84,7 @@ def missing_parts(method: Method, architecture: Architecture) -> tuple[Part, ...
 
 
 def agreed_sizes(method: Method, architecture: Architecture) -> frozenset[Size]:
-    """Return which sizes a plan must list for all sites, because a shared tensor's shape depends on them."""
+    """Return which sizes a plan must list for all sites, because the shape of a shared tensor depends on them."""
     parts, federated = method.federated_parts, method.federated
 
     def shapes(columns: int, outputs: int) -> list[tuple[int, ...]]:
@@ -113,7 +109,7 @@ def _of_network(method: Method, conditions: Conditions) -> Iterator[str]:
     network = conditions.architecture
     if isinstance(network, ColumnsNetwork) and isinstance(method.federated, Everything):
         yield "the unique column of the network columns differs between sites, so not everything can be federated"
-    # Also for method local: a site needs the plan's list to distinguish common columns from its own.
+    # This applies to the method local too: a site needs the plan's list to distinguish common columns from its own.
     if isinstance(network, ColumnsNetwork) != isinstance(method.procedure, ColumnByColumn):
         yield "training column by column needs the network columns, which has a common and a unique column"
     branches = isinstance(network, ParallelNetwork | ParallelConvolutionalNetwork | ColumnsNetwork)
@@ -133,7 +129,7 @@ def _of_network(method: Method, conditions: Conditions) -> Iterator[str]:
 
 
 def _of_named_layers(names: tuple[str, ...], network: Architecture) -> Iterator[str]:
-    """Return names that the network does not have, and a choice that makes everything shared."""
+    """Yield the reasons against a list of layer names: an unknown name, or a list of all layers."""
     if isinstance(network, NamedTensors):
         yield "the network named-tensors itself lists the shared tensors, so the method cannot name layers too"
         return
@@ -146,7 +142,7 @@ def _of_named_layers(names: tuple[str, ...], network: Architecture) -> Iterator[
 
 
 def _of_private(method: Method, conditions: Conditions) -> Iterator[str]:
-    """Without private layers, a method that promises them would be fedavg under another name."""
+    """Yield the reasons why a method that promises private layers would have none, and so would be fedavg."""
     network, federated, parts = conditions.architecture, method.federated, method.federated_parts
     tensors = network_tensors(network, columns=2, outputs=1, common=1)
     if isinstance(federated, AllButNormalisation) and not any(tensor.is_normalisation for tensor in tensors):
@@ -244,7 +240,6 @@ def _of_nothing(method: Method, conditions: Conditions) -> Iterator[str]:
 
 
 def _width(network: ParallelNetwork | ParallelConvolutionalNetwork, layers: tuple[int, ...]) -> int:
-    """Return the number of outputs of an extractor."""
     return layers[-1] if isinstance(network, ParallelNetwork) else flat_width(network.image, layers)
 
 

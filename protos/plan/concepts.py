@@ -1,12 +1,12 @@
-"""Concepts: columns with the same meaning at several sites, each with one definition, unit and range.
+"""Defines concepts: columns with the same meaning at several sites, each with one definition, unit and range.
 
-A plan lists concepts. Each hospital's contract maps a column of its own to a concept, and a plan's conversions
-bring the column's unit to the concept's. The rules:
+A plan lists concepts. Each hospital's contract maps a column of its own to a concept, and a plan's conversions convert
+the column's unit to the concept's. The rules:
 
 * a concept is a number within a range, or one of several codes;
 * a unit that is not the concept's needs a conversion that the plan declares;
 * `recorded_by` names the sites that record the concept, so the fewest sites are checked for each concept;
-* `synonyms` are other names of the concept. `site-agent data describe` finds a column by them. Nothing else uses them.
+* `synonyms` are other names of the concept. Only `site-agent data describe` uses them, to find a column.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Synonyms: TypeAlias = Annotated[tuple[Text, ...], Field(max_length=50)]
 
 
 class Conversion(Document):
-    """Converts another unit to the concept's: value = factor * other + offset."""
+    """Converts a value from another unit to the concept's: value = factor * other + offset."""
 
     unit: Text
     factor: float
@@ -42,9 +42,9 @@ class Conversion(Document):
 
 
 class NumberConcept(Document):
-    """A measured number. Values outside `low` to `high` count as the nearer limit.
+    """A measured number. A value outside `low` to `high` is replaced by the nearer limit.
 
-    Networks on concepts, and plans with `privacy`, use `typical` and `spread`. Neither is a mean or deviation of
+    Networks on concepts, and plans with `privacy`, use `typical` and `spread`. They are declared, not computed from
     patients. Rows are standardised by them, and a missing value counts as typical. The defaults are the middle of the
     range and a quarter of it.
     """
@@ -76,11 +76,11 @@ class NumberConcept(Document):
 
 
 class CodedConcept(Document):
-    """One of several codes.
+    """A column that has one of several codes.
 
     Attributes:
-        codes: all others are compared with the first one. Any third and later one is also compared with the second, so
-            the second code should be common at most sites.
+        codes: all others are compared with the first code. The third and later codes are also compared with the second,
+            so the second code should be common at most sites.
     """
 
     kind: Literal["codes"]
@@ -102,7 +102,7 @@ Concept: TypeAlias = Annotated[NumberConcept | CodedConcept, Field(discriminator
 
 @dataclass(frozen=True)
 class ConceptColumn:
-    """One column of a regression on concepts: a number, or whether a code is one of these.
+    """One column of a regression on concepts: a number, or 1 for certain codes and 0 for all others.
 
     Attributes:
         name: its name in sums, "age", "sex=male" or "chest-pain: not none".
@@ -116,16 +116,16 @@ class ConceptColumn:
 
 
 def columns_of(concepts: tuple[Concept, ...]) -> tuple[ConceptColumn, ...]:
-    """Return the columns of a regression on these concepts, in order.
+    """Return the columns of a regression on these concepts, in the plan's sequence.
 
-    A concept of k codes has k - 1: whether the code is any but the first, then one for each code but the first two. So
-    at a site with few rows of a code, these rows still count among the others.
+    A concept of k codes has k - 1 columns. The first column shows any code except the first. The others show one code
+    each, from the third. So if a site has few rows of a code, these rows still count in the first column.
     """
     return tuple(column for concept in concepts for column in _columns(concept))
 
 
 def declared_standard(column: ConceptColumn) -> tuple[float, float]:
-    """Return the typical value and the spread of a column's values in 0..1, as the plan declares them."""
+    """Return the typical value and the spread that the plan declares for a column, scaled to 0..1."""
     concept = column.concept
     if isinstance(concept, NumberConcept):
         width = concept.high - concept.low
@@ -147,7 +147,7 @@ def _columns(concept: NumberConcept | CodedConcept) -> Iterator[ConceptColumn]:
 
 
 class _Listed(BaseModel):
-    """A plan, or a part of one, of which only the concepts are read."""
+    """A plan, or a part of a plan, of which only the concepts are read."""
 
     model_config = ConfigDict(frozen=True, extra="ignore", strict=True, allow_inf_nan=False)
     concepts: tuple[Concept, ...] = Field(min_length=1, max_length=500)

@@ -1,7 +1,6 @@
-"""Types of text that the configurations of both programs contain.
+"""Defines the text types that the configurations of both programs use: addresses, and paths without control characters.
 
-A value of these types is an address with a possible port, or a path without control characters. The types do not check
-that it exists.
+The types do not check that an address or path exists.
 """
 
 from __future__ import annotations

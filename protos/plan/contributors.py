@@ -1,12 +1,11 @@
 """Computes from the plan which sites contribute to which numbers of the sum.
 
-The smallest set is checked for every number, not for the vector. The rules:
+The smallest set is checked for every number, not only for the vector. The rules:
 
-* a site that only evaluates contributes zeros to the updates, and its own figures to the other numbers;
-* the sites that the plan names for a concept record its common column. The product of two columns has the sites that
-  record both;
-* the numbers of a column or an output that not every site records have the contributors that the plan names;
-* a plan that sends no numbers has no kinds, so its rounds answer nothing.
+* a site that only evaluates contributes zeros to the updates, and its own measurements to the other numbers;
+* the plan names the sites that record a concept. The product of two columns has the sites that record both;
+* the plan names the contributors of each column or output that only some sites record;
+* a plan that sends no numbers has no kinds of numbers.
 """
 
 from __future__ import annotations
@@ -17,12 +16,12 @@ from protos.plan.manifest import manifest_of
 from protos.plan.partly_recorded import PartlyObserved, PartlyRecorded
 from protos.plan.plan import Plan
 
-UPDATES: Final = "changes"  # as the ledgers of masks have stored it
+UPDATES: Final = "changes"  # the word that stored ledgers use
 FIGURES: Final = "figures"
 
 
 def smallest_set(plan: Plan, smallest_sites: int) -> int:
-    """Return the smallest number of sites in a combination of answered sums. Two of them must not be colluders.
+    """Return the fewest sites that a combination of sums must include, so that at least two are not colluders.
 
     Args:
         plan: the approved plan.

@@ -1,9 +1,9 @@
-"""Reads YAML files that people write. Returns a checked frozen record, or raises an error that lists all mistakes.
+"""Reads YAML files that people write. Returns a checked frozen record, or an error that lists all mistakes.
 
-Each mistake is reported with file, line and column and, for an unknown key or name, the nearest known one. Anchors,
-tags, duplicate keys, deep nesting and files above a megabyte are refused. No configuration needs them, and each can
-mislead a reader. Numbers have the meaning that a reader expects: 010, 1_000, 0x1F and 1:30 are words here, not the 8,
-1000, 31 and 90 of YAML 1.1.
+The error gives file, line and column of each mistake, and the nearest known name for an unknown one. Anchors, tags,
+duplicate keys, deep nesting and files above a megabyte are refused. No configuration needs them, and each can mislead a
+reader. Numbers have the meaning that a reader expects: 010, 1_000, 0x1F and 1:30 are words here, not the 8, 1000, 31
+and 90 of YAML 1.1.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ _LONGEST_NAME_SHOWN: Final = 80
 
 
 class Document(BaseModel):
-    """Base of every record that people write: frozen, and unknown keys are errors."""
+    """The base class of every record that people write. The record is frozen, and unknown keys are errors."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
     def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
-        """Return a copy with other values. Its cached properties are computed from these values."""
+        """Return a copy with other values. The copy's cached properties are computed again."""
         copied = super().model_copy(update=update, deep=deep)
         for name in copied.__dict__.keys() - type(self).model_fields.keys():
             del copied.__dict__[name]
@@ -45,7 +45,7 @@ Record = TypeVar("Record", bound=BaseModel)
 
 
 class Reasons(ValueError):
-    """All errors of a record, a clause each; a file's reader sees each on a line of its own."""
+    """All errors of a record, one clause each. The error of a file shows each clause on its own line."""
 
     def __init__(self, found: Sequence[str]) -> None:
         super().__init__("; ".join(found))
@@ -53,13 +53,13 @@ class Reasons(ValueError):
 
 
 def refuse_for(reasons: Iterable[str]) -> None:
-    """Raise Reasons with all distinct reasons, if there are any."""
+    """Raise `Reasons` with all distinct reasons, if there are any."""
     if found := tuple(dict.fromkeys(reasons)):
         raise Reasons(found)
 
 
 class _PlainLoader(yaml.SafeLoader):
-    """YAML with decimal numbers only, and without dates, yes and no, which would turn words into values."""
+    """Reads YAML with decimal numbers only. Dates, yes and no stay words."""
 
 
 _REPLACED: Final = {f"tag:yaml.org,2002:{kind}" for kind in ("timestamp", "int", "float", "bool")}
@@ -67,7 +67,7 @@ _PlainLoader.yaml_implicit_resolvers = {
     first: [(tag, expression) for tag, expression in resolvers if tag not in _REPLACED]
     for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
 }
-# Only true and false. With YAML 1.1's yes, no, on and off, `secure_aggregation: off` would be a truth value.
+# Accept only true and false. With YAML 1.1's yes, no, on and off, `secure_aggregation: off` would be a truth value.
 _PlainLoader.add_implicit_resolver("tag:yaml.org,2002:bool", re.compile(r"^(?:true|false)$"), list("tf"))
 _WHOLE: Final = r"[-+]?(?:0|[1-9][0-9]*)"
 _PlainLoader.add_implicit_resolver("tag:yaml.org,2002:int", re.compile(f"^{_WHOLE}$"), list("-+0123456789"))
@@ -106,7 +106,7 @@ def read_document(path: Path, model: type[Record], *, consequence: str) -> Recor
 
 
 def parse_document(raw: bytes, model: type[Record], *, source: str, consequence: str) -> Record:
-    """Like `read_document`, from bytes. `source` replaces the file name in messages."""
+    """Return the record that these bytes of YAML describe. `source` replaces the file name in errors."""
     try:
         root = _compose(raw)
         data = _construct(root)
@@ -130,11 +130,11 @@ def parse_document(raw: bytes, model: type[Record], *, source: str, consequence:
 
 @cache
 def _schema(model: type[BaseModel]) -> Mapping[str, Any]:
-    """Return the JSON schema of a record, computed once, because that of a plan takes a tenth of a second."""
+    """Return the JSON schema of a record. It is cached, because a plan's schema takes a tenth of a second."""
     return model.model_json_schema()
 
 
-class _Mistakes(Exception):  # has findings, is never shown
+class _Mistakes(Exception):  # has the mistakes, and is never shown
     def __init__(self, found: list[tuple[int, int, str]]) -> None:
         super().__init__(found)
         self.found = found
@@ -162,7 +162,7 @@ def _compose(raw: bytes) -> Node:
 
 
 def _refuse_surprises(text: str) -> None:
-    """Stop at the first anchor, alias, tag or too deep nesting, before anything is built from it."""
+    """Refuse anchors, aliases, tags and deep nesting before any value is built from the text."""
     depth = 0
     for event in yaml.parse(text, Loader=_PlainLoader):
         start = event.start_mark
@@ -171,15 +171,15 @@ def _refuse_surprises(text: str) -> None:
             raise _Mistakes([(line, column, "anchors and aliases are not allowed")])
         if tag := getattr(event, "tag", None):
             raise _Mistakes([(line, column, f"the tag {tag} is not allowed")])
-        # Counted here and not in the finished tree, because the reader's time grows with the square of the depth:
-        # 20,000 brackets took a minute.
+        # Depth is counted here and not in the finished tree, because the reader's time grows with the square of the
+        # depth: 20,000 brackets took a minute.
         depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
         if depth > DEEPEST_NESTING:
             raise _Mistakes([(line, column, "nested too deeply")])
 
 
 def _construct(node: Node) -> Any:
-    """Return plain values from a node, of JSON's types only."""
+    """Convert a node to plain values of JSON's types."""
     line, column = node.start_mark.line + 1, node.start_mark.column + 1
     if node.tag not in _PLAIN_TAGS:
         raise _Mistakes([(line, column, f"the tag {node.tag} is not allowed")])
@@ -209,10 +209,10 @@ def _construct_mapping(node: MappingNode) -> dict[str, Any]:
 
 
 def _describe(detail: Mapping[str, Any], root: Node, schema: Mapping[str, Any]) -> list[tuple[int, int, str]]:
-    """Return one of pydantic's errors as lines, columns and words."""
+    """Convert one of pydantic's errors to tuples of line, column and text."""
     location: Sequence[str | int] = detail["loc"]
     kind, context = detail["type"], detail.get("ctx", {})
-    # the position of the word, or the place where it is missing
+    # Point to the wrong word, or to the place where it is missing.
     if kind in ("union_tag_invalid", "union_tag_not_found"):
         location = (*location, context["discriminator"].strip("'"))
     keys, _ = _walk(schema, location)
@@ -271,7 +271,7 @@ def _walk(schema: Mapping[str, Any], location: Sequence[str | int]) -> tuple[lis
     """Follow a location of pydantic through the model's JSON schema.
 
     Returns:
-        the steps that are keys or positions in a list, without the words that choose a record of a union; and the
+        the steps that are keys or list positions, without the words that choose a record of a union; and the
         records at the end.
     """
     definitions = schema.get("$defs", {})
@@ -289,7 +289,7 @@ def _walk(schema: Mapping[str, Any], location: Sequence[str | int]) -> tuple[lis
     keys: list[str | int] = []
     current = resolve(schema)
     for step in location:
-        # A union may be inside a union: a feature of the type codes. The key of that record may be `codes` too.
+        # A union may contain a union: a feature of the type codes. The key of that record may be `codes` too.
         choices = [entry["discriminator"]["mapping"] for entry in current if "discriminator" in entry]
         inner = [mapping[step] for mapping in choices if step in mapping]
         inner = inner or [entry for entry in current if step in _tags(entry)]
@@ -303,5 +303,5 @@ def _walk(schema: Mapping[str, Any], location: Sequence[str | int]) -> tuple[lis
 
 
 def _tags(entry: Mapping[str, Any]) -> list[Any]:
-    """Return the words that distinguish this choice of a union from the others, if a function reads the word."""
+    """Return the words that distinguish this record of a union from the others."""
     return [field["const"] for field in entry.get("properties", {}).values() if "const" in field]

@@ -1,6 +1,6 @@
-"""The exchange of one round: which tensors and scalars of the manifest sites send, and which they receive.
+"""Decides which tensors and scalars of the manifest sites send and receive in one round.
 
-Both programs compute it from the plan and the offer, so neither can persuade the other to use a different one. The
+Both programs compute the exchange from the plan and the offer, so neither can make the other use a different one. The
 rules:
 
 * sites send only parts of the approved manifest;
@@ -41,9 +41,9 @@ class Exchange:
         stage: the purpose of the round.
         layers: the manifest's layers that take part, as encoded in an offer.
         down: the tensors whose values a site receives, in the manifest's order.
-        has_controls: whether control variates of the same tensors follow them.
+        has_controls: whether control variates of the same tensors follow these values.
         up: the tensors whose updates a site sends, in the manifest's order.
-        scalars: the integers that a site sends after them.
+        scalars: the integers that a site sends after the updates.
         own_numbers: sums of private layers with noise. The trainer sends them to the gate after the scalars. The gate
             returns their total in later rounds. They never leave the site.
     """
@@ -58,47 +58,47 @@ class Exchange:
 
     @cached_property
     def down_parameters(self) -> int:
-        """The number of values that sites receive, without control variates."""
+        """Return the number of values that sites receive, without control variates."""
         return sum(tensor.number_count for tensor in self.down)
 
     @cached_property
     def down_numbers(self) -> int:
-        """The number of values that sites receive, with control variates."""
+        """Return the number of values that sites receive, with control variates."""
         return self.down_parameters * (2 if self.has_controls else 1)
 
     @cached_property
     def updates(self) -> int:
-        """The number of updates that sites send."""
+        """Return the number of updates that sites send."""
         return sum(tensor.number_count for tensor in self.up)
 
     @cached_property
     def is_narrow(self) -> bool:
-        """Whether all scalars have 32 bits. They are sent in the place of updates."""
+        """Return whether all scalars have 32 bits. Such scalars replace the updates in the vector."""
         return bool(self.scalars) and all(scalar.bits == 32 for scalar in self.scalars)
 
     @cached_property
     def layout(self) -> Layout:
-        """The layout in chunks of the vector that sites send."""
+        """Return how the vector that sites send is divided into chunks."""
         return Layout(len(self.scalars), 0) if self.is_narrow else Layout(self.updates, len(self.scalars))
 
     @cached_property
     def scalar_names(self) -> tuple[str, ...]:
-        """The names of the scalars."""
+        """Return the names of the scalars."""
         return tuple(scalar.name for scalar in self.scalars)
 
     @cached_property
     def scalar_limits(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """The smallest and the largest value of each scalar at one site."""
+        """Return the smallest and the largest value of each scalar at one site."""
         return tuple(scalar.lowest for scalar in self.scalars), tuple(scalar.bound for scalar in self.scalars)
 
     @cached_property
     def rows_place(self) -> int | None:
-        """The position of the row count among the scalars, if it is sent."""
+        """Return the position of the row count among the scalars, or None if it is not sent."""
         return self.scalar_names.index(ROWS) if ROWS in self.scalar_names else None
 
     @cached_property
     def counted_scalars(self) -> int:
-        """The number of scalars that the trainer computes: all but the row count."""
+        """Return the number of scalars that the trainer computes: all but the row count."""
         return len(self.scalars) - (self.rows_place is not None)
 
     def tensor_at(self, index: int) -> str:
@@ -110,15 +110,16 @@ class Exchange:
 
 
 def spans(manifest: Manifest, tensors: tuple[TensorSpec, ...]) -> tuple[tuple[slice, slice], ...]:
-    """Return the positions of some of the manifest's tensors as pairs of slices. Neighbours share one pair.
+    """Return where tensors are in the manifest's vector, and where in a vector of these tensors alone.
 
     Args:
         manifest: every tensor that may be sent.
-        tensors: some of them, in its order.
+        tensors: some of them, in the manifest's order.
 
     Returns:
-        pairs of a position in the manifest's vector and the position of the same numbers in a vector of these tensors
-        alone; for all tensors one pair.
+        pairs of slices: a position in the manifest's vector, and the position of the same numbers in the smaller
+            vector.
+        Neighbouring tensors share one pair.
     """
     places = dict(zip((tensor.name for tensor in manifest.tensors), slices_of(manifest.tensors), strict=True))
     found: list[tuple[slice, slice]] = []
@@ -132,7 +133,7 @@ def spans(manifest: Manifest, tensors: tuple[TensorSpec, ...]) -> tuple[tuple[sl
 
 
 def pack_layers(chosen: tuple[bool, ...]) -> bytes:
-    """Encode which layers take part, for an offer: one bit each, the first layer lowest. Empty means all layers."""
+    """Encode which layers take part in a round: one bit each, the first layer lowest. Empty means all layers."""
     return b"" if all(chosen) else np.packbits(np.array(chosen, dtype=bool), bitorder="little").tobytes()
 
 
@@ -157,7 +158,7 @@ def stage_at(plan: Plan, round_number: int, training_rounds: int | None = None) 
     Args:
         plan: the plan.
         round_number: from 0.
-        training_rounds: the number of training rounds, if the run stopped early; otherwise the schedule's.
+        training_rounds: the number of training rounds if the run stopped early; None means the schedule's number.
     """
     if plan.statistics is not None:
         return Stage.STATISTICS if round_number == 0 else None
@@ -188,8 +189,9 @@ def is_measured(plan: Plan, round_number: int) -> bool:
 def kept_layers(plan: Plan, manifest: Manifest, round_number: int) -> frozenset[str]:
     """Return the layers whose updates sites send in a training round. Only FedLP skips layers.
 
-    A layer is kept if a 64-bit number from the plan's public draws, the round and its name, divided by 2**64, is below
-    the method's probability. If no layer is kept, the one with the smallest number is.
+    FedLP keeps a layer if a 64-bit number, divided by 2**64, is below the method's probability. The number is drawn
+    from the plan's public draws, the round and the layer's name. If no layer is kept, the layer with the smallest
+    number is.
     """
     rule = plan.ingredients.server_rule
     if not isinstance(rule, KeptLayersMean):
@@ -208,7 +210,7 @@ def is_synchronised(plan: Plan, round_number: int) -> bool:
 
 
 class Exchanges:
-    """Every exchange that a plan allows, each computed once."""
+    """Computes every exchange that a plan allows, each only once."""
 
     def __init__(self, plan: Plan, manifest: Manifest) -> None:
         self._plan, self._manifest = plan, manifest
@@ -217,7 +219,7 @@ class Exchanges:
     def start_digest(self, exchange: Exchange) -> bytes:
         """Return the BLAKE3 digest of the values that sites receive first: the plan's first values and zero controls.
 
-        It computes one tensor at a time, so it never needs the memory of a second model.
+        The digest is computed one tensor at a time, so the program never needs the memory of a second model.
 
         Args:
             exchange: of the probe, of the statistics, or of the first training round.
@@ -287,7 +289,7 @@ class Exchanges:
         return self._may_be_shared(chosen)
 
     def _may_be_shared(self, chosen: tuple[bool, ...]) -> bool:
-        """Whether a run can end with these layers federated and the others private."""
+        """Return whether a run can end with exactly these layers shared."""
         if isinstance(self._plan.ingredients.federated, SensitivePrefix):
             return chosen[0] and list(chosen) == sorted(chosen, reverse=True)
         return all(chosen)

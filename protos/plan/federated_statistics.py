@@ -1,10 +1,10 @@
-"""Counts and moments of declared columns, for a plan that trains nothing.
+"""Adds up counts and moments of declared columns, for a plan that trains no model.
 
-Each site counts its own rows and adds up scaled values. It sends only these integers, masked, and only once for each
-version of its data. The rules:
+Each site counts its own rows and adds up scaled values. It sends only these integers, masked, and only one time for
+each version of its data. The rules:
 
-* a cell is a column's rows with a value, or the rows of one code. If a site's own cell is too small, the site sends
-  zeros for all its numbers;
+* a cell is the rows of a column with a value, or the rows of one code. If any cell of a site is too small, the site
+  sends zeros for all its numbers;
 * values are clipped to the declared range and scaled to 0..1, so every number has a bound;
 * columns that a plan does not declare are neither counted nor named.
 """
@@ -19,13 +19,13 @@ from pydantic import Field, StringConstraints, model_validator
 
 from protos.plan.documents import Document
 
-MOMENT_SCALE: Final = 1 << 20  # a hundred sites of a billion rows each stay far below 2**63
+MOMENT_SCALE: Final = 1 << 20  # 100 sites with a billion rows each stay far below 2**63
 LARGEST_COUNT: Final = 1 << 30
 Text = Annotated[str, StringConstraints(min_length=1, max_length=80, pattern=r"^[^\x00-\x1f]+$")]
 
 
 class NumericColumn(Document):
-    """A measured number: its rows with a value, the sum and the sum of squares of the scaled values."""
+    """A measured number. Sites send its rows with a value, and the sum and sum of squares of the scaled values."""
 
     name: Text
     low: float
@@ -39,14 +39,14 @@ class NumericColumn(Document):
 
 
 class CodedColumn(Document):
-    """A category: its rows of each of these codes."""
+    """A category. Sites send the number of rows of each code."""
 
     name: Text
     codes: tuple[Text, ...] = Field(min_length=1, max_length=200)
 
 
 class Statistics(Document):
-    """The sums of a plan without training. Such a plan has one round."""
+    """The sums that a plan without training requires. Such a plan has one round."""
 
     smallest_cell: int = Field(ge=1, le=1 << 20)
     columns: tuple[NumericColumn | CodedColumn, ...] = Field(min_length=1, max_length=500)
@@ -74,14 +74,14 @@ def numbers_of(statistics: Statistics) -> tuple[tuple[Kind, str], ...]:
 
 
 def summed(statistics: Statistics, sums: Mapping[str, int]) -> dict[str, dict[str, float | int | None]]:
-    """Return the rows of each cell, and for a number also the mean and the standard deviation, from summed integers.
+    """Compute from the sums the rows of each cell, and the mean and standard deviation of each number.
 
     Args:
-        statistics: the plan's.
+        statistics: of the plan.
         sums: by the numbers' names in the manifest, "count age" for example.
 
     Returns:
-        by cell; moments are None if no site had enough rows. The deviation is that of all rows together.
+        by cell; mean and deviation are None if no site had enough rows. The deviation is that of all rows together.
     """
     told: dict[str, dict[str, float | int | None]] = {}
     for column in statistics.columns:

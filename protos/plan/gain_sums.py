@@ -1,6 +1,6 @@
-"""The sites' gains as sums over all sites: mean, fairness and incentive. No site's own figure is included.
+"""Adds up the gains of all sites: their mean metric, its fairness, and the share of sites that gained.
 
-A site encodes its figures as three or four integers and sends them masked. The coordinator sees only sums. The metric
+A site encodes its metric as three or four integers and sends them masked. The coordinator learns only sums. The metric
 is between 0 and 1 (AUROC), so a regression has no gain sums. The rules:
 
 * a site without a defined metric sends zeros and is not counted. So if only one site has a metric, the sums show that
@@ -23,13 +23,13 @@ _NAMES: Final = ("sites with a metric", "metric", "metric squared", "sites that 
 
 @dataclass(frozen=True)
 class GainSums:
-    """One site's integers, or the sums of several sites', in the manifest's order.
+    """One site's integers, or the sums of the integers of several sites.
 
     Attributes:
         measured: the number of sites with a metric; 0 or 1 at one site.
         metric: of the federated model, in units of 1 / GAIN_SCALE.
         metric_squared: its square, in the same units; None if the plan does not send squares.
-        gained: the number of sites whose federated model has the larger metric.
+        gained: the number of sites whose federated model has a larger metric than all baselines.
     """
 
     measured: int
@@ -39,7 +39,7 @@ class GainSums:
 
     @property
     def by_name(self) -> dict[str, int]:
-        """The integers by their names in the manifest."""
+        """Return the integers by their names in the manifest."""
         numbers = (self.measured, self.metric, self.metric_squared, self.gained)
         return {name: number for name, number in zip(_NAMES, numbers, strict=True) if number is not None}
 
@@ -52,15 +52,15 @@ class GainSums:
 
 @dataclass(frozen=True, kw_only=True)
 class GainOverSites:
-    """The mean result of a federation over its sites. Every site has the same weight.
+    """The mean metric over all sites, its fairness, and the share of sites that gained. All sites have the same weight.
 
     Attributes:
         sites: the number of sites with a metric.
         mean: of the federated model's metric; None if no site has one.
-        fairness: its variance over the sites, divided by their number; smaller is fairer. None for fewer
+        fairness: the variance of the metric over the sites, divided by their number; smaller is fairer. None for fewer
             than FEWEST_FOR_VARIANCE sites.
-        incentive: the share of these sites whose federated model was better than everything they compared it with. A
-            site without a comparison did not win.
+        incentive: the share of these sites whose federated model was better than all baselines. A site without a
+            baseline does not count as better.
     """
 
     sites: int
@@ -70,13 +70,13 @@ class GainOverSites:
 
 
 def gain_sums(federated: float | None, baselines: Sequence[float | None]) -> GainSums:
-    """Return one site's part of the sums.
+    """Return the integers that one site adds to the gain sums.
 
     Args:
         federated: the federated model's metric on the site's own test rows, from 0 to 1; None if it is undefined or the
             task has no such metric.
         baselines: the same metric of the baselines on the same rows: the network trained alone, and FedAvg if it was
-            run. The model wins if its metric is larger than each of them. It cannot win against None.
+            run. The site gained if the federated metric is larger than each of them. It cannot be larger than None.
     """
     if federated is None:
         return GainSums(0, 0, 0, 0)
@@ -88,7 +88,7 @@ def gain_sums(federated: float | None, baselines: Sequence[float | None]) -> Gai
 
 
 def gain_over_sites(sums: GainSums) -> GainOverSites:
-    """Return the gains over all sites from the summed integers. Each figure is exact to within 1e-9.
+    """Compute mean, fairness and incentive from the summed integers, exact to within 1e-9.
 
     Raises:
         ValueError: honest sites cannot have sent numbers with these sums.

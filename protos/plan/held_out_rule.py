@@ -1,7 +1,7 @@
-"""A plan's rule for refusing shared parameters: how a site decides, and how many sites must accept.
+"""Defines how a site decides to refuse shared parameters, and how many sites must accept them.
 
-Each site measures the shared parameters that it receives on its own rows before it trains on them. If too few sites
-accept them, the run returns to the parameters that were accepted last. docs/design/acceptance.md has the reasons.
+Each site measures the received parameters on its own rows before it trains on them. If too few sites accept, the run
+returns to the parameters that were accepted last. docs/design/acceptance.md has the reasons.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from protos.plan.documents import Document
 
 
 class HeldOutLoss(Document):
-    """A site refuses if its loss on its own rows rises, beyond noise and by more than a share.
+    """A site refuses received parameters if its loss on its own rows rises more than noise can explain.
 
-    Two conditions must both be true for the step from the parameters accepted last to the received ones. The sum of the
-    rows' rises must be at least `standard_errors` times the root of the sum of their squares. Their mean must be more
-    than `largest_rise` of the loss of a network whose outputs are all 0. So a site with fewer rows than the square of
-    `standard_errors` never refuses because of its loss. It also refuses parameters that moved further than the plan's
-    clipping range allows a server rule.
+    The site compares them with the parameters that were accepted last. It refuses if two conditions are true. The sum
+    of the rows' rises is at least `standard_errors` times the root of the sum of their squares. Their mean is more than
+    `largest_rise` times the loss of a network whose outputs are all 0. So a site with fewer rows than the square of
+    `standard_errors` never refuses because of its loss. A site also refuses parameters that moved further than the
+    plan's clipping range allows a server rule.
 
     Attributes:
         quorum: the fewest sites that must accept. With fewer the run returns to the parameters accepted last.

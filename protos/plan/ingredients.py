@@ -1,9 +1,9 @@
-"""The ingredients of methods.
+"""Defines the ingredients of federated methods.
 
-A method sets the federated parameters, the training at a site in one round, the additions to its loss, the way it loads
-shared values, and the coordinator's rule for the next federated parameters. Each ingredient is a frozen record. A
-choice among them is a union, which one `match` handles. A method uses FedAvg's ingredient unless it names its own. So
-methods that change different ingredients can be composed.
+A method chooses the federated parameters, the training at a site in one round, the penalties on its loss, the way it
+loads shared values, and the coordinator's rule for the next parameters. Each ingredient is a frozen record, and a
+choice among them is a union. The default is FedAvg's ingredient. So methods that change different ingredients can be
+composed.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from protos.plan.canonical import digest
 
 @dataclass(frozen=True)
 class Everything:
-    """All parameters are federated. Then sites need equal columns and equal outputs."""
+    """All parameters are federated, so sites need equal columns and equal outputs."""
 
 
 @dataclass(frozen=True)
@@ -30,14 +30,14 @@ class Parts:
 
 @dataclass(frozen=True)
 class Layers:
-    """The named layers are federated, with their names in a network of this package. All others are private."""
+    """The named layers of a network in this package are federated, all others are private."""
 
     names: tuple[str, ...]
 
 
 @dataclass(frozen=True)
 class Nothing:
-    """No parameter is federated: the site trains alone, in step with the others."""
+    """No parameter is federated. The site trains alone, with the same rounds as the others."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class AllButNormalisation:
 
 @dataclass(frozen=True)
 class SensitivePrefix:
-    """The layers from the input up to the first sharp rise of the federated sensitivity. PLayer-FL.
+    """The layers from the input to the first sharp rise of the sensitivity are federated. PLayer-FL.
 
     After one local epoch F_l = sum over layers k <= l of the mean over k's parameters of (value * gradient)^2. Then p =
     min {p : F_(p+1) / F_p > threshold}. Layers up to p are federated, or all but the last if no ratio exceeds the
@@ -59,7 +59,7 @@ class SensitivePrefix:
 
 @dataclass(frozen=True)
 class Prefix:
-    """The first layers are federated, never the last one. None: the plan's seed draws their number."""
+    """The first layers are federated, never the last one. If `layers` is None, the plan's seed draws their number."""
 
     layers: int | None = None
 
@@ -69,12 +69,12 @@ Federated: TypeAlias = Everything | Parts | Layers | AllButNormalisation | Sensi
 
 @dataclass(frozen=True)
 class Together:
-    """All parameters take every step, on the task's loss and the penalties."""
+    """Every step trains all parameters, on the task's loss and the penalties."""
 
 
 @dataclass(frozen=True)
 class PrivateFirst:
-    """Each round trains the private parameters for this many epochs, then the federated ones, never both."""
+    """Each round trains only the private parameters for this many epochs, then only the federated ones."""
 
     epochs: int
 
@@ -86,16 +86,19 @@ class FederatedOnly:
 
 @dataclass(frozen=True)
 class PersonalCopy:
-    """A second model v trains beside the federated one on the task's loss + strength / 2 * ||v - received||^2."""
+    """A second model v trains on the task's loss + strength / 2 * ||v - received||^2.
+
+    The federated model trains too.
+    """
 
     strength: float
 
 
 @dataclass(frozen=True)
 class Mixture:
-    """A second model v; the site uses share * v + (1 - share) * own copy of the federated one. APFL.
+    """A second model v; predictions use share * v + (1 - share) * own copy of the federated model. APFL.
 
-    v trains on the mixture's loss; the share begins at `start` and takes one step of `rate` a round.
+    v trains on the mixture's loss. The share begins at `start` and takes one step of `rate` a round.
     """
 
     start: float
@@ -104,9 +107,9 @@ class Mixture:
 
 @dataclass(frozen=True)
 class InnerProblem:
-    """Each batch finds t near argmin of the loss + strength / 2 * ||t - w||^2 in this many steps of the optimiser.
+    """Each batch finds t near argmin of the loss + strength / 2 * ||t - w||^2 in this many optimiser steps. pFedMe.
 
-    Then w moves by rate * strength * (t - w). The site uses t and sends w. pFedMe.
+    Then w moves by rate * strength * (t - w). The site predicts with t and sends w.
     """
 
     strength: float
@@ -145,7 +148,7 @@ class Blend:
 
 
 class Moment(StrEnum):
-    """How an adaptive rule stores the size of past mean updates d in v."""
+    """The formula by which an adaptive rule averages the squares of past mean updates d in v."""
 
     ADAM = "adam"  # v = second_decay * v + (1 - second_decay) * d^2
     YOGI = "yogi"  # v = v - (1 - second_decay) * sign(v - d^2) * d^2
@@ -154,10 +157,10 @@ class Moment(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Adaptive:
-    """An optimiser step of the coordinator along the mean update d. Reddi et al. 2021, algorithm 2.
+    """The coordinator takes an optimiser step along the mean update d. Reddi et al. 2021, algorithm 2.
 
-    m = first_decay * m + (1 - first_decay) * d; v by `moment`; x += rate * m / (sqrt(v) + offset).
-    No bias correction, as in FENDA-FL's algorithm 1; m and v begin at 0.
+    m = first_decay * m + (1 - first_decay) * d; v by `moment`; x += rate * m / (sqrt(v) + offset). There is no bias
+    correction, as in FENDA-FL's algorithm 1; m and v begin at 0.
     """
 
     moment: Moment
@@ -171,8 +174,8 @@ class Adaptive:
 class Controlled:
     """x += rate * mean update; c += contributors / sites * mean change of the sites' c_i. SCAFFOLD.
 
-    A site's change of c_i is -c - update / (steps * learning rate). Only its update is the site's own. So c follows
-    from the mean update, and the sites send only updates to the coordinator.
+    A site's change of c_i is -c - update / (steps * learning rate). So c follows from the mean update, and the sites
+    send only updates to the coordinator.
     """
 
     rate: float
@@ -180,12 +183,12 @@ class Controlled:
 
 @dataclass(frozen=True)
 class KeptLayersMean:
-    """Each layer is kept with this probability in each round, by one draw for all sites. FedLP.
+    """One draw for all sites keeps each layer with this probability in each round. FedLP.
 
     In the paper each site draws separately, and the mean of a layer is over the sites that kept it. Anybody who knows
-    the draws can then find layers that only one site has kept. Their sum is that site's update. Here a kept layer is
-    sent, and becomes the mean over all contributors. Any other layer is neither sent nor changed. Each layer is kept as
-    often as in the paper, but at least one layer in each round. All sites keep the same layers.
+    the draws can then find layers that only one site has kept. Their sum is that site's update. Here a kept layer
+    becomes the mean over all contributors. Any other layer is neither sent nor changed. At least one layer is kept in
+    each round.
     """
 
     keep_probability: float
@@ -193,7 +196,7 @@ class KeptLayersMean:
 
 @dataclass(frozen=True)
 class LayerIntervals:
-    """The mean in every round for layers that move apart, in every `slow_factor`-th for all others. FedLAMA."""
+    """Layers that move apart are averaged in every round, all others in every `slow_factor`-th round. FedLAMA."""
 
     slow_factor: int
 
@@ -213,7 +216,7 @@ class Contrastive:
     """strength * con(z; z of the received model; z of the site's model of the last round). Li et al. 2021, eq. 3, 4.
 
     con(z; a; b) is the cross-entropy of [cos(z, a), cos(z, b)] / temperature with label 0; z is the input of the
-    network's last layer. It is skipped in the first round, which has no earlier model.
+    network's last layer. The first round has no earlier model, so it skips this penalty.
     """
 
     strength: float
@@ -225,7 +228,7 @@ class ExtractorContrast:
     """PerFCL's two terms on the representations of the common and the unique extractor.
 
     common_strength * con(z_c; received z_c; last round's own z_c) + unique_strength * con(z_u; last round's own z_u;
-    received z_c). They are skipped in the first round.
+    received z_c). The first round skips them.
     """
 
     common_strength: float
@@ -261,7 +264,7 @@ class Method:
 
     @property
     def federated_parts(self) -> tuple[Part, ...]:
-        """The parts of the network whose parameters may be shared."""
+        """Return the parts of the network whose parameters can be shared."""
         match self.federated:
             case Everything() | AllButNormalisation() | SensitivePrefix() | Prefix():
                 return tuple(Part)
@@ -276,31 +279,31 @@ class Method:
 
     @property
     def proximal_strength(self) -> float:
-        """The strength of the inner problem, or of all proximal terms together, which have one gradient."""
+        """Return the strength of the inner problem, or the sum over all proximal terms, which have one gradient."""
         if isinstance(self.procedure, InnerProblem):
             return self.procedure.strength
         return sum(penalty.strength for penalty in self.penalties if isinstance(penalty, Proximal))
 
     @property
     def has_controls(self) -> bool:
-        """Whether sites receive control variates with the parameters."""
+        """Return whether sites receive control variates with the parameters."""
         return isinstance(self.procedure, ControlVariates)
 
 
 def federated_tensors(federated: Federated, network: tuple[TensorSpec, ...], seed: int) -> tuple[TensorSpec, ...]:
-    """Return the tensors of a network that this choice shares, in the network's order.
+    """Return the tensors of a network that a method shares, in the network's order.
 
     Args:
-        federated: a method's choice. For a sensitive prefix, all layers that may be chosen are returned.
+        federated: a method's choice. For a sensitive prefix, all layers that can be chosen are returned.
         network: every tensor.
-        seed: the plan's, which draws the length of a random prefix.
+        seed: the plan's seed, which draws the length of a random prefix.
     """
     match federated:
         case Nothing():
             return ()
         case Parts(parts=parts):
             missing = [part for part in parts if part not in {tensor.part for tensor in network}]
-            # A network of two layers has no body between input and head; FedPer shares its input all the same.
+            # A network of two layers has no body between input and head. FedPer shares its input nevertheless.
             return () if missing and missing != [Part.BODY] else tuple(t for t in network if t.part in parts)
         case Everything():
             return network

@@ -1,9 +1,8 @@
-"""First values of tensors from a seed (the plan's or a site's secret) and the tensor's name.
+"""Computes the first values of tensors. They are the same on every machine.
 
-They are the same on every machine.
-
-Coordinator and sites compute the shared ones separately and must get the same bits. The random generators of numerical
-libraries do not promise that between kinds of CPU. The rules:
+The values depend on a seed (the plan's or a site's secret) and the tensor's name. Coordinator and sites compute the
+shared values separately and must get the same bits. The random generators of numerical libraries do not promise that
+between kinds of CPU. The rules:
 
 * only integer arithmetic, one AES-256 keystream and one rounding to float32 are used;
 * a tensor's values depend on the seed or secret and on its own name, shape and range, but on no other tensor;
@@ -27,7 +26,7 @@ _WORDS_AT_ONCE = 2**20
 
 
 def initial_values(spec: TensorSpec, seed: int) -> NDArray[np.float32]:
-    """Return the first values of a tensor.
+    """Return the first values of a tensor from the plan's seed.
 
     Source: docs/design/protocol.md, "Initial values". The keystream is AES-256-CTR from counter 0. Each little-endian
     32-bit word w gives the integer w >> 8 of 24 bits. The value is (w >> 8) / 2**23 - 1 times the bound, which is
@@ -49,7 +48,7 @@ def initial_values(spec: TensorSpec, seed: int) -> NDArray[np.float32]:
 
 
 def secret_values(spec: TensorSpec, secret: bytes) -> NDArray[np.float32]:
-    """Return the first values of a private tensor, computed like `initial_values`.
+    """Return the first values of a private tensor from a site's secret, computed like `initial_values`.
 
     Args:
         spec: the tensor's name, shape and range.

@@ -1,8 +1,7 @@
-"""Learning rate schedules: a factor of the optimiser's learning rate for each step.
+"""Computes learning rate schedules: a factor of the optimiser's learning rate for each step.
 
 A factor depends only on the number of the step. So a site that joins late or restarts from a checkpoint uses the same
-rates as all other sites. Every schedule may begin with a linear warm-up of whole epochs. The schedule itself starts at
-the end of the warm-up.
+rates as all other sites. A schedule can begin with a linear warm-up of whole epochs, and starts at its end.
 """
 
 from __future__ import annotations
@@ -19,14 +18,14 @@ _Factor: TypeAlias = Annotated[float, Field(gt=0, le=1)]
 
 
 class ConstantRate(Document):
-    """The optimiser's learning rate from the first step, or from the end of the warm-up."""
+    """The learning rate is constant from the first step, or from the end of the warm-up."""
 
     name: Literal["constant"]
     warm_up_epochs: _KeySessions = 0
 
 
 class StepRate(Document):
-    """The rate times `factor` after every `every_epochs` epochs: torch's StepLR."""
+    """The rate is multiplied by `factor` after every `every_epochs` epochs, as in torch's StepLR."""
 
     name: Literal["step"]
     every_epochs: int = Field(ge=1, le=100_000)
@@ -35,7 +34,10 @@ class StepRate(Document):
 
 
 class ExponentialRate(Document):
-    """The rate times `factor` per epoch, a little at each step; at an epoch's start torch's ExponentialLR."""
+    """The rate falls by `factor` per epoch, a little at each step.
+
+    At an epoch's start it equals torch's ExponentialLR.
+    """
 
     name: Literal["exponential"]
     factor: _Factor
@@ -43,7 +45,7 @@ class ExponentialRate(Document):
 
 
 class CosineRate(Document):
-    """From the rate to `floor` times the rate along half a cosine. Loshchilov and Hutter 2017, eq. 5, no restarts."""
+    """The rate falls to `floor` times the rate along half a cosine. Loshchilov and Hutter 2017, eq. 5, no restarts."""
 
     name: Literal["cosine"]
     floor: float = Field(default=0.0, ge=0, le=1)
@@ -63,8 +65,8 @@ def rate_factor(schedule: RateSchedule, step: int, steps: int, batches_per_epoch
         batches_per_epoch: steps in an epoch, at least 1.
 
     Returns:
-        from 0 to 1. In the warm-up it is (step + 1) / its steps, so that no step has factor 0. The cosine would reach
-        its floor one step after the last.
+        from 0 to 1. In the warm-up it is (step + 1) / the number of its steps, so that no step has factor 0. The cosine
+        would reach its floor one step after the last.
     """
     if step < 0 or steps < 1 or batches_per_epoch < 1:
         raise ValueError("a step from 0, and at least one step and one batch")

@@ -1,6 +1,6 @@
-"""Loss functions that a plan can name for a site's network.
+"""Defines the loss functions that a plan can name for a site's network.
 
-The site's own target in its data contract decides the function, so the plan does not repeat it: binary cross-entropy,
+The target in a site's own contract decides the function, so the plan does not repeat it: binary cross-entropy,
 cross-entropy over several classes, squared error, or soft Dice with cross-entropy.
 """
 
@@ -13,8 +13,8 @@ from pydantic import Field
 from protos.plan.documents import Document
 
 _Weight: TypeAlias = Annotated[float, Field(ge=1e-6, le=1e6)]
-# One positive number for each class, in the order of the contract's classes: two for a binary target. "balanced"
-# is rows / (classes * rows of the class), from the site's own training rows.
+# One positive number for each class, in the order of the contract's classes: two for a binary target. "balanced" is
+# rows / (classes * rows of the class), from the site's own training rows.
 ClassWeights: TypeAlias = (
     Literal["none", "balanced"] | Annotated[tuple[_Weight, ...], Field(min_length=2, max_length=10_000)]
 )
@@ -28,9 +28,10 @@ class TaskDefault(Document):
 
 
 class Focal(Document):
-    """Lin et al. 2017, eq. 4: -(1 - p)^gamma * log(p), where p is the target's probability; eq. 5 with class weights.
+    """Focal loss: -(1 - p)^gamma * log(p), where p is the target's probability. Lin et al. 2017, eq. 4.
 
-    `gamma` 0 is cross-entropy. With a higher value, rows that are already predicted well count less.
+    Class weights are those of eq. 5. With `gamma` 0 this is cross-entropy. With a higher value, rows that are already
+    predicted well count less.
     """
 
     name: Literal["focal"]

@@ -1,4 +1,4 @@
-"""The manifest: a list of everything that a site may send in a run, computed from the plan alone.
+"""Lists everything that a site may send in a run, computed from the plan alone. This list is the manifest.
 
 The gate refuses everything that the manifest does not list, and a hospital approves its digest. exchange.py decides
 which parts are sent in a single round. Sites send updates in the manifest's order as one vector, followed by scalars as
@@ -34,9 +34,9 @@ from protos.plan.weighting import EqualWeights, RowWeights
 from protos.privacy.accounting import LARGEST_NOISE, PRIVATE_SCALE
 
 Float32 = npt.NDArray[np.float32]
-Starts = Mapping[str, Float32]  # the values of a plan's starting file by the name of their tensor
+Starts = Mapping[str, Float32]  # the values of a plan's starting file, by tensor name
 
-ROWS: Final = "rows"  # the one scalar that weighs the updates beside it
+ROWS: Final = "rows"  # the scalar that gives the updates their weight
 LARGEST_LOSS: Final = 1024.0  # a larger validation loss counts as this value
 LARGEST_SENSITIVITY: Final = 8.0
 LARGEST_DISTANCE: Final = float(1 << 22)
@@ -44,12 +44,12 @@ LOSS_SCALE: Final = 1 << 32
 SENSITIVITY_SCALE: Final = 1 << 52  # sensitivities of 1e-12 still have four digits
 DISTANCE_SCALE: Final = 1 << 32
 GAIN_SCALE: Final = 1 << 32
-# With this number of honest sites, a sum and a sum of squares do not reveal a single figure.
+# With this number of honest sites, a sum and a sum of squares do not reveal a single site's metric.
 _FEWEST_WITH_SQUARES: Final = 3
 
 
 class Occasion(StrEnum):
-    """The occasion on which a scalar is sent."""
+    """The kind of round in which a scalar is sent."""
 
     TRAINING = "every training round"
     MEASURED = "training rounds that begin with an epoch, and the validation round"
@@ -62,19 +62,20 @@ class Occasion(StrEnum):
 
     @property
     def travels_once(self) -> bool:
-        """Whether a resampled attempt would send the same number again.
+        """Return whether a resampled attempt would send the same number again.
 
-        Two sums of the number over two sets of sites would differ by one site's own number. So only the ordinary draw
-        includes it. docs/design/protocol.md, "Integers".
+        Two sums of the number over two sets of sites would differ by one site's own number. So a resampled attempt
+        omits it. docs/design/protocol.md, "Integers".
         """
         return self not in (Occasion.TRAINING, Occasion.SYNCHRONISED)
 
 
 @dataclass(frozen=True)
 class Scalar:
-    """One integer; `bound` is its largest magnitude at one site, and only a signed one may be negative.
+    """One integer that sites send. Its value is integer / scale; `scale` is a power of two.
 
-    Its value is integer / scale; `scale` is a power of two. Integers of 32 bits are sent in the place of updates.
+    `bound` is the integer's largest magnitude at one site, and only a signed integer can be negative. Integers of 32
+    bits are sent in the place of updates.
     """
 
     name: str
@@ -86,7 +87,7 @@ class Scalar:
 
     @property
     def lowest(self) -> int:
-        """The smallest value that one site can send."""
+        """Return the smallest integer that one site can send."""
         return -self.bound if self.is_signed else 0
 
 
@@ -104,17 +105,17 @@ class Manifest:
 
     @cached_property
     def parameters(self) -> int:
-        """The length of the vector of all updates."""
+        """Return the length of the vector of all updates."""
         return sum(tensor.number_count for tensor in self.tensors)
 
     @cached_property
     def layers(self) -> tuple[str, ...]:
-        """The layers of the tensors, in the network's order."""
+        """Return the layers of the tensors, in the network's order."""
         return tuple(dict.fromkeys(tensor.layer for tensor in self.tensors))
 
     @cached_property
     def canonical(self) -> bytes:
-        """The names, shapes, bounds, scales and occasions as JSON with sorted keys."""
+        """Return names, shapes, bounds, scales and occasions as JSON with sorted keys."""
         content = {
             "tensors": [[tensor.name, list(tensor.shape)] for tensor in self.tensors],
             "scalars": [
@@ -125,7 +126,7 @@ class Manifest:
 
     @cached_property
     def digest(self) -> bytes:
-        """The SHA-256 of the canonical bytes, 32 bytes."""
+        """Return the SHA-256 of the canonical bytes, 32 bytes."""
         return digest("manifest", self.canonical)
 
     def views(self, vector: Float32) -> dict[str, Float32]:
@@ -141,9 +142,6 @@ class Manifest:
 
     def initial_parameters(self, seed: int) -> Float32:
         """Return the shared parameters before round 0. They are the same at the coordinator and at every site.
-
-        Args:
-            seed: the plan's.
 
         Returns:
             float32 of shape (parameters,), in the manifest's order.
@@ -167,11 +165,11 @@ def slices_of(tensors: tuple[TensorSpec, ...]) -> Iterator[slice]:
 
 
 def manifest_of(plan: Plan, starts: Starts | None = None) -> Manifest:
-    """Return everything that the plan may require a site to send.
+    """Return the manifest: everything that the plan may require a site to send.
 
     Args:
         plan: the plan.
-        starts: the values of its starting file, if first values are computed from this manifest.
+        starts: the values of the plan's starting file; only needed to compute first values from this manifest.
 
     Raises:
         ConfigurationError: the architecture lacks the parts that the method federates.
@@ -191,10 +189,10 @@ def manifest_of(plan: Plan, starts: Starts | None = None) -> Manifest:
 
 
 def starting_tensors(plan: Plan) -> tuple[TensorSpec, ...]:
-    """Return the tensors whose first values are in the plan's starting file. All of them are shared or frozen.
+    """Return the shared and frozen tensors whose first values are in the plan's starting file.
 
     Raises:
-        ConfigurationError: the plan names a layer that is neither.
+        ConfigurationError: the plan names a layer that is neither shared nor frozen.
     """
     if plan.starting_file is None:
         return ()
@@ -212,7 +210,10 @@ def starting_tensors(plan: Plan) -> tuple[TensorSpec, ...]:
 
 
 def started(plan: Plan, tensors: Iterable[TensorSpec], starts: Starts | None) -> tuple[TensorSpec, ...]:
-    """Return the tensors, with the values of the starting file for those that start from it."""
+    """Return the tensors with the values of the plan's starting file.
+
+    Tensors that do not start from it stay unchanged.
+    """
     names, known = {tensor.name for tensor in starting_tensors(plan)}, starts or {}
     return tuple(
         replace(tensor, initial=FromFile(known.get(tensor.name))) if tensor.name in names else tensor
@@ -221,7 +222,7 @@ def started(plan: Plan, tensors: Iterable[TensorSpec], starts: Starts | None) ->
 
 
 def _federated_tensors(plan: Plan) -> tuple[TensorSpec, ...]:
-    # A size that the plan leaves to the sites belongs to a part that is not used here.
+    # If the plan lets each site choose a size, only a private part depends on that size. So a placeholder is enough.
     network = network_tensors(
         plan.architecture,
         columns=plan.placeholder_columns,
@@ -232,7 +233,7 @@ def _federated_tensors(plan: Plan) -> tuple[TensorSpec, ...]:
 
 
 def _scalars(plan: Plan, tensors: tuple[TensorSpec, ...]) -> Iterator[Scalar]:
-    """Yield every scalar. Scalars that are sent together are in the order of the vector."""
+    """Yield every scalar of the plan. Scalars that are sent together are in the order of the vector."""
     weight, method = largest_weight(plan), plan.ingredients
     yield from _statistics_scalars(plan)
     if plan.prior is not None:
@@ -263,14 +264,13 @@ def _scalars(plan: Plan, tensors: tuple[TensorSpec, ...]) -> Iterator[Scalar]:
     if plan.gain == "sums":
         yield Scalar("sites with a metric", 1, Occasion.REPORT)
         yield Scalar("metric", GAIN_SCALE, Occasion.REPORT, GAIN_SCALE)
-        # The sums of a report may cover no more sites than the quorum.
+        # A report's sums may include only the quorum's number of sites.
         if plan.quorum - max(1, plan.assumed_colluders) >= _FEWEST_WITH_SQUARES:
             yield Scalar("metric squared", GAIN_SCALE, Occasion.REPORT, GAIN_SCALE)
         yield Scalar("sites that gained", 1, Occasion.REPORT)
 
 
 def _statistics_scalars(plan: Plan) -> Iterator[Scalar]:
-    """The counts and moments of a plan that trains nothing."""
     if plan.private_statistics is not None:
         bound = LARGEST_PATIENTS * PRIVATE_SCALE + LARGEST_NOISE
         for name in plan.private_statistics.names:
@@ -288,7 +288,7 @@ def _private_gradients(training: PrivateTraining | None) -> Iterator[Scalar]:
 
 
 def _prior_scalars(prior: Prior) -> Iterator[Scalar]:
-    """The sums of federated-prior; bounds follow from the most rows that the plan allows."""
+    """Yield the sums of federated-prior. Their bounds follow from the most rows that the plan allows."""
     rows = prior.method.largest_rows
     if prior.private is not None:
         bound = rows * PRIVATE_SCALE + LARGEST_NOISE
@@ -309,7 +309,7 @@ def _prior_scalars(prior: Prior) -> Iterator[Scalar]:
 
 
 def largest_weight(plan: Plan) -> int:
-    """Return the largest weight of a site as an integer. A site's factor is its own weight divided by this."""
+    """Return the largest weight of a site as an integer. A site's factor is its weight divided by this integer."""
     return plan.weighting.largest_rows if isinstance(plan.weighting, RowWeights) else 1
 
 
@@ -319,10 +319,10 @@ def refusal_numbers(plan: Plan) -> int:
 
 
 def describe_difference(expected: Manifest, found: Mapping[str, tuple[int, ...]]) -> str:
-    """Describe where a network's shared tensors differ from the manifest. Empty if there is no difference.
+    """Describe where a network's shared tensors differ from the manifest. The text is empty if they agree.
 
     Args:
-        expected: what the plan declares.
+        expected: the plan's manifest.
         found: the shape of each tensor by name.
     """
     wanted = {tensor.name: tensor.shape for tensor in expected.tensors}

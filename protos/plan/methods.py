@@ -1,8 +1,8 @@
-"""The catalogue of methods, and how a plan combines them.
+"""Lists all methods, and combines several methods of a plan into one.
 
-Each method is one small definition in averaging_methods.py or personal_methods.py. A composition takes from each of its
-methods the ingredients that differ from FedAvg's: `of: [{name: global-layers}, {name: fedprox}]` is the proximal term
-with Global Layers. Two methods that set the same ingredient are refused.
+averaging_methods.py and personal_methods.py define the methods. A composition takes from each of its methods the
+ingredients that differ from FedAvg's: `of: [{name: global-layers}, {name: fedprox}]` is the proximal term with Global
+Layers. Two methods that set the same ingredient to different values are refused.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ SingleMethod: TypeAlias = Annotated[
     Field(discriminator="name"),
 ]
 
-# The names that a hospital's policy may use, from the definitions themselves, so none can be missing.
+# The names that a hospital's policy can use. They are read from the definitions, so none can be missing.
 METHOD_NAMES: Final[tuple[str, ...]] = tuple(
     get_args(choice.model_fields["name"].annotation)[0] for choice in get_args(get_args(SingleMethod)[0])
 )
@@ -87,7 +87,7 @@ NETWORK_METHODS: Final[tuple[str, ...]] = tuple(name for name in METHOD_NAMES if
 
 
 class Composition(Document):
-    """Several methods at once. Each contributes the parts that differ from FedAvg."""
+    """A combination of several methods. Each contributes the ingredients that differ from FedAvg's."""
 
     name: Literal["composition"]
     of: tuple[SingleMethod, ...] = Field(min_length=2, max_length=8)
@@ -98,7 +98,7 @@ class Composition(Document):
         return self
 
     def method(self) -> Method:
-        """Return the method, built from the ingredients of the named methods."""
+        """Return the combined ingredients of the named methods."""
         made = [choice.method() for choice in self.of]
         plain = Method()
         return Method(
@@ -112,7 +112,7 @@ class Composition(Document):
         )
 
     def _clashes(self) -> Iterator[str]:
-        """Yield the differences between two of the methods, a clause each."""
+        """Yield each ingredient that two of the methods set to different values, one clause each."""
         alone = [choice.name for choice in self.of if isinstance(choice, LocalOnly | FederatedPrior)]
         if alone:
             yield f"{alone[0]} shares nothing of a network, so nothing can be composed with it"
@@ -139,15 +139,15 @@ MethodChoice: TypeAlias = Annotated[Composition | SingleMethod, Field(discrimina
 
 
 def method_names(choice: MethodChoice) -> tuple[str, ...]:
-    """Return the catalogue names in a plan's choice: one, or several combined. A policy must allow each of them."""
+    """Return the names of a plan's methods: one, or several combined. A policy must allow each of them."""
     return tuple(part.name for part in choice.of) if isinstance(choice, Composition) else (choice.name,)
 
 
 def described(choice: MethodChoice) -> str:
-    """Return a plan's choice as text: one method's name, or several names joined by a plus."""
+    """Return the names of a plan's methods as text, joined by a plus."""
     return " + ".join(method_names(choice))
 
 
 def _one(values: Sequence[Value], plain: Value) -> Value:
-    """Return the ingredient that differs from FedAvg's. At most one of the methods has such a one."""
+    """Return the ingredient that differs from FedAvg's, if there is one."""
     return next((value for value in values if value != plain), plain)

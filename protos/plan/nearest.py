@@ -1,4 +1,4 @@
-"""Suggests the nearest known name for an unknown name, in the same words in every program. Pure functions."""
+"""Suggests the most similar known name for an unknown name."""
 
 from __future__ import annotations
 

@@ -1,11 +1,9 @@
-"""The PyTorch optimisers that a plan can name for training at a site.
+"""Defines the PyTorch optimisers that a plan can name for training at a site.
 
 Every setting is a key of the plan with torch's default. Only the learning rate has no default. Three keys have the same
 meaning in all optimisers. `first_decay` and `second_decay` are the shares of the mean gradient and of the mean squared
-gradient that a step keeps (beta 1 and beta 2). `offset` keeps a quotient finite (epsilon). The rules:
-
-* no accepted setting divides by 0 if a gradient is 0, as in a column that a site lacks;
-* only this file distinguishes optimisers that use their past (momentum, decay) from plain descent.
+gradient that a step keeps (beta 1 and beta 2). `offset` keeps a quotient finite (epsilon). No accepted setting divides
+by 0 if a gradient is 0, as in a column that a site lacks.
 
 Two options of torch are missing here. A centred RMSprop takes the root of a difference that becomes 0 for a constant
 gradient, and by rounding may be negative (measured: not a number after 1,208 steps of a constant gradient). Adagrad's
@@ -52,7 +50,7 @@ class Adam(Document):
 
 
 class NesterovAdam(Document):
-    """Dozat 2016: Adam that looks one step ahead, its momentum rising from half of `first_decay`.
+    """Adam that looks one step ahead. Its momentum rises from half of `first_decay`. Dozat 2016.
 
     `momentum_rise` is torch's momentum_decay; `decoupled` shrinks parameters as AdamW does.
     """
@@ -68,7 +66,7 @@ class NesterovAdam(Document):
 
 
 class RectifiedAdam(Document):
-    """Liu et al. 2020, algorithm 2: Adam that starts its quotient only when the variance can be estimated.
+    """Adam that starts its quotient only when the variance can be estimated. Liu et al. 2020, algorithm 2.
 
     `decoupled` shrinks parameters as AdamW does.
     """
@@ -83,7 +81,7 @@ class RectifiedAdam(Document):
 
 
 class Adagrad(Document):
-    """Duchi et al. 2011: the step is divided by the root of the sum of all squared gradients."""
+    """Each step is divided by the root of the sum of all squared gradients. Duchi et al. 2011."""
 
     name: Literal["adagrad"]
     learning_rate: _LearningRate
@@ -104,7 +102,7 @@ class RootMeanSquare(Document):
 
 
 class StochasticGradientDescent(Document):
-    """Plain steps along the gradient of a batch, with momentum if the plan sets it."""
+    """Each step follows the gradient of a batch, with momentum if the plan sets it."""
 
     name: Literal["sgd"]
     learning_rate: _LearningRate
@@ -126,7 +124,7 @@ Optimiser: TypeAlias = Annotated[
 
 
 def is_plain_descent(optimiser: Optimiser) -> bool:
-    """Return whether a step is only the learning rate times the gradient, as SCAFFOLD assumes.
+    """Return whether an optimiser step is only the learning rate times the gradient, as SCAFFOLD assumes.
 
     Only then is (x - y) / (steps * learning rate) the mean gradient of a round (docs/design/methods.md, SCAFFOLD).
     """

@@ -1,7 +1,7 @@
-"""Columns and outcomes that only some sites record, as the plan lists them.
+"""Checks the columns and outcomes that, according to the plan, only some sites record.
 
-If a site does not record a column, the column's numbers of a shared network are 0 in its update, or follow from the
-plan alone. So their sum is over the sites that record the column. The rules:
+If a site does not record a column, the column's numbers in its update are 0, or follow from the plan alone. So their
+sum is over the sites that record the column. The rules:
 
 * a plan names the sites that record a column or have patients with an outcome, unless all sites do;
 * under masking, the plan is refused unless these sites are at least two more than the assumed colluders;
@@ -29,7 +29,7 @@ class PartlyRecorded(Document):
 
     @property
     def what(self) -> str:
-        """The name of this entry in a message."""
+        """Return the name of this entry in a message."""
         return f"column {self.column}"
 
 
@@ -41,7 +41,7 @@ class PartlyObserved(Document):
 
     @property
     def what(self) -> str:
-        """The subject's name in a clause."""
+        """Return the name of this entry in a message."""
         return f"output {self.output}"
 
 

@@ -1,4 +1,4 @@
-"""The plan's key `privacy`: the promise to each patient, and which methods can keep it.
+"""Defines the plan's key `privacy`: the promise to each patient, and which methods can keep it.
 
 The unit is one patient with all the patient's rows. Two tables are neighbours if they are equal except that one lacks
 one patient. The promise applies against everybody outside the hospital: the coordinator, the other sites, and whoever
@@ -93,7 +93,7 @@ class Privacy(Document):
 
     @model_serializer(mode="wrap")
     def _without_the_default(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:  # Any: of each key
-        # Plans of before there was this key keep their digest, and with it their 64 bits.
+        # Plans from the time before this key keep their digest, and with it their 64 bits.
         content: dict[str, Any] = handler(self)
         return {key: value for key, value in content.items() if key != "bits" or value != 64}
 
@@ -110,7 +110,7 @@ class Privacy(Document):
 
     @property
     def keys_of_networks(self) -> tuple[str, ...]:
-        """The keys in this record that only the gradients of a network use."""
+        """Return the keys in this record that only the gradients of a network use."""
         found = {
             "patients": self.patients,
             "sampling": self.sampling,
@@ -121,7 +121,7 @@ class Privacy(Document):
 
     @property
     def ratio(self) -> float:
-        """The clip divided by the standard deviation of the noise in the sum, for all numbers of the run."""
+        """Return the clip divided by the standard deviation of the noise in the sum, for all numbers of the run."""
         return ratio_of(self.epsilon, self.delta)
 
 
@@ -133,7 +133,7 @@ def noise_multiplier(privacy: Privacy, sums: int) -> float:
 
 
 def price_in_words(privacy: Privacy, sums: int = 1) -> str:
-    """Return in one line the epsilon that a run costs each patient, and the size of the noise."""
+    """Describe in one line the epsilon that a run costs each patient, and the size of the noise."""
     deviations = noise_multiplier(privacy, sums)
     turn = "step" if privacy.noise == "local" else "round"
     sampled = f". Each takes part in a {turn} with probability {privacy.sampling:g}" if privacy.sampling else ""
@@ -205,7 +205,7 @@ def how_private(method: MethodChoice, privacy: Privacy) -> Iterator[str]:
 
 
 def _has_own_steps(method: Method) -> bool:
-    """Whether private layers take steps in the rounds, so that the next shared gradient depends on them."""
+    """Return whether private layers train during the rounds, so that the next shared gradient depends on them."""
     # Private layers that keep their first values depend on no patient.
     return not isinstance(method.federated, Everything | Nothing) and not isinstance(method.procedure, FederatedOnly)
 

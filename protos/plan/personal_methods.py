@@ -1,7 +1,7 @@
-"""Methods that give each site a model of its own: private layers, or a second model beside the shared one.
+"""Defines the methods that give each site a model of its own: private layers, or a second model.
 
-The fields of a definition are the method's hyperparameters with their names in a plan, so a misspelt one is refused. †
-means the same as in averaging_methods.
+The fields of a class are the method's hyperparameters with their names in a plan. † means the same as in
+averaging_methods.py.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _COMMON: Final = Parts((Part.COMMON,))
 
 
 class GlobalLayers(Document):
-    """Private input and output layers around shared inner layers.
+    """Sites share the inner layers. Their input and output layers are private.
 
     Source: Obeidi, "Global Layers: Non-IID Tabular Federated Learning", BatchAlignedFedAvg. The plan's schedule sets
     after how many batches the sites aggregate. `layers` names the layers to share (appendix C.2). Without it, the
@@ -49,34 +49,34 @@ class GlobalLayers(Document):
     layers: tuple[LayerName, ...] | None = Field(default=None, min_length=1, max_length=200)
 
     def method(self) -> Method:
-        """Return the method, built from its ingredients."""
+        """Return the ingredients of Global Layers."""
         federated = Parts((Part.BODY,)) if self.layers is None else Layers(self.layers)
         return Method(federated=federated, update_rate=self.update_rate)
 
 
 class FedPer(Document):
-    """A shared network with a private head. Arivazhagan et al. 2019, algorithm 1."""
+    """Sites share the network except its head. Arivazhagan et al. 2019, algorithm 1."""
 
     name: Literal["fedper"]
 
     def method(self) -> Method:
-        """Return the method, built from its ingredients."""
+        """Return FedPer's ingredients."""
         return Method(federated=_ALL_BUT_HEAD)
 
 
 class FedRep(Document):
-    """A private head is trained first in each round, then the shared rest. Collins et al. 2021, algorithm 1. †"""
+    """Each round trains the private head first, then the shared layers. Collins et al. 2021, algorithm 1. †"""
 
     name: Literal["fedrep"]
     head_epochs: StrictInt = Field(default=10, ge=1, le=1000)
 
     def method(self) -> Method:
-        """Return the method, built from its ingredients."""
+        """Return FedRep's ingredients."""
         return Method(federated=_ALL_BUT_HEAD, procedure=PrivateFirst(self.head_epochs))
 
 
 class FedBABU(Document):
-    """The head keeps its first values, which are equal at all sites, and is fine-tuned at the end.
+    """The head keeps its first values, which are equal at all sites, until the fine-tuning at the end.
 
     Oh et al. 2022, algorithm 1. †
     """
@@ -85,7 +85,7 @@ class FedBABU(Document):
     fine_tuning_epochs: StrictInt = Field(default=1, ge=0, le=1000)
 
     def method(self) -> Method:
-        """Return the method, built from its ingredients."""
+        """Return FedBABU's ingredients."""
         return Method(
             federated=_ALL_BUT_HEAD,
             procedure=FederatedOnly(),
@@ -95,32 +95,32 @@ class FedBABU(Document):
 
 
 class LocalAdaptation(Document):
-    """FedAvg, then each site fine-tunes a copy of its own. Yu et al. 2020."""
+    """After FedAvg each site fine-tunes a copy of its own. Yu et al. 2020."""
 
     name: Literal["local-adaptation"]
     fine_tuning_epochs: StrictInt = Field(default=1, ge=1, le=1000)
 
     def method(self) -> Method:
-        """Return the method, built from its ingredients."""
+        """Return the ingredients of local adaptation."""
         return Method(fine_tuning_epochs=self.fine_tuning_epochs)
 
 
 class Ditto(Document):
-    """A personal model that stays near the shared one. Li et al. 2021 (Ditto), algorithm 1."""
+    """Each site has a personal model that stays near the shared one. Li et al. 2021 (Ditto), algorithm 1."""
 
     name: Literal["ditto"]
     strength: float = Field(default=0.01, ge=0, le=1e6)
 
     def method(self) -> Method:
-        """Return the method, built from its ingredients."""
+        """Return Ditto's ingredients."""
         return Method(procedure=PersonalCopy(self.strength))
 
 
 class PFedMe(Document):
-    """Personal models from Moreau envelopes. Dinh et al. 2020, algorithm 1. †
+    """Each site has a personal model from a Moreau envelope. Dinh et al. 2020, algorithm 1. †
 
-    `rate` is the step of the shared model at the site, `blend` the coordinator's beta; the inner
-    problem takes steps of the plan's optimiser.
+    `rate` is the step of the shared model at the site, `blend` the coordinator's beta; the inner problem takes steps of
+    the plan's optimiser.
     """
 
     name: Literal["pfedme"]
@@ -130,30 +130,30 @@ class PFedMe(Document):
     blend: float = Field(default=1.0, gt=0, le=10)
 
     def method(self) -> Method:
-        """Return the method, built from its ingredients."""
+        """Return pFedMe's ingredients."""
         problem = InnerProblem(self.strength, self.inner_steps, self.rate)
         return Method(procedure=problem, server_rule=Mean() if self.blend == 1.0 else Blend(self.blend))
 
 
 class APFL(Document):
-    """A mixture of a shared and a local model, whose share is learnt. Deng et al. 2020, algorithm 1."""
+    """Each site mixes a shared and a local model, and learns the share. Deng et al. 2020, algorithm 1."""
 
     name: Literal["apfl"]
     share: float = Field(default=0.5, ge=0, le=1)
     share_rate: float = Field(default=0.1, ge=0, le=10)
 
     def method(self) -> Method:
-        """Return the method, built from its ingredients."""
+        """Return APFL's ingredients."""
         return Method(procedure=Mixture(self.share, self.share_rate))
 
 
 class FendaFL(Document):
-    """A shared and a private extractor under a private head. Tavakoli et al. 2024 (FENDA-FL), section 3.2."""
+    """A shared and a private extractor feed a private head. Tavakoli et al. 2024 (FENDA-FL), section 3.2."""
 
     name: Literal["fenda-fl"]
 
     def method(self) -> Method:
-        """Return the method, built from its ingredients."""
+        """Return FENDA-FL's ingredients."""
         return Method(federated=_COMMON)
 
 
@@ -166,7 +166,7 @@ class PerFCL(Document):
     temperature: float = Field(default=0.5, gt=0, le=100)
 
     def method(self) -> Method:
-        """Return the method, built from its ingredients."""
+        """Return PerFCL's ingredients."""
         contrast = ExtractorContrast(
             common_strength=self.common_strength,
             unique_strength=self.unique_strength,
@@ -176,17 +176,17 @@ class PerFCL(Document):
 
 
 class CHFL(Document):
-    """Common and unique feature columns. Mori et al. 2022; mu is `lateral` of the network."""
+    """A network has a common and a unique column of layers. Mori et al. 2022; mu is `lateral` of the network."""
 
     name: Literal["chfl"]
 
     def method(self) -> Method:
-        """Return the method, built from its ingredients."""
+        """Return CHFL's ingredients."""
         return Method(federated=_COMMON, procedure=ColumnByColumn())
 
 
 class PLayerFL(Document):
-    """A measured choice of which layers to share. Elhussein and Gürsoy 2025.
+    """The sites measure which layers to share. Elhussein and Gürsoy 2025.
 
     With `layers` nothing is measured, and this many layers from the input are shared: PLayer-FL-1 and PLayer-FL+1.
     """
@@ -196,17 +196,17 @@ class PLayerFL(Document):
     layers: StrictInt | None = Field(default=None, ge=1, le=1000)
 
     def method(self) -> Method:
-        """Return the method, built from its ingredients."""
+        """Return PLayer-FL's ingredients."""
         return Method(federated=SensitivePrefix(self.threshold) if self.layers is None else Prefix(self.layers))
 
 
 class PLayerFLRandom(Document):
-    """PLayer-FL's control method: a prefix of layers that the plan's seed draws."""
+    """The plan's seed draws how many of the first layers are shared. PLayer-FL's control method."""
 
     name: Literal["player-fl-random"]
 
     def method(self) -> Method:
-        """Return the method, built from its ingredients."""
+        """Return the ingredients of PLayer-FL's control method."""
         return Method(federated=Prefix())
 
 
@@ -216,15 +216,15 @@ class FedBN(Document):
     name: Literal["fedbn"]
 
     def method(self) -> Method:
-        """Return the method, built from its ingredients."""
+        """Return FedBN's ingredients."""
         return Method(federated=AllButNormalisation())
 
 
 class LocalGlobal(Document):
-    """LG-FedAvg: private lower layers under shared upper ones. Liang et al. 2020, algorithm 1. †"""
+    """Sites share the upper layers and keep the lower ones private: LG-FedAvg. Liang et al. 2020, algorithm 1. †"""
 
     name: Literal["lg-fedavg"]
 
     def method(self) -> Method:
-        """Return the method, built from its ingredients."""
+        """Return LG-FedAvg's ingredients."""
         return Method(federated=Parts((Part.BODY, Part.HEAD)))

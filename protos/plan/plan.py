@@ -1,4 +1,4 @@
-"""The plan: everything that sites agree to before training, as one frozen record.
+"""Defines the plan: everything that sites agree to before training, as one frozen record.
 
 A plan is written in YAML and sent as canonical JSON. The SHA-256 of these bytes identifies it. Coordinator and sites
 refuse to train unless they have the same digest. Keys that decide about safety (sites, quorum, weighting) have no
@@ -51,7 +51,7 @@ from protos.plan.weighting import EqualWeights, RowWeights, Weighting
 
 LARGEST_PLAN_BYTES: Final = 1 << 20
 MOST_SITES: Final = 100
-# The keys of a network and its training. federated-prior does not use them, and all other methods need them.
+# The keys of a network and its training. federated-prior does not use them. All other methods need them.
 _OF_NETWORKS: Final = ("architecture", "schedule", "optimiser", "weighting", "seed")
 
 Name: TypeAlias = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9-]{0,39}$")]
@@ -59,11 +59,11 @@ Fingerprint: TypeAlias = Annotated[str, StringConstraints(pattern=r"^[a-z2-7]{4}
 
 
 class ListedSite(Document):
-    """A site that may contribute: its name, the fingerprint of its identity key, and its part in the study.
+    """A site in the plan: its name, the fingerprint of its identity key, and its part in the study.
 
-    `answers` states whether its outcome is the one in the plan's question. A site of the tier `evaluation` measures the
-    received model. Its update is all zeros. A site of the tier `receiving` sends no number at all and receives the
-    result. It is no contributor, so it does not hide another site's numbers.
+    `answers` states whether the site's outcome is the one in the plan's question. A site of the tier `evaluation`
+    measures the received model, and its update is all zeros. A site of the tier `receiving` sends no number and
+    receives the result. So it does not hide another site's numbers.
     """
 
     name: Name
@@ -72,13 +72,14 @@ class ListedSite(Document):
     answers: Answers = "same"
 
 
-_Layer = Annotated[str, Field(pattern=TENSOR_NAME)]  # no control character reaches a screen or a log
+_Layer = Annotated[str, Field(pattern=TENSOR_NAME)]  # no control character can reach a screen or a log
 
 
 class StartingFile(Document):
     """A safetensors file with first values, such as those of an earlier study. Coordinator and sites have copies.
 
-    `sha256` is the file's digest. `layers` are the layers whose tensors it has; None means all shared and frozen ones.
+    `sha256` is the file's digest. `layers` are the layers whose tensors the file has; None means all shared and frozen
+    ones.
     """
 
     sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
@@ -86,13 +87,13 @@ class StartingFile(Document):
 
     @property
     def words(self) -> str:
-        """The file as a person reads it."""
+        """Describe the file for a person."""
         which = "All shared and frozen layers" if self.layers is None else f"The layers {', '.join(self.layers)}"
         return f"{which} start from the file with the SHA-256 {self.sha256}."
 
 
 class Encoding(Document):
-    """The encoding of updates as integers: the clipping range C, and the share of clipping that stops a round."""
+    """The encoding of updates as integers: the clipping range C, and the share of clipped values that stops a round."""
 
     clipping_range: float = Field(default=8.0, gt=0, le=1024)
     largest_clipped_share: float = Field(default=0.001, ge=0, le=1)
@@ -105,7 +106,7 @@ class Encoding(Document):
 
 
 class Plan(Document):
-    """One study's agreement; see the module's first lines."""
+    """The agreement of all sites on one study."""
 
     study: Name
     version: int = Field(ge=1, le=1 << 30)
@@ -171,7 +172,10 @@ class Plan(Document):
                 yield f"{concept.name} is recorded by sites that are not contributors of this plan: {unknown}"
 
     def _of_prior(self) -> Iterator[str]:
-        """Sums over two sets of sites differ by one site's own contribution, so all rounds have one set."""
+        """Yield the reasons why federated-prior is impossible under this plan.
+
+        Sums over two sets of sites differ by one site's own contribution, so all rounds have one set.
+        """
         if (prior := self.prior) is None:
             missing = [key for key in _OF_NETWORKS if key not in self.model_fields_set]
             yield from (f"{key}: this key is missing" for key in missing)
@@ -196,7 +200,7 @@ class Plan(Document):
             )
 
     def _of_privacy(self) -> Iterator[str]:
-        """Yield the reasons why a plan cannot keep the promise of `privacy`."""
+        """Yield the reasons why the plan cannot keep the promise of `privacy`."""
         if self.privacy is None:
             return
         reasons = [*why_not_private(self.method, self.privacy.noise)]
@@ -232,7 +236,7 @@ class Plan(Document):
         yield from self.sweep.why_impossible(self.model_dump(mode="json"), self._same_exchange)
 
     def _same_exchange(self, alternative: str) -> None:
-        """Raise ValueError if a plan, as JSON, sends other layers than this one or sends them in other rounds."""
+        """Raise ValueError if an alternative, as JSON, sends other layers or sends them in other rounds."""
         if Plan.model_validate_json(alternative)._choice_of_layers != self._choice_of_layers:
             raise ValueError("it changes which layers leave, or when; one approval covers equal exchanges only")
 
@@ -302,7 +306,10 @@ class Plan(Document):
             yield "with every-steps the sites have different epochs, so the learning rate cannot follow epochs"
 
     def _of_weighting(self) -> Iterator[str]:
-        """Two sums of exact counts over different sets of sites would differ by the count of one site."""
+        """Yield the reasons against exact row counts as weights.
+
+        Two sums of exact counts over different sets of sites would differ by the count of one site.
+        """
         if not isinstance(self.weighting, RowWeights) or not self.weighting.exact:
             return
         if self.secure_aggregation != "required" or self.two_sites is not None:
@@ -314,7 +321,10 @@ class Plan(Document):
             )
 
     def _of_sizes(self) -> Iterator[str]:
-        """A federated part has one size for all sites. A private part may have another size at each site."""
+        """Yield the mistakes in the plan's columns and outputs.
+
+        A federated part has one size for all sites. A private part can have another size at each site.
+        """
         if len(set(self.columns)) != len(self.columns):
             yield "a column is listed twice"
         if set(self.columns) & set(self.unused_columns):
@@ -333,9 +343,9 @@ class Plan(Document):
             fewest=self.assumed_colluders + 2 if is_hidden else 1,
         )
         if missing_parts(self.ingredients, self.architecture):
-            return  # the network does not fit the method, and that is the error to report
+            return  # the network does not fit the method, and that error is reported
         agreed = agreed_sizes(self.ingredients, self.architecture)
-        may_lack = {"columns"} if note_columns(self.architecture) else set()  # a note has its columns without a list
+        may_lack = {"columns"} if note_columns(self.architecture) else set()  # a note has its own columns
         for key, is_given in (("columns", bool(self.shared_columns)), ("outputs", self.outputs is not None)):
             if key in agreed - may_lack and not is_given:
                 instead = ", or the concepts that they record" if key == "columns" else ""
@@ -383,7 +393,7 @@ class Plan(Document):
 
     @property
     def smallest_masked_quorum(self) -> int:
-        """The smallest number of sites for which any two quorums share an honest site.
+        """Return the smallest number of sites for which any two quorums share an honest site.
 
         Two sites can hide their updates from the coordinator, but never from one another. The plan and both policies
         must state this in words. Sites that only evaluate hide no other site's update, so their number is added.
@@ -396,12 +406,12 @@ class Plan(Document):
 
     @property
     def evaluating_sites(self) -> frozenset[str]:
-        """The sites that send measurements and an update of zeros."""
+        """Return the sites that send measurements and an update of zeros."""
         return frozenset(site.name for site in self.sites if site.tier == "evaluation")
 
     @property
     def receiving_sites(self) -> frozenset[str]:
-        """The sites that send no number and receive the result."""
+        """Return the sites that send no number and receive the result."""
         return frozenset(site.name for site in self.sites if site.tier == "receiving")
 
     def tier_of(self, site: str) -> Literal["receiving", "statistics", "evaluation", "training"]:
@@ -414,19 +424,19 @@ class Plan(Document):
 
     @property
     def ingredients(self) -> Method:
-        """The plan's method, built from its ingredients."""
+        """Return the ingredients of the plan's method."""
         return self.method.method()
 
     @property
     def prior(self) -> Prior | None:
-        """The settings of federated-prior, or None under any other method."""
+        """Return the settings of federated-prior, or None under any other method."""
         if not isinstance(self.method, FederatedPrior):
             return None
         return prior_of(self.method, self.concepts, self.privacy, self.site_names, self.assumed_colluders)
 
     @cached_property
     def private_training(self) -> PrivateTraining | None:
-        """The private training of this plan; None for every other plan."""
+        """Return the private training of this plan, or None without private training."""
         promise = self.privacy
         if promise is None or promise.patients is None or not isinstance(self.architecture, DenseNetwork):
             return None
@@ -438,42 +448,42 @@ class Plan(Document):
 
     @property
     def private_statistics(self) -> PrivateStatistics | None:
-        """The private form of this plan's statistics; None for every other plan."""
+        """Return the private form of this plan's statistics, or None without private statistics."""
         if self.privacy is None or self.statistics is None:
             return None
         return PrivateStatistics(self.statistics, self.privacy, self.quorum - self.assumed_colluders)
 
     @property
     def private_sums(self) -> int:
-        """The number of noisy sums over the same patients in the run; 0 without `privacy`."""
+        """Return the number of noisy sums over the same patients in the run; 0 without `privacy`."""
         training = self.private_training
         return 0 if self.privacy is None else 1 if training is None else training.sums
 
     @property
     def private_releases(self) -> int:
-        """The number of a site's contributions that one recorded cost covers; 0 without `privacy`."""
+        """Return the number of a site's contributions that one recorded privacy cost covers; 0 without `privacy`."""
         return 0 if self.privacy is None else 1 if self.private_training is None else self.schedule.rounds
 
     @property
     def own_numbers(self) -> int:
-        """The number of values in private layers that are trained with noise. They never leave the site."""
+        """Return the number of values in private layers that are trained with noise. They never leave the site."""
         return 0 if self.private_training is None else self.private_training.own_numbers
 
     @property
     def noise_variance(self) -> int:
-        """The variance of one site's noise in each integer of a sum, or of a local step; 0 without `privacy`."""
+        """Return the variance of one site's noise in each integer of a sum, or of a local step; 0 without `privacy`."""
         of_prior = None if self.prior is None else self.prior.private
         private = self.private_statistics or self.private_training or of_prior
         return 0 if private is None else private.share_variance
 
     @property
     def training_rounds(self) -> int:
-        """The largest number of rounds in which a model is fitted."""
+        """Return the largest number of rounds in which a model is fitted."""
         return self.schedule.rounds if self.prior is None else self.prior.newton_rounds
 
     @property
     def conditions(self) -> Conditions:
-        """The conditions that the method must satisfy."""
+        """Return the conditions that the method must satisfy."""
         schedule = self.schedule
         return Conditions(
             architecture=self.architecture,
@@ -488,28 +498,28 @@ class Plan(Document):
 
     @property
     def has_probe(self) -> bool:
-        """Whether round 0 measures which layers to share, before training starts."""
+        """Return whether round 0 measures which layers to share, before training starts."""
         return isinstance(self.ingredients.federated, SensitivePrefix)
 
     @property
     def measures_validation(self) -> bool:
-        """Whether the sites' validation losses are summed."""
+        """Return whether the sites' validation losses are summed."""
         return self.checkpoint == "global" or self.early_stopping is not None
 
     @property
     def has_validation_round(self) -> bool:
-        """Whether a round after the last training round measures the final parameters."""
+        """Return whether a round after the last training round measures the final parameters."""
         return self.checkpoint == "global" or self.acceptance is not None
 
     @property
     def may_end_early(self) -> bool:
-        """Whether training may end before its last round."""
+        """Return whether training can end before its last round."""
         is_prior = isinstance(self.method, FederatedPrior) and self.privacy is None
         return self.early_stopping is not None or self.acceptance is not None or is_prior
 
     @property
     def rounds(self) -> int:
-        """All rounds of the run: the probe, training and measuring; one for statistics."""
+        """Return the number of all rounds of the run, including rounds that only measure."""
         if self.statistics is not None:
             return 1
         if self.prior is not None:
@@ -519,7 +529,10 @@ class Plan(Document):
 
     @property
     def reads_concepts(self) -> bool:
-        """Whether all sites read the columns of the concepts: they share them, or privacy forbids fitted columns."""
+        """Return whether all sites read the columns of the plan's concepts.
+
+        They do if they share these columns' layers, or if privacy forbids that a site fits its own columns.
+        """
         if self.columns or not self.concepts or self.prior is not None or note_columns(self.architecture):
             return False
         return (self.privacy is not None and self.statistics is None) or "columns" in agreed_sizes(
@@ -528,12 +541,12 @@ class Plan(Document):
 
     @property
     def shared_columns(self) -> tuple[str, ...]:
-        """The columns that set the sizes of the shared layers; empty if no shared layer reads columns."""
+        """Return the columns that set the sizes of the shared layers; empty if no shared layer reads columns."""
         return tuple(column.name for column in columns_of(self.concepts)) if self.reads_concepts else self.columns
 
     @property
     def recorded_columns(self) -> tuple[PartlyRecorded, ...]:
-        """The shared columns that some sites do not record, with the sites that do."""
+        """Return the shared columns that some sites do not record, with the sites that do."""
         if not self.reads_concepts:
             return self.partly_recorded
         return tuple(
@@ -544,23 +557,23 @@ class Plan(Document):
 
     @property
     def placeholder_columns(self) -> int:
-        """A number of columns that is used to list the network if only its shared parts are needed."""
+        """Return a number of columns with which the network can be listed if only its shared parts are needed."""
         shared = len(self.shared_columns) + note_columns(self.architecture)
         return shared + 1 if isinstance(self.architecture, ColumnsNetwork) else shared or 1
 
     @property
     def site_names(self) -> tuple[str, ...]:
-        """The names of all sites that may contribute, sorted. Sites that only receive are not included."""
+        """Return the names of all sites that can contribute, sorted. Sites that only receive are not included."""
         return tuple(sorted(site.name for site in self.sites if site.tier != "receiving"))
 
     @property
     def listed_names(self) -> tuple[str, ...]:
-        """The names of all sites, sorted. Sites that only receive are included."""
+        """Return the names of all sites, sorted. Sites that only receive are included."""
         return tuple(sorted(site.name for site in self.sites))
 
     @property
     def run_name(self) -> str:
-        """The name of this plan's only run. Sites refuse any other name.
+        """Return the name of this plan's only run. Sites refuse any other name.
 
         A plan that could run twice would be trained twice from the same start. Two sums over different sets of sites
         would then differ by one site's update. To run a study again, raise its version and have it approved again.
@@ -569,12 +582,12 @@ class Plan(Document):
 
     @property
     def alternatives(self) -> tuple[Self, ...]:
-        """All plans of this plan's sweep, in order. One approval covers all. Without a sweep: this plan."""
+        """Return all plans of this plan's sweep, or only this plan if it has no sweep. One approval covers all."""
         sweep = self.sweep
         if sweep is None:
             return (self,)
-        # Each was checked when this plan was read. A check of the list in each alternative would take minutes for a
-        # large plan.
+        # Each was checked when this plan was read. If each alternative checked the whole list, a large plan would take
+        # minutes.
         plans = map(type(self).model_validate_json, sweep.documents(self.model_dump(mode="json")))
         return tuple(
             plan.model_copy(update={"sweep": sweep.model_copy(update={"at": number})})
@@ -583,12 +596,12 @@ class Plan(Document):
 
     @property
     def canonical(self) -> bytes:
-        """The plan as JSON with sorted keys. Equal plans have equal bytes."""
+        """Return the plan as JSON with sorted keys. Equal plans have equal bytes."""
         return json.dumps(self.model_dump(mode="json"), sort_keys=True, separators=(",", ":")).encode()
 
     @property
     def public_draws(self) -> bytes:
-        """The key of public random draws, 32 bytes. It depends on the whole agreement, except on masking.
+        """Return the key of public random draws, 32 bytes. It depends on the whole plan, except on masking.
 
         Another study draws other numbers, also with the same seed. A masked and an unmasked run draw the same.
         """
@@ -596,5 +609,5 @@ class Plan(Document):
 
     @property
     def digest(self) -> bytes:
-        """The SHA-256 of the canonical bytes, 32 bytes. A hospital approves this digest."""
+        """Return the SHA-256 of the canonical bytes, 32 bytes. A hospital approves this digest."""
         return digest("plan", self.canonical)

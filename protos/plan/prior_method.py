@@ -1,9 +1,9 @@
-"""The method federated-prior: one score from other hospitals' data, and each hospital's own weight for it.
+"""Defines the method federated-prior: a score from other hospitals' data, which each hospital weights by itself.
 
 The sites fit one regression on common concepts together, from sums alone. Each site then subtracts its own part from
-these sums, so that the score is the result of the others. It joins the score with its own models. There is one round of
-statistics, some rounds of Newton's method, and one guard round. The guard tests whether the others' score helps at all,
-over all sites.
+these sums, so that the score is the result of the others. It combines the score with its own models. There is one round
+of statistics, some rounds of Newton's method, and one guard round. The guard tests over all sites whether the others'
+score helps at all.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ class YesOrNo(Document):
 
     @property
     def outputs(self) -> int:
-        """The number of regressions: one."""
+        """Return the number of regressions: one."""
         return 1
 
 
 class OneOfClasses(Document):
-    """The outcome is one of these; each is distinguished from all others by a regression of its own."""
+    """The outcome is one of these classes. One regression for each class distinguishes it from all others."""
 
     task: Literal["multi-class"]
     classes: tuple[Text, ...] = Field(min_length=3, max_length=50)
 
     @property
     def outputs(self) -> int:
-        """The number of regressions: one for each class."""
+        """Return the number of regressions: one for each class."""
         return len(self.classes)
 
 
@@ -56,12 +56,12 @@ class Number(Document):
 
     @property
     def width(self) -> float:
-        """The difference between the highest and the lowest value."""
+        """Return the difference between the highest and the lowest value."""
         return self.high - self.low
 
     @property
     def outputs(self) -> int:
-        """The number of regressions: one."""
+        """Return the number of regressions: one."""
         return 1
 
 
@@ -69,7 +69,7 @@ PriorOutcome: TypeAlias = Annotated[YesOrNo | OneOfClasses | Number, Field(discr
 
 
 class FederatedPrior(Document):
-    """A regression on common concepts from sums, which each site joins with its own models.
+    """The sites fit a regression on common concepts from sums, and each site combines it with its own models.
 
     Attributes:
         outcome: the kind of outcome that all sites predict.
@@ -94,19 +94,19 @@ class FederatedPrior(Document):
     rows_per_unknown: float = Field(default=5.0, ge=1.0, le=1e6)
 
     def method(self) -> Method:
-        """Return the method, built from its ingredients. It shares no parameter of a network."""
+        """Return the ingredients of federated-prior, which shares no parameter of a network."""
         return Method(federated=Nothing())
 
     @property
     def newton_rounds(self) -> int:
-        """The largest number of Newton rounds. If the outcome is a number, one step is exact."""
+        """Return the largest number of Newton rounds. If the outcome is a number, one step is exact."""
         return 1 if isinstance(self.outcome, Number) else self.rounds
 
     def why_impossible(self, sites: int, known: tuple[str, ...]) -> Iterator[str]:
         """Yield each reason why the method is impossible, one clause each.
 
         Args:
-            sites: listed in the plan.
+            sites: the number of sites in the plan.
             known: the names of the plan's concepts.
         """
         if not known:

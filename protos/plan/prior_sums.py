@@ -1,6 +1,4 @@
-"""The sums that sites send under federated-prior, and the values that are computed from the announced sums.
-
-Pure functions.
+"""Defines the sums that sites send under federated-prior, and computes the standardisation and coefficients from them.
 
 In every round the coordinator sends all sums announced so far, as one vector of fixed length: the statistics, then each
 Newton round, then the guard. Sums of later rounds are 0. So a restarted program computes the same coefficients again,
@@ -37,8 +35,8 @@ PRIOR_MOMENT_SCALE: Final = 1 << 30
 GUARD_SCALE: Final = 1 << 20
 LARGEST_ROW_LOSS: Final = 64  # nats of one row; a probability is at least 2.2e-16 away from 0 and 1, which is 36
 GUARD: Final = "guard"
-FEWEST_ROWS: Final = 10  # values that differ from the most frequent one, so that a sum does not show a single row
-_NARROWEST: Final = 1e-4  # standard deviation of a column, as a part of its concept's range
+FEWEST_ROWS: Final = 10  # rows that differ from the most frequent value, so that a sum does not show a single row
+_NARROWEST: Final = 1e-4  # the standard deviation of a column, as a part of its concept's range
 FEWEST_THERE: Final = 3
 _MOMENTS: Final = ("sites", "count", "sum", "squares")
 
@@ -59,12 +57,12 @@ class Prior:
 
     @cached_property
     def columns(self) -> tuple[ConceptColumn, ...]:
-        """The regression's columns, in order."""
+        """Return the regression's columns."""
         return columns_of(self.concepts)
 
     @cached_property
     def outputs(self) -> tuple[str, ...]:
-        """The name of each fitted regression."""
+        """Return the name of each fitted regression."""
         outcome = self.method.outcome
         match outcome:
             case YesOrNo():
@@ -78,24 +76,25 @@ class Prior:
 
     @property
     def is_number(self) -> bool:
-        """Whether the outcome is a number."""
+        """Return whether the outcome is a number."""
         return isinstance(self.method.outcome, Number)
 
     @cached_property
     def pairs(self) -> tuple[tuple[str, str], ...]:
-        """The names of each pair of columns."""
+        """Return the names of each pair of columns."""
         return tuple((one.name, other.name) for one, other in combinations(self.columns, 2))
 
     @property
     def largest_weight(self) -> float:
-        """The largest weight of one row in H."""
+        """Return the largest weight of one row in H."""
         return 1.0 if self.is_number else 0.25
 
     @cached_property
     def statistics_names(self) -> tuple[str, ...]:
-        """The names of the sums in round 0: for each column sites and moments, for each pair sites, then outcomes.
+        """Return the names of the sums in round 0.
 
-        In the private form these are all sums of the regression, which has no other round.
+        They are sites and moments for each column, sites for each pair, and outcomes. In the private form these are all
+        sums of the regression, which has no other round.
         """
         if self.private is not None:
             return self.private.names
@@ -106,7 +105,7 @@ class Prior:
 
     @cached_property
     def newton_names(self) -> tuple[str, ...]:
-        """The names of the sums in one Newton round, as NewtonSums encodes them."""
+        """Return the names of the sums in one Newton round, in the sequence of `NewtonSums.encoded`."""
         columns = [column.name for column in self.columns]
         return tuple(
             name
@@ -119,11 +118,11 @@ class Prior:
 
     @cached_property
     def tensor(self) -> TensorSpec:
-        """The tensor that sites receive in every round and with the result: four numbers for each sum."""
+        """Return the tensor that sites receive in every round and with the result: four numbers for each sum."""
         return TensorSpec("announced.sums", (self.words, 4), Part.COMMON, Constant(0.0))
 
     def recorders(self, everybody: frozenset[str]) -> dict[tuple[str, ...], frozenset[str]]:
-        """Return for each concept, and each pair of concepts, the sites that contribute to their sums by the plan."""
+        """Return the sites that, by the plan, contribute to the sums of each concept and each pair of concepts."""
         sites = {
             one.name: everybody if one.recorded_by is None else frozenset(one.recorded_by) for one in self.concepts
         }
@@ -132,12 +131,12 @@ class Prior:
 
     @property
     def newton_rounds(self) -> int:
-        """The largest number of Newton rounds; 0 in the private form, which has only the round of statistics."""
+        """Return the largest number of Newton rounds; 0 in the private form, which has only the round of statistics."""
         return 0 if self.private is not None else self.method.newton_rounds
 
     @property
     def words(self) -> int:
-        """The number of sums in the whole run."""
+        """Return the number of sums in the whole run."""
         if self.private is not None:
             return len(self.statistics_names)
         return len(self.statistics_names) + self.method.newton_rounds * len(self.newton_names) + 1
@@ -147,7 +146,7 @@ class Prior:
 
         Args:
             round_number: 0 for the statistics, then the Newton rounds, then the guard.
-            made: Newton rounds of the run; the next round is the guard.
+            made: the number of Newton rounds of the run; the next round is the guard.
         """
         if round_number == 0:
             return slice(0, len(self.statistics_names))
@@ -157,7 +156,7 @@ class Prior:
         return slice(start, start + len(self.newton_names))
 
     def rows_needed(self, rounds: int) -> float:
-        """Return how many rows other sites must have before this many Newton rounds are answered."""
+        """Return how many rows the other sites must have before a site takes part in this many Newton rounds."""
         return self.method.rows_per_unknown * rounds * (len(self.columns) + 3) / 2
 
 
@@ -169,7 +168,7 @@ def prior_of(
     sites: tuple[str, ...],
     colluders: int,
 ) -> Prior:
-    """Return how a plan with these concepts, sites and assumed colluders uses the method."""
+    """Return the settings of federated-prior for a plan with these concepts, sites and assumed colluders."""
     chosen = method.concepts
     used = tuple(one for one in concepts if chosen is None or one.name in chosen)
     private = None if privacy is None else PrivateSums(columns_of(used), sites, privacy, colluders)
@@ -178,7 +177,9 @@ def prior_of(
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Standard:
-    """The standardisation of the common columns at every site, from the announced statistics.
+    """The standardisation of the common columns, which is the same at every site.
+
+    It follows from the announced statistics.
 
     Attributes:
         means, deviations: float64 of shape (columns,), of values scaled from the concept's range to 0..1.
@@ -202,13 +203,13 @@ class Standard:
 
 
 class AnnouncedSums:
-    """The announced sums, and the figures that are computed from them."""
+    """Computes standardisation, Newton sums and coefficients from the sums that the coordinator announced."""
 
     def __init__(self, prior: Prior, vector: Float32) -> None:
-        """`vector` is float32 of shape (4 * prior.words,).
+        """Decode the sums. `vector` is float32 of shape (4 * prior.words,).
 
         Raises:
-            OutOfBound: these numbers are no sums.
+            OutOfBound: the numbers are not announced sums of this plan.
         """
         if vector.shape != (4 * prior.words,):
             raise OutOfBound("another number of announced sums")
@@ -216,12 +217,12 @@ class AnnouncedSums:
 
     @property
     def terms(self) -> Float64:
-        """In the private form, the noisy sums of patients' terms, float64 of shape (numbers,)."""
+        """Return the noisy sums of patients' terms in the private form, float64 of shape (numbers,)."""
         return np.array(self._words, np.float64) / PRIVATE_SCALE
 
     @cached_property
     def standard(self) -> Standard:
-        """The standardisation of columns. In the private form the plan declares it.
+        """Return the standardisation of columns. In the private form the plan declares it.
 
         Raises:
             OutOfBound: honest sites cannot have sent these statistics.
@@ -299,7 +300,7 @@ class AnnouncedSums:
 
     @property
     def guard(self) -> float:
-        """The decrease of log loss by the others' score, summed over all sites.
+        """Return by how much the others' score decreases the log loss, summed over all sites.
 
         For numbers it is half the decrease of squared errors.
         """
@@ -324,12 +325,12 @@ def place_sums(vector: Float32, place: slice, integers: Sequence[int]) -> None:
 
 
 def _recorded_by_enough(prior: Prior, sites: Float64, together: Mapping[tuple[str, str], int]) -> npt.NDArray[np.bool_]:
-    """Return which columns are used.
+    """Return which columns enough sites record, alone and together with each column used so far.
 
     An entry of H is a sum over the sites that record both columns, so these sites are counted too.
     """
-    # One site may prove to have too few different values. Otherwise a small hospital would remove columns from all
-    # others.
+    # One site may prove to have too few different values. Without this allowance a small hospital would remove columns
+    # from all others.
     fewest, used = max(FEWEST_THERE, prior.method.fewest_sites - 1), np.zeros(len(prior.columns), dtype=np.bool_)
     for place, column in enumerate(prior.columns):
         before = (prior.columns[other].name for other in np.flatnonzero(used))

@@ -1,4 +1,4 @@
-"""federated-prior in one private round: noisy sums of clipped terms, one term for each patient.
+"""Fits federated-prior in one private round: noisy sums of clipped terms, one term for each patient.
 
 At coefficients 0 each site adds up the gradient and the Hessian of a logistic regression. The regression has the common
 columns and one intercept for each site. Every patient's term is scaled to a norm of at most 1. Noise of one standard
@@ -39,7 +39,7 @@ class PrivateSums:
 
     Attributes:
         columns: of the regression.
-        sites: by name, in order; each has an intercept.
+        sites: the names of the sites, sorted; each has an intercept.
         promise: the plan's key `privacy`.
         colluders: the number of sites whose share of the noise does not count.
     """
@@ -51,26 +51,26 @@ class PrivateSums:
 
     @cached_property
     def unknowns(self) -> tuple[str, ...]:
-        """The regression's columns, then one intercept for each site."""
+        """Return the names of the unknowns: the regression's columns, then one intercept for each site."""
         return (*(column.name for column in self.columns), *(f"site {site}" for site in self.sites))
 
     @cached_property
     def pairs(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-        """The two unknowns of each entry of the Hessian. No row has two intercepts."""
+        """Return the two unknowns of each entry of the Hessian. No row has two intercepts."""
         first, second = np.triu_indices(len(self.unknowns))
         are_kept = (first < len(self.columns)) | (first == second)
         return first[are_kept].astype(np.int64), second[are_kept].astype(np.int64)
 
     @cached_property
     def names(self) -> tuple[str, ...]:
-        """The names of the numbers that sites send: entries of the Hessian, then the gradient."""
+        """Return the names of the numbers that sites send: entries of the Hessian, then the gradient."""
         pairs = zip(*self.pairs, strict=True)
         entries = [f"private hessian: {self.unknowns[one]} x {self.unknowns[other]}" for one, other in pairs]
         return (*entries, *(f"private gradient: {name}" for name in self.unknowns))
 
     @cached_property
     def units(self) -> Float64:
-        """The unit of each number of a patient's term, float64 of shape (numbers,).
+        """Return the unit of each number of a patient's term, float64 of shape (numbers,).
 
         With rows of norm at most R, a gradient has norm at most R / 2 and a Hessian at most R^2 / 4 (Frobenius). Each
         of the two has half of the squared norm 1, and an entry off the diagonal counts twice.
@@ -82,29 +82,29 @@ class PrivateSums:
 
     @cached_property
     def share_variance(self) -> int:
-        """The variance of one site's noise in each integer."""
+        """Return the variance of one site's noise in each integer."""
         return share_variance(self.promise.ratio, len(self.sites) - self.colluders)
 
     @cached_property
     def standard(self) -> tuple[Float64, Float64]:
-        """The plan's declared typical value and spread of each column's values in 0..1."""
+        """Return the typical value and the spread that the plan declares for each column's values in 0..1."""
         found = [declared_standard(column) for column in self.columns]
         return np.array([typical for typical, _ in found]), np.array([spread for _, spread in found])
 
     @property
     def noise(self) -> float:
-        """The standard deviation of the noise in the sum over all sites, for terms of norm 1."""
+        """Return the standard deviation of the noise in the sum over all sites, for terms of norm 1."""
         return sqrt(len(self.sites) * self.share_variance) / PRIVATE_SCALE
 
     def fitted(self, numbers: Float64, ridge: float) -> tuple[Float64, Float64]:
-        """Like `fitted_under`, with this plan's noise."""
+        """Return slopes and standard errors as `fitted_under` does, with this plan's noise."""
         return self.fitted_under(self.noise, numbers, ridge)
 
     def fitted_under(self, noise: float, numbers: Float64, ridge: float) -> tuple[Float64, Float64]:
         """Return the regression's slopes with their standard errors, each float64 of shape (1, columns).
 
         Args:
-            noise: its standard deviation in each number.
+            noise: the standard deviation of the noise in each number.
             numbers: sums of terms, float64 of shape (numbers,).
             ridge: penalty on the squared coefficients.
         """
@@ -119,7 +119,7 @@ class PrivateSums:
         sure = np.maximum(eigenvalues, _FLOOR * of_hessian * sqrt(size))
         inverse = 1.0 / (sure + ridge * (1.0 + of_gradient**2 / sure))
         slopes = vectors @ (inverse * (vectors.T @ -gradient))
-        # The variance of the gradient: that of the patients, which is the Hessian, plus that of the noise.
+        # The variance of the gradient: the patients' part, which is the Hessian, plus the noise.
         errors = np.sqrt((vectors**2) @ (inverse**2 * (sure + of_gradient**2)))
         places = slice(0, len(self.columns))
         return slopes[None, places].copy(), errors[None, places].copy()

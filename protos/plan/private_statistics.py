@@ -1,4 +1,4 @@
-"""Statistics of a plan in one private round: noisy sums of counts and moments, one clipped term for each patient.
+"""Computes private statistics of a plan in one round: noisy counts and moments, one clipped term for each patient.
 
 A complete row has 1 for each declared column. For a number it also has the position u in the declared range, and u^2.
 So its norm is known from the plan alone. The rules:
@@ -20,7 +20,7 @@ from protos.plan.federated_statistics import NumericColumn, Statistics, numbers_
 from protos.plan.patient_privacy import Privacy
 from protos.privacy.accounting import PRIVATE_SCALE, share_variance
 
-_SURE: Final = 5.0  # a mean needs a count above this many standard deviations of its noise
+_SURE: Final = 5.0  # a mean needs a count above this many standard deviations of the count's noise
 
 
 @dataclass(frozen=True)
@@ -39,12 +39,12 @@ class PrivateStatistics:
 
     @cached_property
     def names(self) -> tuple[str, ...]:
-        """The names of the numbers that sites send."""
+        """Return the names of the numbers that sites send."""
         return tuple(f"{kind} {cell}" for kind, cell in numbers_of(self.statistics))
 
     @property
     def unit(self) -> float:
-        """The largest norm of one patient's term, in rows.
+        """Return the largest norm of one patient's term, in rows.
 
         With -1 <= u <= 1 a number's column has at most the squared norm 1 + u^2 + u^4 <= 3. A row has only one of a
         category's codes.
@@ -54,7 +54,7 @@ class PrivateStatistics:
 
     @cached_property
     def share_variance(self) -> int:
-        """The variance of one site's noise in each integer."""
+        """Return the variance of one site's noise in each integer."""
         return share_variance(self.promise.ratio, self.honest)
 
     def noise_rows(self, contributors: int) -> float:
@@ -66,7 +66,7 @@ class PrivateStatistics:
 
         Args:
             sums: the sums by their names in the manifest.
-            contributors: sites in the sum.
+            contributors: the number of sites in the sum.
 
         Returns:
             By cell. `noise` is the standard deviation of the noise in `rows`. Moments are None if the noise hides them.

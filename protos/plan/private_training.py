@@ -1,11 +1,11 @@
-"""A network in private training: each round sums one clipped gradient for each patient, with noise.
+"""Defines private training: each round sums one clipped gradient for each patient, with noise.
 
 The sites send no update of parameters. Each site adds up one term for each patient: the gradient of the patient's rows,
 shortened to the norm `clip`. The gate adds its share of the noise. The method's server rule receives the step along the
 noisy sum as the mean update. Every site receives the same parameters. The rules:
 
 * a round has one sum over all training rows. So all rounds of a run together are one Gaussian with a closed form;
-* or, with the key `sampling`, one sum of patients whom the site draws in secret (sampled_accounting.py);
+* with the key `sampling`, a round has one sum over patients whom the site draws in secret (sampled_accounting.py);
 * under local noise a round has several steps. Each step adds the noise of a single site before the next step reads the
   values. The site sends the sum of the noisy sums. All steps together cost as much privacy as that many rounds;
 * private layers of a site use their own part of these gradients. They have the full noise of this site, because no
@@ -80,65 +80,65 @@ class PrivateTraining:
 
     @cached_property
     def names(self) -> tuple[str, ...]:
-        """The numbers that are sent in each round, in the order of the parameters."""
+        """Return the names of the numbers that are sent in each round, in the order of the parameters."""
         return tuple(
             f"private gradient: {tensor.name} {place}" for tensor in self.tensors for place in range(prod(tensor.shape))
         )
 
     @property
     def trained(self) -> int:
-        """The number of tensors, from the input, that are trained. The others keep their values."""
+        """Return how many tensors, from the input, are trained. The others keep their values."""
         return len(self.network if self.has_own_steps else self.tensors)
 
     @cached_property
     def is_own(self) -> npt.NDArray[np.bool_]:
-        """The trained values that belong to private layers, in the network's order; bool of shape (n,)."""
+        """Return which trained values belong to private layers, in the network's order; bool of shape (n,)."""
         trained, shared = self.network[: self.trained], {tensor.name for tensor in self.tensors}
         return np.concatenate([np.full(tensor.number_count, tensor.name not in shared) for tensor in trained])
 
     @cached_property
     def own_numbers(self) -> int:
-        """The number of trained values in private layers."""
+        """Return the number of trained values in private layers."""
         return int(self.is_own.sum())
 
     @cached_property
     def own_variance(self) -> int:
-        """The variance of the noise in each number of a private layer's sum: the whole noise, from one site."""
+        """Return the variance of the noise in each number of a private layer's sum: the whole noise, from one site."""
         return _variance_of(self.promise, 1, self.sums, self.scale)
 
     @cached_property
     def own_bound(self) -> int:
-        """The largest magnitude of one number of a private layer's sum of a round, the noise included."""
+        """Return the largest magnitude of one number of a private layer's sum of a round, the noise included."""
         return LARGEST_PATIENTS * self.scale + _DEVIATIONS * (isqrt(self.steps * self.own_variance) + 1)
 
     @cached_property
     def ring(self) -> Ring:
-        """The integers in which sums are sent. A term has at most the numbers of the whole network."""
+        """Return the ring of integers in which sums are sent. A term has at most the numbers of the whole network."""
         return Ring(self.promise.bits, sum(tensor.number_count for tensor in self.network))
 
     @property
     def scale(self) -> int:
-        """The norm 1 of a patient's term in integers."""
+        """Return the integer that stands for the norm 1 of a patient's term."""
         return self.ring.scale
 
     @property
     def is_local(self) -> bool:
-        """Whether a site's trainer draws the noise of each step, so its gate adds none."""
+        """Return whether a site's trainer draws the noise of each step. Then the gate adds none."""
         return self.promise.noise == "local"
 
     @cached_property
     def share_variance(self) -> int:
-        """The variance of one site's noise in each integer of each round, or of each step if the noise is local."""
+        """Return the variance of one site's noise in each integer of a round, or of a step if the noise is local."""
         return _variance_of(self.promise, self.honest, self.sums, self.scale)
 
     @property
     def sums(self) -> int:
-        """The number of noisy sums of a site in the whole run."""
+        """Return the number of noisy sums of a site in the whole run."""
         return self.rounds * self.steps * self.inner
 
     @cached_property
     def bound(self) -> int:
-        """The largest magnitude of one integer of one site, its share of the noise included."""
+        """Return the largest magnitude of one integer of one site, its share of the noise included."""
         if self.ring.bits == 32:
             return LARGEST_NARROW // self.sites  # so that no sum of all sites is beyond 31 bits
         return LARGEST_PATIENTS * self.scale + self._largest_noise
@@ -149,16 +149,16 @@ class PrivateTraining:
 
     @cached_property
     def largest_sum(self) -> int:
-        """The largest magnitude of one number of 32 bits in one step's sum at one site, without the noise."""
+        """Return the largest magnitude of one number of 32 bits in one step's sum at one site, without the noise."""
         return (self.bound - self._largest_noise) // (self.steps * self.inner)
 
     @property
     def patients_that_fit(self) -> int:
-        """The number of patients of one site whose terms no number clips, however equal the terms are."""
+        """Return how many patients one site can have so that no number of 32 bits is ever clipped."""
         return max(0, self.largest_sum // self.scale)
 
     def why_not_narrow(self) -> Iterator[str]:
-        """Yield the reason against numbers of 32 bits, one clause."""
+        """Yield the reason why numbers of 32 bits are impossible, as one clause."""
         if self.promise.bits == 32 and self.honest > 0 and self.patients_that_fit < self.patients:
             yield (
                 f"numbers of 32 bits have room for {self.patients_that_fit} patients at one of {self.sites} sites, and "
@@ -166,7 +166,7 @@ class PrivateTraining:
             )
 
     def bits_in_words(self) -> str:
-        """Return in one or two sentences what the size of the numbers costs."""
+        """Describe in one or two sentences what the size of the numbers costs."""
         if self.promise.bits == 32:
             return (
                 f"Each number has 32 bits, with room for {self.patients_that_fit} patients at one site. With more "
@@ -177,12 +177,12 @@ class PrivateTraining:
         return f"Each number has 64 bits.{halved}"
 
     def rounded(self, exact: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """Return a step's sum of terms, int64 of any shape, in the integers that are sent."""
+        """Round a step's sum of terms, int64 of any shape, to the integers that are sent."""
         return self.ring.rounded(exact, self.largest_sum)
 
     @property
     def deviation(self) -> float:
-        """The standard deviation of the counted noise in a round's or local step's sum, if a term has norm 1."""
+        """Return the standard deviation of the counted noise in a round's or local step's sum, if a term has norm 1."""
         return sqrt(self.honest * self.share_variance) / self.scale
 
     def mean_change(self, sums: Float64) -> Float64:
@@ -195,7 +195,7 @@ class PrivateTraining:
         return sums * (-self.learning_rate * self.promise.clip / (taking_part * self.scale))
 
     def local_change(self, sums: Float64) -> Float64:
-        """Return the movement of a site by its own noisy sums, float64 of shape (numbers,).
+        """Return how far a site moves by its own noisy sums, float64 of shape (numbers,).
 
         The mean over all sites is the mean change, because each site has the same part of the declared patients.
         """
@@ -244,7 +244,7 @@ def private_training_of(
     )
 
 
-# Keys of a plan that let a site send further numbers, or let patients decide which, each with the reason.
+# Keys of a plan that make a site send further numbers, or make patients decide about the sums, each with the reason.
 UNPAID: Final[Mapping[str, str]] = {
     "weighting": "row weights are counts of patients that nothing pays for; set weighting to {name: equal}",
     "acceptance": "acceptance votes follow from patients and nothing pays for them; leave acceptance out",
@@ -264,14 +264,14 @@ class TrainingKeys:
     """The settings of training in a plan that trains a network.
 
     Attributes:
-        promise: its key `privacy`.
+        promise: the plan's key `privacy`.
         honest: sites whose shares of the noise are in every sum and are counted.
-        network: its architecture.
+        network: the plan's architecture.
         columns: of the concepts that the network reads; None if it does not read concepts.
         outputs: as the plan lists them; None if each site has its own. Then its own table must have a binary outcome.
         schedule: as in the plan.
         has_plain_steps: whether each step is a constant rate times the gradient.
-        method: built from its ingredients.
+        method: the ingredients of the plan's method.
         pull: the learning rate times the strength of the inner problem or of all proximal terms.
         unpaid: keys of `UNPAID` whose values are not possible with privacy.
     """
@@ -289,7 +289,7 @@ class TrainingKeys:
 
 
 def why_not_trained_privately(keys: TrainingKeys) -> Iterator[str]:
-    """Yield the reasons against private training, a clause each."""
+    """Yield the reasons against private training, one clause each."""
     yield from _of_network(keys)
     yield from _of_steps(keys)
     yield from (UNPAID[key] for key in keys.unpaid)

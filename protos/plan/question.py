@@ -1,4 +1,4 @@
-"""The question that a study answers, in words for a clinician and an ethics board."""
+"""Defines the question that a study answers, in words for a clinician and an ethics board."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The schedule of a run: training at a site, rounds, waiting, saving and early end.
+"""Defines the schedule of a run: training at a site, rounds, deadlines, snapshots and early stopping.
 
 Every schedule gives every site the same number of steps in a round. So equal weights are fair, and control variates
 have one divisor.
@@ -15,7 +15,7 @@ from protos.wire.messages import MOST_ROUNDS
 
 
 class EpochSchedule(Document):
-    """Equal epochs: `batches_per_epoch` batches of rows // batches_per_epoch rows, for a site of any size.
+    """A schedule in epochs. Every site has `batches_per_epoch` batches of rows // batches_per_epoch rows.
 
     Source: docs/design/methods.md, "Global Layers".
     """
@@ -37,31 +37,31 @@ class EpochSchedule(Document):
 
     @property
     def steps_per_round(self) -> int:
-        """The number of batches that a site trains on in one round."""
+        """Return the number of batches that a site trains on in one round."""
         return 1 if self.aggregate == "every-batch" else self.batches_per_epoch * self.epochs_per_round
 
     @property
     def rounds(self) -> int:
-        """The number of rounds in the whole run."""
+        """Return the number of rounds in the whole run."""
         return self.epochs * self.batches_per_epoch // self.steps_per_round
 
     @property
     def has_whole_epochs(self) -> bool:
-        """Whether every round ends together with an epoch at every site."""
+        """Return whether every round ends together with an epoch at every site."""
         return self.aggregate != "every-batch"
 
     def batches(self, rows: int) -> int:  # the other schedule requires this
-        """Return the batches in an epoch of a site with this many training rows; 0 if it has too few."""
+        """Return the number of batches in an epoch of a site with these training rows; 0 if the rows are too few."""
         return self.batches_per_epoch if rows >= self.batches_per_epoch else 0
 
     @property
     def rounds_per_measurement(self) -> int:
-        """The number of training rounds between two measurements: one epoch."""
+        """Return the number of training rounds between two measurements: one epoch."""
         return max(1, self.batches_per_epoch // self.steps_per_round)
 
 
 class StepSchedule(Document):
-    """Equal steps: batches of `batch_rows` rows. A small site uses its rows more often.
+    """A schedule in steps with batches of `batch_rows` rows. A small site uses its rows more often.
 
     Source: FENDA-FL's experiments, 100 steps a round with batches of 4.
     """
@@ -73,21 +73,21 @@ class StepSchedule(Document):
 
     @property
     def has_whole_epochs(self) -> bool:
-        """Whether every round ends together with an epoch at every site."""
+        """Return whether every round ends together with an epoch at every site."""
         return False
 
     def batches(self, rows: int) -> int:
-        """Return the batches in an epoch of a site with this many training rows; 0 if it has too few."""
+        """Return the number of batches in an epoch of a site with these training rows; 0 if the rows are too few."""
         return rows // self.batch_rows
 
     @property
     def rounds_per_measurement(self) -> int:
-        """The number of training rounds between two measurements: one."""
+        """Return the number of training rounds between two measurements: one."""
         return 1
 
 
 def too_few_rows(schedule: EpochSchedule | StepSchedule, rows: int) -> str | None:
-    """Return the need that these training rows do not meet, such as `5 batches an epoch`; None if rows suffice."""
+    """Return what these training rows are too few for, such as `5 batches an epoch`; None if they are enough."""
     if schedule.batches(rows):
         return None
     match schedule:
@@ -111,7 +111,7 @@ class Deadlines(Document):
 class Snapshots(Document):
     """The intervals at which coordinator and sites save the state for a restart after a crash.
 
-    Whichever limit is reached first decides. They also save after the first round, after each change of the
+    The limit that is reached first decides. They also save after the first round, after each change of the
     contributors, and after the last training round. `every_seconds` is of a clock that never jumps.
     """
 
@@ -122,8 +122,8 @@ class Snapshots(Document):
 class EarlyStopping(Document):
     """The rule that ends training before its last round.
 
-    It ends after `patience` measured rounds without improvement of the validation loss over all sites (global), or when
-    no site's own loss has improved for that long (local). In both cases only sums are used.
+    Training ends after `patience` measured rounds without improvement. With `global` the validation loss over all sites
+    must improve, with `local` the own loss of at least one site. In both cases only sums are used.
     """
 
     signal: Literal["local", "global"]

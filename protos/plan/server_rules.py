@@ -1,8 +1,7 @@
-"""Server rules: compute the next shared parameters from the sum and the current parameters.
+"""Computes the next shared parameters from the sum of a round and the current parameters, by the plan's server rule.
 
-A rule receives only the sums of one exchange. So no rule needs to distinguish masked from unmasked sums. A rule's
-memory between rounds is stored in float64 beside the parameters. Layers that were not offered in a round do not change,
-and neither does the rule's memory of them.
+A rule receives only the sums of one round. So no rule needs to distinguish masked from unmasked sums. A rule's state is
+stored in float64. Layers that were not offered in a round do not change, and neither does the rule's state for them.
 """
 
 from __future__ import annotations
@@ -43,14 +42,14 @@ RuleState: TypeAlias = dict[str, Float64]
 
 @dataclass(frozen=True)
 class _Stretch:
-    """Numbers that are contiguous and divided by one weight, above 0."""
+    """Contiguous numbers that are divided by one weight, above 0."""
 
     place: slice  # in the parameters
     part: slice  # in the sum
     weight: float
 
     def blocks(self) -> Iterator[_Stretch]:
-        """Yield pieces of it that fit into a core's cache."""
+        """Yield pieces of this stretch that fit into a core's cache."""
         for start in range(0, self.part.stop - self.part.start, BLOCK):
             part = slice(self.part.start + start, min(self.part.start + start + BLOCK, self.part.stop))
             first = self.place.start + start
@@ -66,7 +65,7 @@ class _Pace:
 
 
 def begin_rule(rule: ServerRule, parameters: int) -> RuleState:
-    """Return the memory of a rule before the first round: named float64 arrays of shape (parameters,)."""
+    """Return the state of a rule before the first round: named float64 arrays of shape (parameters,)."""
     match rule:
         case Mean() | Blend() | KeptLayersMean() | LayerIntervals():
             return {}
@@ -79,7 +78,7 @@ def begin_rule(rule: ServerRule, parameters: int) -> RuleState:
 
 
 def apply_rule(plan: Plan, manifest: Manifest, sums: Sums, parameters: Float32, state: RuleState) -> None:
-    """Update the parameters and the rule's memory in place.
+    """Update the shared parameters and the rule's state in place.
 
     Args:
         plan: its method sets the rule.
@@ -117,7 +116,7 @@ def apply_rule(plan: Plan, manifest: Manifest, sums: Sums, parameters: Float32, 
 
 
 def largest_step(plan: Plan) -> float:
-    """Return how far one round may move a shared number, if every update was clipped as the plan requires.
+    """Return how far one round can move a shared number if every update was clipped as the plan requires.
 
     A mean of updates that were clipped to C after weighting is at most C over the smallest weight. Adam's step m /
     sqrt(v) is bounded by the ratio of the two geometric series: by Cauchy and Schwarz, m^2 <= (1 - a)^2 / ((1 - b) (1 -
@@ -143,13 +142,13 @@ def largest_step(plan: Plan) -> float:
 
 
 def _stretches(plan: Plan, manifest: Manifest, sums: Sums) -> Iterator[_Stretch]:
-    """Return the parameters that change, as stretches; one stretch if all change."""
+    """Return the parameters that change, as contiguous stretches."""
     weight = sums.weight(plan.weighting)
     yield from (_Stretch(place, part, weight) for place, part in spans(manifest, sums.exchange.up))
 
 
 def _step(rule: ServerRule, mean: Float64, state: RuleState, pace: _Pace) -> Float64:
-    """Return the change of the parameters for a mean update. The state is written in place."""
+    """Return the change of the parameters for a mean update. The state is updated in place."""
     match rule:
         case Mean() | KeptLayersMean() | LayerIntervals():
             return mean
@@ -181,10 +180,10 @@ def _adaptive_step(rule: Adaptive, mean: Float64, first: Float64, second: Float6
 
 
 def _move_control(mean: Float64, control: Float64, pace: _Pace) -> None:
-    """c += contributors / sites * mean change of the sites' c_i. Karimireddy et al. 2020, eq. 5.
+    """Update the control: c += contributors / sites * mean change of the sites' c_i. Karimireddy et al. 2020, eq. 5.
 
-    A site's c_i changes by -c - update / rates, with the c that it received. With any other, c would drift away from
-    the mean of the c_i by one rounding in every round.
+    A site's c_i changes by -c - update / rates, with the c that the site received in float32. With any other c, the
+    control would drift away from the mean of the c_i by one rounding in every round.
     """
     sent = control.astype(np.float32)
     control += pace.share * (-sent - mean / pace.rates)

@@ -1,8 +1,8 @@
-"""Soft targets: how a plan lets each site's own baseline take part in its training.
+"""Lets a site's own baseline take part in the training of its network, as the plan sets it.
 
 A baseline is the model that the site's statistician would use: a linear model and a random forest. The out-of-fold
-losses of the two decide their shares (site_agent/trainer/baselines.py). It is fitted at the site to the site's training
-rows, and stays there. None of its numbers is part of a sum.
+losses of the two decide their shares (site_agent/trainer/baselines.py). The site fits the baseline to its own training
+rows and keeps it. None of its numbers is part of a sum.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from protos.plan.documents import Document
 
 
 class BaselineUse(Document):
-    """The use of a site's own baseline for its network. A key with the value 0 has no effect.
+    """How a site's network uses the site's own baseline. A key with the value 0 has no effect.
 
     Attributes:
         target_share: the baseline's share of a training row's target, from fits without the row's patient; the rest is

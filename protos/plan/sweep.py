@@ -1,7 +1,7 @@
-"""Alternatives of a plan: other learning rates or strengths, each tried in a run of its own.
+"""Defines the alternatives of a plan: other learning rates or strengths, each tried in a run of its own.
 
 All alternatives together are one agreement. Each contains the whole list, so a person who reads one reads all of them.
-The run with the lowest validation loss over all sites is chosen. It uses the sums that a checkpoint over all sites
+The run with the lowest validation loss over all sites is chosen. The choice uses sums that a checkpoint over all sites
 needs anyway.
 """
 
@@ -18,8 +18,8 @@ from protos.plan.documents import Document
 
 MOST_ALTERNATIVES: Final = 16
 
-# Only numbers of these sections change the training at sites. The plan refuses keys that change which data is sent. A
-# position in a list has one spelling, so no number has two keys.
+# Only numbers of these sections change the training at sites. The plan refuses keys that change which data is sent.
+# Each list position has one spelling, so no number has two keys.
 SweptKey: TypeAlias = Annotated[
     str,
     StringConstraints(
@@ -36,7 +36,7 @@ class Sweep(Document):
     Attributes:
         keys: each names a number of the plan by its path, such as `optimiser.learning_rate`.
         alternatives: for each alternative one value for each key.
-        at: the number of this alternative, counted from 0. A plan's file does not contain it.
+        at: the number of this plan's alternative, counted from 0. A plan's file does not contain it.
     """
 
     keys: tuple[SweptKey, ...] = Field(min_length=1, max_length=8)
@@ -56,12 +56,12 @@ class Sweep(Document):
         return self
 
     def why_impossible(self, settings: Settings, read: Callable[[str], object]) -> Iterator[str]:
-        """Yield why the plan with these settings is not the alternative `at`, or why another alternative is no plan.
+        """Yield each reason why an alternative is impossible, or why these settings are not alternative `at`.
 
         Args:
             settings: the plan as JSON.
-            read: a function that reads an alternative from JSON. It raises ValidationError if this is no plan, and
-                another ValueError if it may not be an alternative of this one.
+            read: a function that reads an alternative from JSON. It raises ValidationError if the JSON is no plan, and
+                another ValueError if the plan cannot be an alternative of this one.
         """
         for key, value in zip(self.keys, self.alternatives[self.at], strict=True):
             found = _find(settings, key)
@@ -79,7 +79,7 @@ class Sweep(Document):
                 yield f"alternative {number} of sweep is impossible: {other}"
 
     def documents(self, settings: Settings) -> Iterator[str]:
-        """Yield each alternative's settings as JSON, without the key sweep; `settings` are of any alternative."""
+        """Yield each alternative's settings as JSON, without the key sweep. `settings` can be of any alternative."""
         for number in range(len(self.alternatives)):
             yield json.dumps(self._settings_of(settings, number))
 
@@ -88,17 +88,17 @@ class Sweep(Document):
         for key, value in zip(self.keys, self.alternatives[number], strict=True):
             found = _find(other, key)
             assert found is not None
-            # A count such as a number of steps is a whole number in the plan, too.
+            # A whole number in the plan, such as a number of steps, stays a whole number.
             found[0][found[1]] = int(value) if value.is_integer() else value
         return other | {"sweep": None}
 
     @property
     def is_last(self) -> bool:
-        """Whether this is the last alternative. The choice is announced with its result."""
+        """Return whether this is the last alternative. The choice is announced with its result."""
         return self.at == len(self.alternatives) - 1
 
     def text_of(self, number: int) -> str:
-        """Return an alternative's keys and values in one line."""
+        """Describe an alternative's keys and values in one line."""
         pairs = zip(self.keys, self.alternatives[number], strict=True)
         return ", ".join(f"{key} {value:g}" for key, value in pairs)
 
@@ -109,7 +109,7 @@ def chosen_of(losses: Sequence[float]) -> int:
 
 
 def _find(settings: Settings, key: str) -> tuple[Any, str | int] | None:
-    """Return the place of a number: its container, and its name or index there."""
+    """Find a number by its key. Return its container, and its name or index there."""
     *path, last = [int(part) if part.isdigit() else part for part in key.split(".")]
     holder: Any = settings
     try:

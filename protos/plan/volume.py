@@ -1,7 +1,7 @@
-"""Computes from the plan how often numbers are sent in a run, and how many bytes a site sends at most.
+"""Computes from the plan how many rounds a run has at most, and how many bytes a site sends at most.
 
 Early stopping makes fewer rounds and FedLAMA skips layers, so these are upper bounds. The computation does not loop
-over rounds, because a plan may have two billion.
+over rounds, because a plan can have two billion.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def rounds_with(plan: Plan, occasion: Occasion) -> int:
 
 
 def most_bytes(plan: Plan, manifest: Manifest) -> int:
-    """Return the largest number of bytes that a site sends in the run. Each contribution is counted once."""
+    """Return the largest number of bytes that a site sends in the run. Repeated transmissions are not counted."""
     trained = 0 if plan.statistics is not None else plan.training_rounds
     updates = 0 if plan.privacy is not None else manifest.parameters
     training = trained * Layout(updates, 0).total_bytes

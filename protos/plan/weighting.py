@@ -1,9 +1,9 @@
-"""The weight of each site in the mean of a round.
+"""Defines the weight of each site in the mean of a round.
 
 Weights have no default, because they decide whose patients matter more. A site sends its number of rows only inside a
 sum. Row counts are rounded. So two sums over different sets of sites, or at different times, do not reveal a site's
-exact count. Exact counts need one set of sites in all rounds. A site's counts of any two
-studies are equal or differ by the policy's smallest cell or more (exact_rows.py).
+exact count. Exact counts need one set of sites in all rounds. A site's counts of any two studies are equal or differ by
+the policy's smallest cell or more (exact_rows.py).
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ class EqualWeights(Document):
 
 
 class RowWeights(Document):
-    """A site is weighted by its training rows, rounded to a grid of two significant bits, or exactly with `exact`.
+    """A site is weighted by its training rows, rounded to two significant bits, or exactly with `exact`.
 
-    `largest_rows`, a power of two, limits a site's count. The weight is rows divided by it, so it should be near the
-    largest site's size. A site with fewer training rows than `fewest_rows` takes no part. So no sum of rows is smaller
-    than that many for each contributor, and a site that claims few rows cannot make the others' weights vanish.
+    `largest_rows`, a power of two, limits a site's count. The weight is rows divided by `largest_rows`, which should be
+    near the largest site's size. A site with fewer training rows than `fewest_rows` takes no part. So no sum of rows is
+    smaller than that many for each contributor, and a site that claims few rows cannot make the others' weights vanish.
     """
 
     name: Literal["rows"]

@@ -1,1 +1,1 @@
-"""Differential privacy, computed alike by both programs: the noise that a site adds, and its promise."""
+"""Computes differential privacy: the noise that a site adds to its sums, and the promise that the noise keeps."""

@@ -1,4 +1,4 @@
-"""The privacy of Gaussian noise: epsilon and delta of one sum, and of several together; closed forms only.
+"""Computes epsilon and delta of Gaussian noise, for one sum and for several together, in closed form.
 
 Every sum here is full-batch: it includes each patient, and one patient changes it by at most the clip. Several such
 sums are one sum with larger sensitivity, so all of them together have one number, the signal-to-noise ratio mu. The
@@ -6,12 +6,10 @@ rules:
 
 * a sum with clip C and noise of standard deviation z * C has mu = 1 / z;
 * several sums have mu = sqrt(mu_1^2 + mu_2^2 + ...), also if the results of earlier sums decide about later ones;
-* epsilon follows from mu and delta exactly, not by a bound.
-
-The noise is made by several sites. A patient's term has at most the norm 1, which is PRIVATE_SCALE in integers:
-
-* the shares of the fewest sites in a sum, less the assumed colluders, make up all of the noise;
-* several sums of the same patients are equivalent to one sum whose noise is smaller by the root of their number.
+* epsilon follows from mu and delta exactly, not by a bound;
+* several sites make the noise together. The shares of the fewest sites in a sum, less the assumed colluders, make up
+  all of it;
+* a patient's term has at most the norm 1, which is PRIVATE_SCALE in integers.
 
 Sources: Balle and Wang, ICML 2018, theorem 8 (the exact epsilon of one Gaussian); Dong, Roth, Su 2022, corollary 3.3
 (composition of Gaussians, adaptive); Kairouz, Liu, Steinke 2021 (sums of discrete Gaussian shares).
@@ -59,7 +57,7 @@ def ratio_of(epsilon: float, delta: float) -> float:
 
 
 def together(ratios: Iterable[float]) -> float:
-    """Return the mu of several sums of the same patients."""
+    """Return the mu of several sums over the same patients."""
     return sqrt(sum(ratio * ratio for ratio in ratios))
 
 
@@ -69,7 +67,8 @@ def _below(value: float) -> float:
 
 
 PRIVATE_SCALE: Final = 1 << 30  # of a patient's term, whose norm is at most 1
-# In one integer of one site: above 1,000 standard deviations for the smallest possible epsilon and delta of a plan.
+# The largest noise in one integer of one site: above 1,000 standard deviations for the smallest possible epsilon and
+# delta of a plan.
 LARGEST_NOISE: Final = 1 << 50
 # Sums of K discrete Gaussian shares of variance v are as private as one continuous Gaussian of variance K (v - 4):
 # rounding a continuous Gaussian by a discrete one of width 2 gives each share, up to a factor 1 + 2 exp(-8 pi^2) of
@@ -78,13 +77,13 @@ _LOST_TO_ROUNDING: Final = 4
 
 
 def share_variance(ratio: float, honest: int, sums: int = 1, scale: int = PRIVATE_SCALE) -> int:
-    """The variance of one site's noise in each integer.
+    """Return the variance of one site's noise in each integer.
 
     Args:
-        ratio: the mu that all sums together may have.
+        ratio: the largest mu that all sums together may have.
         honest: the number of sites whose shares are in every sum, at least 1.
         sums: of the same patients, in the whole run.
-        scale: what the norm 1 of a patient's term is in integers.
+        scale: the integer that stands for the norm 1 of a patient's term.
     """
     # The ratio is a float64, which is one exact fraction, so every program computes the same integer.
     whole = (Fraction(scale) / Fraction(ratio)) ** 2 * sums

@@ -1,16 +1,16 @@
-"""Exact samples of the discrete Gaussian distribution, for the noise that a site adds to its integers.
+"""Draws exact samples of the discrete Gaussian distribution, for the noise that a site adds to its integers.
 
 P(X = x) is proportional to exp(-x^2 / (2 variance)) over the integers. The rules:
 
-* every decision is exact: floating-point numbers decide only if their error cannot change the answer;
+* every decision is exact: a floating-point number decides only if its error cannot change the result;
 * all randomness comes from the caller's source of bytes, which is the operating system's outside of tests;
 * the sampler stores and writes nothing.
 
 Source: Canonne, Kamath, Steinke, *The Discrete Gaussian for Differential Privacy*, NeurIPS 2020, algorithms 1 to 3.
 Three things differ. The scale t of the discrete Laplace is the power of two nearest sigma, so a uniform number below t
 is a few random bits. The distribution of the result is the same for every t. Numbers exp(-gamma) are compared with a
-uniform number. Its bits are drawn only as far as the comparison needs them. The paper uses algorithm 1 for this. One
-uniform number also decides all tosses of the coin of probability exp(-1).
+uniform number, whose bits are drawn only as far as needed. The paper uses algorithm 1 for this. One uniform number also
+decides all tosses of the coin of probability exp(-1).
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ LARGEST_VARIANCE: Final = 1 << 90
 # 26, its error below 26 * 2**-48, and so is the error of exp(-gamma). Otherwise exp(-gamma) itself is that small.
 _TOLERANCE: Final = 1e-11
 _COARSE_BITS: Final = 53
-_CHANCES: Final = np.exp(-np.arange(25.0, 0.0, -1.0))  # for this many heads or more, rising
+_CHANCES: Final = np.exp(-np.arange(25.0, 0.0, -1.0))  # exp(-25) to exp(-1), rising
 
 
 def discrete_gaussian(count: int, variance: int, random_bytes: RandomBytes) -> Integers:
-    """Draw independent samples.
+    """Draw independent samples of the discrete Gaussian distribution.
 
     Args:
         count: how many.
@@ -69,7 +69,7 @@ def discrete_gaussian(count: int, variance: int, random_bytes: RandomBytes) -> I
 
 
 def _of_laplace(count: int, scale_bits: int, random_bytes: RandomBytes) -> Integers:
-    """About count / 2 samples of the discrete Laplace distribution of scale 2**scale_bits (their algorithm 2)."""
+    """Draw about count / 2 samples of the discrete Laplace distribution of scale 2**scale_bits (algorithm 2)."""
     words = _words(count, random_bytes)
     low = (words >> np.uint64(64 - scale_bits)).astype(np.int64) if scale_bits else np.zeros(count, np.int64)
     is_negative = (words & np.uint64(1)).astype(bool)  # a different bit from those of `low`, which are the highest
@@ -119,14 +119,14 @@ def _accepted(
 
 
 class _Uniform:
-    """A uniform number below 1. Further bits are drawn when a comparison needs them."""
+    """A uniform number below 1. Further bits are drawn only if a comparison needs them."""
 
     def __init__(self, coarse: int, random_bytes: RandomBytes) -> None:
-        """`coarse` is made of its first bits."""
+        """Start with the number's first bits, `coarse`."""
         self._first, self._bits, self._random_bytes = coarse, _COARSE_BITS, random_bytes
 
     def is_below(self, gamma: Fraction) -> bool:
-        """Return whether it is below exp(-gamma)."""
+        """Return whether the number is below exp(-gamma)."""
         while True:
             digits = 24 + self._bits * 5 // 16  # 40 for the first bits, and 20 more for each further 64
             context = Context(prec=digits)

@@ -1,4 +1,4 @@
-"""The privacy of sums over random samples of patients: an upper bound of epsilon, by Rényi divergences.
+"""Computes an upper bound of epsilon for sums over random samples of patients, by Rényi divergences.
 
 Every patient is in a sum with the same probability, independently of all others and of all earlier sums. Nobody outside
 the site learns which patients were in a sum. The rules:
@@ -20,13 +20,13 @@ from typing import Final
 from protos.privacy.accounting import epsilon_of
 
 _ORDERS: Final = (*range(2, 64), *(round(64 * 1.2**step) for step in range(16)))  # up to 986
-_STEPS_OF_NOISE: Final = 256  # in one noise multiplier
+_STEPS_OF_NOISE: Final = 256  # steps of the grid for each unit of the noise multiplier
 _LARGEST_MULTIPLIER: Final = 1 << 16
 _SAFETY: Final = 1.0 + 1e-9  # larger than every rounding error of these formulas
 
 
 def sampled_epsilon(multiplier: float, rate: float, sums: int, delta: float) -> float:
-    """Return an epsilon that `sums` sampled sums have together at `delta`; inf if there is no useful bound.
+    """Return an upper bound of the epsilon of `sums` sampled sums together at `delta`; inf if there is no useful bound.
 
     Args:
         multiplier: standard deviation of the noise in each sum, where a patient's term has norm 1; above 0.
@@ -43,7 +43,7 @@ def sampled_epsilon(multiplier: float, rate: float, sums: int, delta: float) -> 
 
 @lru_cache(maxsize=64)
 def sampled_multiplier(epsilon: float, delta: float, rate: float, sums: int) -> float:
-    """Return the smallest noise multiplier on the grid that gives at most this epsilon; inf if none does."""
+    """Return the smallest noise multiplier on the grid that gives at most this epsilon; inf if there is none."""
     low, high = 0, _LARGEST_MULTIPLIER * _STEPS_OF_NOISE
     if sampled_epsilon(high / _STEPS_OF_NOISE, rate, sums, delta) > epsilon:
         return inf

@@ -1,1 +1,1 @@
-"""Messages and their encoding as bytes."""
+"""Defines the messages between coordinator and sites, and their encoding as bytes."""

@@ -1,9 +1,8 @@
-"""Encodes a chunk with one copy of its body, and decodes it without a copy.
+"""Encodes a chunk with one copy of its body, and decodes a chunk without a copy.
 
 Most bytes of a run are bodies of chunks, and a generated message copies a body three times. So this file writes the 24
-bytes before the body itself, in protobuf's own encoding. Every field is present and every number is padded to a fixed
-width, as its rules allow. Every reader of protobuf can decode it. The body begins at a multiple of eight, so its
-integers can be added in place.
+bytes before the body itself, in protobuf's encoding. Every field is present and every number is padded to a fixed
+width, which protobuf allows. The body begins at a multiple of eight, so its integers can be added in place.
 
     tag length.4 | tag round.5 | tag attempt.3 | tag index.3 | tag length.4 | body
 """
@@ -41,25 +40,25 @@ def chunk_header(chunk: Chunk, field: int) -> bytes:
 
 
 def decode_chunk(raw: bytes | memoryview, field: int) -> Chunk | None:
-    """Decode a message from `encode_chunk`, without a copy of the body, or return None for any other bytes.
+    """Decode a message from `encode_chunk`, without a copy of the body. Return None for any other bytes.
 
     Raises:
-        MalformedMessage: it is such a message, with numbers that no chunk has.
+        MalformedMessage: the message has numbers that no chunk has.
     """
     if len(raw) < _HEADER_BYTES:
         return None
     number, attempt, index = _number(raw[6:11]), _number(raw[12:15]), _number(raw[16:19])
-    # Encoded again and compared, so each tag, each width and both lengths are correct.
+    # The numbers are encoded again and compared, so each tag, each width and both lengths are correct.
     if raw[:_HEADER_BYTES] != _header(field, number, attempt, index, len(raw) - _HEADER_BYTES):
         return None
     return Chunk(number, attempt, index, memoryview(raw)[_HEADER_BYTES:])
 
 
 def _header(field: int, number: int, attempt: int, index: int, size: int) -> bytes:
-    """Return numbers padded to their width: seven bits a byte, the lowest first.
+    """Encode the header. Numbers have a fixed width of seven bits a byte, the lowest first.
 
-    Each byte of a number but the last marks that another follows. It is written without a loop, because every chunk
-    needs it twice.
+    Each byte of a number but the last marks that another follows. There is no loop, because every chunk needs the
+    header twice.
     """
     rest = size + _HEADER_BYTES - 5
     return bytes(

@@ -114,15 +114,15 @@ def encode_coordinator_message(message: CoordinatorMessage | Upkeep) -> bytes:
 
 
 def put_together(messages: Sequence[bytes]) -> bytes:
-    """Encode several encoded messages from the coordinator as one. One message alone stays as it is."""
+    """Join several encoded messages from the coordinator into one. A single message stays unchanged."""
     return messages[0] if len(messages) == 1 else _encoded(generated.CoordinatorMessage(together=messages))
 
 
 def taken_apart(raw: bytes | memoryview) -> Sequence[bytes | memoryview]:
-    """Return the encoded messages that came from the coordinator as one. None of them holds further ones.
+    """Divide a joined message from the coordinator into its encoded messages. None of them is joined itself.
 
     Raises:
-        MalformedMessage: they are too many, or something stands beside them.
+        MalformedMessage: the messages are too many, or are mixed with other content.
     """
     if bytes(raw[:1]) != _TOGETHER:
         return (raw,)
@@ -153,32 +153,32 @@ def decode_enrolment_request(raw: bytes) -> EnrolmentRequest:
 
 
 def encode_enrolment_reply(message: EnrolmentReply) -> bytes:
-    """Encode the answer to an enrolment."""
+    """Encode the reply to an enrolment request."""
     return _encoded(generated.EnrolmentReply(**_facts(message)))
 
 
 def decode_enrolment_reply(raw: bytes) -> EnrolmentReply:
-    """Decode the answer to an enrolment. Raises MalformedMessage."""
+    """Decode the reply to an enrolment request. Raises MalformedMessage."""
     return _record(EnrolmentReply, _parsed(generated.EnrolmentReply(), raw))
 
 
 def encode_renewal(message: RenewalAsked) -> bytes:
-    """Encode a request on the enrolment port."""
+    """Encode a request for a certificate's renewal on the enrolment port."""
     return _encoded(generated.RenewalRequest(**_facts(message)))
 
 
 def decode_renewal(raw: bytes) -> RenewalAsked:
-    """Decode a request on the enrolment port. Raises MalformedMessage."""
+    """Decode a request for a certificate's renewal on the enrolment port. Raises MalformedMessage."""
     return _record(RenewalAsked, _parsed(generated.RenewalRequest(), raw))
 
 
 def encode_renewed(message: RenewalAnswered) -> bytes:
-    """Encode an answer on the enrolment port."""
+    """Encode the reply to a renewal request on the enrolment port."""
     return _encoded(generated.RenewalReply(**_facts(message)))
 
 
 def decode_renewed(raw: bytes) -> RenewalAnswered:
-    """Decode an answer on the enrolment port. Raises MalformedMessage."""
+    """Decode the reply to a renewal request on the enrolment port. Raises MalformedMessage."""
     return _record(RenewalAnswered, _parsed(generated.RenewalReply(), raw))
 
 
@@ -243,7 +243,7 @@ def _inner(outer: Any, kinds: Mapping[str, type[Record]]) -> Record | Upkeep:
 
 
 def _record(kind: Callable[..., Record], message: Any) -> Record:
-    """Return the record of this kind from a generated message."""
+    """Convert a generated message to a record of this kind."""
     if kind is LogCosignature:
         return kind(message.size, _record(Cosignature, message))
     if kind is LogStanding and not message.HasField("checkpoint"):

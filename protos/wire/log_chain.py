@@ -1,9 +1,9 @@
-"""Records chained by hash, so that every later change is detected.
+"""Chains log records by hash, so that every later change is detected.
 
-A line is JSON with the record's number, a salt, the hash of the line before, the facts, and its own hash. Its own hash
-covers the number, the hash before, and the leaf: the hash of salt and facts. So a witness with an earlier checkpoint
-can link the leaves to the next checkpoint without reading the log. The salt keeps a leaf from confirming a guess of
-the facts. Pure: the owner of a log's file calls this.
+A line is JSON with the record's number, a salt, the hash of the previous line, the facts, and its own hash. The line's
+own hash covers the number, the previous hash, and the leaf: the hash of salt and facts. So a witness with an earlier
+checkpoint can link the leaves to the next checkpoint without reading the log. The salt prevents that a leaf confirms a
+guess of the facts.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _NO_RECORD: Final = "this is no record, or a torn one"
 
 @dataclass(frozen=True)
 class LogPosition:
-    """The position of a chain: the number of the next record and the hash of the last one."""
+    """The position of a log's chain: the number of the next record and the hash of the last one."""
 
     sequence: int = 0
     hash: str = GENESIS
@@ -51,14 +51,14 @@ class BrokenChain(ValueError):  # the reader of the log turns it into a message
 
 
 def append(position: LogPosition, facts: Mapping[str, object], salt: bytes) -> tuple[LogPosition, bytes, bytes]:
-    """Append a record. Return the new position of the chain, the record's leaf (32 bytes) and its line.
+    """Append a record to a chain. Return the new position, the record's leaf (32 bytes) and its line.
 
     Args:
-        checkpoint: the current position.
+        position: the current position.
         facts: values that JSON can contain.
-        salt: random bytes from the caller; 16 bytes keep a hash from confirming a guess.
+        salt: 16 random bytes from the caller.
     """
-    # Read back first, because a reader will find and hash the facts as JSON represents them.
+    # Convert the facts to JSON and back, because a reader will hash the facts as JSON represents them.
     text = _text(json.loads(json.dumps(facts)))
     return _line(position, text, salt.hex())
 
@@ -69,7 +69,7 @@ def link(position: LogPosition, leaf: bytes) -> LogPosition:
 
 
 def relink(position: LogPosition, leaves: Iterable[bytes]) -> LogPosition:
-    """Return the position of a chain after these records, each given by its leaf."""
+    """Return the position of a chain after records of which only the leaves are known."""
     for leaf in leaves:
         position = link(position, leaf)
     return position
@@ -77,7 +77,7 @@ def relink(position: LogPosition, leaves: Iterable[bytes]) -> LogPosition:
 
 @dataclass(frozen=True)
 class Record:
-    """One checked line: the chain's positions before and after it, its leaf (32 bytes) and its facts."""
+    """One checked line: the chain's positions before and after the line, its leaf (32 bytes) and its facts."""
 
     before: LogPosition
     position: LogPosition
@@ -86,11 +86,11 @@ class Record:
 
 
 def checked(lines: Iterable[bytes], position: LogPosition | None = None) -> Iterator[Record]:
-    """Check these lines in order and yield each record.
+    """Check the lines of a log in sequence and yield each record.
 
     Args:
         lines: each with its newline, in the order of the file.
-        checkpoint: the chain's position before the lines; None before its first line.
+        position: the chain's position before the lines; None before its first line.
 
     Raises:
         BrokenChain: a line was changed, removed, moved, cut or invented.
@@ -103,7 +103,7 @@ def checked(lines: Iterable[bytes], position: LogPosition | None = None) -> Iter
 
 
 def verify(lines: Iterable[bytes], position: LogPosition | None = None) -> LogPosition:
-    """Return the position of a chain after these lines. See `checked`."""
+    """Check the lines of a log as `checked` does, and return the position after them."""
     position = position or LogPosition()
     for record in checked(lines, position):
         position = record.position
@@ -111,7 +111,7 @@ def verify(lines: Iterable[bytes], position: LogPosition | None = None) -> LogPo
 
 
 def start_of(line: bytes) -> LogPosition:
-    """Return the position of a chain before a line, as the line itself records it.
+    """Return the position of a chain before a line, as recorded in the line itself.
 
     Raises:
         BrokenChain: the line is no record.
@@ -136,8 +136,8 @@ def _step(position: LogPosition, line: bytes, number: int) -> Record:
         raise BrokenChain(number, _NO_RECORD) from cause
     if sequence != position.sequence or previous != position.hash:
         raise BrokenChain(number, "a record before it was taken out, moved or changed")
-    # The whole line and not only its hash is compared. Otherwise a person would read an additional or repeated field
-    # that no check covers.
+    # The whole line and not only its hash is compared. Otherwise a person could read an added or repeated field that no
+    # hash covers.
     if not hmac.compare_digest(line, expected):
         raise BrokenChain(number, "the record was changed or torn")
     return Record(position, after, leaf, _in_present_words(facts))
@@ -146,14 +146,14 @@ def _step(position: LogPosition, line: bytes, number: int) -> Record:
 def _line(position: LogPosition, text: str, salt: str) -> tuple[LogPosition, bytes, bytes]:
     leaf = digest("audit leaf", salt, text)
     after = link(position, leaf)
-    # Keys in alphabetical order, as `_text` writes them. Written by hand, which is three times as fast.
+    # The keys are in alphabetical order, as `_text` writes them. Formatting by hand is three times as fast.
     start, number = f'{{"facts":{text},"hash":"{after.hash}",', f'"sequence":{position.sequence}}}'
     line = f'{start}"previous":"{position.hash}","salt":"{salt}",{number}'
     return after, leaf, line.encode() + b"\n"
 
 
 def _in_present_words(facts: dict[str, Any]) -> dict[str, Any]:
-    """Return facts of a record of version 0.1 under the names of this version. The line itself does not change."""
+    """Rename the facts of a record of version 0.1 to the names of this version. The line itself does not change."""
     event = facts.get("event")
     if event not in _WORDS_OF_0_1 or not _WORDS_OF_0_1[event].keys() & facts.keys():
         return facts

@@ -1,9 +1,8 @@
-"""Signed checkpoints of audit logs, and the cosignatures of their witnesses.
+"""Signs checkpoints of audit logs, and cosigns them as a witness.
 
 The owner of a log signs its current size and hash with its long-term identity key. The witness links the owner's leaves
-to the last checkpoint that it cosigned, and signs only a continuation. So it detects a log that was cut, rewritten or
-split in two, without reading it. Pure: the owner of a log, a key or a stream calls this. Source:
-docs/design/protocol.md, "The audit log".
+to the last checkpoint that it cosigned, and signs only a continuation. So the witness detects a log that was cut,
+rewritten or split in two, without reading the log. Source: docs/design/protocol.md, "The audit log".
 """
 
 from __future__ import annotations
@@ -70,18 +69,18 @@ class LogCheckpoint:
 
     @property
     def position(self) -> LogPosition:
-        """The checkpoint without its signature."""
+        """Return the size and hash of the log at this checkpoint."""
         return LogPosition(self.size, self.hash)
 
     @property
     def statement(self) -> bytes:
-        """The bytes that the owner signs."""
+        """Return the bytes that the owner signs."""
         return _statement(self.owner, self.generation, self.position, self.time)
 
 
 @dataclass(frozen=True, slots=True)
 class Cosignature:
-    """A witness has linked a log up to a checkpoint.
+    """A witness's signature that it has linked a log up to a checkpoint.
 
     Attributes:
         witness: `coordinator`, or `site/` and a site's name.
@@ -121,7 +120,7 @@ def check_checkpoint(signed: LogCheckpoint, owner: str, key: bytes) -> None:
 
 
 def cosign(signed: LogCheckpoint, witness: str, time: str, key: Ed25519PrivateKey) -> Cosignature:
-    """Sign a checkpoint that was checked before."""
+    """Sign another side's checkpoint as a witness, after it was checked."""
     signature = key.sign(_cosigned(signed, witness, time))
     return Cosignature(witness, time, key.public_key().public_bytes_raw(), signature)
 
@@ -150,7 +149,7 @@ def follow(last: LogCheckpoint | None, grown: LogCheckpoint, start: int, leaves:
     if grown.generation < generation or (grown.generation == generation and grown.size < position.sequence):
         raise CheckpointRefused(f"the log was rolled back: it had {position.sequence} records and has {grown.size}")
     if grown.generation > generation:
-        position = LogPosition()  # a person restarted it; the record keeps the old checkpoint
+        position = LogPosition()  # a person restarted the log; its record keeps the old checkpoint
     if start != position.sequence or start + len(leaves) != grown.size or len(leaves) > MOST_LEAVES:
         raise CheckpointRefused("the records since the last checkpoint were not all shown")
     if any(len(leaf) != 32 for leaf in leaves) or relink(position, leaves) != grown.position:

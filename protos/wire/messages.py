@@ -1,9 +1,8 @@
-"""The messages as frozen records, which check themselves when they are built.
+"""Defines the messages as frozen records, which check themselves when they are built.
 
-Bytes from a peer become one of these records or a ProtocolError. The inside of both programs never checks again. A text
-that a person will read is limited to one printable line.
-
-There are only the four calls below; a port answers any other name with "unimplemented".
+Bytes from a peer become one of these records or a ProtocolError. No other code of the two programs checks them again. A
+text that a person will read is limited to one printable line. There are only the four calls below; a port answers any
+other name with "unimplemented".
 """
 
 from __future__ import annotations
@@ -17,23 +16,23 @@ ENROL: Final = "/global_layers.v1.Enrolment/Enrol"  # one request, one reply
 RENEW: Final = "/global_layers.v1.Enrolment/Renew"  # the same, for a site whose certificate has expired
 HEALTH: Final = "/grpc.health.v1.Health/Check"  # the usual health service, on loopback only
 
-# Metadata with which the coordinator answers an accepted stream: its time, in seconds since 1970 in UTC.
+# The metadata of an accepted stream: the coordinator's time, in seconds since 1970 in UTC.
 COORDINATOR_TIME: Final = "coordinator-time"
 
 
 PROTOCOL_VERSION: Final = 3
 LARGEST_MESSAGE_BYTES: Final = 2 << 20
 MOST_TOGETHER: Final = 16  # messages of the coordinator in one
-MOST_TOGETHER_BYTES: Final = 64 << 10  # of them together; a larger message travels alone
+MOST_TOGETHER_BYTES: Final = 64 << 10  # the largest size of all of them together; a larger message is sent alone
 MOST_ROUNDS: Final = 1 << 31
-_LARGEST_ROUND: Final = MOST_ROUNDS + 3  # beside those of training, a probe and two that only measure
+_LARGEST_ROUND: Final = MOST_ROUNDS + 3  # the training rounds, a probe, and two rounds that only measure
 _LONGEST_NAME: Final = 200
 _MOST_KEY_SESSIONS: Final = 1 << 20
 _MOST_SITES: Final = 100
 _MOST_LAYER_BYTES: Final = 8192
 MOST_SAVED: Final = 16
-# For all sites together, in each direction. In a plan with more sites each sends Ready again directly before its
-# contribution, so that the coordinator can schedule the chunks.
+# The limit is for all sites together, in each direction. In a plan with more sites each sends Ready again directly
+# before its contribution, so that the coordinator can schedule the chunks.
 MOST_CHUNKS_AT_ONCE: Final = 16
 
 
@@ -46,11 +45,11 @@ class Stage(IntEnum):
     REPORT = 3  # every site chooses and tests its model; sites send only sums of their gain
     STATISTICS = 4  # declared columns are counted and added up; nothing is trained
     NEWTON = 5  # sites send the sums of a regression on concepts at common coefficients
-    GUARD = 6  # whether the others' score helps, as one sum over all sites
+    GUARD = 6  # sites send the effect of the others' score on the loss, as one number
 
 
 class SiteReason(IntEnum):
-    """Why a site leaves a run. The list is closed, because free text could quote data."""
+    """The reason why a site leaves a run. The list is closed, because free text could quote data."""
 
     PLAN_NOT_APPROVED = 1
     POLICY_FORBIDS = 2
@@ -65,11 +64,11 @@ class SiteReason(IntEnum):
     STATE_LOST = 11
     MASKING_REFUSED = 12
     REVOKED = 13
-    WITHDRAWN = 14  # a person at the site has withdrawn its approval, or it has ended
+    WITHDRAWN = 14  # a person at the site has withdrawn its approval, or the approval has ended
 
 
 class CoordinatorReason(IntEnum):
-    """Why the coordinator ends a stream. The site decides by the reason whether it reconnects."""
+    """The reason why the coordinator ends a stream. It decides whether the site reconnects."""
 
     ALL_RUNS_OVER = 1
     NOT_ACCEPTED = 2
@@ -80,7 +79,7 @@ class CoordinatorReason(IntEnum):
 
     @property
     def is_final(self) -> bool:
-        """Whether a new attempt fails until a person acts."""
+        """Return whether a new connection would fail until a person acts."""
         return self in {
             CoordinatorReason.ALL_RUNS_OVER,
             CoordinatorReason.NOT_ACCEPTED,
@@ -89,19 +88,19 @@ class CoordinatorReason(IntEnum):
         }
 
 
-class MalformedMessage(ValueError):  # a reason to end a stream, reported by the caller
+class MalformedMessage(ValueError):  # the caller ends the stream and reports the reason
     """A message that no honest peer of this version sends."""
 
 
 @dataclass(frozen=True, slots=True)
 class Hello:
-    """The first message of a stream.
+    """The first message that a site sends on a stream.
 
     Attributes:
         upkeep: the version of messages outside the rounds (upkeep_messages.py), 0 for none.
         away_from: the start of this site's announced absence, seconds since 1970; 0 for none.
-        away_until: its end.
-        together: the site reads several messages of the coordinator in one.
+        away_until: the end of the announced absence.
+        together: whether the site can read several messages of the coordinator in one.
     """
 
     protocol: int
@@ -119,7 +118,7 @@ class Hello:
 
 @dataclass(frozen=True, slots=True)
 class Announcement:
-    """A run begins; the site answers with Join or Refusal."""
+    """The coordinator starts a run. The site replies with Join or Refusal."""
 
     run: str
     plan: bytes
@@ -131,9 +130,9 @@ class Announcement:
 
 @dataclass(frozen=True, slots=True)
 class Saved:
-    """A state on a site's disk, from which the site continues with `round`.
+    """A state on a site's disk, from which the site can continue with `round`.
 
-    The draw `resample` of the previous round produced it.
+    `resample` is the number of the draw of the previous round that produced the state.
     """
 
     round: int
@@ -145,7 +144,7 @@ class Saved:
 
 @dataclass(frozen=True, slots=True)
 class Join:
-    """The site agrees to a plan and to the data that it will send, and reports from which state it can continue.
+    """The site agrees to a plan and its manifest, and reports from which state it can continue.
 
     Attributes:
         key_session: the key session whose masking keys it has, 0 for none.
@@ -172,7 +171,7 @@ class Join:
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """A round begins. Its starting parameters follow as chunks.
+    """The coordinator starts a round. The starting parameters follow as chunks.
 
     Attributes:
         parameters_digest: the digest of everything that follows.
@@ -221,9 +220,9 @@ class Ready:
 
 @dataclass(frozen=True, slots=True)
 class Bind:
-    """The contributors of a round are fixed. The site sends from `first_chunk` on.
+    """The coordinator fixes the contributors of a round. The site sends its chunks from `first_chunk` on.
 
-    `resample` is 0 for the ordinary draw of the step. After a site was lost for good, it is the attempt that decided
+    `resample` is 0 for the ordinary draw of batches. After a site was lost for good, it is the attempt that decided
     this. Every contributor resamples by this number, so the result depends only on the sets and attempts.
     """
 
@@ -242,7 +241,7 @@ class Bind:
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """Part of a vector. Its reader checks `body` against the layout."""
+    """One part of a vector. The receiver checks `body` against the layout."""
 
     round: int
     attempt: int
@@ -256,9 +255,9 @@ class Chunk:
 
 @dataclass(frozen=True, slots=True)
 class Finish:
-    """The last aggregate follows as chunks. `round` counts the completed rounds; all other fields are as in an Offer.
+    """The last aggregate follows as chunks. `round` counts the completed rounds; the other fields are as in an Offer.
 
-    `alternative` is the chosen one of a sweep, after the last of its runs.
+    `alternative` is the chosen alternative of a sweep, after the last of its runs.
     """
 
     round: int
@@ -313,7 +312,7 @@ class Farewell:
 
 @dataclass(frozen=True, slots=True)
 class KeySessionOpen:
-    """These sites agree on new masking keys."""
+    """The coordinator requests that these sites agree on new masking keys."""
 
     key_session: int
     sites: tuple[str, ...]
@@ -358,7 +357,7 @@ class KeySessionRoster:
 
 @dataclass(frozen=True, slots=True)
 class KeySessionAcknowledgement:
-    """A site's signature of the transcript that it has seen."""
+    """A site's signature of the transcript of a key session."""
 
     site: str
     key_session: int

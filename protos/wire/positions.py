@@ -1,7 +1,7 @@
-"""Shared parameters that are sent to sites: one float32 vector in the manifest's order.
+"""Computes digests of the shared parameters that are sent to sites: one float32 vector in the manifest's order.
 
-The digest of the vector is BLAKE3 of its little-endian bytes. A position names the computation that a site is requested
-to do: the run, the round and everything that was sent for it.
+The digest of the vector is BLAKE3 of its little-endian bytes. A position identifies the computation that a site is
+requested to do: the run, the round and everything that was sent for the round.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from blake3 import blake3
 from protos.plan.canonical import digest, pack
 from protos.wire.messages import Offer
 
-DOWN_CHUNK_PARAMETERS: Final = 1 << 17  # 512 KiB: the best between 256 KiB and 1 MiB in measurements
+DOWN_CHUNK_PARAMETERS: Final = 1 << 17  # 512 KiB, the fastest size between 256 KiB and 1 MiB in measurements
 
 
 def parameters_digest(vector: npt.NDArray[np.float32]) -> bytes:
@@ -25,7 +25,7 @@ def parameters_digest(vector: npt.NDArray[np.float32]) -> bytes:
 
 
 def arrays_digest(subject: str, arrays: Mapping[str, npt.NDArray[Any]]) -> bytes:
-    """Return the BLAKE3 digest of a subject and its arrays (names, types, shapes) in any order, 32 bytes."""
+    """Return the BLAKE3 digest of a subject and its arrays (names, types, shapes, values), 32 bytes."""
     digest = blake3(pack("arrays", subject))
     for name, array in sorted(arrays.items()):
         digest.update(pack(name, array.dtype.str, str(array.shape)))
@@ -34,7 +34,7 @@ def arrays_digest(subject: str, arrays: Mapping[str, npt.NDArray[Any]]) -> bytes
 
 
 def position(run: str, offer: Offer) -> bytes:
-    """Return the SHA-256 of the run and of all inputs of a site's answer to an offer, 32 bytes."""
+    """Return the SHA-256 of the run and of everything in an offer that decides the site's contribution, 32 bytes."""
     best = 0 if offer.best_round is None else 1 + offer.best_round
     returned = () if offer.returned_to is None else (offer.returned_to,)
     return digest("position", run, offer.round, offer.parameters_digest, offer.stage, offer.layers, best, *returned)

@@ -1,4 +1,4 @@
-"""A release: every site of a plan signs that one named recipient may receive the final parameters.
+"""Signs and checks a release: every site of a plan agrees that one recipient may receive the final parameters.
 
 Each site signs with its identity key, which the plan lists by fingerprint. So the office cannot sign for a site. A
 signature for one recipient, run or result is not valid for another. People send the files to each other.
@@ -49,14 +49,14 @@ class ReleaseApproval(Document):
 
     @property
     def signed_bytes(self) -> bytes:
-        """The bytes that are signed."""
+        """Return the bytes that are signed."""
         return pack("release", self.run, self.parameters_sha256, self.recipient, self.site, self.by, self.at)
 
 
 def approve_release(
     key: Ed25519PrivateKey, *, run: str, parameters_sha256: str, recipient: str, site: str, by: str, at: str
 ) -> ReleaseApproval:
-    """Sign a site's approval of a release. The fields are those of ReleaseApproval."""
+    """Sign a site's approval of a release. The arguments are the fields of ReleaseApproval."""
     signed = key.sign(pack("release", run, parameters_sha256, recipient, site, by, at))
     return ReleaseApproval(
         run=run,
@@ -71,7 +71,7 @@ def approve_release(
 
 
 def read_release_approval(path: Path) -> ReleaseApproval:
-    """Read the file of a site's approval.
+    """Read a site's approval of a release from a file.
 
     Raises:
         RefusedError: the file is no approval.
@@ -94,7 +94,8 @@ def check_release(
         approvals: the approvals from the sites.
 
     Raises:
-        RefusedError: an approval is missing, is about something else, or is not signed by the key in the plan.
+        RefusedError: an approval is missing, is for another run or other parameters, or is not signed by the key in the
+            plan.
     """
     listed = {site.name: site.identity for site in plan.sites}
     for approval in approvals:

@@ -1,7 +1,7 @@
-"""Messages outside the rounds: checkpoints of audit logs, renewals of certificates, and enrolment on its own port.
+"""Defines the messages outside the rounds: checkpoints of audit logs, renewals of certificates, and enrolment.
 
 A peer of an earlier version does not support upkeep on its stream. So each side sends it only after the other has
-reported support (`Hello.upkeep`, and for a site the coordinator's first LogStanding).
+reported support (`Hello.upkeep`, and for a site the coordinator's first LogStanding). Enrolment has its own port.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _LARGEST_CHAIN_BYTES: Final = 64 << 10
 
 @dataclass(frozen=True, slots=True)
 class LogStanding:
-    """The sender's stored checkpoint of the receiver's log, and the sender's identity key, raw, 32 bytes."""
+    """The sender's last stored checkpoint of the receiver's log, and the sender's identity key (raw, 32 bytes)."""
 
     key: bytes
     checkpoint: LogCheckpoint | None
@@ -30,7 +30,7 @@ class LogStanding:
 
 @dataclass(frozen=True, slots=True)
 class LogGrowth:
-    """The sender's log has grown: the leaves from record `start` on, 32 bytes each, and the checkpoint after them."""
+    """New leaves of the sender's log from record `start` on, 32 bytes each, and the checkpoint after them."""
 
     checkpoint: LogCheckpoint
     start: int
@@ -43,7 +43,7 @@ class LogGrowth:
 
 @dataclass(frozen=True, slots=True)
 class LogCosignature:
-    """The sender has linked the receiver's log up to the checkpoint of this size, and signed it."""
+    """The sender has linked the receiver's log up to the checkpoint of this size, and cosigned it."""
 
     size: int
     given: Cosignature
@@ -54,10 +54,10 @@ class LogCosignature:
 
 @dataclass(frozen=True, slots=True)
 class RenewalAsked:
-    """A site requests its next certificate: a signing request (PEM) for a new TLS key, the identity key's signature.
+    """A site requests its next certificate.
 
-    `chain` (PEM) is present if the hospital's own authority has already issued it. Then the site requests its
-    acceptance.
+    `signing_request` (PEM) has a new TLS key, and the identity key signs it. `chain` (PEM) is present if the hospital's
+    own authority has already issued the certificate. Then the site requests that it is accepted.
     """
 
     site: str
@@ -74,7 +74,7 @@ class RenewalAsked:
 
 @dataclass(frozen=True, slots=True)
 class RenewalAnswered:
-    """The next chain (PEM), or one line with the reason why there is none.
+    """The coordinator's reply to a renewal: the next certificate chain (PEM), or one line with a reason for refusal.
 
     `roots` are the federation's root certificates (PEM): the current one and, during a change of the authority, the
     next.
@@ -91,7 +91,7 @@ class RenewalAnswered:
 
 @dataclass(frozen=True, slots=True)
 class EnrolmentRequest:
-    """A site without a certificate presents its invitation. A repr never shows the token."""
+    """A site without a certificate presents its invitation. Its repr never shows the token."""
 
     token: bytes = field(repr=False)
     signing_request: bytes
@@ -107,7 +107,7 @@ class EnrolmentRequest:
 
 @dataclass(frozen=True, slots=True)
 class EnrolmentReply:
-    """The certificate chain, or the missing step, or the reason for a refusal."""
+    """The certificate chain, or the fingerprint that a person must still approve, or the reason for a refusal."""
 
     chain: bytes
     fingerprint: str

@@ -1,4 +1,4 @@
-"""Networks of two parts that see different columns: parallel extractors (FENDA-FL, PerFCL) and two columns (CHFL).
+"""Lists the tensors of parallel extractors (FENDA-FL, PerFCL) and of networks with two columns of layers (CHFL).
 
 Two parallel feature extractors share one head. Source: Tavakoli et al. 2024, "FENDA-FL", section 3: the extractors may
 differ in depth and width. The common one reads the columns that the plan lists for all sites, and the unique one reads
@@ -10,8 +10,8 @@ unique column is an MLP over the remaining columns of its site, and also reads t
 
     z_u(i+1) = a(W z_u(i) + b + mu U z_c(i)),    logits = z_c(L) + z_u(L)
 
-for i from 1: the matrices U start at the results of the common column's layers, not at its input. The
-last layers have no activation. With mu = 0 there are no matrices U.
+for i from 1: the matrices U start at the results of the common column's layers, not at its input. The last layers have
+no activation. With mu = 0 there are no matrices U.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ ExtractorWidths: TypeAlias = Annotated[tuple[Width, ...], Field(min_length=1, ma
 
 
 class ParallelNetwork(Document):
-    """Hidden widths of the common extractor, the unique one and the head. Dropout is before the head.
+    """Hidden widths of the common extractor, the unique extractor and the head. Dropout is before the head.
 
     A plan's bytes omit a head without hidden widths, so a plan that was approved earlier keeps its digest.
     """
@@ -72,7 +72,7 @@ class ColumnsNetwork(Document):
 
 
 def columns_tensors(network: ColumnsNetwork, columns: int, outputs: int, common: int) -> Iterator[TensorSpec]:
-    """Yield every tensor in the order of the network's parameters. The `common` column is below `columns`."""
+    """Yield every tensor in the order of the network's parameters. `common` is less than `columns`."""
     yield from _column(network, "common", common, outputs, has_lateral=False)
     yield from _column(network, "unique", columns - common, outputs, has_lateral=network.lateral > 0.0)
 
@@ -85,5 +85,5 @@ def _column(
         name = f"{part}.output" if number == len(widths) - 1 else f"{part}.layer{number}"
         yield from linear(name, inner, outer, bias=True)
         if has_lateral and number > 1:
-            # The columns have equal widths, so the lateral input of layer `number` is as wide as its own input.
+            # The columns have equal widths, so the lateral input of layer `number` is as wide as the layer's own input.
             yield from linear(f"{name}.lateral", inner, outer, bias=False)

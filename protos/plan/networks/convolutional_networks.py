@@ -1,8 +1,9 @@
-"""Networks of images: blocks of convolutions, then linear layers, and two such extractors under one head.
+"""Lists the tensors of networks for images: blocks of convolutions, then linear layers.
 
-Source: Elhussein and Gürsoy 2025, "PLayer-FL", table A.2: three convolutions and two linear layers for FashionMNIST
-and EMNIST. Each block is a convolution of 3 by 3 pixels with a border of zeros, a normalisation if the plan has it,
-the activation, and the largest of each 2 by 2 pixels while both sides are 2 pixels or longer.
+Source: Elhussein and Gürsoy 2025, "PLayer-FL", table A.2: three convolutions and two linear layers for FashionMNIST and
+EMNIST. Each block is a convolution of 3 by 3 pixels with a border of zeros, a normalisation if the plan has it, the
+activation, and the largest of each 2 by 2 pixels while both sides are 2 pixels or longer. One network has two such
+extractors under one head.
 
 The size of the images is in the plan. So no tensor depends on a site's columns, and sites share every layer without a
 list of columns. A row of the network is one image: its channels, in each its pixels row by row.
@@ -29,7 +30,7 @@ Blocks: TypeAlias = Annotated[tuple[Channels, ...], Field(min_length=1, max_leng
 
 
 class ImageSize(Document):
-    """Pixels of the images that a network reads; `channels` is 1 for grey and 3 for red, green and blue."""
+    """The size of the images that a network reads. `channels` is 1 for grey and 3 for red, green and blue."""
 
     height: Side
     width: Side
@@ -43,16 +44,16 @@ class ImageSize(Document):
 
     @property
     def numbers(self) -> int:
-        """The number of values in one image."""
+        """Return the number of values in one image."""
         return self.pixels * self.channels
 
     @property
     def pixels(self) -> int:
-        """The number of pixels in one image, for any number of channels."""
+        """Return the number of pixels in one image, for any number of channels."""
         return self.height * self.width
 
     def __str__(self) -> str:
-        """As a person reads it."""
+        """Return the size as text for a person."""
         return f"{self.height} by {self.width} pixels, {'grey' if self.channels == 1 else 'colour'}"
 
 
@@ -122,7 +123,7 @@ def sides_after(image: ImageSize, blocks: int) -> tuple[int, int]:
 
 
 def is_halved(height: int, width: int) -> bool:
-    """Return whether a block keeps the largest of each 2 by 2 pixels of a result of this size."""
+    """Return whether a block halves a result of this size by keeping the largest of each 2 by 2 pixels."""
     return min(height, width) > 1
 
 
@@ -138,7 +139,7 @@ def _last_width(network: ConvolutionalNetwork) -> int:
 
 def block_tensors(name: str, inner: int, outer: int, has_normalisation: bool) -> Iterator[TensorSpec]:
     """Yield a convolution of 3 by 3 pixels from `inner` to `outer` channels, and its normalisation if it has one."""
-    initial = Uniform(1.0 / (KERNEL * inner**0.5))  # 1/√inputs, as torch's own convolution has it
+    initial = Uniform(1.0 / (KERNEL * inner**0.5))  # 1/√inputs, as in torch's convolution
     yield spec(f"{name}.convolution.weight", (outer, inner, KERNEL, KERNEL), initial)
     yield spec(f"{name}.convolution.bias", (outer,), initial)
     if has_normalisation:

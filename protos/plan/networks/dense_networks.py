@@ -1,4 +1,4 @@
-"""Networks of linear layers in sequence: linear or logistic regression without hidden layers, an MLP with them.
+"""Lists the tensors of networks of linear layers: regression without hidden layers, an MLP with them.
 
 Layers are layer1 to layerN, each a linear map with bias. All but the last have an activation, and dropout is before the
 last. The first layer is the part input, the last is head, and the layers between are body. A single layer is head,
@@ -21,7 +21,7 @@ ActivationName: TypeAlias = Literal["relu", "selu", "gelu", "tanh"]
 
 
 class DenseNetwork(Document):
-    """Hidden widths from the columns to the outputs; none is logistic or linear regression.
+    """A network of linear layers with these hidden widths. Without hidden widths it is logistic or linear regression.
 
     `dropout` skips a share of the last layer's inputs in training. Without hidden widths these are the encoded columns.
     """

@@ -1,11 +1,11 @@
-"""EfficientNet-B0, the network of images that learns most for its size, with the shapes of its published values.
+"""Lists the tensors of EfficientNet-B0, an image network, with the shapes of its published values.
 
 Source: Tan and Le 2019, "EfficientNet", table 1; the blocks are those of Sandler et al. 2018, "MobileNetV2", with the
-weighted channels of Hu et al. 2018, "Squeeze-and-Excitation". Differs in two things: training skips no block at random,
-and no normalisation measures a batch, because its running means would be statistics of patients.
+weighted channels of Hu et al. 2018, "Squeeze-and-Excitation". Two things differ: training skips no block at random, and
+no normalisation measures a batch, because its running means would be statistics of patients.
 
-A tensor has the name of torchvision's `efficientnet_b0` after the name of its part. So published values fit
-once the running means are folded into the weights (docs/researcher.md, "EfficientNet"). The rules:
+A tensor has the name of torchvision's `efficientnet_b0` after the name of its part. So published values fit once the
+running means are folded into the weights (docs/researcher.md, "EfficientNet"). The rules:
 
 * with 1,000 classes, colour images and full width and depth there are 5,288,548 numbers, as in torchvision;
 * the first convolution is the part input, the last layer is the head, and each stage between them is one layer.
@@ -43,7 +43,7 @@ FIRST_KERNEL: Final = 3
 
 
 class InvertedBlock(NamedTuple):
-    """Expands the channels, filters each separately, weights them, and maps them to fewer."""
+    """A block that expands the channels, filters each separately, weights them, and maps them to fewer."""
 
     kernel: int
     stride: int
@@ -53,12 +53,12 @@ class InvertedBlock(NamedTuple):
 
     @property
     def squeezed(self) -> int:
-        """The channels between the two maps that weight the hidden ones."""
+        """Return the number of channels between the two maps that weight the hidden channels."""
         return max(1, self.inner // 4)
 
     @property
     def is_residual(self) -> bool:
-        """Whether the input is added to the output."""
+        """Return whether the input is added to the output."""
         return self.stride == 1 and self.inner == self.outer
 
 
@@ -79,12 +79,12 @@ class EfficientNetwork(Document):
 
     @property
     def first(self) -> int:
-        """The channels of the first convolution."""
+        """Return the number of channels of the first convolution."""
         return _multiple_of_8(_FIRST_CHANNELS * self.width)
 
     @property
     def stages(self) -> tuple[tuple[InvertedBlock, ...], ...]:
-        """The blocks of each stage. The first block of a stage changes side and channels."""
+        """Return the blocks of each stage. The first block of a stage changes side and channels."""
         channels = [self.first, *(_multiple_of_8(outer * self.width) for *_, outer, _ in _STAGES)]
         return tuple(
             tuple(
@@ -97,7 +97,7 @@ class EfficientNetwork(Document):
 
     @property
     def last(self) -> int:
-        """The channels that the head reads."""
+        """Return the number of channels that the head reads."""
         return _LAST_EXPANSION * self.stages[-1][-1].outer
 
 
@@ -132,7 +132,7 @@ def _block(name: str, block: InvertedBlock) -> Iterator[TensorSpec]:
 
 
 def _filter(name: str, inner: int, outer: int, kernel: int) -> Iterator[TensorSpec]:
-    """A convolution without bias and its normalisation. Each result reads this many channels."""
+    """Yield a convolution without bias and its normalisation. Each result reads `inner` channels."""
     # He et al. 2015, equation 10: the variance of a layer's result equals that of its input.
     yield _tensor(f"{name}.0.weight", (outer, inner, kernel, kernel), Uniform(math.sqrt(6.0 / inner) / kernel))
     for kind, first in (("weight", 1.0), ("bias", 0.0)):
@@ -145,6 +145,6 @@ def _tensor(name: str, shape: tuple[int, ...], initial: Initial, *, is_normalisa
 
 
 def _multiple_of_8(channels: float) -> int:
-    """The nearest multiple of 8 that has at least nine tenths of the channels."""
+    """Return the nearest multiple of 8 that is at least nine tenths of `channels`."""
     nearest = max(8, int(channels + 4) // 8 * 8)
     return nearest if nearest >= 0.9 * channels else nearest + 8

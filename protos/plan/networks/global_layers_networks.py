@@ -1,7 +1,7 @@
-"""The network of "Global Layers" (Obeidi) and its tensors.
+"""Lists the tensors of the network of "Global Layers" (Obeidi).
 
-With d columns, C outputs, latent size s, entities of width e and hidden width h = e/2. Every
-normalisation has a weight and a bias; (n) counts its channels:
+With d columns, C outputs, latent size s, entities of width e and hidden width h = e/2. Every normalisation has a weight
+and a bias; (n) counts its channels:
 
     part   block          tensors                                                         numbers
     input  normalisation  normalisation (d), only with input_normalisation                     2d
@@ -17,9 +17,9 @@ normalisation has a weight and a bias; (n) counts its channels:
     head   output         normalisation (s), linear s -> C                       2s + sC + C
     unique path           linear d -> C with bias, only with linear_path                   dC + C
 
-The body has 18s² + 29.5s numbers without gate and 23s² + 29.5s with it. The inner and outer maps of
-the body have biases, the gates and the transformer's maps have none. Without entities layer 1 maps
-the d columns themselves: normalisation (d), linear d -> 4s.
+The body has 18s² + 29.5s numbers without gate and 23s² + 29.5s with it. The inner and outer maps of the body have
+biases, the gates and the transformer's maps have none. Without entities layer 1 maps the d columns themselves:
+normalisation (d), linear d -> 4s.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ _LATER: Final[dict[str, object]] = {"input_dropout": 0.0, "entities": True, "lin
 
 
 class GlobalLayersNetwork(Document):
-    """The network of the paper: entities, transformer blocks, five layers; widths are multiples of `latent`.
+    """The network of the paper: entities, transformer blocks and five layers. Widths are multiples of `latent`.
 
     `dropout` acts inside the layers and keeps SELU's mean and variance; `input_dropout` sets encoded inputs to 0.
-    `linear_path` adds W·x + b to the logits. It starts at 0 and depends on columns and outputs, so it belongs to the
-    part unique. Every method that shares inner layers keeps it private.
+    `linear_path` adds W·x + b to the logits. The path starts at 0 and depends on columns and outputs, so it belongs to
+    the part unique. Every method that shares inner layers keeps the path private.
     """
 
     name: Literal["global-layers-network"]
@@ -80,7 +80,7 @@ def global_layers_tensors(network: GlobalLayersNetwork, columns: int, outputs: i
     yield from _fully_connected("head.layer5", 2 * network.latent, network.latent)
     yield from _fully_connected("head.output", network.latent, outputs)
     if network.linear_path:
-        # It starts at 0, so the network begins like one without the path.
+        # The path starts at 0, so the network begins like one without the path.
         yield spec("unique.path.weight", (outputs, columns), Constant(0.0))
         yield spec("unique.path.bias", (outputs,), Constant(0.0))
 

@@ -1,4 +1,4 @@
-"""One tensor of a network: its name, its position, its shape and its first values.
+"""Defines the record of one tensor of a network: its name, its position, its shape and its first values.
 
 The rules:
 
@@ -33,8 +33,8 @@ class Part(StrEnum):
     """The place of a tensor in the network. Methods declare which parts they federate.
 
     The body's shapes are the same at every site. The input depends on the columns, and the head on the outputs. The
-    common part reads only columns that all sites have. The unique part is beside the others and may read all columns
-    and the outputs of its site.
+    common part reads only columns that all sites have. The unique part is parallel to the others. It can read all
+    columns, and its shape can depend on the outputs of its site.
     """
 
     INPUT = "input"
@@ -72,7 +72,7 @@ Initial = Constant | Uniform | FromFile
 class TensorSpec:
     """One named tensor of float32 numbers, with its position and its first values.
 
-    `layer` is the name of its layer. By default it is the tensor's name up to the last dot.
+    The default of `layer` is the tensor's name up to the last dot.
     """
 
     name: str
@@ -88,18 +88,18 @@ class TensorSpec:
 
     @property
     def number_count(self) -> int:
-        """The number of values in the tensor."""
+        """Return the number of values in the tensor."""
         return math.prod(self.shape)
 
 
 def spec(name: str, shape: tuple[int, ...], initial: Initial, *, is_normalisation: bool = False) -> TensorSpec:
-    """Return the tensor of a network in this package. Its name contains the part and the layer."""
+    """Return the record of a tensor in this package's networks. Its name contains the part and the layer."""
     part, layer = name.split(".")[:2]
     return TensorSpec(name, shape, Part(part), initial, is_normalisation, f"{part}.{layer}")
 
 
 def normalisation(owner: str, channels: int) -> Iterator[TensorSpec]:
-    """Yield a weight that starts at 1 and a bias that starts at 0."""
+    """Yield the tensors of a normalisation: a weight that starts at 1 and a bias that starts at 0."""
     for kind, first in (("weight", 1.0), ("bias", 0.0)):
         yield spec(f"{owner}.normalisation.{kind}", (channels,), Constant(first), is_normalisation=True)
 
@@ -116,7 +116,7 @@ TENSOR_NAME = r"^[a-z0-9._-]{1,200}$"
 
 
 class NamedTensor(Document):
-    """One tensor of a module outside this package; starts uniformly in [-bound, bound), or at 0.
+    """One tensor of a module outside this package. It starts uniformly in [-bound, bound), or at 0.
 
     Methods share or keep a tensor by its `part`. A `normalisation` stays private with FedBN. A `frozen` tensor keeps
     its first values at every site: it is neither trained nor sent.
@@ -131,13 +131,13 @@ class NamedTensor(Document):
 
     @property
     def spec(self) -> TensorSpec:
-        """The tensor as a network of this package would list it. Its layer is its name up to the last dot."""
+        """Return the tensor's record as for a network of this package."""
         initial = Uniform(self.bound) if self.bound else Constant(0.0)
         return TensorSpec(self.name, self.shape, self.part, initial, self.normalisation)
 
 
 class NamedTensors(Document):
-    """Tensors listed one by one: those that a hospital's own module exchanges, and those that a method keeps private.
+    """A list of tensors: those that a hospital's own module exchanges, and those that a method keeps private.
 
     Attributes:
         layers: `sequence` means that the layers follow one another in this order and the last one gives the output.
@@ -167,7 +167,7 @@ class NamedTensors(Document):
 
     @property
     def frozen(self) -> tuple[TensorSpec, ...]:
-        """The tensors that keep their first values."""
+        """Return the tensors that keep their first values."""
         return tuple(tensor.spec for tensor in self.tensors if tensor.frozen)
 
 

@@ -1,4 +1,4 @@
-"""A transformer with one token for each column and one extra token from which the output is computed.
+"""Lists the tensors of a transformer with one token for each column and one token for the output.
 
 Source: Gorishniy et al. 2021, "Revisiting Deep Learning Models for Tabular Data", section 3.3: a tokenizer x_j·W_j +
 b_j, a token for the output (CLS), blocks that normalise before attention and before the feed-forward part, then
@@ -13,10 +13,10 @@ w, hidden width h, d columns and C outputs:
 
 All maps have biases. The blocks depend on neither columns nor outputs.
 
-With `note` the words of a note in their order have tokens too, and places without a word take no part in attention. The
-weight then has one row for each bucket of words, and the bias one row for each place (Vaswani et al. 2017, section 3.4,
-with learned places). The note's own columns are the last ones. If d other columns are before them, the tokenizer also
-has column_weight and column_bias (d, w). Their tokens are between the deciding token and the words.
+With `note` each word of a note also has a token. Places without a word take no part in attention. The weight then has
+one row for each bucket of words, and the bias one row for each place (Vaswani et al. 2017, section 3.4, with learned
+places). The note's own columns are the last ones. If d other columns are before them, the tokenizer also has
+column_weight and column_bias (d, w). Their tokens are between the deciding token and the words.
 """
 
 from __future__ import annotations
@@ -42,16 +42,16 @@ class NoteSize(Document):
 
     @property
     def columns(self) -> int:
-        """The number of columns that the note becomes: the counts of its words, then their places."""
+        """Return the number of columns that the note becomes: the counts of its words, then their places."""
         return self.buckets + self.longest
 
     def __str__(self) -> str:
-        """As a person reads it."""
+        """Return the limits as text for a person."""
         return f"{self.longest} words in {self.buckets} buckets"
 
 
 class FeatureTokensNetwork(Document):
-    """Width of a token, heads, blocks; the paper's ReGLU is a gate, GELU has none."""
+    """The width of a token, and the numbers of heads and blocks. The paper's ReGLU is a gate, GELU has none."""
 
     name: Literal["feature-tokens"]
     width: Annotated[StrictInt, Field(ge=1, le=4096)] = 96

@@ -1,7 +1,7 @@
-"""A small U-Net: a network that decides for each pixel of an image whether it belongs to a structure.
+"""Lists the tensors of a small U-Net, which decides for each pixel of an image whether it belongs to a structure.
 
-Source: Ronneberger et al. 2015, "U-Net". Differs in three things. Convolutions have a border of zeros, so the mask is
-as large as the image. The way up doubles pixels instead of a learned convolution. The default size is small.
+Source: Ronneberger et al. 2015, "U-Net". Three things differ. Convolutions have a border of zeros, so the mask is as
+large as the image. The way up doubles pixels instead of a learned convolution. The default size is small.
 
 The way down halves the sides and doubles the channels at each level. The way up reads the level below, and the result
 of the way down at the same level. Layers are numbered in the order in which they compute. So the first layers are a
@@ -23,10 +23,10 @@ from protos.plan.networks.network_tensors import TensorSpec, linear
 
 
 class UNetNetwork(Document):
-    """`width` is the number of channels at the top level; `levels` is how often the sides are halved.
+    """A U-Net. `width` is the number of channels at the top level; `levels` is how often the sides are halved.
 
-    Each block is two convolutions of 3 by 3 pixels, each with the activation. Before it is the normalisation of
-    `ConvolutionalNetwork` if the plan has it. Each pixel has one output.
+    Each block is two convolutions of 3 by 3 pixels, each with the activation. Before the activation is the
+    normalisation of `ConvolutionalNetwork` if the plan has it. Each pixel has one output.
     """
 
     name: Literal["u-net"]
@@ -48,7 +48,7 @@ class UNetNetwork(Document):
 
     @property
     def ways(self) -> tuple[tuple[tuple[int, int], ...], tuple[tuple[int, int], ...]]:
-        """The input and output channels of each block, on the way down and on the way up."""
+        """Return the input and output channels of each block, on the way down and on the way up."""
         widths = [self.width << level for level in range(self.levels + 1)]
         up = tuple((below + own, own) for own, below in pairwise(widths))
         return tuple(pairwise((self.image.channels, *widths))), up[::-1]
