@@ -61,9 +61,8 @@ Fingerprint: TypeAlias = Annotated[str, StringConstraints(pattern=r"^[a-z2-7]{4}
 class ListedSite(Document):
     """A site in the plan: its name, the fingerprint of its identity key, and its part in the study.
 
-    `answers` states whether the site's outcome is the one in the plan's question. A site of the tier `evaluation`
-    measures the received model, and its update is all zeros. A site of the tier `receiving` sends no number and
-    receives the result. So it does not hide another site's numbers.
+    `answers` states whether the site's outcome is the one in the plan's question. A site of the tier `evaluation` sends
+    measurements and an update of zeros. A site of the tier `receiving` sends no number and receives the result.
     """
 
     name: Name
@@ -172,9 +171,9 @@ class Plan(Document):
                 yield f"{concept.name} is recorded by sites that are not contributors of this plan: {unknown}"
 
     def _of_prior(self) -> Iterator[str]:
-        """Yield the reasons why federated-prior is impossible under this plan.
+        """Yield the mistakes of a plan with federated-prior.
 
-        Sums over two sets of sites differ by one site's own contribution, so all rounds have one set.
+        One set of sites is needed, because two sums reveal a site.
         """
         if (prior := self.prior) is None:
             missing = [key for key in _OF_NETWORKS if key not in self.model_fields_set]
@@ -200,7 +199,6 @@ class Plan(Document):
             )
 
     def _of_privacy(self) -> Iterator[str]:
-        """Yield the reasons why the plan cannot keep the promise of `privacy`."""
         if self.privacy is None:
             return
         reasons = [*why_not_private(self.method, self.privacy.noise)]
@@ -306,10 +304,6 @@ class Plan(Document):
             yield "with every-steps the sites have different epochs, so the learning rate cannot follow epochs"
 
     def _of_weighting(self) -> Iterator[str]:
-        """Yield the reasons against exact row counts as weights.
-
-        Two sums of exact counts over different sets of sites would differ by the count of one site.
-        """
         if not isinstance(self.weighting, RowWeights) or not self.weighting.exact:
             return
         if self.secure_aggregation != "required" or self.two_sites is not None:
@@ -321,10 +315,7 @@ class Plan(Document):
             )
 
     def _of_sizes(self) -> Iterator[str]:
-        """Yield the mistakes in the plan's columns and outputs.
-
-        A federated part has one size for all sites. A private part can have another size at each site.
-        """
+        """Yield the mistakes in columns and outputs. A federated part has one size for all sites."""
         if len(set(self.columns)) != len(self.columns):
             yield "a column is listed twice"
         if set(self.columns) & set(self.unused_columns):
@@ -395,8 +386,8 @@ class Plan(Document):
     def smallest_masked_quorum(self) -> int:
         """Return the smallest number of sites for which any two quorums share an honest site.
 
-        Two sites can hide their updates from the coordinator, but never from one another. The plan and both policies
-        must state this in words. Sites that only evaluate hide no other site's update, so their number is added.
+        Sites that only evaluate hide no other site's update, so their number is added. Two sites are the exception that
+        the plan and both policies must state: they hide updates from the coordinator only.
         """
         colluders, evaluating = self.assumed_colluders, len(self.evaluating_sites)
         if self.two_sites is not None:
@@ -529,10 +520,7 @@ class Plan(Document):
 
     @property
     def reads_concepts(self) -> bool:
-        """Return whether all sites read the columns of the plan's concepts.
-
-        They do if they share these columns' layers, or if privacy forbids that a site fits its own columns.
-        """
+        """Return whether all sites read the columns of the concepts: a shared layer reads them, or privacy is set."""
         if self.columns or not self.concepts or self.prior is not None or note_columns(self.architecture):
             return False
         return (self.privacy is not None and self.statistics is None) or "columns" in agreed_sizes(
@@ -575,8 +563,8 @@ class Plan(Document):
     def run_name(self) -> str:
         """Return the name of this plan's only run. Sites refuse any other name.
 
-        A plan that could run twice would be trained twice from the same start. Two sums over different sets of sites
-        would then differ by one site's update. To run a study again, raise its version and have it approved again.
+        A second run from the same start with other sites would reveal one site's update. To repeat a study, raise its
+        version.
         """
         return f"{self.study}-v{self.version}-{self.digest.hex()[:12]}"
 
@@ -601,10 +589,7 @@ class Plan(Document):
 
     @property
     def public_draws(self) -> bytes:
-        """Return the key of public random draws, 32 bytes. It depends on the whole plan, except on masking.
-
-        Another study draws other numbers, also with the same seed. A masked and an unmasked run draw the same.
-        """
+        """Return the key of public random draws, 32 bytes. It depends on the whole plan, except on masking."""
         return digest("public draws", self.model_copy(update={"secure_aggregation": "required"}).canonical)
 
     @property
