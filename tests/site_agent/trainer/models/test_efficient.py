@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import re
+import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
@@ -17,6 +20,7 @@ from host.starting_files import starting_values
 from protos.errors import ConfigurationError
 from protos.plan.architecture import EfficientNetwork, network_tensors
 from protos.plan.networks.convolutional_networks import ImageSize
+from site_agent.trainer.models.network_catalogue import build_network
 from site_agent.trainer.site_network import Seeds, SiteNetworks
 from site_agent.trainer.training import local
 from tests.host.starting import write_starting_file
@@ -88,14 +92,33 @@ class Published(nn.Module):
         return logits
 
 
-def published(classes: int) -> Published:
-    """A network in use, with running means and variances of some images."""
-    torch.manual_seed(0)
-    network = Published(classes).train()
+def by_torchvision(classes: int) -> nn.Module:
+    """The network of torchvision. Its wheel's compiled operators need a GPU build of torch; this network needs none."""
+    try:
+        importlib.import_module("torchvision")
+    except ImportError:
+        pytest.skip("torchvision is not installed")
+    except RuntimeError:  # the names that its Python files expect from the compiled operators
+        library = torch.library.Library("torchvision", "FRAGMENT")
+        for operator in ("nms", "qnms"):
+            library.define(f"{operator}(Tensor boxes, Tensor scores, float threshold) -> Tensor")
+        for name in [name for name in sys.modules if name.partition(".")[0] == "torchvision"]:
+            del sys.modules[name]
+    models = importlib.import_module("torchvision.models")
+    network: nn.Module = models.efficientnet_b0(weights=None, num_classes=classes)
+    return network
+
+
+def published(network: nn.Module) -> nn.Module:
+    """The network with random values and the means and variances of some images: its outputs differ between images."""
+    for layer in network.modules():
+        if isinstance(layer, nn.BatchNorm2d):
+            layer.momentum = None  # the mean of all batches, not one tenth of the newest
+    network.train()
     with torch.no_grad():
-        network(torch.rand(8, 3, 64, 64))  # moves the running means
         for values in network.parameters():
-            values.add_(0.05 * torch.randn_like(values))
+            values.add_(0.2 * torch.randn_like(values) * (values.dim() == 1))
+        network(torch.rand(8, 3, 64, 64))
     return network.eval()
 
 
@@ -137,7 +160,8 @@ def test_names_and_sizes_are_those_of_the_published_network() -> None:
 @pytest.mark.parametrize("side", [32, 45])
 def test_published_values_compute_the_same_from_a_starting_file(tmp_path: Path, side: int) -> None:
     """The docs' program folds running means into weights; the head starts at random and is not in the file."""
-    original = published(7)
+    torch.manual_seed(0)
+    original = published(Published(7))
     values = converted(original, tmp_path)
     named = {"sha256": write_starting_file(tmp_path, values), "layers": LAYERS}
     plan = make_plan(method={"name": "fedavg"}, architecture=architecture(side), outputs=3, starting_file=named)
@@ -151,11 +175,53 @@ def test_published_values_compute_the_same_from_a_starting_file(tmp_path: Path, 
     network = flat.network.eval()
     with torch.no_grad():
         (represented,) = network.represent(images.flatten(1))  # type: ignore[operator]  # of our own network
-        wanted = original.features(images).mean((2, 3))
+        wanted = original.get_submodule("features")(images).mean((2, 3))
 
+    assert wanted.std(0).mean() > 5e-3  # the images differ in it by far more than rounding
     assert network(images.flatten(1)).shape == (2, 3)
     torch.testing.assert_close(represented, wanted, rtol=1e-4, atol=1e-5)
     assert len(values) == 211
+
+
+@pytest.mark.parametrize("build", [Published, by_torchvision])
+def test_it_is_the_function_of_torchvision_in_float64(tmp_path: Path, build: Callable[[int], nn.Module]) -> None:
+    """Logits and all gradients are equal, without blocks left out at random and with the running means fixed."""
+    torch.manual_seed(0)
+    original = published(build(7)).double()
+    values = {name: torch.from_numpy(value) for name, value in converted(original, tmp_path).items()}
+    named = original.state_dict()
+    head = {f"head.{name}": value for name, value in named.items() if name.startswith("classifier")}
+    network = build_network(EfficientNetwork.model_validate(architecture(64)), 3 * 64**2, 7).double()
+    network.load_state_dict(values | head)
+    images, classes = torch.rand(4, 3, 64, 64, dtype=torch.float64), torch.tensor([0, 1, 2, 3])
+
+    torch.testing.assert_close(network.eval()(images.flatten(1)), original(images), rtol=0, atol=1e-12)
+    assert original(images).std(0).mean() > 0.1  # the images differ in it
+
+    original.train()
+    for layer in original.modules():
+        if type(layer).__name__ in ("BatchNorm2d", "StochasticDepth"):
+            layer.eval()
+    for one, read in ((original, images), (network.train(), images.flatten(1))):
+        torch.manual_seed(1)  # of dropout
+        nn.functional.cross_entropy(one(read), classes).backward()
+    found, wanted = ({name: value.grad for name, value in one.named_parameters()} for one in (network, original))
+    for name, gradient in found.items():
+        owner, _, kind = name.partition(".")[2].rpartition(".")
+        assert gradient is not None
+        if f"{owner}.running_var" in named and kind == "weight":  # the chain rule of the docs' conversion
+            shift = found[f"{name.removesuffix('weight')}bias"] * named[f"{owner}.running_mean"]
+            gradient = (gradient - shift) / (named[f"{owner}.running_var"] + 1e-5).sqrt()
+        torch.testing.assert_close(gradient, wanted[f"{owner}.{kind}"], rtol=1e-9, atol=1e-12)
+
+
+def test_a_starting_file_of_torchvision_has_these_names() -> None:
+    """The network that stands in for torchvision has its names, shapes and order, running means included."""
+    wanted = by_torchvision(1000).state_dict()
+
+    found = [(name, value.shape) for name, value in Published(1000).state_dict().items()]
+
+    assert found == [(name, value.shape) for name, value in wanted.items()]
 
 
 def test_a_batch_that_does_not_fit_into_memory_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
