@@ -1,1 +1,1 @@
-"""The process with the patients: its part in each round."""
+"""The process at a site that reads patients' data and trains. It has no network."""

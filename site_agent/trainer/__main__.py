@@ -1,7 +1,7 @@
-"""The trainer process: `python -m site_agent.trainer --config hospital.yaml --socket FD`.
+"""Starts the trainer process: `python -m site_agent.trainer --config hospital.yaml --socket FD`.
 
-Started by the agent over a socket pair, or as a service of its own that listens on a Unix socket. Libraries that
-compute are imported only after the process has given up the network; see isolation.py.
+The agent starts this process with one end of a socket pair. Or the process is a service that listens on a Unix socket.
+Libraries that compute are imported only after the process has given up the network; see isolation.py.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def continue_after_standby(connection: socket.socket, configuration: bytes) -> N
 
     Args:
         connection: the trainer's end of its socket.
-        configuration: the configuration that `stand_by` kept.
+        configuration: the content of hospital.yaml as JSON.
     """
     set_up_log(EVENTS, "site-trainer")
 
@@ -111,19 +111,19 @@ def _serve(hospital: Hospital, connection: socket.socket) -> None:
 
 @contextmanager
 def _explaining() -> Iterator[None]:
-    """End the process with three sentences and a status if the block fails."""
+    """Print errors of the block as three sentences, and end the process with their exit status."""
     try:
         yield
     except KeyboardInterrupt:
         sys.exit(130)
     except Exception as error:
-        told = explained(error)  # without the words of a defect, which might quote a patient
+        told = explained(error)  # leaves out the text of a defect, which might quote a patient
         print(told.lines("site-trainer"), file=sys.stderr)
         sys.exit(told.exit_status)
 
 
 def _listen(hospital: Hospital, idle: Callable[[], None]) -> socket.socket:
-    """Wait for the agent on the configured Unix socket. Meanwhile call `idle` every second."""
+    """Wait for the agent on the configured Unix socket. Call `idle` every second while waiting."""
     if hospital.trainer_socket is None:
         raise UnavailableError(
             what="hospital.yaml names no trainer_socket.",

@@ -1,11 +1,11 @@
-"""A record on the trainer's disk of the rounds that it has answered for each plan.
+"""Records on the trainer's disk which rounds the trainer has answered for each plan.
 
 The gate limits the coordinator's requests. This record limits the gate's requests. So a gate that an attacker controls
 gets only the updates of an approved plan. The rules:
 
 * a round is answered for one set of shared values. The same request is answered again;
 * another draw, or other shared values, for a round that was answered uses up the policy's `lost_site_budget`;
-* a request is recorded before it is answered, whatever the name of the run and however often the plan is prepared.
+* a request is recorded before it is answered. The run's name, or preparing the plan again, makes no difference.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ _FOLDER: Final = "answered"
 
 
 class AnsweredRounds:
-    """The rounds of one plan, each with every answered request."""
+    """The requests that the trainer has answered for one plan, with their rounds."""
 
     def __init__(self, folder: Path, plan: Plan, *, budget: int) -> None:
-        """`budget` is the number of further requests that the policy allows for rounds that were answered before."""
+        """Read the record. The policy allows `budget` further requests for rounds that were answered before."""
         self._path, self._budget = folder / _FOLDER / f"{plan.digest.hex()}.jsonl", budget
         self._known: set[Question] = set(self._read())
 
     def admit(self, train: Train) -> None:
-        """Check that this round may be answered, and record it.
+        """Check that the trainer is allowed to answer this request, and record the request.
 
         Raises:
             MalformedMessage: another request was answered for this round, and the budget does not allow this one.

@@ -1,10 +1,9 @@
-"""Reproducible arithmetic: the same plan, data, seed and threads give the same bits.
+"""Makes arithmetic reproducible: the same plan, data, seed and threads give the same bits.
 
-Call `prepare_arithmetic` before torch is loaded for the first time, because the math library reads its setting once. A
-prediction must be computed in the same way as the training's test. The promise is valid for one kind of CPU
-(docs/design/protocol.md, "The same bits"). A stricter setting of the math library costs a third of the training time,
-and torch's own kernels would still differ between kinds. On a graphics card all products are in float32 (no TF32) and
-by deterministic algorithms. Its last bits differ from a processor's.
+Call `prepare_arithmetic` before torch is loaded for the first time, because the math library reads its setting once.
+Predictions must be computed in the same way as the test after training. The promise holds for one kind of CPU
+(docs/design/protocol.md, "The same bits"). On a graphics card all products are in float32 (no TF32) and by
+deterministic algorithms. The last bits of its results differ from a CPU's.
 """
 
 from __future__ import annotations
@@ -22,23 +21,23 @@ _COMPILER: Final = "torch._dynamo"
 
 
 class _Uncompiled(ModuleType):
-    """The functions of torch's compiler that its optimisers call. Any other use loads the compiler itself.
+    """A small stand-in for torch's compiler, with the functions that torch's optimisers use.
 
-    The optimisers load it at their first use, only to exclude themselves from a compilation that never happens here.
-    That takes a second, and memory for 800 modules.
+    Torch's optimisers load the compiler only to exclude themselves from compilation, and nothing is compiled here. That
+    takes a second, and memory for 800 modules. Any other use of the compiler loads the compiler itself.
     """
 
     @staticmethod
     def disable(function: Callable[..., Any], *_: object, **__: object) -> Callable[..., Any]:
-        """Return the function, which nobody compiles."""
+        """Return the function unchanged."""
         return function
 
     @staticmethod
     def graph_break() -> None:
-        """Divide nothing, because nothing is compiled."""
+        """Do nothing, because nothing is compiled."""
 
     def __getattr__(self, name: str) -> object:
-        if name.startswith("__") and name != "__path__":  # code that inspects all modules does not use this one
+        if name.startswith("__") and name != "__path__":  # code that inspects all modules must not load the compiler
             raise AttributeError(name)
         if sys.modules.get(_COMPILER) is self:
             del sys.modules[_COMPILER]
@@ -46,7 +45,7 @@ class _Uncompiled(ModuleType):
 
 
 def prepare_arithmetic(threads: int, device: Literal["cpu", "cuda"] = "cpu") -> None:
-    """Load torch with matrix products that do not depend on addresses in memory.
+    """Load torch, and set up arithmetic that gives the same bits every time.
 
     Args:
         threads: the number of threads for one operation; results repeat only with the same number.
@@ -57,21 +56,21 @@ def prepare_arithmetic(threads: int, device: Literal["cpu", "cuda"] = "cpu") -> 
     """
     os.environ.setdefault("MKL_CBWR", "AUTO")
     if device == "cuda":
-        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # deterministic products need it before torch
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # needed before torch is loaded
 
-    import numpy as np  # noqa: F401  # what is limited below has to be loaded
+    import numpy as np  # noqa: F401  # numpy must be loaded before its threads are limited
     import torch
     import torch.utils.deterministic
     from threadpoolctl import threadpool_limits
 
     sys.modules.setdefault(_COMPILER, _Uncompiled(_COMPILER))
     torch.set_num_threads(threads)
-    # The products of numpy and scikit-learn, whose last bits also depend on the number of threads. numpy is already
+    # The last bits of numpy's and scikit-learn's products also depend on the number of threads. numpy is already
     # loaded, so an environment variable would be too late.
     threadpool_limits(threads, user_api="blas")
-    # As `use_deterministic_algorithms(True)`, which would also load torch's compiler: a second, and 800 modules.
+    # Same effect as `use_deterministic_algorithms(True)`, which would also load torch's compiler.
     torch.set_deterministic_debug_mode("error")
-    # Otherwise determinism would fill every new tensor before it is written. No code here reads an unwritten one.
+    # Otherwise torch would fill every new tensor. That is unnecessary, because no code here reads an unwritten tensor.
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]  # missing in the stubs
     if device == "cuda":
         _require_card()

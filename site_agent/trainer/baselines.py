@@ -1,4 +1,4 @@
-"""The site's own baseline, the model that its statistician would use. It can provide soft targets.
+"""Fits the site's own baseline, the model that its statistician would use. Its predictions can become soft targets.
 
 A regularised linear model and a random forest are fitted to the site's training rows and joined. The forest's share is
 the probability that it is the better model, computed from losses out of fold. The prediction for a training row comes
@@ -6,9 +6,9 @@ from fits without that row's patient. The prediction for any other row comes fro
 
 * the baseline never leaves the site. It is part of no sum, and its arrays are saved only with the model;
 * validation and test rows are not read;
-* equal rows and an equal seed give equal bits, and a row's prediction does not depend on the rows beside it;
-* a prediction is bounded: probabilities stay half a percent away from 0 and 1, without a change of any ranking. So one
-  unusual row cannot outweigh a network.
+* equal rows and an equal seed give equal bits, and a row's prediction does not depend on the other rows;
+* a prediction is bounded: probabilities stay half a percent away from 0 and 1, and their ranking does not change. So
+  one unusual row cannot outweigh a network.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ from site_agent.trainer.forest import (
 from site_agent.trainer.probabilities import log_loss_of_rows, probabilities
 
 FOLDS: Final = 5
-# Each tree draws no more rows than this, so that time is bounded.
+# Most rows that each tree draws, to limit the time.
 MOST_ROWS: Final = 10_000
 TREES: Final = 500
-_TREES_IN_A_FOLD: Final = 100  # predictions out of fold have much more noise from the fold than from few trees
+_TREES_IN_A_FOLD: Final = 100  # few trees add little noise compared with the choice of folds
 _SMALLEST_LEAF: Final = 3
-_PENALTY: Final = 10.0  # logistic regression takes the inverse, C = 0.1
+_PENALTY: Final = 10.0  # logistic regression uses the inverse, C = 0.1
 
 Numbers: TypeAlias = npt.NDArray[np.float64]
 _Features: TypeAlias = npt.NDArray[np.float32]
@@ -55,12 +55,13 @@ _TYPES: Final = {"coefficients": "<f8", "intercepts": "<f8", "share": "<f8", **F
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class Baseline:
-    """A linear model and a forest with their shares; numbers only.
+    """A linear model and a forest that predict together, stored as numbers only.
 
     Attributes:
         task: the kind of prediction.
-        lines: of the linear model; the start of a class without training rows is minus infinity.
-        forest: has one number for each output: the share of the positive class, of each class, or the number.
+        lines: the linear model. The start of a class without training rows is minus infinity.
+        forest: has one number for each output: the share of the positive class or of each class, or the regression's
+            number.
         forest_share: from 0 to 1.
     """
 
@@ -87,14 +88,14 @@ class Baseline:
         return _joined(self.task, linear, on_bounded_scale(self.task, self.forest.answers(features)), self.forest_share)
 
     def arrays(self) -> dict[str, npt.NDArray[np.generic]]:
-        """Return everything that `baseline_of` needs, except for the task."""
+        """Return the baseline's arrays by name, as `baseline_of` reads them. The task is not included."""
         lines, share = self.lines, np.array([self.forest_share])
         return {"coefficients": lines.slopes, "intercepts": lines.starts, "share": share, **self.forest.arrays()}
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class FittedBaseline:
-    """A baseline that was just fitted to its training rows.
+    """A newly fitted baseline with its predictions for the training rows.
 
     Attributes:
         baseline: fitted to all training rows.
@@ -108,7 +109,7 @@ class FittedBaseline:
 
 
 def baseline_of(task: Task, arrays: Arrays) -> Baseline:
-    """Return the baseline from its `arrays`. Another process may have written them.
+    """Build a baseline from its arrays, which another process can have written.
 
     Raises:
         ValueError: the arrays are not those of a baseline.
@@ -124,13 +125,13 @@ def baseline_of(task: Task, arrays: Arrays) -> Baseline:
 def fit_baseline(dataset: Dataset, seed: int) -> FittedBaseline:
     """Fit the linear model and the forest, within folds and to all training rows.
 
-    Logistic regression with C = 0.1 and a forest of 500 trees with at least 3 rows in a leaf; for a number ridge
-    regression with the same penalty. The forest's share is the probability that its mean loss is lower. The differences
-    between patients give it, by a normal distribution with their mean and standard error.
+    Classes: logistic regression with C = 0.1 and a forest of 500 trees with at least 3 rows in a leaf. Numbers: ridge
+    regression with the same penalty, and a forest. The forest's share is the probability that its mean loss is lower.
+    This probability uses a normal distribution with the mean and standard error of the differences between patients.
 
     Args:
         dataset: only its training rows are read.
-        seed: of folds and forests, not negative.
+        seed: the seed of folds and forests, not negative.
 
     Raises:
         DataError: the rows have too few patients, or one fold would have all rows of a class.
@@ -201,13 +202,13 @@ def _linear_answers(baseline: Baseline, features: _Features) -> Numbers:
 
 
 def _joined(task: Task, linear: Numbers, grown: Numbers, share: float) -> Numbers:
-    """Return the weighted sum of both predictions; for several classes again logarithms of probabilities."""
+    """Return the weighted sum of both predictions. For several classes these are again logarithms of probabilities."""
     both = (1.0 - share) * linear + share * grown
     return both - np.log(np.exp(both).sum(axis=1, keepdims=True)) if task == "multi-class" else both
 
 
 def _losses(task: Task, rows: Examples, predictions: Numbers) -> Numbers:
-    """Each row's loss, (rows,): log loss or squared error."""
+    """Return each row's log loss or squared error, (rows,)."""
     scores = probabilities(task, predictions)
     if task == "regression":
         return np.square(scores - rows.targets)
@@ -215,7 +216,7 @@ def _losses(task: Task, rows: Examples, predictions: Numbers) -> Numbers:
 
 
 def _probability_of_less(differences: Numbers, patients: npt.NDArray[np.int64]) -> float:
-    """The probability that the mean over all patients of such differences, (rows,), is below 0."""
+    """Return the probability that the mean of the rows' differences over all patients is below 0."""
     _, owners = np.unique(patients, return_inverse=True)
     means = np.bincount(owners, weights=differences) / np.bincount(owners)
     error = float(means.std(ddof=1)) / math.sqrt(len(means))

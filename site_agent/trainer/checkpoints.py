@@ -1,7 +1,7 @@
-"""A site's saved models. Each is written and read completely, or not at all.
+"""Writes and reads a site's saved models, each completely or not at all.
 
-One safetensors file per checkpoint, mode 0600. Its header has facts about the run as JSON, and a digest over facts,
-names, shapes and values. So a damaged file is refused and never predicts for a patient. Nothing is unpickled.
+Each checkpoint is one safetensors file with mode 0600. Its header has facts about the run as JSON, and a digest over
+facts, names, shapes and values. So a damaged file is refused and never predicts for a patient. Nothing is unpickled.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Tensors: TypeAlias = Mapping[str, npt.NDArray[np.generic]]
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Checkpoint:
-    """A saved checkpoint: arrays by name, facts about the run, and the digest of both in hexadecimal."""
+    """A saved model: arrays by name, facts about the run, and the digest of both in hexadecimal."""
 
     tensors: Tensors
     facts: Mapping[str, Json]
@@ -41,19 +41,19 @@ class Checkpoint:
 
 
 def save(directory: Path, name: str, tensors: Tensors, facts: Mapping[str, Json]) -> Path:
-    """Write a checkpoint. It replaces one of the same name only when it is complete.
+    """Write a checkpoint. An earlier one of the same name is replaced only when the new one is complete.
 
     Args:
-        directory: made with mode 0700 if absent.
+        directory: created with mode 0700 if absent.
         name: lower-case letters, digits, dots, underscores and hyphens.
         tensors: arrays of numbers by name, of any shape.
-        facts: what JSON can hold; numbers finite.
+        facts: values that JSON can store; numbers are finite.
 
     Returns:
         the path of the file.
 
     Raises:
-        UnavailableError: the disk does not take it; what was saved before is unchanged.
+        UnavailableError: the disk cannot be written; earlier checkpoints are unchanged.
     """
     text = json.dumps(facts, allow_nan=False, sort_keys=True, ensure_ascii=True)
     arrays = {key: np.asarray(value, order="C") for key, value in tensors.items()}
@@ -66,7 +66,7 @@ def save(directory: Path, name: str, tensors: Tensors, facts: Mapping[str, Json]
 
 
 def load(directory: Path, name: str) -> Checkpoint:
-    """Return the checkpoint of that name.
+    """Read the checkpoint with this name.
 
     Raises:
         ConfigurationError: there is none, or its file is damaged or of another version.
@@ -74,7 +74,7 @@ def load(directory: Path, name: str) -> Checkpoint:
     path = _path(directory, name)
     try:
         with path.open("rb") as file:
-            # The file's own size and not the largest one, because this much is reserved and a small computer has less.
+            # The file's own size, because this much memory is reserved. The largest size could be too much.
             raw = file.read(min(os.fstat(file.fileno()).st_size, LARGEST_CHECKPOINT_BYTES) + 1)
     except OSError as cause:
         raise ConfigurationError(

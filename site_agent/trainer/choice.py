@@ -1,10 +1,10 @@
-"""The choice of the model that a site keeps: the last, its own best, or the best over all sites.
+"""Chooses the model that a site keeps: the last one, its own best one, or the best over all sites.
 
-The received model is measured by the task's loss alone, without penalty terms. The rules:
+A received model is measured by the task's loss alone, without penalty terms. The rules:
 
-* a model whose validation loss is not finite is never chosen by it;
+* a model whose validation loss is not finite is never chosen because of its loss;
 * among equally good models the earliest is chosen;
-* the best over all sites is known one round later, from sums. Until then the last candidate is stored.
+* the best model over all sites is known one round later, from sums. Until then the last candidate is stored.
 
 Source: FENDA-FL, section 3.4.
 """
@@ -27,14 +27,14 @@ Rule: TypeAlias = Literal["latest", "local", "global"]
 
 @dataclass(frozen=True)
 class Measured:
-    """A round's received model and its validation loss here; NaN if it was not finite."""
+    """The validation loss at this site of the model received in one round. The loss is NaN if it was not finite."""
 
     round: int
     loss: float
 
 
 class Choice:
-    """One model's choice of a checkpoint."""
+    """Measures the models of a run, and keeps the one that the plan's rule prefers."""
 
     def __init__(self, rule: Rule) -> None:
         self.rule = rule
@@ -60,13 +60,13 @@ class Choice:
                 assert_never(self.rule)
 
     def follow(self, best_round: int | None) -> None:
-        """Store which round the coordinator reports as best over all sites. Only the rule `global` uses it."""
+        """Keep the waiting model if the coordinator reports its round as best. Only the rule `global` does this."""
         if self.rule == "global" and self._waiting is not None and self._waiting[0].round == best_round:
             self._keep(*self._waiting)
 
     def restore_chosen(self, flat: FlatNetwork) -> bool:
-        """Set a network to the chosen model. Return whether there is one."""
-        if not self._kept and self._waiting is not None:  # it entered after the best round, and keeps its model
+        """Load the chosen model into a network. Return whether a model was chosen."""
+        if not self._kept and self._waiting is not None:  # the site entered after the best round
             self._keep(*self._waiting)
         if self._kept:
             flat.restore(self._kept)
@@ -78,7 +78,7 @@ class Choice:
         return len(finite) <= patience or min(finite[-patience:]) < min(finite[:-patience])
 
     def facts(self) -> dict[str, Json]:
-        """Return the choice with its evidence, for the site's own report. A loss that was not finite is null."""
+        """Return the chosen round and all losses, for the site's own report. A loss that was not finite is null."""
         return {
             "rule": self.rule,
             "round": None if self.chosen is None else self.chosen.round,
@@ -95,7 +95,7 @@ class Choice:
         return kept | {"curve": curve} | places
 
     def restore(self, state: State) -> None:
-        """Restore a state that `state` returned."""
+        """Continue from a state that `state` returned."""
         self.curve = [Measured(int(number), loss) for number, loss in state["curve"].tolist()]
         chosen, waits = int(state["chosen"]), int(state["waits"])
         self.chosen = self.curve[chosen] if chosen >= 0 else None

@@ -1,12 +1,12 @@
 """Limits the counts of rows that a site adds to sums, when studies repeat and patients change.
 
-Two sums of the same sites at two times differ by the number of rows that these sites gained or lost. If the others are
-known or unchanged, a difference of 1 reveals that one certain patient is among the rows. So this site stores every
-count that it used. Any two counts that it uses are equal, or they differ by `smallest_cell` or more.
+Two sums of the same sites at two times differ by the number of rows that these sites gained or lost. If the other
+sites' counts are known or unchanged, a difference of 1 reveals that one certain patient is among the rows. So this site
+stores every count that it used. Two counts that it uses are equal, or they differ by `smallest_cell` or more.
 
-Counts that leave rounded are in the same memory, and are rounded after it. Otherwise an exact count of 159 in one
-study, and 192 on the grid in another, would reveal one row more: the grid has 128 below 160 rows and 192 from there on.
-Validation rows, which always leave rounded, have a second memory. Both change with the same patients.
+Counts that are sent rounded use the same record, and are rounded afterwards. Otherwise an exact count of 159 in one
+study, and the rounded count 192 in another, would reveal one new row: 160 is the least count that is rounded to 192.
+Validation rows, which are always sent rounded, have a second record. Both change with the same patients.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ _LARGEST_BYTES: Final = 1 << 20
 
 
 def released_count(folder: Path, rows: int, smallest_cell: int, memory: str = TRAINING) -> int:
-    """Return the count to be used for this number of rows, and remember it before it is used.
+    """Return the count to send for this number of rows, and store the count on disk first.
 
     Args:
-        folder: the trainer's own, with the counts that this site used, the newest last.
-        rows: rows of the table now.
-        smallest_cell: by how much two different counts differ at least.
-        memory: the file of training rows or of validation rows.
+        folder: the trainer's folder, with the counts that this site used, the newest last.
+        rows: the number of rows in the table now.
+        smallest_cell: the least difference between two different counts.
+        memory: the name of the file, for training rows or for validation rows.
 
     Raises:
-        ConfigurationError: the counts that were used cannot be read.
-        UnavailableError: the disk does not take the new one.
+        ConfigurationError: the earlier counts cannot be read.
+        UnavailableError: the disk cannot be written.
     """
     used = _used(folder / memory)
     near = [count for count in used if abs(count - rows) < smallest_cell]
-    # The newest one first. So if a table grows and shrinks around a limit, only the first crossing is visible.
+    # The newest count is preferred. So if a table grows and shrinks around a limit, only the first change is visible.
     chosen = rows if not near else used[-1] if used[-1] in near else min(near, key=lambda count: abs(count - rows))
     if not used or used[-1] != chosen:
         kept = [*(count for count in used if count != chosen), chosen]

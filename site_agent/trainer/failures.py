@@ -1,6 +1,6 @@
-"""Training failures whose reason may be sent to the federation. This file loads no training library.
+"""Defines training failures whose reason is sent to the federation. No training library is loaded.
 
-Their sentences stay at the site. Only a reason from the closed list is sent.
+The error texts stay at the site. Only a reason from the closed list is sent.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from protos.errors import ConfigurationError, OperatorError, RefusedError
 
 
 class NetworkDiffers(ConfigurationError):  # names what was found
-    """This site's network would hand out something else than the plan's manifest."""
+    """This site's network would send other tensors or numbers than the plan's manifest lists."""
 
     code = "E016"
 
@@ -22,12 +22,12 @@ class NetworkDiffers(ConfigurationError):  # names what was found
 
 
 class ModuleDiffers(ConfigurationError):  # names what was found
-    """The hospital's own module has a federated tensor not at all or in another shape."""
+    """The hospital's own module lacks a federated tensor, or has the tensor in another shape."""
 
     code = "E016"
 
     def __init__(self, what: str, remedy: str, *, tensor: str) -> None:
-        """`tensor` is the plan's name of it, which the federation receives."""
+        """Store the texts. `tensor` is the tensor's name in the plan, which is sent to the federation."""
         super().__init__(what=what, consequence="Nothing was trained and nothing left this site.", remedy=remedy)
         self.tensor = tensor
 
@@ -46,7 +46,7 @@ class StateLost(ConfigurationError):  # names what was found
 
 
 class TooFewRows(RefusedError):  # names what was found
-    """The plan or this hospital's policy lets no model train on so few rows."""
+    """The plan or this hospital's policy requires more training rows than this site has."""
 
     def __init__(self, fewest: int) -> None:
         super().__init__(
@@ -57,7 +57,7 @@ class TooFewRows(RefusedError):  # names what was found
 
 
 class TrainingDiverged(OperatorError):  # names what was found
-    """Training ended in a model that predicts no numbers."""
+    """Training ended in a model whose predictions are infinite or undefined."""
 
     code = "E018"
 

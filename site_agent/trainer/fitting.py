@@ -14,8 +14,8 @@ from protos.plan.plan import Plan
 from site_agent.trainer.data.dataset import Dataset, check_columns, input_columns
 from site_agent.trainer.training.batches import check_batches
 
-# For each number of the training rows while a baseline is fitted, measured with 8 million numbers: 15.7 to 18.6 bytes
-# for classes, 24.1 to 29.3 for a number as outcome.
+# Bytes that a baseline needs for each number of the training rows. Measured with 8 million numbers: 15.7 to 18.6
+# bytes for classes, 24.1 to 29.3 for a number as outcome.
 _FIT_BYTES: Final = 15
 _FIT_BYTES_OF_NUMBERS: Final = 24
 
@@ -23,13 +23,8 @@ _FIT_BYTES_OF_NUMBERS: Final = 24
 def check_fit(plan: Plan, dataset: Dataset, site: str) -> None:
     """Compare outcome, columns and number of training rows with the plan's requirements.
 
-    Args:
-        plan: the approved plan.
-        dataset: the site's own columns.
-        site: its name.
-
     Raises:
-        OperatorError: one thing does not fit, or several do not; the kind is the first one's.
+        OperatorError: something does not fit. With several differences, the error has the type of the first one.
     """
     checks: tuple[Callable[[], None], ...] = (
         lambda: _check_outputs(plan, dataset),
@@ -69,7 +64,7 @@ def _check_private(plan: Plan, dataset: Dataset) -> None:
 
 
 def _check_recorded(plan: Plan, dataset: Dataset, site: str) -> None:
-    """A masked sum hides this site among the sites that the plan names for a column or an output, and no others."""
+    """Check the sites that the plan lists for a column or an output. A masked sum hides this site only among them."""
     if plan.secure_aggregation == "off" or plan.tier_of(site) != "training":
         return
     lacking = {entry.column for entry in plan.partly_recorded if site not in entry.recorded_by}
@@ -88,7 +83,7 @@ def _check_recorded(plan: Plan, dataset: Dataset, site: str) -> None:
 
 
 def _check_images(plan: Plan, dataset: Dataset) -> None:
-    """A network of images reads them as its plan says, and nothing else."""
+    """Check that a network of images reads images of this site's size."""
     network = plan.architecture
     if not isinstance(network, ImageNetwork | UNetNetwork) or network.image == dataset.image:
         return
@@ -101,7 +96,7 @@ def _check_images(plan: Plan, dataset: Dataset) -> None:
 
 
 def _check_note(plan: Plan, dataset: Dataset) -> None:
-    """A network of words reads a note as its plan says, and no other network reads one in word order."""
+    """Check that the network and the site have the same note in word order, or that neither has one."""
     network = plan.architecture
     wanted = network.note if isinstance(network, FeatureTokensNetwork) else None
     if isinstance(network, NamedTensors):
@@ -130,7 +125,7 @@ def _check_unlisted(plan: Plan, own: Sequence[str]) -> None:
 
 
 def _check_masks(plan: Plan, dataset: Dataset) -> None:
-    """A U-Net draws masks, and no other network and no baseline does."""
+    """Check that the outcome is a mask exactly if the network is a U-Net. No baseline predicts masks."""
     draws, is_mask = isinstance(plan.architecture, UNetNetwork), dataset.task == "segmentation"
     if draws != is_mask:
         own = "a mask" if is_mask else "not a mask"

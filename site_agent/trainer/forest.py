@@ -1,11 +1,11 @@
-"""Linear models and random forests as plain arrays. scikit-learn fits them; prediction does not need scikit-learn.
+"""Stores linear models and random forests as plain arrays, which predict without scikit-learn.
 
-Only numbers are stored. So a saved model is read without unpickling, and its predictions do not depend on the installed
-version of scikit-learn. The rules:
+scikit-learn fits the models. Only numbers are stored. So a saved model is read without unpickling, and its predictions
+do not depend on the installed version of scikit-learn. The rules:
 
-* a forest's prediction equals scikit-learn's to 1e-12: trees compare float32 values with float64 thresholds, and the
-  prediction is the mean over trees of the leaf's shares (or number);
-* the nodes of all trees are in one list, and a node is before its children, so every path ends.
+* a forest's prediction equals scikit-learn's to 1e-12. Trees compare float32 values with float64 thresholds. The
+  prediction is the mean over trees of the leaf's class shares (or number);
+* the nodes of all trees are in one list. A node comes before its children, so every path ends.
 """
 
 from __future__ import annotations
@@ -24,16 +24,21 @@ if TYPE_CHECKING:
     from sklearn.linear_model import LogisticRegression, Ridge
 
 Arrays: TypeAlias = Mapping[str, npt.NDArray[np.generic]]
-# The arrays of a forest by name, with their types in a file.
+# Each array of a forest and its type in a file.
 FOREST_ARRAYS: Final = {"roots": "<i4", "columns": "<i4", "children": "<i4", "thresholds": "<f8", "values": "<f8"}
-# This many pairs of row and tree are processed at once: about 100 MB.
+# Pairs of row and tree that are processed at once; they need about 100 MB.
 _BLOCK_PAIRS: Final = 1 << 22
-_DISTANCE: Final = 0.005  # from 0 and 1, where a logit would be infinite
+_DISTANCE: Final = 0.005  # distance of shares from 0 and 1, where a logit would be infinite
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class Lines:
-    """Linear functions of columns, one for each output: slopes (outputs, columns), starts (outputs,), float64."""
+    """A linear model with one or several outputs, stored as float64 arrays.
+
+    Attributes:
+        slopes: shape (outputs, columns).
+        starts: shape (outputs,), the values at zero.
+    """
 
     slopes: npt.NDArray[np.float64]
     starts: npt.NDArray[np.float64]
@@ -43,23 +48,23 @@ class Lines:
             raise ValueError("arrays of no linear model")
 
     def of(self, columns: npt.NDArray[np.generic]) -> npt.NDArray[np.float64]:
-        """Return their values, float64 of shape (rows, outputs)."""
+        """Return the model's outputs for rows of columns: float64 of shape (rows, outputs)."""
         values = np.empty((len(columns), len(self.starts)))
-        for block in blocks(*columns.shape):  # the pixels of all rows may need more memory than there is
+        for block in blocks(*columns.shape):  # the pixels of all rows could need too much memory
             wide = columns[block].astype(np.float64)
-            # Row by row and not as a matrix product, whose last bits depend on the number of rows.
+            # No matrix product, because its last bits would depend on the number of rows.
             for output, (slope, start) in enumerate(zip(self.slopes, self.starts, strict=True)):
                 values[block, output] = (wide * slope).sum(axis=1) + start
         return values
 
 
 def lines_of(fitted: LogisticRegression | Ridge, outputs: int, gap: float = np.inf) -> Lines:
-    """Return a linear model of scikit-learn.
+    """Convert a linear model of scikit-learn to plain arrays.
 
     Args:
-        fitted: with the indices of classes as labels.
-        outputs: one, or one per class if there are several.
-        gap: by how much the start of a class that no row has is below the lowest one.
+        fitted: a model whose class labels are the indices of classes.
+        outputs: 1, or the number of classes if there are several.
+        gap: if no row has a class, its start is lower than the lowest other start by this much.
     """
     slopes, starts = np.atleast_2d(fitted.coef_), np.atleast_1d(fitted.intercept_)
     if outputs == 1:
@@ -72,7 +77,7 @@ def lines_of(fitted: LogisticRegression | Ridge, outputs: int, gap: float = np.i
 
 
 class _Nodes(Protocol):
-    """One tree as scikit-learn lays it out; a leaf has child -1. `value` is (nodes, 1, answers)."""
+    """One tree in scikit-learn's memory. A leaf has child -1. `value` has shape (nodes, 1, answers)."""
 
     feature: npt.NDArray[np.int64]
     threshold: npt.NDArray[np.float64]
@@ -82,20 +87,20 @@ class _Nodes(Protocol):
 
 
 class GrownTree(Protocol):
-    """A fitted tree of scikit-learn's."""
+    """A decision tree that scikit-learn has fitted."""
 
     tree_: _Nodes
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class Forest:
-    """All trees; numbers of nodes count over the whole forest.
+    """A random forest as arrays. Node numbers count over all trees.
 
     Attributes:
         roots: int32 of shape (trees,).
-        columns: int32 of shape (nodes,): which column a node compares, 0 at a leaf.
-        thresholds: float64 of shape (nodes,): a value up to it goes left; infinite at a leaf.
-        children: int32 of shape (nodes, 2), left and right; a leaf's are itself.
+        columns: int32 of shape (nodes,): the column that a node compares, 0 at a leaf.
+        thresholds: float64 of shape (nodes,): a value up to the threshold follows the left child. Infinite at a leaf.
+        children: int32 of shape (nodes, 2), left and right. The children of a leaf are the leaf itself.
         values: float64 of shape (nodes, answers): shares of classes, or the mean number.
     """
 
@@ -119,7 +124,7 @@ class Forest:
             raise ValueError("a node whose children do not follow it")
 
     def arrays(self) -> dict[str, npt.NDArray[np.generic]]:
-        """Return everything that `forest_from` needs."""
+        """Return the forest's arrays by name, as `forest_from` reads them."""
         return {name: np.asarray(getattr(self, name)) for name in FOREST_ARRAYS}
 
     def answers(self, features: npt.NDArray[np.float32]) -> npt.NDArray[np.float64]:
@@ -138,17 +143,17 @@ class Forest:
                 break
             at = then
         total = np.zeros((len(features), self.values.shape[1]))
-        # one tree after the other, as in scikit-learn, so that a row's sum does not depend on other rows
+        # Trees are added one by one, as in scikit-learn, so that a row's sum does not depend on other rows.
         for leaves in at.T:
             total += self.values[leaves]
         return total / len(self.roots)
 
 
 def forest_from(arrays: Arrays) -> Forest:
-    """Return the forest from its `arrays`, among others.
+    """Build a forest from its arrays. Further arrays in the mapping are ignored.
 
     Raises:
-        ValueError: they are those of no forest.
+        ValueError: the arrays do not form a forest.
     """
     whole = {name: np.asarray(arrays[name], dtype=np.int32) for name in ("roots", "columns", "children")}
     thresholds, values = (np.asarray(arrays[name], dtype=np.float64) for name in ("thresholds", "values"))
@@ -156,12 +161,12 @@ def forest_from(arrays: Arrays) -> Forest:
 
 
 def has_types(arrays: Arrays, types: Mapping[str, str]) -> bool:
-    """Return whether these are exactly the named arrays, each of its type."""
+    """Return whether a mapping has exactly the named arrays, each with the required type."""
     return {name: array.dtype.str for name, array in arrays.items()} == types
 
 
 def forest_of(trees: Sequence[GrownTree]) -> Forest:
-    """Return the arrays of trees that scikit-learn has trained."""
+    """Convert trees that scikit-learn has trained into a forest of arrays."""
     nodes = [tree.tree_ for tree in trees]
     starts = np.cumsum([0, *(len(each.feature) for each in nodes)])
     children = np.concatenate([_children(each) + start for each, start in zip(nodes, starts, strict=False)])
@@ -182,7 +187,7 @@ def _children(nodes: _Nodes) -> npt.NDArray[np.int64]:
 
 
 def on_bounded_scale(task: Task, answers: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    """Return shares (rows, outputs) as bounded logits or logarithms. Other numbers are unchanged."""
+    """Convert class shares of shape (rows, outputs) to bounded logits or logarithms. Other numbers are unchanged."""
     match task:
         case "binary":
             return np.asarray(np.log((answers + _DISTANCE) / (1.0 - answers + _DISTANCE)))

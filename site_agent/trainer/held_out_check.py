@@ -1,14 +1,14 @@
 """Decides whether this site accepts received shared parameters, by a measurement before training.
 
 The received model is compared with the one that the sites accepted last, on this site's own rows: all validation rows,
-and as many training rows, or 200 if these are more. The site's answer is to accept or to refuse. Neither a loss nor a
-row leaves the site. The rules:
+and as many training rows, or 200 if these are more. The site accepts or refuses. Neither a loss nor a row leaves the
+site. The rules:
 
-* training rows are tested too. A site with few validation rows cannot distinguish harm from noise. If honest training
-  overfits, the losses of training rows fall, so the site does not refuse it. docs/design/acceptance.md has the figures;
-* a site refuses in three cases: its loss rises beyond noise and by much (protos/plan/held_out_rule.py), the parameters
-  moved further than any server rule moves by clipped updates, or outputs are not finite;
-* a site that was away and lacks the parameters accepted last cannot compare, so it accepts;
+* training rows are tested too, because a site with few validation rows cannot distinguish harm from noise. If honest
+  training overfits, the losses of training rows fall, so the site does not refuse it (docs/design/acceptance.md);
+* a site refuses if its loss rises beyond noise and by much (protos/plan/held_out_rule.py). It also refuses parameters
+  that moved further than any server rule moves by clipped updates, and outputs that are not finite;
+* a site that was disconnected and lacks the parameters accepted last cannot compare, so it accepts;
 * if the run returns to earlier parameters, this site returns to its own state before it loaded the refused ones. If the
   parameters then differ by a bit from the accepted ones, they are refused as a malformed message.
 """
@@ -28,16 +28,16 @@ from protos.plan.server_rules import largest_step
 from protos.wire.messages import MalformedMessage
 from site_agent.trainer.training.state import State, part_of, prefixed
 
-_ROUNDING: float = 2.0**-20  # of a float32 sum, relative, with room for the rule's own float64
+_ROUNDING: float = 2.0**-20  # relative rounding error of a float32 sum, and of the rule's float64
 
 
 @dataclass(frozen=True, eq=False)
 class Received:
-    """Shared parameters as a round brought them.
+    """Shared parameters that this site received in a round.
 
     Attributes:
         round: the number of that round.
-        is_decided: whether the sites send their answers to them in that round.
+        is_decided: whether the sites accept or refuse them in that round.
         values: float32 of shape (shared numbers,).
         losses: float32 of shape (tested rows,); empty if the round was not measured.
     """
@@ -48,13 +48,13 @@ class Received:
     losses: Tensor = field(repr=False)
 
     def state(self) -> State:
-        """Return the same as tensors."""
+        """Return the received parameters as tensors by name."""
         place = torch.tensor([self.round, int(self.is_decided)])
         return {"place": place, "values": self.values, "losses": self.losses}
 
     @classmethod
     def from_state(cls, state: State) -> Received | None:
-        """Read what `state` returned; None for an empty state."""
+        """Read the tensors that `state` returned. An empty state gives None."""
         if not state:
             return None
         number, is_decided = state["place"].tolist()
@@ -62,23 +62,23 @@ class Received:
 
 
 class HeldOutCheck:
-    """The parameters that this site keeps for comparison and for a return."""
+    """Compares received parameters with the accepted ones, and keeps what a rollback needs."""
 
     def __init__(self, plan: Plan, rule: HeldOutLoss) -> None:
         self._plan, self._rule = plan, rule
         self.accepted: Received | None = None
         self.newest: Received | None = None
-        self._before: State = {}  # the site's own state before it loaded parameters that are not accepted yet
+        self._before: State = {}  # this site's state before it loaded parameters that are not yet accepted
         self.refuses = False
-        # for each rollback the repeated round, and the round of the parameters
+        # For each rollback: the repeated round, and the round of the parameters.
         self.returns: list[tuple[int, int]] = []
 
     def is_measured(self, round_number: int) -> bool:
-        """Return whether rows are measured at a round's start: in the first round, and whenever sites answer."""
+        """Return whether a round measures rows at its start: the first round, and each round in which sites decide."""
         return round_number == self._plan.has_probe or is_measured(self._plan, round_number)
 
     def has_refused(self, values: Tensor, returned_to: int | None) -> bool:
-        """Return whether the run leaves the parameters that this site received last."""
+        """Return whether the run discards the parameters that this site received last."""
         newest = self.newest
         is_later = returned_to is not None and newest is not None and newest.round > returned_to
         return is_later and newest is not None and not torch.equal(newest.values, values)
@@ -87,12 +87,12 @@ class HeldOutCheck:
         """Store the sites' decision about the parameters that were received last.
 
         Args:
-            round_number: that begins.
-            values: that it brings.
-            returned_to: the round whose parameters these are, where the run was rolled back; otherwise None.
+            round_number: the round that begins.
+            values: the parameters received in this round.
+            returned_to: the round whose parameters these are, if the run was rolled back; otherwise None.
 
         Returns:
-            the own state to which this site returns; empty if it continues.
+            the state of its own to which this site returns; empty if the site continues.
 
         Raises:
             MalformedMessage: the run returns to other parameters than the accepted ones.
@@ -101,7 +101,7 @@ class HeldOutCheck:
         newest, accepted = self.newest, self.accepted
         if returned_to is None:
             if newest is not None and newest.round != round_number - 1:
-                self.accepted = None  # it was away, so it does not know the decision
+                self.accepted = None  # this site missed a round, so it did not receive the decision
             elif newest is not None and newest.is_decided:
                 self.accepted = newest
         elif newest is not None and newest.round == returned_to:
@@ -119,21 +119,21 @@ class HeldOutCheck:
         return before
 
     def remember(self, state: State) -> None:
-        """Keep the site's own state before it uses parameters that are not accepted yet."""
+        """Keep this site's state from before it used parameters that are not yet accepted."""
         self._before = self._before or state
 
     @property
     def has_state(self) -> bool:
-        """Whether an earlier state than this round's is kept."""
+        """Whether a state from before a decision is kept."""
         return bool(self._before)
 
     def take(self, round_number: int, values: Tensor, losses: Tensor, scale: float) -> None:
-        """Decide about received parameters.
+        """Decide whether this site accepts received parameters.
 
         Args:
-            round_number: that brought them.
+            round_number: the round in which they were received.
             values: float32 of shape (shared numbers,).
-            losses: of the tested rows, with these parameters; empty if the round is not measured.
+            losses: float32 of shape (tested rows,), with these parameters; empty if the round is not measured.
             scale: the mean loss of a network whose outputs are all 0, on the same rows.
         """
         is_start = round_number == self._plan.has_probe
@@ -147,7 +147,7 @@ class HeldOutCheck:
             )
 
     def resampled(self, is_resampled: bool) -> None:
-        """Mark a resampled round: it contains no answers."""
+        """Mark whether the newest round is resampled. In a resampled round no site accepts or refuses."""
         if self.newest is not None and self.newest.round != self._plan.has_probe:
             self.newest = replace(self.newest, is_decided=self.newest.losses.numel() > 0 and not is_resampled)
 
@@ -159,7 +159,7 @@ class HeldOutCheck:
         return prefixed("accepted", accepted) | prefixed("newest", newest) | prefixed("before", self._before) | returns
 
     def restore(self, state: State) -> None:
-        """Restore what `state` returned."""
+        """Continue from a state that `state` returned."""
         self.accepted = Received.from_state(part_of(state, "accepted"))
         self.newest = Received.from_state(part_of(state, "newest"))
         self._before, self.refuses = part_of(state, "before"), False
@@ -172,12 +172,12 @@ class HeldOutCheck:
 
 
 def is_harmful(rule: HeldOutLoss, before: Tensor, after: Tensor, scale: float) -> bool:
-    """Return whether a site's loss has risen by more than noise and more than the plan's share. Pure.
+    """Return whether a site's loss has risen by more than noise and by more than the plan's limit.
 
     Args:
-        rule: the plan's.
+        rule: the plan's limits.
         before: float32 of shape (rows,), each row's loss with the parameters accepted last.
-        after: the same with the received ones.
+        after: float32 of shape (rows,), each row's loss with the received parameters.
         scale: the mean loss of a network whose outputs are all 0.
     """
     if not bool(torch.isfinite(before).all()):
@@ -186,8 +186,7 @@ def is_harmful(rule: HeldOutLoss, before: Tensor, after: Tensor, scale: float) -
         return True
     rises = after.double() - before.double()
     # A few rows with a certain and wrong prediction can make up the whole mean and most of its error. So the rises are
-    # tested twice: unchanged, and with losses limited to that of a network that has learned nothing. Either test may
-    # show the harm.
+    # tested twice: unchanged, and limited to the loss of a network that has learned nothing. One test is enough.
     tests = [(float(part.mean()), standard_errors(part)) for part in (rises, rises.clamp(-scale, scale))]
     return any(mean > rule.largest_rise * scale and errors >= rule.standard_errors for mean, errors in tests)
 
@@ -196,9 +195,9 @@ def standard_errors(rises: Tensor) -> float:
     """Return the sum of paired differences in standard errors: sum / sqrt(sum of squares), at most sqrt(rows).
 
     The rows are paired, so what makes a row difficult for both models cancels. This is Student's t with the spread
-    around 0 in place of the spread around the mean. Where a row is as likely to rise as to fall by the same amount, x
-    or more is as rare as exp(-x^2 / 2), for any number of rows and any distribution (Efron 1969). So few rows give no
-    false alarm: fewer than x^2 rows never reach x.
+    around 0 in place of the spread around the mean. Suppose that each row rises or falls by the same amount with equal
+    probability. Then x or more has a probability of at most exp(-x^2 / 2), for any number of rows and any
+    distribution (Efron 1969). So few rows give no false alarm: fewer than x^2 rows never reach x.
     """
     squares = float(rises.square().sum())
     return float(rises.sum()) / math.sqrt(squares) if squares > 0 else 0.0

@@ -1,10 +1,10 @@
-"""The trainer gives up the network before it reads its first patient.
+"""Removes the trainer's network access before the trainer reads its first patient.
 
-Under systemd the unit does this (`PrivateNetwork=yes`). If a person starts it, the process moves itself into a network
-namespace of its own without an active interface. The kernel lets an ordinary user do that if user namespaces are
-allowed. The rules:
+Under systemd the unit does this (`PrivateNetwork=yes`). If a person starts the trainer, the process moves itself into a
+network namespace of its own without an active interface. The kernel lets an ordinary user do that if user namespaces
+are allowed. The rules:
 
-* it happens before numpy is loaded. Numerical libraries start threads, only one thread leaves a namespace, and the
+* this happens before numpy is loaded. Numerical libraries start threads, only one thread leaves a namespace, and the
   kernel refuses a user namespace to a process with several threads;
 * a child process tries first, because with an incomplete user namespace the trainer could no longer write this site's
   files;
@@ -27,10 +27,10 @@ _ROUTES_6: Final = Path("/proc/self/net/ipv6_route")
 
 
 def give_up_network() -> bool:
-    """Leave all networks. Return whether none remains.
+    """Leave all networks. Return whether this process has no route to another machine.
 
     Raises:
-        RuntimeError: a thread was started before.
+        RuntimeError: this process already has several threads.
     """
     if len(os.listdir("/proc/self/task")) > 1:  # noqa: PTH208  # a kernel interface, not a path
         raise RuntimeError("threads were started before the network was given up")
@@ -42,7 +42,7 @@ def give_up_network() -> bool:
 def end_with_parent() -> None:
     """Let the kernel kill this process when the agent that started it ends, for any reason.
 
-    It would otherwise train to the end of its round, beside the trainer of the next agent.
+    Otherwise this process would train to the end of its round, while the next agent already has another trainer.
     """
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
@@ -50,19 +50,19 @@ def end_with_parent() -> None:
 def leads_out() -> bool:
     """Return whether a route of this process leads to another machine.
 
-    A fresh namespace may hold idle tunnel interfaces, so interfaces would be the wrong thing to count.
+    Routes are counted and not interfaces, because a new namespace can have idle tunnel interfaces.
     """
     devices = [line.split()[0] for line in _lines(_ROUTES)[1:]] + [line.split()[-1] for line in _lines(_ROUTES_6)]
     return any(device != "lo" for device in devices)
 
 
 def _lines(routes: Path) -> list[str]:
-    # Absent if the kernel was built without this kind of address. Then it routes nothing.
+    # The file is absent if the kernel was built without this kind of address. Then there are no such routes.
     return routes.read_text().splitlines() if routes.exists() else []
 
 
 def _succeeds_in_child() -> bool:
-    """Whether a child of this process may have namespaces of its own, with itself as their user."""
+    """Return whether a child process can create namespaces of its own."""
     child = os.fork()
     if child == 0:
         status = 1

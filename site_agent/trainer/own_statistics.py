@@ -1,15 +1,15 @@
-"""Counts and moments of a plan's declared columns, from this site's own table. Nothing is trained.
+"""Computes counts and moments of a plan's declared columns, from this site's own table. Nothing is trained.
 
 Rows of all parts of the split are counted. The rules:
 
-* a cell with fewer rows than the larger of the plan's and the policy's limit is 0, and so are all its numbers;
-* for a number, only rows within the declared range count towards the smallest cell;
-* a column that this site lacks, or has as another kind, is 0. So its absence looks like few rows;
+* a cell with fewer rows than the larger of the plan's and the policy's limit is sent as 0, and so are its sums;
+* for a numeric column, only rows within the declared range count towards the smallest cell;
+* a column that this site lacks, or has as another kind, is sent as 0. So a missing column looks like few rows;
 * only a table that is fit for training is counted: it has no errors, and its warnings are accepted as this hospital
   requires;
 * a column's rows are used for one run, however often that run requests them (released_columns.py);
 * under a plan with privacy the two rules about few rows do not apply. Each patient has one clipped term instead, the
-  gate adds noise, and every further run pays again from the patients' budget.
+  gate adds noise, and every further run spends again from the patients' budget.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ from site_agent.trainer.released_columns import remember
 
 
 def numbers_of_table(plan: Plan, table: Table, smallest_cell: int, folder: Path) -> tuple[int, ...]:
-    """Return what this site sends in the round of statistics, under privacy before noise.
+    """Return the numbers that this site sends in the round of statistics. Under privacy, noise is added later.
 
-    Without privacy this is recorded on disk first.
+    Without privacy the request is recorded on disk first.
 
     Args:
-        plan: with statistics.
+        plan: a plan with statistics.
         table: checked against the site's contract, without errors, its warnings accepted.
-        smallest_cell: of the hospital's policy.
-        folder: where the trainer remembers.
+        smallest_cell: the limit in the hospital's policy.
+        folder: the trainer's folder, with the record of columns that were used.
 
     Raises:
-        OperatorError: the table has answered for another run, or the disk does not take the memory.
+        OperatorError: the table was counted for another run, or the disk cannot be written.
     """
     assert plan.statistics is not None
     if plan.private_statistics is not None:
@@ -54,20 +54,15 @@ def count(statistics: Statistics, table: Table, smallest_cell: int) -> tuple[int
     """Return every number of this site in the order of `numbers_of`.
 
     Args:
-        statistics: the plan's.
+        statistics: the plan's columns.
         table: checked against the site's contract.
-        smallest_cell: the larger of the plan's and the policy's.
+        smallest_cell: the larger of the plan's and the policy's limit.
     """
     return tuple(number for column in statistics.columns for number in _of_column(column, table, smallest_cell))
 
 
 def private_numbers(private: PrivateStatistics, table: Table) -> tuple[int, ...]:
-    """Return this site's sums of clipped terms, one term for each patient, in the order of `private.names`.
-
-    Args:
-        private: the plan's.
-        table: checked against the site's contract.
-    """
+    """Return this site's sums of clipped terms, one term for each patient, in the order of `private.names`."""
 
     def terms_of(rows: Integers) -> Float64:
         columns = private.statistics.columns
@@ -80,7 +75,7 @@ def private_numbers(private: PrivateStatistics, table: Table) -> tuple[int, ...]
 
 
 def _terms_of_column(column: NumericColumn | CodedColumn, table: Table, rows: Integers) -> Iterator[Float64]:
-    """Each number of a column for some rows, float64 of shape (rows,); see protos/plan/private_statistics.py."""
+    """Yield the terms of one column: float64 of shape (rows,) each. See protos/plan/private_statistics.py."""
     feature = next((found for found in table.contract.features if found.name == column.name), None)
     if isinstance(column, CodedColumn):
         codes = feature.codes if isinstance(feature, CategoricalFeature) else ()
@@ -98,7 +93,7 @@ def _terms_of_column(column: NumericColumn | CodedColumn, table: Table, rows: In
 
 
 def _scaled(values: Numbers, column: NumericColumn) -> Numbers:
-    """Values moved from the declared range to 0..1, and clipped."""
+    """Return values moved from the declared range to 0..1, and clipped."""
     return np.clip((values - column.low) / (column.high - column.low), 0.0, 1.0)
 
 
@@ -112,7 +107,7 @@ def _of_column(column: NumericColumn | CodedColumn, table: Table, smallest_cell:
         return
     values = table.features[column.name] if isinstance(feature, NumericFeature) else np.empty(0)
     present = values[~np.isnan(values)][:LARGEST_COUNT]
-    # Rows that the range clips hide no other row: with one row within the range, the sum would be that row's value.
+    # Only rows within the range are counted. Otherwise a single row within the range would be the whole sum.
     if _if_enough(within(present, column).size, smallest_cell) == 0:
         yield from (0, 0, 0)
         return
@@ -126,7 +121,7 @@ def within(values: Numbers, column: NumericColumn) -> Numbers:
 
 
 def _integer(values: Numbers) -> int:
-    # Each value is rounded separately, so that neither the order of rows nor the width of sums changes a bit.
+    # Each value is rounded separately, so that neither the row order nor the processor's way of adding changes a bit.
     return int(np.rint(values * MOMENT_SCALE).astype(np.int64).sum())
 
 

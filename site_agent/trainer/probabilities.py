@@ -1,6 +1,6 @@
-"""The meaning of a model's outputs: probabilities of classes and pixels, and the loss of each row.
+"""Converts a model's outputs to probabilities of classes and pixels, and computes the loss of each row.
 
-Training of baselines, reports and predictions read outputs with these two functions, so all agree to the bit.
+Baselines, reports and predictions use these two functions, so they agree to the bit.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ def probabilities(task: Task, outputs: npt.NDArray[np.generic]) -> npt.NDArray[n
     """Return a network's outputs as probabilities, float64, stable for outputs of any size.
 
     Args:
-        task: binary outputs have shape (rows,) or (rows, 1), multi-class (rows, classes), those of masks
-            (rows, pixels); a regression's outputs are numbers already and only flattened.
-        outputs: logits, or the regression's numbers.
+        task: a regression's outputs are already numbers and are only flattened.
+        outputs: logits, or the regression's numbers. Shape (rows,) or (rows, 1) for binary and regression,
+            (rows, classes) for multi-class, (rows, pixels) for masks.
 
     Returns:
         shape (rows,), (rows, classes) for multi-class, or (rows, pixels) for masks.
@@ -45,8 +45,8 @@ def probabilities(task: Task, outputs: npt.NDArray[np.generic]) -> npt.NDArray[n
 def log_loss_of_rows(targets: npt.NDArray[np.int64], scores: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
     """Return minus the logarithm of the probability of the observed class, shape (rows,), in nats.
 
-    As in scikit-learn a probability lies at least 2.2e-16 away from 0 and 1: one row of which a model was
-    wrongly certain costs 36 nats.
+    As in scikit-learn, probabilities are clipped 2.2e-16 away from 0 and 1. So one row with a certain and wrong
+    prediction costs 36 nats.
     """
     happened = (
         np.where(targets == 1, scores, 1.0 - scores) if scores.ndim == 1 else scores[np.arange(len(scores)), targets]

@@ -1,8 +1,8 @@
-"""The trainer's watchdog signal: reports to the service manager that the working loop is alive.
+"""Sends the trainer's watchdog signal: it reports to the service manager that the trainer is working.
 
-The signal is sent during work: between requests, after every batch, and after every block of predictions. So a training
-that hangs sends no signal, and a training that only takes long does. Work without such a loop, such as reading a table
-or fitting a forest, is announced as long. Without WatchdogSec= in the unit no signal is sent.
+The signal is sent between requests, after every batch, and after every block of predictions. So a training that hangs
+sends no signal, and a training that only takes long does. Reading a table or fitting a forest has no such loop. It is
+announced as long work. Without WatchdogSec= in the unit no signal is sent.
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ LONG_SECONDS: Final = 6 * 3600
 
 
 class Pulse:
-    """One process's pulse."""
+    """The watchdog signal of one process."""
 
     def __init__(self, notify: Callable[[str], None], clock: Callable[[], float], watchdog_seconds: float) -> None:
-        """`notify` reaches the service manager; `clock` gives monotonic seconds; 0 if there is no watchdog."""
+        """`notify` sends text to the service manager. `clock` returns monotonic seconds. 0 seconds mean no watchdog."""
         self._notify, self._clock, self._watchdog = notify, clock, watchdog_seconds
         self._next = 0.0
 
     def beat(self) -> None:
-        """Report that the loop is alive, at most four times in the watchdog's time. Cheap to call."""
+        """Report that the process is working, at most four times in the watchdog's time. This is cheap."""
         if self._watchdog and self._clock() >= self._next:
             self._next = self._clock() + self._watchdog / 4
             self._notify("WATCHDOG=1")
 
     @contextmanager
     def long_work(self) -> Iterator[None]:
-        """Extend the watchdog's time to hours inside the block."""
+        """Extend the watchdog's time to `LONG_SECONDS` inside the block."""
         if not self._watchdog:
             yield
             return

@@ -1,12 +1,12 @@
-"""The trainer's record of released columns: for each column the run that received its statistics, and the rows.
+"""Records which run received the statistics of each column, and from which rows.
 
-Two sums of a column over tables that differ by one patient differ by that patient's value. So the record is kept for
-each column, whatever else the contract has, and by the counted values. The rules:
+Two sums of a column over tables that differ by one patient differ by that patient's value. So the record has an entry
+for each column, and depends only on the counted values. The rules:
 
 * a column's values are used for one run, however often that run requests them, and only while the values are the same;
-* another run gets an answer only if at least `smallest_cell` rows within the declared range are new since every earlier
-  release of the column. For each code either no row or that many rows must have changed. A person agrees by approving
-  the plan;
+* another run gets the column only if at least `smallest_cell` rows within the declared range are new since every
+  earlier release of the column. For each code either no row or that many rows must have changed. A person agrees by
+  approving the plan;
 * the disk has no value. It has a keyed digest of each value under the site's secret, with the number of its rows.
 """
 
@@ -31,13 +31,13 @@ from site_agent.trainer.trainer_files import site_secret, write_whole
 
 FILE: Final = "released_columns.json"
 _OLDER_FILE: Final = "statistics.json"
-_DIGITS: Final = 16  # 64 bits: two of a million values share a digest in one of ten million tables
+_DIGITS: Final = 16  # 64 bits; among a million values, two share a digest with a probability below one in ten million
 Rows: TypeAlias = dict[str, int]
 Released: TypeAlias = dict[str, dict[str, Rows]]  # column -> run -> digest of a value -> its rows
 
 
 class ReleasedBefore(RefusedError):
-    """These rows have answered for another run; the difference of two sums would reveal a few patients."""
+    """Statistics of these rows were sent for another run. The difference of two sums would reveal a few patients."""
 
     def __init__(self, columns: list[str], smallest_cell: int) -> None:
         super().__init__(
@@ -49,17 +49,17 @@ class ReleasedBefore(RefusedError):
 
 
 def remember(folder: Path, plan: Plan, table: Table, smallest_cell: int) -> None:
-    """Record on disk, before anything is sent, which values of which columns a run uses.
+    """Record on disk, before statistics are sent, which values of which columns a run uses.
 
     Args:
-        folder: the trainer's own.
-        plan: with statistics.
-        table: as it is now.
-        smallest_cell: the larger of the plan's and the policy's.
+        folder: the trainer's folder.
+        plan: a plan with statistics.
+        table: the site's current table.
+        smallest_cell: the larger of the plan's and the policy's limit.
 
     Raises:
-        ReleasedBefore: a column has answered for another run, and too few rows differ.
-        OperatorError: the secret cannot be read, or the disk does not take the memory.
+        ReleasedBefore: a column was sent for another run, and too few rows are new.
+        OperatorError: the secret cannot be read, or the disk cannot be written.
     """
     assert plan.statistics is not None
     columns = {column.name: column for column in plan.statistics.columns}
@@ -93,9 +93,9 @@ def counted(
     *,
     within_range: bool = False,
 ) -> Rows:
-    """Count the rows of each value of a column, by the values' digests. Only counted values are included.
+    """Count the rows of each counted value of a column. Keys are the values' digests.
 
-    With `within_range` only numbers that the declared range does not clip: a clipped one hides no other.
+    With `within_range` only numbers within the declared range are counted, because a clipped number hides no other row.
     """
     feature = next((found for found in table.contract.features if found.name == column.name), None)
     if isinstance(column, CodedColumn):
@@ -121,7 +121,7 @@ def _may_follow(
     hiding: Mapping[str, int],
     smallest_cell: int,
 ) -> bool:
-    """Whether the difference of two sums of these rows is about enough of them."""
+    """Return whether enough rows changed for a second sum of a column."""
     if isinstance(column, CodedColumn):
         changes = [abs(now.get(code, 0) - before.get(code, 0)) for code in before.keys() | now.keys()]
         return any(changes) and all(change == 0 or change >= smallest_cell for change in changes)
@@ -134,7 +134,7 @@ def _naming(secret: bytes) -> Callable[[bytes], str]:
 
 
 def _released_by_an_earlier_version(folder: Path) -> set[str]:
-    """Columns of which an earlier version has not kept the rows, so that no difference can be counted."""
+    """Return columns that an earlier version released without recording the rows."""
     path = folder / _OLDER_FILE
     known: dict[str, dict[str, str]] = json.loads(path.read_bytes()) if path.exists() else {}
     return {column for columns in known.values() for column in columns}

@@ -1,11 +1,10 @@
-"""The saved states from which a study continues after a crash. They are on this site's disk only.
+"""Stores the states from which a study continues after a crash. They are on this site's disk only.
 
-There is one file for each round to which the federation may return, written like a checkpoint (checkpoints.py). A small
-file states with which round and from which rows this site began. The rules:
+There is one file for each round to which the federation can return, written like a checkpoint (checkpoints.py). A small
+file records in which round and with which rows this site began. The rules:
 
 * a state is written completely before the trainer sends anything of its round;
-* a damaged state is treated as absent. Training never continues from a state of other rows than the table's current
-  ones;
+* a damaged state is ignored. Training never continues from a state of other rows than the table's current ones;
 * a return to a round deletes the states saved after it, because those rounds are made again.
 """
 
@@ -32,12 +31,12 @@ from site_agent.trainer.trainer_files import array_digest, write_whole
 from site_agent.trainer.training.state import State
 
 FORMAT: Final = 1
-_MOST: Final = 8  # a coordinator that deletes nothing cannot fill the disk
+_MOST: Final = 8  # so that a coordinator that requires every state cannot fill the disk
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class SavedStudy:
-    """A study before a round: its tensors, and what else it knew."""
+    """The state of a study before a round: its tensors, and facts as JSON."""
 
     tensors: State = field(repr=False)
     facts: Mapping[str, Json]
@@ -47,11 +46,11 @@ class Saves:
     """The saved states of one run."""
 
     def __init__(self, folder: Path, plan: Plan, dataset: Dataset) -> None:
-        """Look what is there; states of other runs are removed.
+        """Read which states exist, and remove the states of other runs.
 
         Raises:
-            DataError: the run began from other rows than these.
-            ConfigurationError: with which round it began cannot be read.
+            DataError: the run began with other rows than `dataset` has.
+            ConfigurationError: the record of this site's first round cannot be read.
         """
         self._folder, self._plan, self._rows = folder, plan.digest.hex(), _rows_digest(dataset)
         for other in folder.parent.glob("*"):
@@ -67,7 +66,7 @@ class Saves:
         return tuple(Saved(number, resample) for number, resample in sorted((begun | self._held).items()))
 
     def begin(self, number: int) -> None:
-        """Record once in which round this site begins.
+        """Record in which round this site begins. Later calls change nothing.
 
         Raises:
             UnavailableError: the disk cannot be written.
@@ -81,7 +80,7 @@ class Saves:
         """Write a state to disk.
 
         Raises:
-            UnavailableError: the disk cannot be written; earlier snapshots are unchanged.
+            UnavailableError: the disk cannot be written; earlier states are unchanged.
         """
         arrays = {name: tensor.cpu().numpy() for name, tensor in study.tensors.items()}
         facts: dict[str, Json] = {"version": FORMAT, "plan": self._plan, "rows": self._rows, "redraw": state.resample}
@@ -91,10 +90,10 @@ class Saves:
             self._remove(number)
 
     def read(self, number: int) -> SavedStudy | None:
-        """Return the state before a round, or None if this site begins there.
+        """Return the state before a round, or None if this site begins with this round.
 
         Raises:
-            ConfigurationError: it is damaged.
+            ConfigurationError: the file is damaged.
         """
         if number not in self._held:
             return None
@@ -105,16 +104,16 @@ class Saves:
         return SavedStudy(tensors=tensors, facts=study)
 
     def newest(self, number: int) -> int | None:
-        """Return the newest round up to this one from which this site can continue."""
+        """Return the newest round from which this site can continue, not later than `number`."""
         return max((state.round for state in self.held if state.round <= number), default=None)
 
     def forget_before(self, oldest: int) -> None:
-        """Delete earlier states. The federation never returns to them."""
+        """Delete states before the round `oldest`. The federation never returns to them."""
         for number in [number for number in self._held if number < oldest]:
             self._remove(number)
 
     def forget_after(self, newest: int) -> None:
-        """Delete later states, because the study has returned to this round."""
+        """Delete states after the round `newest`, because the study has returned to this round."""
         for number in [number for number in self._held if number > newest]:
             self._remove(number)
 
@@ -145,7 +144,7 @@ class Saves:
         except FileNotFoundError:
             return None
         except (OSError, ValueError, KeyError, TypeError) as cause:
-            # Not treated as absent, because this site would start from the beginning in the middle of a run.
+            # Otherwise this site would start from the beginning in the middle of a run.
             raise ConfigurationError(
                 what="The record of this site's first round in the study cannot be read.",
                 consequence="Nothing was trained and nothing left this site.",

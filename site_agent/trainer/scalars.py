@@ -1,8 +1,8 @@
-"""A site's counts and measurements for sums over all sites, as the integers of the manifest.
+"""Encodes a site's counts and measurements as the integers of the manifest, for sums over all sites.
 
 Every number is weighted by rows as the plan counts them. So a sum divided by the sum of weights is the mean that the
-method requires. Validation rows are always on the public grid. A number beyond its bound becomes the bound. No number
-is ever negative.
+method requires. Validation rows are always rounded to the public grid. A number beyond its bound becomes the bound. No
+number is ever negative.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from site_agent.trainer.choice import Choice
 
 
 class Measures:
-    """The scalars of one site under one plan."""
+    """The weights of one site under one plan, and its measurements with these weights."""
 
     def __init__(self, plan: Plan, training_rows: int, validation_rows: int) -> None:
         self._plan = plan
@@ -48,18 +48,18 @@ class Measures:
                 assert_never(plan.weighting)
 
     def distances(self, layers: Mapping[str, Sequence[npt.NDArray[np.float32]]]) -> dict[str, int]:
-        """FedLAMA: return the squared distance of each layer from its last shared value."""
+        """Return the squared distance of each layer from its last shared value, for FedLAMA."""
         return {
             f"distance {layer}": _integer(self._weight * _squared(parts), LARGEST_DISTANCE, DISTANCE_SCALE)
             for layer, parts in layers.items()
         }
 
     def sensitivities(self, found: Sequence[float]) -> tuple[int, ...]:
-        """PLayer-FL: return F of every layer. All sites have equal weight (algorithm 3)."""
+        """Return the sensitivity F of every layer, for PLayer-FL. All sites have equal weight (algorithm 3)."""
         return tuple(_integer(value, LARGEST_SENSITIVITY, SENSITIVITY_SCALE) for value in found)
 
     def refusals(self, secret: int | None) -> dict[str, int]:
-        """Return the numbers that encode this site's refusal, from its secret. With None they encode acceptance."""
+        """Return the numbers that encode this site's refusal, derived from `secret`. None encodes acceptance."""
         count = refusal_numbers(self._plan)
         numbers = (0,) * count if secret is None else refusal(secret, count)
         return {f"refusal {power}": number for power, number in enumerate(numbers, start=1)}
@@ -71,7 +71,7 @@ class Measures:
         return self.validation_of(choice.curve[-1].loss, improving=improving)
 
     def validation_of(self, loss: float, *, improving: bool) -> dict[str, int]:
-        """Return the scalars of one measured model."""
+        """Return the validation scalars of one measured model."""
         return {
             "validation weight": self._validation_rows,
             "validation loss": _integer(self._validation_weight * _or_largest(loss), LARGEST_LOSS, LOSS_SCALE),
@@ -80,7 +80,7 @@ class Measures:
 
 
 def _squared(parts: Sequence[npt.NDArray[np.float32]]) -> float:
-    # Not a dot product, whose last bits follow from how many threads the math library takes.
+    # No dot product, because its last bits depend on the number of threads in the math library.
     return float(sum(np.square(part, dtype=np.float64).sum() for part in parts))
 
 

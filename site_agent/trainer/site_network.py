@@ -1,4 +1,4 @@
-"""A plan's network at this site: its tensors, its memory and its first values.
+"""Builds a plan's network at this site: its tensors, its memory and its first values.
 
 Federated tensors start from the plan's seed, so that they are equal at every site. All others start from a secret of
 the site, because somebody who could compute a private layer would learn more from a sum of updates.
@@ -33,8 +33,8 @@ class Seeds:
     Attributes:
         plan: the plan's seed, which is public.
         site: the site's name.
-        origin: 32 bytes that follow from the site's secret and the plan's digest. In experiments that anybody has to be
-            able to repeat, it is the plan's seed.
+        origin: 32 bytes derived from the site's secret and the plan's digest. In experiments that anybody must be able
+            to repeat, it is the plan's seed.
     """
 
     plan: int
@@ -52,7 +52,7 @@ class Seeds:
         return cls(seed, site, seed)
 
     def own(self, purpose: str) -> int:
-        """Return a seed of this site's own for one purpose."""
+        """Return this site's own seed for one purpose."""
         return int.from_bytes(digest(purpose, self.origin, self.site)[:7], "little")
 
     @property
@@ -62,7 +62,7 @@ class Seeds:
 
     @property
     def private_start(self) -> int | bytes:
-        """The source of the first values of private layers."""
+        """The seed of the first values of private layers."""
         own = "private start"
         return self.own(own) if isinstance(self.origin, int) else digest(own, self.origin, self.site)
 
@@ -78,11 +78,11 @@ class SiteNetworks:
 
     Attributes:
         plan: the plan.
-        columns: how many encoded columns the network reads.
-        outputs: how many outputs it has.
-        common: how many of the columns are common to all sites; None if that is not distinguished.
-        own_module: the file of the hospital's own network, where the plan lists tensors only.
-        module_seed: of the values with which that file's network starts.
+        columns: the number of encoded columns that the network reads.
+        outputs: the number of the network's outputs.
+        common: the number of columns that all sites have; None if the network treats all columns alike.
+        own_module: the file of the hospital's own network, if the plan lists only tensors.
+        module_seed: the seed of that network's first values.
         starts: the values of the plan's starting file.
         device: where the network is trained, `cpu` or `cuda`.
     """
@@ -106,8 +106,8 @@ class SiteNetworks:
         """Build the network. Its values are NaN until `start`, except for a hospital's own network.
 
         Raises:
-            ConfigurationError: the plan requires the hospital's own module, and there is none or it does not fit.
-            NetworkDiffers: the network is not what the contract lists.
+            ConfigurationError: the plan requires the hospital's own module, and the module is missing or does not fit.
+            NetworkDiffers: the network has other tensors than its plan lists.
         """
         if isinstance(self.plan.architecture, NamedTensors):
             if self.own_module is None:
@@ -136,10 +136,10 @@ class SiteNetworks:
             check_batch(self.own_module, flat.network, self.columns, rows, [tensor.name for tensor in self.tensors])
 
     def lay(self, federated: Iterable[TensorSpec], copies: int | None = None) -> FlatNetwork:
-        """Lay out the network with these tensors as the shared ones.
+        """Build the network with these tensors as the shared ones, in flat memory.
 
         Raises:
-            NetworkDiffers: it does not have one of them, or in another shape.
+            NetworkDiffers: the network lacks one of these tensors, or has it in another shape.
         """
         network, wanted = self.build(), tuple(federated)
         found = {name: tuple(inner.shape) for name, inner in network.named_parameters()}
@@ -152,8 +152,8 @@ class SiteNetworks:
     def start(self, flat: FlatNetwork, public: Iterable[TensorSpec], seeds: Seeds, copy: int | None = None) -> None:
         """Set the first values. The plan's seed decides the shared tensors and those that the method starts equal.
 
-        All others are the site's own. If the plan says `start: own`, all are, as in the authors' experiment. In
-        published experiments a body starts equal also where it is private.
+        The site's own seed decides all others. If the plan has `start: own`, it decides all tensors, as in the authors'
+        experiment. In published experiments a body starts equal also if it is private.
         """
         if self.plan.start == "own":
             flat.start(self.tensors, seeds.private_start, copy)
@@ -164,7 +164,7 @@ class SiteNetworks:
         flat.start([tensor for tensor in self.tensors if tensor.name not in names], seeds.private_start, copy)
 
     def _check(self, network: nn.Module) -> None:
-        """Every tensor is in the contract's list, in its order; nothing is kept outside of it."""
+        """Check that the network has exactly the listed tensors in their order, and no buffers."""
         found = {name: tuple(inner.shape) for name, inner in network.named_parameters()}
         difference = describe_difference(Manifest(self.tensors, ()), found)
         if not difference and list(found) != [tensor.name for tensor in self.tensors]:

@@ -1,7 +1,7 @@
-"""Starts a method at a site: its networks, its procedure and its batches.
+"""Starts a method's training at a site: its networks, its procedure and its batches.
 
-One function starts every training of this program: a study's, the same network's alone, and the stacks of copies in
-which experiments train many seeds at once. So all of them train by the same code.
+The study, the same network trained alone, and the stacks of copies in experiments all start here. So all of them train
+by the same code.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ from site_agent.trainer.training.procedures import build_procedure
 from site_agent.trainer.training.torch_losses import build_loss
 from site_agent.trainer.training.training_model import Recipe
 
-_FEWEST_TRAINING_ROWS_TESTED: Final = 200  # if a site has them, so that a small site can distinguish harm from noise
+_FEWEST_TRAINING_ROWS_TESTED: Final = 200  # a small site can then distinguish harm from noise
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class SiteRows:
-    """A site's encoded rows; for a stack each array has a first axis of its length.
+    """A site's encoded rows. In a stack of copies, each array has a first axis of shape (copies,).
 
-    `predictions` are its baseline's on validation and on test rows, None if the plan has no baseline.
+    `predictions` are the baseline's on validation and on test rows, None if the plan has no baseline.
     """
 
     task: Task
@@ -49,14 +49,14 @@ class SiteRows:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class SiteTraining:
-    """What `begin_training` has begun.
+    """A network that is ready for training, with its procedure and its rows.
 
     Attributes:
-        flat: the network whose update is handed out.
-        local: trains it.
-        recipe: what all its models share.
-        rows: the rows on which it trains and is measured.
-        result_share: how much of the result is the baseline's.
+        flat: the network whose update is sent.
+        local: trains the network.
+        recipe: how the site builds its networks, their loss and their optimiser.
+        rows: the rows on which the network trains and is measured.
+        result_share: the baseline's share in the result, from 0 to 1.
     """
 
     flat: FlatNetwork
@@ -70,7 +70,7 @@ class SiteTraining:
         return validation_loss(self.local.evaluated(), self.rows.validation, self.recipe.loss)
 
     def measured(self) -> tuple[Tensor, Tensor]:
-        """Return the loss as `validation_losses`, and the shared network's loss of each row of `own_rows`: (rows,)."""
+        """Return the validation loss, and the shared network's loss of each row in `own_rows`: shape (rows,)."""
         evaluated, (validation, training) = self.local.evaluated(), self.own_rows
         outputs = torch.from_numpy(predict(evaluated, validation.features))
         loss = self.recipe.loss.per_copy(outputs, validation.targets)
@@ -87,13 +87,13 @@ class SiteTraining:
 
     @property
     def own_rows(self) -> tuple[Rows, Rows]:
-        """The rows that test shared parameters: all of validation, and as many of training or up to 200."""
+        """The rows that test shared parameters: all validation rows, and equally many training rows or up to 200."""
         validation, training = self.rows.validation, self.rows.training
         most = max(len(validation), _FEWEST_TRAINING_ROWS_TESTED)
         return validation, Rows(training.features[:most], training.targets[:most])
 
     def _losses_of(self, rows: Rows, outputs: Tensor) -> Tensor:
-        # As a stack of copies with one row each, so that every loss of a plan is measured by its own code.
+        # A stack of copies with one row each, so that every loss of a plan is computed by its own code.
         return self.recipe.loss.per_copy(outputs.unsqueeze(1), rows.targets.unsqueeze(1))
 
     def results(self, flat: FlatNetwork) -> tuple[Predictions, Predictions]:
@@ -109,15 +109,15 @@ class SiteTraining:
 def begin_training(
     networks: SiteNetworks, method: Method, federated: Sequence[TensorSpec], rows: SiteRows, seeds: Seeds | list[Seeds]
 ) -> SiteTraining:
-    """Build, lay out and start the networks of a method at a site.
+    """Build and start the networks of a method at a site.
 
     Args:
-        networks: of the plan and the site.
-        method: its procedure and penalties are followed.
-        federated: the tensors whose update is handed out.
-        rows: encoded.
-        seeds: one list entry for each copy where many are trained in a stack; the copies' dropout is drawn by
-            the first, so with dropout a copy is not trained with the same draws as alone.
+        networks: builds the networks of the plan.
+        method: the procedure and the penalties.
+        federated: the tensors whose update is sent.
+        rows: the site's encoded rows.
+        seeds: one list entry for each copy of a stack. The first entry draws the dropout of all copies. So with dropout
+            a copy has other draws than if it were trained alone.
 
     Raises:
         OperatorError: plan, network and rows do not fit one another.

@@ -2,9 +2,8 @@
 
 The rules:
 
-* for a training row the network receives the prediction of a baseline that was fitted without the row's patient. For
-  any other row it receives the prediction after all training rows. So a training row is never predicted better than a
-  new one;
+* the prediction for a training row is from a baseline that was fitted without the row's patient. The prediction for any
+  other row is from the baseline of all training rows. So a training row is never predicted better than a new row;
 * labels of validation and test rows do not change, and checkpoints are chosen by the network alone;
 * the network trained alone, the placebo and a prediction use the same baseline in the same way.
 """
@@ -41,9 +40,9 @@ class SoftTargets:
 
     Attributes:
         fitted: the baseline.
-        use: the plan's.
-        training: out of fold.
-        validation, test: after all training rows.
+        use: how the plan uses the predictions.
+        training: each prediction by a baseline that was fitted without the row's patient.
+        validation, test: predictions by the baseline of all training rows.
     """
 
     fitted: FittedBaseline
@@ -54,12 +53,12 @@ class SoftTargets:
 
 
 def soft_targets_of(plan: Plan, dataset: Dataset, seeds: Seeds) -> SoftTargets | None:
-    """Fit the site's baseline if the plan requires one.
+    """Fit the site's baseline and predict all rows with it. Return None if the plan has no baseline.
 
     Args:
-        plan: its key `expert`.
+        plan: the plan, whose key `expert` requires the baseline.
         dataset: the site's own columns.
-        seeds: of the plan and the site.
+        seeds: the random seeds of the plan and the site.
 
     Raises:
         DataError: the training rows are too few.
@@ -109,13 +108,13 @@ def beside(features: Tensor, predictions: Predictions) -> Tensor:
 
 
 def start_path(flat: FlatNetwork, start: float, outputs: int, copy: int | None = None) -> None:
-    """Start each output's linear path with this weight on the baseline's prediction of that output.
+    """Set the first weight from each of the baseline's predictions to the same output of the network.
 
     Args:
-        flat: a network that reads the predictions as its last columns, of one copy or of many.
-        start: above 0; at 0 there are no such columns.
-        outputs: of the network.
-        copy: of a stack.
+        flat: a network, or a stack of copies, that reads the predictions as its last columns.
+        start: the weight, above 0. With 0 the network does not read predictions.
+        outputs: the number of the network's outputs.
+        copy: the number of one copy in a stack.
     """
     weight = flat.network.get_parameter(_PATH).data
     (weight if copy is None else weight[copy])[:, -outputs:] = start * torch.eye(outputs)

@@ -1,7 +1,7 @@
-"""The trainer while no study is prepared: a process that has loaded no library and waits for the next request.
+"""The trainer's small program while no study is prepared. It waits for the next request without loading libraries.
 
 A trainer that read the table has loaded libraries, which need more memory than the rest of an idle site. It waits some
-seconds for a plan. After that it replaces itself with this program, which is small. The rules:
+seconds for a plan. After that it replaces itself with this program. The rules:
 
 * the process, its socket and its missing network stay the same, so the next request works as before;
 * the configuration is the one that the trainer read at its start, even if the file has changed since;
@@ -20,22 +20,22 @@ from typing import Final
 
 from site_agent.trainer.pulse import PULSE
 
-PATIENCE_SECONDS: Final = 10.0  # from the table's check at the start to the plan, if the coordinator answers
+PATIENCE_SECONDS: Final = 10.0  # enough from the table's check to the plan, if the coordinator is available
 _PULSE_SECONDS: Final = 1.0
 
 
 def stand_by(connection: socket.socket, configuration: Callable[[], bytes]) -> None:
-    """Return once the gate sent something. Replace this process by the small program if that takes long.
+    """Wait for data from the gate. After `PATIENCE_SECONDS` without data, replace this process with the small program.
 
     Args:
-        connection: the trainer's end of its socket, with nothing read of the next request.
+        connection: the trainer's end of its socket. No byte of the next request was read.
         configuration: returns the content of hospital.yaml, as JSON.
     """
     if select.select([connection], [], [], PATIENCE_SECONDS)[0]:
         return
     try:
         text = configuration()
-    except ValueError:  # a path that is not UTF-8: this process waits without replacing itself
+    except ValueError:  # a path is not UTF-8, so this process waits itself
         return
     kept = os.memfd_create("hospital", 0)
     with open(kept, "wb", closefd=False) as file:  # memory without a path
@@ -47,7 +47,7 @@ def stand_by(connection: socket.socket, configuration: Callable[[], bytes]) -> N
 
 
 def _await_request(connection: socket.socket) -> bool:
-    """Whether the gate sent something, and did not just end."""
+    """Wait for the gate. Return whether it sent a request; otherwise it has ended."""
     while not select.select([connection], [], [], _PULSE_SECONDS)[0]:
         PULSE.beat()
     with suppress(ConnectionError):
@@ -56,7 +56,7 @@ def _await_request(connection: socket.socket) -> bool:
 
 
 def main() -> None:
-    """Wait for a request, then load the trainer and answer."""
+    """Wait for a request, then load the trainer and answer the request."""
     connection, kept = socket.socket(fileno=int(sys.argv[1])), int(sys.argv[2])
     try:
         if not _await_request(connection):

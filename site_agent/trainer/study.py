@@ -1,12 +1,12 @@
-"""One plan at one site: the network and its data, trained round by round, then chosen and tested.
+"""Trains the network of one plan at one site, round by round, then chooses a model and tests it.
 
 Everything stays at the site except the result of `train`. The site's gain is measured against the same network trained
 alone, with the same budget and the same rule of choice (network_baselines.py). The rules:
 
-* `train` returns exactly the round's exchange. Names, shapes and order of tensors are read from the network's own
-  memory and compared before the first step;
-* the round number never falls. A round is repeated only from its own start and the same shared values, as often as this
-  hospital's policy allows, for a set of sites that lost a member;
+* `train` returns exactly the tensors and scalars of the round. Their names, shapes and order are read from the
+  network's memory and compared before the first step;
+* the round number never falls. A round is repeated only from its own start and with the same shared values. This
+  hospital's policy limits how often, and the set of sites must have lost a member;
 * a model whose validation loss is not finite is never chosen. If no other model remains, none is reported.
 
 The site's random draws (first values of private layers, order of batches, dropout) follow from its own secret and the
@@ -57,11 +57,12 @@ from site_agent.trainer.training.state import State, part_of, prefixed
 
 @dataclass(frozen=True, kw_only=True)
 class Asked:
-    """The work that an offer requires from a site. See messages.Offer.
+    """The work that the coordinator requires from a site in one round. See messages.Offer.
 
-    `resample` is 0 for the ordinary draw of batches and dropout, otherwise the number that, with the round,
-    keys another one; equal numbers give equal bits. docs/design/protocol.md, "The ledger", rule 3.
-    `own_sums` are the noisy sums of private layers over all earlier rounds, empty for zeros; see PrivateTraining.
+    `resample` is 0 for the ordinary draw of batches and dropout. Any other number, together with the round, selects
+    another draw. Equal numbers give equal bits. docs/design/protocol.md, "The ledger", rule 3.
+    `own_sums` has the noisy sums of private layers over all earlier rounds. An empty tuple stands for zeros. See
+    PrivateTraining.
     """
 
     round: int
@@ -75,9 +76,11 @@ class Asked:
 
 @dataclass(frozen=True, kw_only=True)
 class Answer:
-    """The trainer's output in a round: updates, float32 in the exchange's order, and the scalars but "rows".
+    """The trainer's result of one round: updates and scalars.
 
-    Behind the scalars are the noisy sums of private layers, if these take steps under privacy.
+    Attributes:
+        updates: float32, in the order of the round's tensors.
+        scalars: all numbers of the round except "rows". The noisy sums of private layers follow, if the plan has them.
     """
 
     updates: Vector = field(repr=False)
@@ -86,10 +89,10 @@ class Answer:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Outcome:
-    """A chosen model and its results on this site's rows, its baseline's share in the result included.
+    """The chosen model and its predictions on this site's rows. The baseline's share in the predictions is included.
 
     Attributes:
-        choice: the checkpoint with its evidence.
+        choice: the chosen round with the losses that decided.
         values: every tensor by name.
         validation_outputs: float32 of shape (validation rows, outputs).
         test_outputs: float32 of shape (test rows, outputs), finite.
@@ -102,7 +105,7 @@ class Outcome:
 
 
 class Study:
-    """A plan in training at this site."""
+    """One plan that this site trains: its network, its data and its state."""
 
     def __init__(
         self,
@@ -122,11 +125,11 @@ class Study:
         Args:
             plan: the approved plan.
             dataset: this site's own columns.
-            seeds: what this site draws from, with its name.
-            resample_budget: how many rounds the policy allows to be resampled.
-            own_module: the file of the hospital's own network, where the plan requires one.
-            soft_targets: of the site's baseline if it was fitted before; otherwise it is fitted if the plan has one.
-            inputs: what the network reads where it reads concepts; otherwise it reads the site's own columns.
+            seeds: the source of this site's random draws, with the site's name.
+            resample_budget: the number of rounds that the policy allows to be resampled.
+            own_module: the file of the hospital's own network, if the plan requires one.
+            soft_targets: predictions of the site's baseline. Without them a baseline is fitted, if the plan has one.
+            inputs: the inputs of a network that reads concepts. Otherwise the network reads the site's own columns.
             starts: the values of the plan's starting file.
             device: where the network is trained, `cpu` or `cuda`.
 
@@ -158,7 +161,7 @@ class Study:
         self._resample_budget, self._trains = resample_budget, plan.tier_of(seeds.site) == "training"
         self._resampled: set[tuple[int, int]] = set()
         self._start_of_round: tuple[tuple[bytes, bytes], State] | None = None
-        # Receives each round that was measured, and whether it is the last one. It changes nothing.
+        # Called after each measured round, with whether this round is the last one. It changes nothing.
         self.watch: Callable[[int, SiteTraining, Choice, bool], None] = lambda *_: None
 
     @property
@@ -173,15 +176,15 @@ class Study:
 
     @property
     def rollbacks(self) -> tuple[tuple[int, int], ...]:
-        """Each rollback that this site saw: the repeated round, and the round whose parameters it used."""
+        """The rollbacks at this site: for each, the repeated round and the round whose parameters replaced it."""
         return () if self._check is None else tuple(self._check.returns)
 
     def count_rows_as(self, training_rows: int, validation_rows: int) -> None:
-        """Weigh by these numbers of rows instead of those of the table."""
+        """Use these numbers of rows as weights instead of the table's numbers."""
         self._measures = Measures(self.plan, training_rows, validation_rows)
 
     def exchange(self, asked: Asked) -> Exchange:
-        """Return what sites send and receive in a round.
+        """Return the tensors and scalars that sites send and receive in a round.
 
         Raises:
             MalformedMessage: the plan allows no such round.
@@ -189,15 +192,15 @@ class Study:
         return self._exchanges.of(asked.round, asked.stage, asked.layers)
 
     def train(self, asked: Asked, received: Vector) -> Answer:
-        """Load the shared values, do the work of the round, and return what is sent. Reports are not made here.
+        """Load the shared values, do the work of the round, and return the values to send. Reports are not made here.
 
         Args:
-            asked: rounds are asked for in rising order; a site may enter late and may miss some.
-            received: finite float32 of shape (numbers that come down,), controls behind the parameters.
+            asked: the round, which must not be earlier than the last one. A site can enter late and miss rounds.
+            received: finite float32 of shape (numbers that come down,). Control variates follow the parameters.
 
         Raises:
-            MalformedMessage: the round is over, is none of the plan's, was resampled more often than
-                this site allows, or the values do not fit.
+            MalformedMessage: the round is over, is not in the plan, or was resampled more often than this site allows.
+                Or the values do not fit.
         """
         exchange = self.exchange(asked)
         if received.shape != (exchange.down_numbers,) or (received.size and not _is_finite(received)):
@@ -216,7 +219,7 @@ class Study:
                 raise ValueError("reports are made where the site's report is")
 
     def close(self, asked: Asked, received: Vector) -> None:
-        """Load the last sum and measure it once. Training has ended.
+        """Load the final shared values and measure them once. No training follows.
 
         Raises:
             MalformedMessage: the values do not fit.
@@ -230,9 +233,9 @@ class Study:
             self._follow_layers(asked)
             self._hear(asked, values)
             self._follow_own_sums(asked)
-            self.choice.follow(asked.best_round)  # the model that was measured last waits for the next one
+            self.choice.follow(asked.best_round)  # before the next measurement replaces the waiting model
             self._take_in(asked, values)
-            # If this site was away for the validation round, the round of the report sends the same model.
+            # If this site missed the validation round, the report's round sends the same model.
             has_passed = asked.stage is Stage.REPORT and self.plan.has_validation_round
             self._measure(asked.round - has_passed, values, is_last=True)
             self._rounds_taken, self._is_closed = self.plan.rounds, True
@@ -252,7 +255,7 @@ class Study:
         return SavedStudy(tensors=tensors, facts=facts)
 
     def restore(self, saved: SavedStudy) -> None:
-        """Restore what `saved` returned, perhaps in another process."""
+        """Continue from a saved state. Another process can have saved it."""
         facts: Any = saved.facts  # JSON that this class wrote, under a digest
         layers = bytes.fromhex(facts["layers"])
         if layers != self._layers:
@@ -264,7 +267,7 @@ class Study:
         due = facts["due before"]
         self._due_before = None if due is None else (due[0], bytes.fromhex(due[1]))
         self._rounds_taken, self._is_closed, self._start_of_round = facts["rounds taken"], facts["is closed"], None
-        # A resampled round stays resampled in every repetition.
+        # A resampled round stays resampled whenever it is repeated.
         self._resampled |= {(number, resample) for number, resample in facts["redrawn"]}
 
     def conclude(self) -> Outcome:
@@ -309,7 +312,7 @@ class Study:
         return self._contribution(exchange, self._training.flat.update(values).numpy())
 
     def _contribution(self, exchange: Exchange, update: Vector) -> Answer:
-        """The exchange's updates and scalars, from the update of all federated numbers."""
+        """Return the updates and scalars that the round sends."""
         rule = self.plan.ingredients.server_rule
         if not isinstance(rule, KeptLayersMean | LayerIntervals):
             return Answer(updates=update, scalars=self._scalars(exchange, {}))
@@ -323,7 +326,7 @@ class Study:
         return Answer(updates=updates, scalars=self._scalars(exchange, self._measures.distances(due)))
 
     def _private_sums(self, training: PrivateTraining) -> tuple[int, ...]:
-        """The sum of this site's clipped gradients at the shared values; nothing else of a private round leaves."""
+        """Return the sum of this site's clipped gradients at the shared values. A private round sends only this sum."""
         values = self._training.flat.values()
         arrays = [values[tensor.name].astype(np.float64) for tensor in self.networks.tensors]
         return private_sums(training, arrays, self._private_rows, os.urandom)
@@ -344,11 +347,11 @@ class Study:
         return self.seeds.own(f"refusal in round {self._check.newest.round}")
 
     def _probe(self) -> Answer:
-        """One local epoch, measured and undone."""
+        """Train one local epoch, measure it, and undo it."""
         if self._rounds_taken:
             raise MalformedMessage("a probe after training has begun")
         training, before = self._training, self._training.local.state()
-        own = training.flat.federated_values.clone()  # nothing was received, and no control variate yet
+        own = training.flat.federated_values.clone()  # no values or control variates were received yet
         training.local.train_round(self.plan.schedule.batches(len(self.dataset.training)), own, torch.zeros_like(own))
         found = sensitivities(training.flat, training.rows.training, training.recipe.loss, self.networks.tensors)
         training.local.restore(before)
@@ -373,7 +376,7 @@ class Study:
         self._training.local.restore(self._start_of_round[1])
 
     def _follow_layers(self, asked: Asked) -> None:
-        """If the sites have chosen the first layers, train from the start with only these federated."""
+        """After the sites have chosen the first layers, start training again with only these layers federated."""
         if not isinstance(self.plan.ingredients.federated, SensitivePrefix) or asked.layers == self._layers:
             return
         if self._rounds_taken:
@@ -382,7 +385,7 @@ class Study:
         self._training = self._begin_training(self._exchanges.result(asked.layers))
 
     def _hear(self, asked: Asked, values: Tensor) -> None:
-        """Apply the sites' decision about the last parameters, and keep what a later rollback needs."""
+        """Apply the sites' decision about the previous parameters, and keep the state that a rollback needs."""
         if self._check is None:
             return
         before = self._check.hear(asked.round, values, asked.returned_to)
@@ -395,23 +398,24 @@ class Study:
 
     def _take_in(self, asked: Asked, values: Tensor) -> None:
         if self.plan.start == "own" and asked.round == 0:
-            return  # nobody has trained these values; the first mean uses each site's own first values
-        # A late entrant has no shared values of its own yet, only first values, which are replaced.
+            return  # these values are untrained; the first mean uses each site's own first values
+        # A site that enters late has only first values, and they are replaced completely.
         rate = self.plan.ingredients.update_rate if self._due_before is not None else 1.0
         flat = self._training.flat
         if self._due_before is None or self._due_before[0] != asked.round - 1 or not self._due_before[1]:
             flat.take_in(values, rate)
             return
-        # Layers that were not due keep their local progress. FedLAMA.
+        # Layers that were not exchanged keep their local training (FedLAMA).
         due = {tensor.name for tensor in self.exchange(Asked(round=asked.round - 1, layers=self._due_before[1])).up}
         for tensor, part in self._placed():
             if tensor.name in due:
                 flat.take_in(values[part], rate, part)
 
     def _follow_own_sums(self, asked: Asked) -> None:
-        """Set private layers under privacy: first values and one step along each noisy sum that the gate kept.
+        """Compute private layers under privacy: first values plus one step along each noisy sum that the gate kept.
 
-        Nothing else moves them, so a trainer that lost its memory has the same layers, and no sum has noise twice.
+        Nothing else changes these layers. So a trainer that lost its memory computes the same layers, and no sum
+        receives noise twice.
         """
         training = self.plan.private_training
         if training is None or self._own_start is None:
@@ -427,7 +431,7 @@ class Study:
         return list(zip(tensors, slices_of(tensors), strict=True))
 
     def _measure(self, round_number: int, values: Tensor, *, is_last: bool = False) -> None:
-        """Measure the parameters that were taken in, in the rounds that the plan measures and at the end."""
+        """Measure the loaded parameters if the plan requires it in this round, and always at the end."""
         training, check, rows = self._training, self._check, torch.empty(0)
         is_due = is_last or is_measured(self.plan, round_number)
         if check is None:
@@ -446,7 +450,10 @@ class Study:
 
 
 def _read(plan: Plan, own: Dataset, inputs: ConceptInputs | None) -> tuple[Dataset, int | None]:
-    """The rows as the network reads them, and how many columns all sites share, if the network distinguishes them."""
+    """Return the rows as the network reads them, and the number of columns that all sites share.
+
+    The number is None if the network treats all columns alike.
+    """
     if (inputs is None) == plan.reads_concepts:
         raise ValueError("a network reads concepts or it does not")
     if inputs is not None:

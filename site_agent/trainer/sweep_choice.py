@@ -1,7 +1,7 @@
-"""The chosen alternative of a sweep, as the coordinator announced it with the last result.
+"""Stores the chosen alternative of a sweep, which the coordinator announces with the last result.
 
-It is stored once for all alternatives, in the trainer's folder, because earlier runs already have their reports. It
-changes nothing: a person adopts a model.
+One file in the trainer's folder is for all alternatives, because earlier runs already have their reports. The choice
+changes no model: a person adopts a model.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ def keep_choice(state: Path, plan: Plan, number: int) -> None:
 
 
 def choice_in_words(state: Path, plan: Plan) -> str | None:
-    """Return a sentence for a report; None for a plan without a sweep."""
+    """Return the choice as a sentence for a report, or None for a plan without a sweep."""
     if plan.sweep is None:
         return None
     runs = [each.run_name for each in plan.alternatives]

@@ -1,11 +1,11 @@
-"""Writes files completely or not at all, and computes digests of arrays, for the trainer's small files.
+"""Writes the trainer's small files completely or not at all, and computes digests of arrays.
 
-One of them is the site's secret, the source of its private random draws: first values of private layers, the order of
-batches and dropout. So a run can be repeated to the bit at its own site, and nobody who has only the plan can compute
-these draws. The rules:
+One of the files is the site's secret, the source of its private random draws: first values of private layers, the order
+of batches and dropout. So a run can be repeated to the bit at its own site, and nobody who has only the plan can
+compute these draws. The rules:
 
-* it is made once from the operating system's random numbers, with mode 0600, in the trainer's own folder;
-* it is in the site's backups and in no message, log, report or export;
+* the secret is made once from the operating system's random numbers, with mode 0600, in the trainer's own folder;
+* the secret is in the site's backups and in no message, log, report or export;
 * a file that others may read, or that has another length, is refused and never replaced.
 """
 
@@ -28,15 +28,15 @@ from protos.errors import ConfigurationError, UnavailableError
 
 
 def write_whole(path: Path, content: bytes, *, mode: int = 0o600) -> None:
-    """Replace `path` by `content` with this mode. After a crash the old or the new file is complete.
+    """Replace the file `path` with this content and mode. After a crash, the old or the new file is complete.
 
-    The content goes to a file beside it, which is synchronised and renamed; then the folder's entry is synchronised.
-    Files that an earlier crash left beside it are removed first. One writer per file. Files that the administrator
-    writes belong to the owner of the folder (`give_to_owner`).
+    The content is written to a temporary file in the same folder, which is synchronised and renamed. Then the folder's
+    entry is synchronised. Temporary files of an earlier crash are removed first. Only one process may write a file.
+    Files that the administrator writes belong to the owner of the folder (`give_to_owner`).
 
     Raises:
         ConfigurationError: root would follow another user's link (`opened_folder`).
-        UnavailableError: the disk does not take it; the old file is unchanged.
+        UnavailableError: the disk cannot be written; the old file is unchanged.
     """
     partial = f".{path.name}.partial"
     try:
@@ -55,20 +55,20 @@ def write_whole(path: Path, content: bytes, *, mode: int = 0o600) -> None:
 
 
 def array_digest(subject: str, arrays: Iterable[tuple[str, npt.NDArray[np.generic]]]) -> str:
-    """Return the BLAKE3 of names, types, shapes and bytes, in the given order, in hexadecimal.
+    """Return the BLAKE3 digest of names, types, shapes and bytes, in the given order, in hexadecimal.
 
-    `subject` keeps digests of different things apart, even where their arrays are equal.
+    Different subjects give different digests, even if their arrays are equal.
     """
     digest = blake3()
     for part in (subject.encode(), *(piece for name, array in arrays for piece in _pieces(name, array))):
-        # Each piece comes after its length, so that two different lists never have the same bytes.
+        # Each piece follows its length, so that two different lists never have the same bytes.
         digest.update(len(part).to_bytes(8, "little"))
         digest.update(part)
     return digest.hexdigest()
 
 
 def _pieces(name: str, array: npt.NDArray[np.generic]) -> tuple[bytes, bytes, bytes, memoryview]:
-    content = np.ascontiguousarray(array).reshape(-1).view(np.uint8).data  # in place: it may be larger than memory
+    content = np.ascontiguousarray(array).reshape(-1).view(np.uint8).data  # a view; a copy could need too much memory
     return name.encode(), array.dtype.str.encode(), repr(array.shape).encode(), content
 
 
@@ -77,10 +77,10 @@ _NAME: Final = "site.secret"
 
 
 def site_secret(folder: Path) -> bytes:
-    """Return the secret in the trainer's folder, 32 bytes. The first call creates it.
+    """Return the secret in the trainer's folder, 32 bytes. The first call creates the secret.
 
     Raises:
-        ConfigurationError: others may read it, or it is no such file.
+        ConfigurationError: others may read the file, or the file is not a secret of 32 bytes.
         UnavailableError: the disk cannot be written.
     """
     path = folder / _NAME

@@ -1,15 +1,15 @@
-"""The trainer's loop: receive parameters, train, evaluate, return the update.
+"""Answers the agent's requests at a site: trains, evaluates, and returns the update.
 
-This process has the patients and no network. It answers the agent through the trainer socket, and its answers may leave
-the site. So explanations are printed here and never sent. The rules:
+This process has the patients and no network. Everything that it writes to the trainer socket is allowed to leave the
+site. So explanations are printed here and never sent. The rules:
 
 * it trains only under an approval that it reads itself, and returns only tensors and numbers of the approved
   manifest;
-* it answers each round for one set of shared values, unless this hospital's policy allows another draw;
+* it answers each round for one set of shared values, unless this hospital's policy allows another random draw;
 * a request that no honest agent sends ends the process;
 * it continues from its memory or its disk, and never starts from the beginning in the middle of a run;
-* for a defect only its kind and its place in our own code are reported. Its words are not, because they might quote a
-  patient.
+* for a defect only its kind and its place in our own code are reported. The exception's text is not reported, because
+  it might quote a patient.
 """
 
 from __future__ import annotations
@@ -62,42 +62,42 @@ if TYPE_CHECKING:
 
 
 class AroundRounds(Protocol):
-    """The work of this process before the first round and after the last one: the module site_agent.desk.around_rounds.
+    """The trainer's work before the first round and after the last one, done by site_agent.desk.around_rounds.
 
-    Each function raises OperatorError if table, contract and plan do not fit, or the disk does not take what is saved.
+    Each function raises OperatorError if table, contract and plan do not fit, or if the disk cannot be written.
     """
 
     def check_table(self, hospital: Hospital, /) -> None:
-        """Read and examine the table as training would."""
+        """Read the site's table and check it in the same way as before training."""
 
     def load_libraries(self, hospital: Hospital, /) -> None:
-        """Load what a study needs."""
+        """Load the libraries that a study needs."""
 
     def begin_study(self, hospital: Hospital, plan: Plan, state: Path, /) -> tuple[Study, Preprocessing]:
-        """Load the libraries, the table and the network. `state` has the site's secret."""
+        """Load the libraries, the table and the network. The folder `state` has the site's secret."""
 
     def begin_prior(self, hospital: Hospital, plan: Plan, /) -> tuple[PriorStudy, Preprocessing]:
-        """Begin a plan with federated-prior."""
+        """Load the site's table for a plan with federated-prior."""
 
     def own_numbers(self, hospital: Hospital, plan: Plan, folder: Path, /) -> tuple[int, ...]:
-        """Return what this site sends under a plan with statistics."""
+        """Return the numbers that this site sends under a plan with statistics."""
 
     def require_receivable(self, hospital: Hospital, plan: Plan, /) -> None:
-        """Check that a site without outcomes can use the result."""
+        """Check that a site without outcomes can use the model of the plan."""
 
     def receive(
         self, hospital: Hospital, plan: Plan, run: str, rounds: int, vector: npt.NDArray[np.float32], /
     ) -> None:
-        """Save the other sites' model at a site without outcomes."""
+        """Save the model that the other sites trained, at a site without outcomes."""
 
     def make_report(
         self, hospital: Hospital, study: Study | PriorStudy, preprocessing: Preprocessing, run: str, /
     ) -> GainSums:
-        """Save the models, compare them and write the report. Return its only numbers that may be sent."""
+        """Save the models, compare them and write the report. Return the only numbers of the report that are sent."""
 
 
 class Worker:
-    """The trainer of one site."""
+    """Runs the trainer process of one site: it receives requests and returns answers."""
 
     def __init__(
         self,
@@ -108,9 +108,14 @@ class Worker:
         rehearsal: Path | None = None,
         rest: Callable[[], None] = lambda: None,
     ) -> None:
-        """`rehearsal` is a folder to throw away: one round is made without an approval, and kept out of the state.
+        """Make a worker that has no study yet.
 
-        `rest` is called before each request as long as no study is prepared. It may replace this process.
+        Args:
+            hospital: the content of hospital.yaml.
+            trainer_socket: the trainer's end of its socket.
+            around: the work before the first round and after the last one.
+            rehearsal: a temporary folder for one trial round, which needs no approval and saves no result.
+            rest: called before each request as long as no study is prepared. It can replace this process.
         """
         self._hospital, self._trainer_socket, self._around = hospital, trainer_socket, around
         self._rehearsal, self._rest = rehearsal, rest
@@ -145,7 +150,7 @@ class Worker:
         return 0
 
     def _send(self, answer: Message) -> bool:
-        """Whether the agent was still connected. Otherwise the answer is not needed."""
+        """Send an answer. Return whether the agent was still connected."""
         try:
             self._trainer_socket.send(answer)
         except ConnectionError:
@@ -164,7 +169,7 @@ class Worker:
             return _tell(_refused(malformed))
 
     def _answer_with_pulse(self, question: Message) -> Message:
-        """Training beats after each batch; all other work is inside libraries and may be long."""
+        """Report to the watchdog during long work. Training reports by itself after each batch."""
         if isinstance(question, Train) and question.stage == Stage.TRAINING:
             return self._answer(question)
         with PULSE.long_work():
@@ -190,7 +195,7 @@ class Worker:
             return _tell(error)
         except MalformedMessage as malformed:
             return _tell(_refused(malformed))
-        except Exception as error:  # a defect of our own code
+        except Exception as error:
             return _tell_defect(error)
 
     def _prepare(self, run: str, plan: Plan) -> Prepared:
@@ -226,7 +231,7 @@ class Worker:
         return Prepared(found, _packed(held))
 
     def _prepare_to_receive(self, run: str, plan: Plan, approved: str) -> Prepared:
-        """Check the table without outcomes before the run, although it is used only after the last round."""
+        """Check the table of a site without outcomes before the run. The site uses it only after the last round."""
         assert plan.prior is not None
         self._around.require_receivable(self._hospital, plan)
         self._trainer_socket.largest_payload = max(4 * plan.prior.tensor.number_count, LARGEST_PLAN_BYTES)
@@ -246,10 +251,10 @@ class Worker:
         return study, preprocessing
 
     def _approved(self, plan: Plan) -> str:
-        """The digest of what may leave under the approvals of persons here.
+        """Return the digest of the tensors and numbers that this hospital's approval allows to leave.
 
         Raises:
-            RefusedError: they have not, or no longer.
+            RefusedError: the plan has no approval, or the approval has ended.
         """
         if self._hospital.trainer_socket is not None:
             require_guarded(self._hospital.state_path)
@@ -264,7 +269,7 @@ class Worker:
         return approval.manifest_digest
 
     def _require_approved(self) -> None:
-        """Return if the persons here still agree to the plan that was prepared."""
+        """Check that the approval of the prepared plan is still valid."""
         if self._plan is not None and self._rehearsal is None:
             self._approved(self._plan)
 
@@ -280,7 +285,7 @@ class Worker:
             raise TooFewRows(fewest)
 
     def _count(self, plan: Plan, question: Train) -> Trained:
-        """The one round of a plan with statistics."""
+        """Compute the numbers of the only round of a plan with statistics."""
         if (question.round, question.stage, question.layers) != (0, Stage.STATISTICS, "") or question.payload:
             raise MalformedMessage("another round than the one of statistics")
         return Trained(0, 0, _packed(self._around.own_numbers(self._hospital, plan, self._state / "models")))
@@ -309,7 +314,7 @@ class Worker:
         return Trained(question.round, study.rows if asked.stage is Stage.TRAINING else 0, payload)
 
     def _parted(self, question: Train | Conclude) -> tuple[Asked, npt.NDArray[np.float32]]:
-        """Return the request in a question, and the values that were received for it."""
+        """Return the request in a message, and the values that the message carries."""
         asked, payload, own = _asked(question), memoryview(question.payload), 0
         if self._plan is not None and asked.stage in (Stage.TRAINING, Stage.REPORT):
             own = 8 * self._plan.own_numbers
@@ -320,7 +325,7 @@ class Worker:
         return replace(asked, own_sums=tuple(sums)), _numbers(payload[:end])
 
     def _compare_columns(self, study: Study | PriorStudy) -> None:
-        """Log each column that differs from the other sites' as a wrong unit or swapped codes would, once a run."""
+        """Log each column whose unit or codes seem wrong compared with the other sites. Each is logged once per run."""
         from site_agent.trainer.prior.found_suspicions import keep_suspicions
         from site_agent.trainer.prior.prior_study import PriorStudy
 
@@ -350,7 +355,7 @@ class Worker:
         return Agreed()
 
     def _took(self, study: Study | PriorStudy, question: Train) -> None:
-        """A round is made; its state is on disk before its answer leaves, where the plan has it so."""
+        """Record that a round was answered. If the plan requires it, save the state before the answer is sent."""
         assert self._saves is not None
         self._next = question.round + 1
         if question.saves and self._gain is None:
@@ -358,15 +363,15 @@ class Worker:
         self._saves.forget_before(question.oldest)
 
     def _study_before(self, number: int) -> Study | PriorStudy:
-        """Return the study before a round, or before the one that is made again; from disk if necessary.
+        """Return the study in its state before a round, from memory or from disk.
 
         Raises:
-            StateLost: it is neither in memory nor on disk.
+            StateLost: the state is neither in memory nor on disk.
         """
         study, saves, following = self._ready(), self._saves, self._next
         assert saves is not None
         if following is not None and number >= following - 1:
-            if number > following and saves.began is not None:  # it was away, and this may have to be repeated
+            if number > following and saves.began is not None:  # the site missed rounds, and this round may be repeated
                 saves.write(Saved(number), study.saved())
             saves.begin(number)
             return study
@@ -398,7 +403,7 @@ class Worker:
         return self._ready()
 
     def _concluded(self, asked: Asked, received: npt.NDArray[np.float32]) -> GainSums:
-        """Return the site's numbers for the sums of the report over all sites. The report is made once."""
+        """Make the report once. Return the site's numbers for the report's sums over all sites."""
         study = self._ready()
         study.close(asked, received)
         if self._gain is None:

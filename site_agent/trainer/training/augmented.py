@@ -1,7 +1,7 @@
-"""Changes the images of a batch as the plan's augmentation describes.
+"""Changes the images of a batch as the plan's augmentation requires.
 
 The change of an image depends only on the site's seed, the epoch and the row's number. It does not depend on the order
-of batches. A run that continues after a crash changes the same images in the same way.
+of batches. So a run that continues after a crash changes the same images in the same way.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ _MIXERS: Final = ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB))
 
 @dataclass(frozen=True, kw_only=True)
 class Augmenting:
-    """The plan's steps at one site.
+    """Applies the plan's augmentation steps to the images of one site.
 
     Attributes:
-        image: the size of the images that rows are.
-        steps: in the order in which they are done.
-        seeds: of the site, one for each copy of a stack.
+        image: the size of the images.
+        steps: in the order in which they are applied.
+        seeds: the site's seeds, one for each copy of a stack.
         has_masks: whether the targets are masks, which follow their images. A free pixel is outside of a mask.
     """
 
@@ -50,7 +50,7 @@ class Augmenting:
 
         Args:
             features: standardised pixels or masks, float32 of shape (batch, numbers), or (copies, batch, numbers).
-            rows: their numbers among the training rows, int64 of shape (batch,), or (copies, batch).
+            rows: the images' numbers among the training rows, int64 of shape (batch,), or (copies, batch).
             epoch: from 0.
         """
         if features.dim() == 2:
@@ -78,7 +78,7 @@ class Augmenting:
 
 
 def _moved(images: Tensor, down: Tensor, right: Tensor) -> Tensor:
-    """Each image (B, channels, height, width) moved by its own numbers of pixels, (B,); 0 if nothing was."""
+    """Move each image (B, channels, height, width) by its own numbers of pixels, (B,). Free pixels become 0."""
     height, width = images.shape[2:]
     rows, columns = torch.arange(height) - down[:, None], torch.arange(width) - right[:, None]
     number = torch.arange(len(images))[:, None, None]
@@ -88,7 +88,7 @@ def _moved(images: Tensor, down: Tensor, right: Tensor) -> Tensor:
 
 
 def _drawn(seed: int, epoch: int, rows: Tensor, purpose: int) -> npt.NDArray[np.uint64]:
-    """One number for each row, uniform over 64 bits."""
+    """Return one number for each row, uniform over 64 bits."""
     with np.errstate(over="ignore"):  # modulo 2 ** 64 on purpose
         drawn = np.full(len(rows), seed, np.uint64)
         for part in (np.full(len(rows), epoch, np.uint64), rows.numpy().astype(np.uint64), np.uint64(purpose)):

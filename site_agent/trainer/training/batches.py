@@ -1,7 +1,7 @@
-"""The rows of each training step: an epoch is a permutation, cut into equal batches.
+"""Draws the rows of each training step. An epoch is a random order of the rows, cut into equal batches.
 
-Every site makes the same number of steps, whatever its size. Rows that remain in one epoch are used in another. Each
-copy of a network in a stack has its own generator, so it is trained as it would be alone.
+Every site makes the same number of steps, whatever its size. Rows that are not used in one epoch are used in another.
+Each copy of a network in a stack has its own generator, so its training is the same as if it were alone.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from site_agent.trainer.training.state import State, generator_state, restore_ge
 class Rows:
     """Encoded rows: features float32 (rows, columns) and targets as the task's loss requires them.
 
-    For a stack both have a first axis of its length.
+    In a stack of copies both have a first axis of shape (copies,).
     """
 
     features: Tensor
     targets: Tensor
 
     def __len__(self) -> int:
-        """The number of rows, of each copy."""
+        """Return the number of rows of each copy."""
         return self.features.shape[-2]
 
     def to(self, device: torch.device) -> Rows:
@@ -62,7 +62,7 @@ def check_batches(schedule: Schedule, rows: int) -> None:
 
 
 class Batches:
-    """Draws batches of `rows_in_each` rows, from where it was left."""
+    """Draws batches of `rows_in_each` rows, one after the other."""
 
     def __init__(
         self,
@@ -76,11 +76,11 @@ class Batches:
         """Begin before the first epoch.
 
         Args:
-            rows: to draw from.
-            batches_per_epoch: after this many batches the order is resampled.
-            orders: draw the permutations, one for each copy; nothing else may use them.
-            stacked: a batch has a first axis, one entry for each copy.
-            batch_rows: of each batch; left out, as many as fit so many times.
+            rows: the number of rows to draw from.
+            batches_per_epoch: after this many batches a new random order is drawn.
+            orders: one generator for each copy, which nothing else may use.
+            stacked: whether a batch has a first axis, with one entry for each copy.
+            batch_rows: the rows of each batch. Without it, as many as fit `batches_per_epoch` times.
         """
         self.batches_per_epoch = batches_per_epoch
         self._rows, self._orders, self._stacked = rows, list(orders), stacked
@@ -90,7 +90,7 @@ class Batches:
 
     @property
     def epoch(self) -> int:
-        """The number of the epoch of the batch that was drawn last, from 0."""
+        """The number of the epoch of the newest batch, from 0."""
         return (self._drawn - 1) // self.batches_per_epoch
 
     def draw(self) -> Tensor:
@@ -114,7 +114,7 @@ class Batches:
         return orders | {"permutation": self._permutation, "drawn": torch.tensor(self._drawn)}
 
     def restore(self, state: State) -> None:
-        """Restore a state of these batches."""
+        """Continue from a saved state of these batches."""
         for number, order in enumerate(self._orders):
             restore_generator(order, state[f"order{number}"])
         self._permutation, self._drawn = state["permutation"], int(state["drawn"])

@@ -1,13 +1,13 @@
-"""Converts between torch and shared parameters. No other file does.
+"""Converts between torch and shared parameters. No other file does this.
 
 All parameters of a network are in two flat tensors: the federated ones, in the manifest's order, and the private ones.
 Each keeps its shape as a view. So loading received values, and computing the update, are one operation each. An
 optimiser makes one step for each flat tensor. The rules:
 
-* `update` reads the federated tensor, which has no private number; `tensors` shows its content;
+* `update` reads the federated tensor, which has no private number; `tensors` lists its content;
 * every returned array is a copy, so later training cannot change it.
 
-One object may have several copies of a network with different values. Then every tensor has a first axis of that
+One object can have several copies of a network with different values. Then every tensor has a first axis of that
 length, and one step trains all copies.
 """
 
@@ -29,20 +29,20 @@ Vector: TypeAlias = npt.NDArray[np.float32]
 
 
 class FlatNetwork:
-    """A network whose parameters share two tensors.
+    """A network whose parameters are stored in two flat tensors.
 
     Attributes:
         network: its parameters are views into `federated` and `private`.
         federated: float32 of shape (federated numbers,), or (copies, federated numbers).
         private: float32 of shape (private numbers,), or (copies, private numbers).
-        tensors: name and shape of what lies in `federated`, read from the layout itself.
-        device: where all of it lies, and where the network's rows have to be.
+        tensors: name and shape of each tensor in `federated`, read from the network.
+        device: where all tensors are, and where the network's rows must be.
     """
 
     def __init__(
         self, network: nn.Module, federated: Sequence[str], copies: int | None = None, device: str = "cpu"
     ) -> None:
-        """`federated` names the parameters that are sent, in the manifest's order. All numbers lie on the device."""
+        """Move the parameters into flat tensors on the device. `federated` names those that are sent, in order."""
         by_name = dict(network.named_parameters())
         shared = set(federated)
         private = [name for name in by_name if name not in shared]
@@ -58,16 +58,16 @@ class FlatNetwork:
 
     @property
     def stretches(self) -> list[nn.Parameter]:
-        """The tensors that contain numbers: one or both of `federated` and `private`."""
+        """The flat tensors that contain numbers: one or both of `federated` and `private`."""
         return [stretch for stretch in (self.federated, self.private) if stretch.numel()]
 
     def start(self, tensors: Iterable[TensorSpec], origin: int | bytes, copy: int | None = None) -> None:
         """Fill these parameters, of one copy or of all, with their first values, by name.
 
         Args:
-            tensors: which ones.
+            tensors: the parameters to fill.
             origin: a public seed, or 32 secret bytes.
-            copy: which copy of a stack.
+            copy: the number of one copy in a stack.
         """
         with torch.no_grad():
             for tensor in tensors:
@@ -76,7 +76,7 @@ class FlatNetwork:
                 (inner if copy is None else inner[copy]).copy_(torch.from_numpy(first))
 
     def zero_gradients(self) -> None:
-        """Clear the gradients of the previous step."""
+        """Set all gradients to zero."""
         for stretch in (self.federated, self.private):
             assert stretch.grad is not None
             stretch.grad.zero_()
@@ -96,9 +96,9 @@ class FlatNetwork:
         """Set each shared parameter to (1 - rate) * own + rate * received.
 
         Args:
-            received: float32 of the shape of `federated`, or of the part of it.
+            received: float32 of the shape of `federated`, or of its part.
             rate: above 0 and at most 1; 1 overwrites.
-            part: which numbers.
+            part: the numbers that are set.
         """
         own = self.federated_values[..., part]
         if received.shape != own.shape or received.dtype != torch.float32:
@@ -119,7 +119,7 @@ class FlatNetwork:
         return numbers | prefixed("buffer", buffers)
 
     def restore(self, state: State) -> None:
-        """Set all numbers to those of a state with this layout."""
+        """Set all numbers to those of a saved state with this layout."""
         self.federated.data.copy_(state["federated"])
         self.private.data.copy_(state["private"])
         kept = part_of(state, "buffer")
@@ -134,13 +134,13 @@ class FlatNetwork:
             own.copy_(theirs)
 
     def values(self, copy: int | None = None) -> dict[str, npt.NDArray[np.generic]]:
-        """Return a copy of every parameter and buffer by name, including private ones. It stays at the site."""
+        """Return a copy of every parameter and buffer by name, including private ones. The copy stays at the site."""
         inner = {name: value.detach() for name, value in self.network.named_parameters()}
         inner |= dict(self.network.named_buffers())
         return {name: (value if copy is None else value[copy]).cpu().numpy().copy() for name, value in inner.items()}
 
     def load(self, values: Mapping[str, npt.NDArray[np.generic]]) -> None:
-        """Set every parameter and buffer to the result of `values`, perhaps from another process.
+        """Set every parameter and buffer to a result of `values`, which another process can have saved.
 
         Raises:
             ValueError: names, shapes or types are not this network's.
@@ -155,7 +155,7 @@ class FlatNetwork:
 
 
 def _lay(parameters: Sequence[nn.Parameter], copies: int | None, device: torch.device) -> nn.Parameter:
-    """One flat tensor, of which these parameters and their gradients become views."""
+    """Return one flat tensor. These parameters and their gradients become views of it."""
     lead = () if copies is None else (copies,)
     shapes = [tuple(inner.shape) for inner in parameters]
     sizes = [inner.numel() for inner in parameters]

@@ -18,7 +18,7 @@ from site_agent.trainer.training.training_model import Model, Recipe
 
 
 class ColumnTraining:
-    """A common column, federated, and a unique column with its lateral matrices, private."""
+    """Trains a federated common column, and a private unique column with its lateral matrices (CHFL)."""
 
     def __init__(self, flat: FlatNetwork, recipe: Recipe) -> None:
         if not isinstance(flat.network, Columns):
@@ -28,25 +28,25 @@ class ColumnTraining:
         self._unique = Model(flat, recipe, [flat.private])
 
     def begin_round(self, _received: Tensor, _controls: Tensor | None) -> None:
-        """See Procedure."""
+        """Start a round from the received parameters."""
 
     def phases(self, steps: int, _batches_per_epoch: int) -> list[Phase]:
-        """See Procedure."""
+        """Return the phases of a round in order."""
         return [Phase(self._step, steps)]
 
     def end_round(self, _steps: int) -> None:
-        """See Procedure."""
+        """Finish a round after its last step."""
 
     def evaluated(self) -> FlatNetwork:
-        """See Procedure."""
+        """Return the network that the site itself uses."""
         return self._flat
 
     def state(self) -> State:
-        """See Procedure."""
+        """Return a copy of the training state."""
         return self._common.state() | prefixed("unique", self._unique.optimiser_state())
 
     def restore(self, state: State) -> None:
-        """See Procedure."""
+        """Continue from a saved training state."""
         self._common.restore(state)
         self._unique.restore_optimiser(part_of(state, "unique"))
 

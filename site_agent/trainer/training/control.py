@@ -1,4 +1,4 @@
-"""SCAFFOLD: every gradient g of the shared parameters becomes g + c - c_i.
+"""SCAFFOLD: replaces every gradient g of the shared parameters by g + c - c_i.
 
 Source: Karimireddy et al. 2020, algorithm 1, option II. c_i starts at 0 and becomes
 c_i - c + (received - own) / (steps * learning rate) after each round; it stays at the site. The coordinator computes
@@ -18,7 +18,7 @@ from site_agent.trainer.training.training_model import Model, Recipe
 
 
 class ControlledTraining:
-    """One model under a control variate."""
+    """Trains one model with control variates (SCAFFOLD)."""
 
     def __init__(self, flat: FlatNetwork, recipe: Recipe) -> None:
         self._flat, self._model = flat, Model(flat, recipe)
@@ -28,29 +28,29 @@ class ControlledTraining:
         self._received = torch.empty(0)
 
     def begin_round(self, received: Tensor, controls: Tensor | None) -> None:
-        """See Procedure."""
+        """Start a round from the received parameters."""
         assert controls is not None
         self._received, self._mean_control = received, controls
 
     def phases(self, steps: int, _batches_per_epoch: int) -> list[Phase]:
-        """See Procedure."""
+        """Return the phases of a round in order."""
         return [Phase(self._step, steps)]
 
     def end_round(self, steps: int) -> None:
-        """See Procedure."""
+        """Finish a round after its last step."""
         moved = self._received - self._flat.federated_values
         self._own_control = self._own_control - self._mean_control + moved / (steps * self._rate)
 
     def evaluated(self) -> FlatNetwork:
-        """See Procedure."""
+        """Return the network that the site itself uses."""
         return self._flat
 
     def state(self) -> State:
-        """See Procedure."""
+        """Return a copy of the training state."""
         return self._model.state() | {"control": self._own_control}
 
     def restore(self, state: State) -> None:
-        """See Procedure."""
+        """Continue from a saved training state."""
         self._model.restore(state)
         self._own_control = state["control"]
 

@@ -1,11 +1,10 @@
-"""The ordinary loop over batches, which runs a method's procedure.
+"""Runs a method's procedure over batches.
 
 An epoch is a number of equal batches that the plan fixes, whatever a site's size. The optimiser and all other training
 state are kept across rounds, and are not reset when shared values are loaded (docs/design/methods.md, "Global Layers").
-
-Dropout draws from torch's default generator, which a whole process shares. So every training has its own state of that
-generator. It installs the state before its steps and stores it afterwards, so other training in this process changes no
-bit.
+Dropout draws from torch's default generator, which the whole process shares. So every training has its own state of
+that generator. It installs the state before its steps and stores it afterwards, so that trainings do not influence each
+other.
 """
 
 from __future__ import annotations
@@ -33,26 +32,26 @@ from site_agent.trainer.training.state import State, part_of, prefixed
 from site_agent.trainer.training.torch_losses import LossFunction
 from site_agent.trainer.training.training_model import Model, Recipe
 
-# Without training, this many rows are in memory at once, and fewer with many columns, because attention stores a number
-# for every head and pair of columns. With 8 heads this is about 100 MB.
+# Most rows in memory at once without training. Fewer with many columns, because attention stores a number for every
+# head and pair of columns. With 8 heads this is about 100 MB.
 _MOST_EVALUATION_ROWS: Final = 4096
 _EVALUATION_PAIRS: Final = 1 << 20
-_EVALUATION_NUMBERS: Final = 1 << 24  # of a network of images, 64 MiB
-# The least memory of a training step for each number of a network of images: its value, and most of its gradient.
-# Measured on the processor: 7.2 to 11.6 bytes for U-Nets, 14.9 for convolutional networks.
+_EVALUATION_NUMBERS: Final = 1 << 24  # for a network of images, 64 MiB
+# The least memory of a training step for each number in a network of images: its value, and most of its gradient.
+# Measured on the CPU: 7.2 to 11.6 bytes for U-Nets, 14.9 for convolutional networks.
 _STEP_BYTES: Final = 7
 
 
 @dataclass(frozen=True, kw_only=True)
 class Pace:
-    """The course of the learning rate, and the number of all steps."""
+    """The learning rate's schedule, and the number of steps of the whole run."""
 
     schedule: RateSchedule
     steps: int
 
 
 class LocalTraining:
-    """One method's procedure in training at one site."""
+    """Trains one method's procedure at one site."""
 
     def __init__(
         self,
@@ -71,12 +70,12 @@ class LocalTraining:
         self.steps_made = 0
 
     def train_round(self, steps: int, received: Tensor, controls: Tensor | None = None) -> None:
-        """Train for this many steps, starting where the previous round ended. A round may cross epochs.
+        """Train for this many steps, starting where the previous round ended. An epoch can end within a round.
 
         Args:
-            steps: batches.
-            received: float32 of the shape of the federated numbers, which the shared network has taken in.
-            controls: the mean control variate of the same shape, where the method has one.
+            steps: the number of batches.
+            received: float32 of the shape of the federated numbers, already loaded into the shared network.
+            controls: the mean control variate of the same shape, if the method has one.
         """
         self._procedure.begin_round(received.to(self._device), None if controls is None else controls.to(self._device))
         for phase in self._procedure.phases(steps, self._batches.batches_per_epoch):
@@ -104,7 +103,7 @@ class LocalTraining:
         self._dropout = self._first_draw(seed)
 
     def state(self) -> State:
-        """Return a copy of everything that the next step depends on. It stays at the site."""
+        """Return a copy of everything that the next step depends on. The copy stays at the site."""
         return {
             **prefixed("procedure", self._procedure.state()),
             **prefixed("batches", self._batches.state()),
@@ -113,10 +112,10 @@ class LocalTraining:
         }
 
     def restore(self, state: State) -> None:
-        """Restore a state of this training. The next steps are then the same as before.
+        """Continue from a saved state. The next steps are then the same as before.
 
         Raises:
-            ConfigurationError: it was trained on another device, which has other draws.
+            ConfigurationError: the state is from another device, which has other random draws.
         """
         if state["dropout"].shape != self._dropout.shape:
             raise ConfigurationError(
@@ -131,7 +130,7 @@ class LocalTraining:
         self.steps_made = int(state["steps made"])
 
     def _make(self, phase: Phase, steps: int) -> None:
-        """Make the steps of a phase. Whatever their number, the learning rate changes as in `steps` steps."""
+        """Make the steps of a phase. The learning rate changes as in `steps` steps, whatever the phase's own number."""
         pace = self._pace
         self._procedure.evaluated().network.train()
         with self._own_dropout():
@@ -175,7 +174,7 @@ def check_memory(flat: FlatNetwork, rows: int) -> None:
     """Refuse a network of images if its step on this many rows needs more memory than the trainer may use.
 
     Raises:
-        ConfigurationError: with both figures.
+        ConfigurationError: the memory is too small. The error has the memory needed and available.
     """
     if not isinstance(flat.network, ReadsImages):
         return
@@ -197,8 +196,8 @@ def check_memory(flat: FlatNetwork, rows: int) -> None:
 def predict(flat: FlatNetwork, features: Tensor) -> npt.NDArray[np.float32]:
     """Return the network's outputs, float32 (rows, outputs), for at least one row.
 
-    A stack returns (copies, rows, outputs). Rows go through in blocks. Their size depends only on the number of columns
-    and copies.
+    A stack returns (copies, rows, outputs). Rows are processed in blocks, whose size depends only on the number of
+    columns and copies.
     """
     block = rows_at_once(flat, features)
     flat.network.eval()

@@ -1,6 +1,6 @@
-"""pFedMe: each batch solves an inner problem for the personal model, and the shared model follows it.
+"""pFedMe: each batch solves an inner problem for the personal model t, and then the shared model w moves towards t.
 
-Source: Dinh et al. 2020, algorithm 1 (as remembered). For every batch, `steps` steps of the plan's optimiser take t
+Source: Dinh et al. 2020, algorithm 1 (as remembered). For every batch, `steps` steps of the plan's optimiser move t
 towards argmin of the loss + strength / 2 * ||t - w||^2; then w <- w - rate * strength * (w - t). The site uses t and
 sends w. Private parameters have no w. They are part of t.
 """
@@ -18,7 +18,7 @@ from site_agent.trainer.training.training_model import Model, Recipe
 
 
 class MoreauTraining:
-    """A personal model t near the shared w."""
+    """Trains a personal model t near the shared model w (pFedMe)."""
 
     def __init__(self, flat: FlatNetwork, recipe: Recipe, problem: InnerProblem) -> None:
         self._shared, self._problem = flat, problem
@@ -26,26 +26,26 @@ class MoreauTraining:
         self._personal.flat.adopt(flat)
 
     def begin_round(self, _received: Tensor, _controls: Tensor | None) -> None:
-        """See Procedure."""
+        """Start a round from the received parameters."""
         self._personal.flat.federated_values.copy_(self._shared.federated_values)
 
     def phases(self, steps: int, _batches_per_epoch: int) -> list[Phase]:
-        """See Procedure."""
+        """Return the phases of a round in order."""
         return [Phase(self._step, steps)]
 
     def end_round(self, _steps: int) -> None:
-        """See Procedure."""
+        """Finish a round after its last step."""
 
     def evaluated(self) -> FlatNetwork:
-        """See Procedure."""
+        """Return the network that the site itself uses."""
         return self._personal.flat
 
     def state(self) -> State:
-        """See Procedure."""
+        """Return a copy of the training state."""
         return prefixed("shared", self._shared.state()) | prefixed("personal", self._personal.state())
 
     def restore(self, state: State) -> None:
-        """See Procedure."""
+        """Continue from a saved training state."""
         self._shared.restore(part_of(state, "shared"))
         self._personal.restore(part_of(state, "personal"))
 

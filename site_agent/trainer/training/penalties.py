@@ -1,8 +1,8 @@
-"""Terms that a method adds to the task's loss in training.
+"""Computes the terms that a method adds to the task's loss in training.
 
-Checkpoints are chosen by the task's loss alone, so no penalty is ever evaluated for them. The proximal term is written
-as its gradient. The contrastive terms need the outputs of two frozen networks for the same batch: the model as it was
-received, and the site's own model at the end of its last round.
+Checkpoints are chosen by the task's loss alone, without these terms. The proximal term is added as its gradient. The
+contrastive terms need the outputs of two frozen networks for the same batch: the model as it was received, and the
+site's own model at the end of its last round.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from site_agent.trainer.training.training_model import Recipe, Term, as_represen
 
 
 class Penalties:
-    """A method's penalties on one model."""
+    """Adds a method's penalties to the training of one model."""
 
     def __init__(self, penalties: tuple[Penalty, ...], flat: FlatNetwork, recipe: Recipe) -> None:
         self._penalties, self._flat = penalties, flat
@@ -44,7 +44,10 @@ class Penalties:
             self._has_left = True
 
     def term(self, batch: Rows) -> Term | None:
-        """Return the addition to the loss of a batch; None in a first round and without contrasts."""
+        """Return a function that adds the contrastive terms to the loss of a batch.
+
+        It is None in a site's first round, and if the method has no contrastive term.
+        """
         if self._as_received is None or self._as_left is None or not self._has_left:
             return None
         with torch.no_grad():
@@ -53,7 +56,7 @@ class Penalties:
         return lambda own: torch.stack([_contrast(p, own, received, left) for p in self._penalties]).sum()
 
     def add_gradients(self) -> None:
-        """Add the proximal gradient to the model's gradient, in place."""
+        """Add the proximal term's gradient to the model's gradient, in place."""
         for penalty in self._penalties:
             if isinstance(penalty, Proximal):
                 # The gradient of strength / 2 * ||own - received||^2; private parameters have none.
@@ -61,11 +64,11 @@ class Penalties:
                 self._flat.federated_gradient.add_(difference, alpha=penalty.strength)
 
     def state(self) -> State:
-        """Return what the next round depends on."""
+        """Return everything that the next round depends on."""
         return prefixed("left", self._as_left.state()) if self._as_left is not None and self._has_left else {}
 
     def restore(self, state: State) -> None:
-        """Restore a state of these penalties, after `begin_round` was called again."""
+        """Continue from a state of these penalties, after `begin_round` was called again."""
         kept = part_of(state, "left")
         self._has_left = bool(kept)
         if kept and self._as_left is not None:
@@ -75,7 +78,7 @@ class Penalties:
 def contrast(own: Tensor, alike: Tensor, other: Tensor, temperature: float) -> Tensor:
     """Compute con(z; a; b): the mean cross-entropy of [cos(z, a), cos(z, b)] / temperature with label 0.
 
-    Li et al. 2021 (MOON), eq. 3.
+    Source: Li et al. 2021 (MOON), eq. 3.
 
     Args:
         own: z, float32 of shape (rows, width), or (copies, rows, width).

@@ -1,6 +1,6 @@
-"""A second model of the site's own beside the shared one: Ditto's copy and APFL's mixture.
+"""Trains a personal model in addition to the shared one: Ditto's copy or APFL's mixture.
 
-The second model is never sent: it is in a network of its own, which no function returns.
+The personal model is never sent: it is in a network of its own, whose values no function returns.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from site_agent.trainer.training.training_model import Model, Recipe
 
 
 class CopyTraining:
-    """The personal model v follows the task's loss + strength / 2 * ||v - received||^2.
+    """Ditto: train the personal model v on the task's loss + strength / 2 * ||v - received||^2.
 
     Source: Li et al. 2021 (Ditto), algorithm 1; the shared model takes its own step on the same batch.
     """
@@ -28,28 +28,28 @@ class CopyTraining:
         self._received = torch.empty(0)
 
     def begin_round(self, received: Tensor, controls: Tensor | None) -> None:
-        """See Procedure."""
+        """Start a round from the received parameters."""
         self._shared.begin_round(received, controls)
         self._received = received
 
     def phases(self, steps: int, _batches_per_epoch: int) -> list[Phase]:
-        """See Procedure."""
+        """Return the phases of a round in order."""
         return [Phase(self._step, steps)]
 
     def end_round(self, steps: int) -> None:
-        """See Procedure."""
+        """Finish a round after its last step."""
         self._shared.end_round(steps)
 
     def evaluated(self) -> FlatNetwork:
-        """See Procedure."""
+        """Return the network that the site itself uses."""
         return self._personal.flat
 
     def state(self) -> State:
-        """See Procedure."""
+        """Return a copy of the training state."""
         return self._shared.state() | prefixed("personal", self._personal.state())
 
     def restore(self, state: State) -> None:
-        """See Procedure."""
+        """Continue from a saved training state."""
         self._shared.restore(state)
         self._personal.restore(part_of(state, "personal"))
 
@@ -62,7 +62,7 @@ class CopyTraining:
 
 
 class MixtureTraining:
-    """The site uses share * v + (1 - share) * w, w being its copy of the shared model. APFL.
+    """APFL: the site uses share * v + (1 - share) * w, where w is the shared model and v is the site's own.
 
     Source: Deng et al. 2020, algorithm 1 and eq. 9, with the share's step as in docs/design/methods.md: once a
     round, share <- clip(share - rate * (sum <v - w, share * g_v + (1 - share) * g_w> + 0.02 * share)), with the
@@ -78,15 +78,15 @@ class MixtureTraining:
         self._mix()
 
     def begin_round(self, received: Tensor, controls: Tensor | None) -> None:
-        """See Procedure."""
+        """Start a round from the received parameters."""
         self._shared.begin_round(received, controls)
 
     def phases(self, steps: int, _batches_per_epoch: int) -> list[Phase]:
-        """See Procedure."""
+        """Return the phases of a round in order."""
         return [Phase(self._step, steps)]
 
     def end_round(self, steps: int) -> None:
-        """See Procedure."""
+        """Finish a round after its last step."""
         self._shared.end_round(steps)
         slope = 0.02 * self._share
         for own, shared in self._pairs():
@@ -98,18 +98,18 @@ class MixtureTraining:
         self._share = (self._share - self._rate * slope).clamp(0.0, 1.0)
 
     def evaluated(self) -> FlatNetwork:
-        """See Procedure."""
+        """Return the network that the site itself uses."""
         self._mix()
         return self._mixed.flat
 
     def state(self) -> State:
-        """See Procedure."""
-        # Only a hospital's own module has more in the mixture than follows from the two: its buffers.
+        """Return a copy of the training state."""
+        # The mixture's parameters follow from the two models, but the buffers of a hospital's own module do not.
         mixed = prefixed("mixed", self._mixed.flat.state())
         return self._shared.state() | prefixed("own", self._own.state()) | mixed | {"share": self._share}
 
     def restore(self, state: State) -> None:
-        """See Procedure."""
+        """Continue from a saved training state."""
         self._shared.restore(state)
         self._own.restore(part_of(state, "own"))
         self._mixed.restore(part_of(state, "mixed"))
@@ -122,7 +122,7 @@ class MixtureTraining:
         for own, mixed in zip(self._own.flat.stretches, self._mixed.flat.stretches, strict=True):
             assert own.grad is not None
             assert mixed.grad is not None
-            torch.mul(mixed.grad, self._share, out=own.grad)  # the mixture changes by share times v
+            torch.mul(mixed.grad, self._share, out=own.grad)  # the mixture's derivative by v is the share
         self._own.step(factor)
 
     def _mix(self) -> None:
@@ -134,7 +134,7 @@ class MixtureTraining:
 
 
 def _twin(shared: TogetherTraining, recipe: Recipe) -> FlatNetwork:
-    """Another network with the same first values."""
+    """Build another network with the same first values."""
     twin = recipe.build()
     twin.adopt(shared.evaluated())
     return twin

@@ -1,12 +1,12 @@
-"""One site's sum of clipped gradients, one term for each patient. The gate adds the noise later.
+"""Computes one site's sum of clipped gradients, one term for each patient. The gate adds the noise later.
 
 The rules:
 
 * no patient's term depends on the other patients of its batch, not even in its last bit. Libraries add up products in
-  an order that follows from the number of rows. So inputs, weights, activations and derivatives are rounded to grids on
+  an order that depends on the number of rows. So inputs, weights, activations and derivatives are rounded to grids on
   which every product and every sum is exact in float64, whatever the order;
 * a patient with several rows has one term, the sum over these rows, shortened to the norm 1 in units of the clip.
-  Which way it is computed follows from this patient's number of rows alone;
+  Only this patient's number of rows decides which algorithm computes it;
 * a term is finite, whatever the rows and the parameters are.
 
 Layers are linear with relu between them, and the outcome is binary. Source: Abadi et al. 2016, algorithm 1, with one
@@ -32,27 +32,27 @@ Float64: TypeAlias = npt.NDArray[np.float64]
 Integers: TypeAlias = npt.NDArray[np.int64]
 Pass: TypeAlias = tuple[Float64, Float64]
 
-# Inputs and activations have 18 bits, weights 26 and derivatives 18. So a product has 44 bits, and the sum of 500 of
-# them and a bias has fewer than the 53 bits of float64. A product of a derivative and an input has 36 bits, so a
-# patient may have 131,072 rows. With more, rounding depends on this patient's rows alone.
+# Inputs and activations have 18 bits, weights 26 and derivatives 18. So a product has 44 bits, and the sum of 500
+# products and a bias has fewer than the 53 bits of float64. A product of a derivative and an input has 36 bits, so sums
+# of up to 131,072 rows of a patient are exact. With more rows, rounding depends on this patient's rows alone.
 _INPUT: Final = (64.0, 1 << 12)  # largest magnitude, steps in 1
 _WEIGHT: Final = (64.0, 1 << 20)
 _DERIVATIVE: Final = (4.0, 1 << 16)
 _FURTHEST_LOGIT: Final = 40.0
 _STEPS_OF_ROWS: Final = PRIVATE_SCALE // _INPUT[1]
 _ROWS_AT_ONCE: Final = 2048
-_FEW_ROWS: Final = 16  # of a patient, up to which a term is shortened before its rows are added
+_FEW_ROWS: Final = 16  # up to so many rows, a patient's term is shortened before its rows are added
 # The square of a patient's sum of rows is computed in steps of 2**-52 of L squared, where L is the sum of the rows'
-# lengths. It is taken as at least 2**-10 of L squared, so the rows are together at most 32 times as long as a term may
-# be. A square has at most two parts for each of 4,096 numbers. Each is wrong by half a step and 2**-51 of itself, so a
-# square is wrong by less than 2**-29.9 of itself, and a norm by less than 2**-30.9.
+# lengths. It is raised to at least 2**-10 of L squared, so the rows are together at most 32 times as long as the
+# largest term. A square has at most two parts for each of 4,096 numbers. Each part's error is half a step and 2**-51 of
+# the part. So a square's relative error is below 2**-29.9, and a norm's below 2**-30.9.
 _STEPS_OF_LENGTH: Final = 2.0**26
 _LEAST_SQUARE: Final = 2.0**42
 
 
 @dataclass(frozen=True)
 class Layer:
-    """A linear map, in float64 of any values.
+    """A linear layer in float64.
 
     Attributes:
         weight: of shape (outputs, inputs).
@@ -64,12 +64,15 @@ class Layer:
 
     @property
     def number_count(self) -> int:
-        """Numbers of weight and bias."""
+        """The number of values in weight and bias."""
         return self.weight.size + self.bias.size
 
     @cached_property
     def on_grid(self) -> Float64:
-        """Weights, and biases as the last column, float64 (outputs + 1, inputs + 1). The last row returns the 1."""
+        """Weights on their grid, with biases as the last column: float64 (outputs + 1, inputs + 1).
+
+        The last row returns the 1 that follows the inputs.
+        """
         outputs, inputs = self.weight.shape
         wide = np.zeros((outputs + 1, inputs + 1))
         wide[:-1, :-1], wide[:-1, -1], wide[-1, -1] = self.weight, self.bias, 1.0
@@ -77,7 +80,7 @@ class Layer:
 
     @cached_property
     def backward(self) -> Float64:
-        """As `on_grid`, but without biases and last row, float64 of shape (outputs, inputs + 1)."""
+        """Weights on their grid, with zeros in place of biases: float64 of shape (outputs, inputs + 1)."""
         weights = self.on_grid[:-1].copy()
         weights[:, -1] = 0.0
         return weights
@@ -90,7 +93,7 @@ class PrivateRows:
     Attributes:
         inputs: whole numbers of steps, float64 of shape (rows, inputs + 1). The last column is 1 for the bias.
         outcomes: 0 or 1, float64 of shape (rows,).
-        patients: int64 of shape (rows,), equal for rows of one patient; None where each row counts as a patient.
+        patients: int64 of shape (rows,), equal for rows of one patient; None if each row counts as a patient.
     """
 
     inputs: Float64
@@ -99,12 +102,12 @@ class PrivateRows:
 
     @classmethod
     def of(cls, features: npt.NDArray[np.float32], outcomes: Float64, patients: Integers | None) -> PrivateRows:
-        """Put features of shape (rows, inputs) on their grid."""
+        """Prepare rows from features of shape (rows, inputs), by rounding the features to their grid."""
         wide = np.column_stack([features, np.ones(len(features), np.float32)])
         return cls(_in_steps(wide, _INPUT), outcomes, patients)
 
     def taken(self, kept: npt.NDArray[np.bool_] | Integers) -> PrivateRows:
-        """Return some of the rows, by a bool for each row or by their places."""
+        """Return some of the rows, selected by a bool for each row or by row numbers."""
         patients = None if self.patients is None else self.patients[kept]
         return PrivateRows(self.inputs[kept], self.outcomes[kept], patients)
 
@@ -123,7 +126,7 @@ class PrivateRows:
 
     @cached_property
     def blocks(self) -> tuple[Block, ...]:
-        """About `_ROWS_AT_ONCE` rows each, of rows in the order of `parts`. No patient is divided."""
+        """Blocks of about `_ROWS_AT_ONCE` rows in the order of `parts`. Each patient is in one block."""
         rows = len(self.outcomes)
         names = np.arange(rows) if self.patients is None else self.patients
         starts = np.flatnonzero(np.diff(names, prepend=names[:1] - 1))
@@ -138,9 +141,10 @@ class Block:
     """Consecutive rows of whole patients.
 
     Attributes:
-        rows: their places.
-        counts: of rows, int64 of shape (patients,).
-        runs: places of rows and of patients with equal counts, both counted from the block's first, and this count.
+        rows: the place of these rows among all rows.
+        counts: each patient's number of rows, int64 of shape (patients,).
+        runs: patients with equal counts: the places of their rows, their own places, and the count. Places start at the
+            block's first row and patient.
     """
 
     rows: slice
@@ -149,7 +153,7 @@ class Block:
 
     @classmethod
     def of(cls, start: int, counts: Integers) -> Block:
-        """Make a block of patients from their counts of rows."""
+        """Make a block that starts at row `start`, from the patients' numbers of rows."""
         changes = np.flatnonzero(np.diff(counts, prepend=0, append=0)).tolist()
         ends = np.append(0, np.cumsum(counts))
         runs = tuple(
@@ -162,15 +166,15 @@ class Block:
 def clipped_gradients(
     layers: Sequence[Layer], clip: float, rows: PrivateRows, *, shared: int | None = None, room: float = 1.0
 ) -> tuple[int, ...]:
-    """Return the site's sum of terms as integers, in the order of the layers, each with its weight, then its bias.
+    """Return the site's sum of clipped gradients as integers: for each layer its weight, then its bias.
 
-    The norm 1 of a term is PRIVATE_SCALE.
+    A patient's term of norm 1 has the integer norm PRIVATE_SCALE.
 
     Args:
-        layers: of the network, at most 500 inputs each; the last one has one output.
+        layers: the network's layers, at most 500 inputs each; the last one has one output.
         clip: the largest norm of one patient's gradient.
-        rows: of this site.
-        shared: this many layers from the input have a gradient, the others have to be fixed; None for all.
+        rows: this site's rows.
+        shared: only so many layers from the input have a gradient, and the others must be fixed; None for all.
         room: the largest norm of a term, at most 1.
     """
     few, others = rows.parts
@@ -186,8 +190,8 @@ def drawn_rows(rows: int, patients: Integers | None, rate: float, random_bytes: 
     Source: Abadi et al. 2016, section 3.1 (each patient independently; no batch of a fixed size).
 
     Args:
-        rows: of the training part.
-        patients: as in `clipped_gradients`.
+        rows: the number of training rows.
+        patients: int64 of shape (rows,), equal for rows of one patient; None if each row counts as a patient.
         rate: the probability with which a patient takes part, above 0 and below 1.
         random_bytes: the operating system's outside of tests. Nobody else may learn who takes part.
     """
@@ -195,18 +199,18 @@ def drawn_rows(rows: int, patients: Integers | None, rate: float, random_bytes: 
     _, places = np.unique(names, return_inverse=True)
     count = int(places.max(initial=-1)) + 1
     drawn = np.frombuffer(random_bytes(8 * count), "<u8")
-    # A float64 below 1 times 2**64 is a whole number below 2**64, so the probability is the rate, or less by 2**-64.
+    # The rate times 2**64 is rounded down, so the probability is the rate, or smaller by at most 2**-64.
     return np.asarray((drawn < np.uint64(int(rate * 2.0**64)))[places])
 
 
 def _sum_of_few_rows(
     layers: Sequence[Layer], clip: float, rows: PrivateRows, shared: int | None, room: float
 ) -> Integers:
-    """The sum of the terms of patients with few rows each, int64 of shape (numbers,).
+    """Return the sum of the terms of patients with few rows each, int64 of shape (numbers,).
 
     A row's gradient of a layer is each derivative times each input. The derivatives are shortened and rounded to steps
-    of 2**-18. Times inputs in steps of 2**-12 they are integers of scale 2**30. So the sum over rows is one product of
-    matrices, and it is exact: the rows of a patient together are at most 32 times as long as a term may be.
+    of 2**-18. Times inputs in steps of 2**-12 they are integers of scale 2**30. So the sum over rows is one matrix
+    product, and it is exact: the rows of a patient together are at most 32 times as long as the largest term.
     """
     total = np.zeros(sum(layer.number_count for layer in layers[:shared]), np.int64)
     for block in rows.blocks:
@@ -222,7 +226,7 @@ def _sum_of_few_rows(
 def _sum_of_many_rows(
     layers: Sequence[Layer], clip: float, rows: PrivateRows, shared: int | None, room: float
 ) -> Integers:
-    """The sum of the terms of patients with many rows each: one exact product of matrices for each patient."""
+    """Return the sum of the terms of patients with many rows each. Each patient needs one exact matrix product."""
     total = np.zeros(sum(layer.number_count for layer in layers[:shared]), np.int64)
     for block in rows.blocks:
         passes = _passes(layers, rows.inputs[block.rows], rows.outcomes[block.rows])[:shared]
@@ -238,9 +242,8 @@ def _shortened(
     """Return factors for each row's derivatives, float64 of shape (rows, 1), so that no term is longer than `room`.
 
     The product of a row's gradient with itself is that of its derivatives times that of its inputs (Goodfellow 2015).
-    Both are exact, because they are sums of whole numbers.
-
-    Rounding moves each derivative by at most half a step, and with it this derivative's part of the term.
+    Both are exact, because they are sums of whole numbers. Rounding changes each derivative by at most half a step, and
+    with it the derivative's part of the term.
     """
     lost = np.zeros(len(passes[0][0]))
     own, squares = lost, []
@@ -251,7 +254,7 @@ def _shortened(
         lost = lost + layer.bias.size * size
     lengths, losses = np.sqrt(own), np.sqrt(lost)
     if len(block.counts) < len(own):
-        # Sums of whole numbers do not depend on the order of a patient's rows. A patient with one row needs none.
+        # Lengths are rounded up, because sums of whole numbers do not depend on the order. One row needs no sum.
         has_several, starts = np.repeat(block.counts > 1, block.counts), np.cumsum(block.counts) - block.counts
         lengths, losses = (
             np.add.reduceat(np.where(has_several, np.ceil(part), part), starts) for part in (lengths, losses)
@@ -266,14 +269,14 @@ def _shortened(
 def _lengths_of_sums(
     layers: Sequence[Layer], passes: Sequence[Pass], own: Sequence[Float64], together: Float64, block: Block
 ) -> Float64:
-    """Return the length of each patient's sum, or somewhat more if they nearly cancel, float64 of shape (patients,).
+    """Return the length of each patient's sum, or a little more if its rows nearly cancel: float64 (patients,).
 
     Args:
-        layers: of the network.
-        passes: for each layer, with the block's rows.
+        layers: the network's layers.
+        passes: derivatives and inputs of the block's rows, for each layer.
         own: for each layer the product of each row's gradient with itself, float64 of shape (rows,).
         together: the sum of the lengths of each patient's rows. It is a whole number, or the length of the only row.
-        block: of these rows.
+        block: the patients of these rows.
     """
     scale = (_STEPS_OF_LENGTH / np.maximum(together, 1.0))[:, None]
     total = np.zeros(len(together))
@@ -290,9 +293,9 @@ def _lengths_of_sums(
 def _square_of_sums(layer: Layer, moves: Float64, read: Float64, own: Float64, scale: Float64) -> Float64:
     """Return the square of each patient's sum in one layer, times the square of `scale`, float64 of shape (patients,).
 
-    It is the sum of the squares of all numbers of the layer, and also the sum of all products of two rows. The choice
-    follows from the number of rows and the shape of the layer. Each part is rounded to a whole number, so that their
-    sum is exact and does not depend on the order.
+    The square is the sum of the squares of all numbers of the layer. It is also the sum of the products of all pairs
+    of rows. The number of rows and the shape of the layer decide which sum is computed. Each part is rounded to a
+    whole number, so that their sum is exact in any order.
     """
     each = own.shape[1]
     if each * (each - 1) // 2 * (moves.shape[2] + read.shape[2]) > 2 * layer.number_count:
@@ -319,7 +322,10 @@ def _by_patient(rows: Float64, mine: slice, each: int) -> Float64:
 
 
 def _in_order(layers: Sequence[Layer], products: Sequence[Float64]) -> Float64:
-    """Each layer's weights, then its biases: (..., numbers), from one (..., outputs or more, inputs + 1) for each."""
+    """Return each layer's weights, then its biases: shape (..., numbers).
+
+    Each layer's product has shape (..., outputs or more, inputs + 1).
+    """
     parts = []
     for layer, product in zip(layers, products, strict=False):
         mine = product[..., : layer.bias.size, :]
@@ -328,9 +334,10 @@ def _in_order(layers: Sequence[Layer], products: Sequence[Float64]) -> Float64:
 
 
 def _passes(layers: Sequence[Layer], inputs: Float64, outcomes: Float64) -> list[Pass]:
-    """For each layer the derivatives of each row's cross-entropy by its outputs, and its inputs, in steps.
+    """Return for each layer the derivatives of each row's cross-entropy by its outputs, and its inputs, in steps.
 
-    Inputs have a last column of ones as in `PrivateRows`, and derivatives of all layers but the last one of zeros.
+    Inputs have a last column of ones as in `PrivateRows`. The derivatives of all layers except the last one have a last
+    column of zeros.
     """
     read = [inputs]
     for layer in layers[:-1]:
@@ -349,7 +356,7 @@ def _passes(layers: Sequence[Layer], inputs: Float64, outcomes: Float64) -> list
 
 
 def _in_steps(values: npt.NDArray[Any], grid: tuple[float, int]) -> Float64:
-    """The nearest whole numbers of steps of a grid, with 0 for no number; infinite values are as good as huge ones."""
+    """Return the nearest whole numbers of steps of a grid. NaN becomes 0; infinite values become the largest."""
     largest, steps = grid
     kept = np.clip(np.nan_to_num(values.astype(np.float64), posinf=largest, neginf=-largest), -largest, largest)
     kept *= steps

@@ -1,10 +1,10 @@
-"""The sum of a site's trainer in one private round: one clipped gradient, or several local steps with noise.
+"""Computes what a trainer sends in one private round: one clipped gradient, or several local steps with noise.
 
 The mechanism is in protos/plan/private_training.py. The rules:
 
 * under shared noise the sum is exact, and the gate adds this site's share of the noise;
 * private layers take steps too under some methods. Their sums have the whole noise before they leave this function;
-* under local noise no step reads a sum before its whole noise is in it, and what leaves is made of noisy sums alone;
+* under local noise no step reads a sum before its whole noise is added. Only sums with noise are sent;
 * samples of patients and local noise are from the operating system's randomness, never from a seed.
 """
 
@@ -30,9 +30,9 @@ def private_sums(
     """Return the integers of a round, in the order of `training.names`, then the noisy sums of private layers.
 
     Args:
-        training: the plan's.
+        training: the plan's private training.
         arrays: weight and bias of each layer of the network, in its order.
-        rows: of this site.
+        rows: this site's rows.
         random_bytes: the operating system's outside of tests.
     """
     is_own = training.is_own
@@ -43,13 +43,13 @@ def private_sums(
     trained = arrays[: training.trained]
     ends, pull = np.cumsum([array.size for array in trained]), np.where(is_own, 0.0, training.pull)
     start, moved = np.concatenate([array.ravel() for array in trained]), np.zeros(ends[-1], np.int64)
-    followed = moved  # the shared model of pFedMe; the received values for every other method
+    followed = moved  # the shared model for pFedMe; the received values for every other method
     for made in range(training.steps * training.inner):
         parts = np.split(start + training.local_change(moved.astype(np.float64)), ends[:-1])
         here = [part.reshape(array.shape) for part, array in zip(parts, trained, strict=True)]
         sums = _clipped_sum(training, [*here, *arrays[len(trained) :]], rows, random_bytes)
         noise = discrete_gaussian(len(sums), training.share_variance, random_bytes)
-        # A proximal term returns a part of the way. It reads noisy values alone.
+        # The proximal term moves the values back a part of the way. It reads only values with noise.
         moved = moved + _part(followed - moved, pull) + sums + noise
         if (made + 1) % training.inner == 0:
             followed = followed + _part(moved - followed, training.follow)
@@ -64,7 +64,7 @@ def _part(way: Integers, share: float | Float64) -> Integers:
 def _clipped_sum(
     training: PrivateTraining, arrays: Sequence[Float64], rows: PrivateRows, random_bytes: RandomBytes
 ) -> Integers:
-    """The sum of clipped gradients at these values, of all patients or of a sample that is drawn for it."""
+    """Return the sum of clipped gradients at these values, of all patients or of a newly drawn sample."""
     layers = [Layer(weight, bias) for weight, bias in zip(arrays[::2], arrays[1::2], strict=True)]
     rate = training.promise.sampling
     if rate is not None:

@@ -1,4 +1,4 @@
-"""Procedures: how a site trains in one round.
+"""Defines procedures: how a site trains in one round.
 
 A procedure owns the networks of its method and trains them batch by batch. The site sends the update of the flat
 network that the procedure receives. The site itself may use another network (`evaluated`). The rules:
@@ -25,17 +25,17 @@ Step: TypeAlias = Callable[[Rows, float], None]
 
 @dataclass(frozen=True)
 class Phase:
-    """A number of steps of one kind."""
+    """A number of training steps of one kind."""
 
     step: Step
     steps: int
 
 
 class Procedure(Protocol):
-    """One site's training under one method."""
+    """Trains one site under one method."""
 
     def begin_round(self, received: Tensor, controls: Tensor | None, /) -> None:
-        """Handle the start of a round: the shared network has loaded the received parameters.
+        """Start a round. The shared network has already loaded the received parameters.
 
         Args:
             received: float32 of the shape of the federated numbers.
@@ -46,7 +46,7 @@ class Procedure(Protocol):
         """Return the phases of a round with this many steps, in order."""
 
     def end_round(self, steps: int, /) -> None:
-        """Handle the end of the round's steps."""
+        """Finish a round after its last step."""
 
     def evaluated(self) -> FlatNetwork:
         """Return the network that the site itself would use now."""
@@ -55,4 +55,4 @@ class Procedure(Protocol):
         """Return a copy of everything that the next step depends on, except for batches and dropout."""
 
     def restore(self, state: State, /) -> None:
-        """Restore a state of this procedure."""
+        """Continue from a saved state of this procedure."""

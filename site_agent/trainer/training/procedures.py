@@ -26,12 +26,12 @@ from site_agent.trainer.training.training_model import Recipe
 
 
 def build_procedure(method: Method, flat: FlatNetwork, recipe: Recipe) -> Procedure:
-    """Return the procedure of a method. A round sends the update of `flat`.
+    """Build a method's training procedure. A round sends the update of the network `flat`.
 
     Args:
-        method: the plan's, already found possible with its network.
-        flat: started with its first values.
-        recipe: what all models of this training share.
+        method: the plan's method, already checked against its network.
+        flat: the network, with its first values.
+        recipe: the parts that all models of this training share.
     """
     procedure = method.procedure
     match procedure:

@@ -1,4 +1,4 @@
-"""PLayer-FL's measurement of how sensitive the loss is to each layer.
+"""Measures how sensitive the loss is to each layer, for PLayer-FL.
 
 Source: Elhussein and Gürsoy 2025: F_l = sum over layers k <= l of the mean over the layer's parameters of
 (value * gradient)^2, after the first local epoch. The gradient is that of the mean loss over all training rows, so it
@@ -21,16 +21,16 @@ from site_agent.trainer.training.torch_losses import LossFunction
 
 
 def sensitivities(flat: FlatNetwork, rows: Rows, loss: LossFunction, tensors: Sequence[TensorSpec]) -> Tensor:
-    """Return F of every layer, in the network's order.
+    """Return the sensitivity F of every layer, in the network's order.
 
     Args:
         flat: the network after its first local epoch.
         rows: all training rows.
-        loss: the plan's.
+        loss: the plan's loss.
         tensors: every tensor of the network, in its order.
 
     Returns:
-        float64 of shape (layers,), never falling; of a stack (copies, layers).
+        float64 of shape (layers,), never falling; (copies, layers) for a stack.
     """
     block = rows_at_once(flat, rows.features)
     flat.zero_gradients()

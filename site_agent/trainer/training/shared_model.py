@@ -1,4 +1,4 @@
-"""Procedures with one model: train all parameters together, private ones first, or shared ones only."""
+"""Trains one model: all parameters together, private ones first, or shared ones only."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from site_agent.trainer.training.training_model import Model, Recipe
 
 
 class TogetherTraining:
-    """Every parameter takes every step: FedAvg and all methods that differ from it elsewhere."""
+    """Trains all parameters in every step, for FedAvg and for all methods that differ from it elsewhere."""
 
     def __init__(self, flat: FlatNetwork, recipe: Recipe, penalties: tuple[Penalty, ...] = ()) -> None:
         self._flat, self._model = flat, Model(flat, recipe)
         self._penalties = Penalties(penalties, flat, recipe)
 
     def begin_round(self, received: Tensor, _controls: Tensor | None) -> None:
-        """See Procedure."""
+        """Start a round from the received parameters."""
         self._penalties.begin_round(received)
 
     def phases(self, steps: int, _batches_per_epoch: int) -> list[Phase]:
-        """See Procedure."""
+        """Return the phases of a round in order."""
         return [Phase(self.step, steps)]
 
     def step(self, batch: Rows, factor: float) -> None:
@@ -35,28 +35,28 @@ class TogetherTraining:
         self._model.step(factor)
 
     def end_round(self, _steps: int) -> None:
-        """See Procedure."""
+        """Finish a round after its last step."""
         self._penalties.end_round()
 
     def evaluated(self) -> FlatNetwork:
-        """See Procedure."""
+        """Return the network that the site itself uses."""
         return self._flat
 
     def state(self) -> State:
-        """See Procedure."""
+        """Return a copy of the training state."""
         return self._model.state() | prefixed("penalties", self._penalties.state())
 
     def restore(self, state: State) -> None:
-        """See Procedure."""
+        """Continue from a saved training state."""
         self._model.restore(state)
         self._penalties.restore(part_of(state, "penalties"))
 
 
 class ApartTraining:
-    """Federated and private parameters are never trained in the same step.
+    """Trains federated and private parameters in separate steps.
 
-    With `private_epochs` a round first trains the private ones (FedRep); without, they keep their
-    first values (FedBABU). Each stretch has an optimiser of its own.
+    With `private_epochs` a round first trains the private ones (FedRep). Without, they keep their first values
+    (FedBABU). Each group has an optimiser of its own.
     """
 
     def __init__(
@@ -68,29 +68,29 @@ class ApartTraining:
         self._penalties = Penalties(penalties, flat, recipe)
 
     def begin_round(self, received: Tensor, _controls: Tensor | None) -> None:
-        """See Procedure."""
+        """Start a round from the received parameters."""
         self._penalties.begin_round(received)
 
     def phases(self, steps: int, batches_per_epoch: int) -> list[Phase]:
-        """See Procedure."""
+        """Return the phases of a round in order."""
         first = Phase(self._step_private, self._private_epochs * batches_per_epoch)
         return [first, Phase(self._step_federated, steps)]
 
     def end_round(self, _steps: int) -> None:
-        """See Procedure."""
+        """Finish a round after its last step."""
         self._penalties.end_round()
 
     def evaluated(self) -> FlatNetwork:
-        """See Procedure."""
+        """Return the network that the site itself uses."""
         return self._flat
 
     def state(self) -> State:
-        """See Procedure."""
+        """Return a copy of the training state."""
         private = prefixed("private", self._private.optimiser_state())
         return self._federated.state() | private | prefixed("penalties", self._penalties.state())
 
     def restore(self, state: State) -> None:
-        """See Procedure."""
+        """Continue from a saved training state."""
         self._federated.restore(state)
         self._private.restore_optimiser(part_of(state, "private"))
         self._penalties.restore(part_of(state, "penalties"))

@@ -1,7 +1,7 @@
-"""The training state as named tensors: saved, restored and compared without a library's own format.
+"""Stores training state as named tensors, which are saved, restored and compared without a library's own format.
 
-Counters are int64 of shape (), a generator's state is its JSON as bytes. The names of a part begin with its prefix, so
-that its owner can join the states of its parts and separate them again.
+Counters are int64 of shape (). A generator's state is its JSON as bytes. The names of a part begin with its prefix, so
+that the states of several parts can be joined and separated again.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ def part_of(state: State, prefix: str) -> State:
 
 
 def generator_state(generator: np.random.Generator) -> Tensor:
-    """Return a generator's state: uint8 of shape (bytes,)."""
+    """Return a random generator's state: uint8 of shape (bytes,)."""
     return torch.tensor(list(json.dumps(generator.bit_generator.state, sort_keys=True).encode()), dtype=torch.uint8)
 
 
 def restore_generator(generator: np.random.Generator, state: Tensor) -> None:
-    """Restore what `generator_state` returned."""
+    """Set a random generator to a state that `generator_state` returned."""
     generator.bit_generator.state = json.loads(bytes(state.tolist()))

@@ -1,12 +1,12 @@
-"""The loss of a batch: cross-entropy, binary cross-entropy, focal or squared error, with class weights; soft Dice.
+"""Computes the loss of a batch: cross-entropy, focal loss, squared error or soft Dice, with class weights.
 
 One callable serves training, validation and distillation. The rules:
 
 * a loss is a mean over rows. With class weights it is the weighted mean over the sum of weights, as in torch's
   cross_entropy for class numbers. A batch of rows with weight 0 has loss 0;
-* a target may be a share of each class (a probability, such as a teacher's). The row then counts as that many rows of
+* a target can be a share of each class (a probability, such as a teacher's). The row then counts as that many rows of
   each class. Torch divides weighted shares by the number of rows instead;
-* it is finite, and so is its gradient, for any logit up to 1e4 in size;
+* a loss and its gradient are finite for any logit up to 1e4 in size;
 * with masks each image has its own loss, the soft Dice loss plus the mean cross-entropy of its pixels;
 * the loss of a stack of S copies is the sum of their S means, so each copy has its own gradient.
 """
@@ -29,16 +29,16 @@ _NOUNS: Final[dict[Task, str]] = {"regression": "number", "segmentation": "mask"
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class LossFunction:
-    """A plan's loss for this site's target.
+    """Computes a plan's loss for this site's target.
 
     Outputs are floats of shape (rows, 1) for binary and regression, (rows, classes) logits for multi-class, or of shape
     (S, rows, ...) for a stack. Targets are floats (rows,) from 0 to 1, int64 (rows,) class numbers or float (rows,
-    classes) shares, or float (rows,) values; for a stack (S, rows, ...), or as for one copy where all have the same.
-    For masks both are floats of shape (rows, pixels), or (S, rows, pixels).
+    classes) shares, or float (rows,) values. For a stack they are (S, rows, ...), or as for one copy if all copies have
+    the same. For masks both are floats of shape (rows, pixels), or (S, rows, pixels).
 
     Attributes:
-        gamma: of the focal loss, 0 for none.
-        weights: float32 (classes,), or (S, classes) where each copy of a stack has its own; None for equal ones.
+        gamma: the focal loss's exponent, 0 for none.
+        weights: float32 (classes,), or (S, classes) if each copy of a stack has its own; None for equal ones.
     """
 
     task: Task
@@ -46,7 +46,7 @@ class LossFunction:
     weights: Tensor | None = None
 
     def __call__(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """The mean loss, shape (); of a stack the sum over its copies."""
+        """Return the mean loss, shape (). For a stack it is the sum over the copies."""
         means = self.per_copy(outputs, targets)
         return means.sum() if means.dim() else means
 
@@ -66,10 +66,10 @@ class LossFunction:
         return functional.cross_entropy(outputs, targets) if outputs.dim() == 2 else self._by_class(outputs, targets)
 
     def _by_class(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """As `per_copy`, from the share that each row has of each class.
+        """Return the mean loss of each copy, from the share of each class in each row.
 
-        Inside, classes are the first axis, (classes, ..., rows), or (1, ..., rows) where a row is of one
-        class alone: torch takes a softmax over the first axis five times as fast as over a short last one.
+        Inside, classes are the first axis, (classes, ..., rows), or (1, ..., rows) if each row has one class. Torch
+        computes a softmax over the first axis five times as fast as over a short last one.
         """
         if self.task == "binary":
             logits = outputs.squeeze(-1)
@@ -86,7 +86,7 @@ class LossFunction:
             shares = self._shares(outputs, targets)
             shares = shares if weights is None else shares * weights
         if self.gamma:
-            # Lin et al. 2017, eq. 4 and 5, but for their division by the number of assigned anchors. For a gamma below
+            # Lin et al. 2017, eq. 4 and 5, without their division by the number of assigned anchors. For a gamma below
             # 1 the slope of the power at 0 would be infinite, and infinity times 0 is NaN.
             misses = (-torch.expm1(logs)).clamp_min(torch.finfo(logs.dtype).tiny)
             logs = logs * misses**self.gamma
@@ -102,7 +102,7 @@ class LossFunction:
         return targets.expand(outputs.shape).movedim(-1, 0)
 
     def _weights_for(self, outputs: Tensor) -> Tensor | None:
-        """The weights, repeated for each row: a view of shape (classes, ..., rows)."""
+        """Return the weights, repeated for each row: a view of shape (classes, ..., rows)."""
         if self.weights is None:
             return None
         return self.weights.to(outputs.device).unsqueeze(-2).expand(*outputs.shape[:-1], -1).movedim(-1, 0)
@@ -112,9 +112,8 @@ def losses_of_masks(outputs: Tensor, masks: Tensor) -> Tensor:
     """Return the loss of each image: 1 minus its soft Dice, plus the mean binary cross-entropy of its pixels.
 
     Source: Isensee et al. 2021, "nnU-Net", which adds up both; Milletari et al. 2016, "V-Net", for the soft Dice.
-    Differs from the latter in two things: probabilities are not squared in the denominator, and 1 is added above and
-    below the line of the fraction. So an image without the structure has a finite gradient, and no Dice loss if none is
-    predicted.
+    Differs from the latter in two things: probabilities are not squared in the denominator, and 1 is added to numerator
+    and denominator. So an image without the structure has a finite gradient, and no Dice loss if none is predicted.
 
     Args:
         outputs: logits, (..., pixels).
@@ -133,12 +132,12 @@ def build_loss(loss: Loss, task: Task, outputs: int, training_targets: Tensor) -
     """Return the loss that a plan names, for this site's target and training rows.
 
     Args:
-        loss: the plan's.
-        task: of this site's data contract.
-        outputs: of the network: 1, or the number of classes for multi-class.
-        training_targets: of all training rows, as `LossFunction` takes them; balanced weights are counted
-            from them, for each copy of a stack where they are (S, rows, ...). A class that no training row
-            has gets weight 0, also where other rows have it.
+        loss: the plan's settings.
+        task: the task in this site's data contract.
+        outputs: the network's outputs: 1, or the number of classes for multi-class.
+        training_targets: the targets of all training rows, in a shape that `LossFunction` accepts. Balanced weights are
+            counted from them, for each copy of a stack separately. A class without training rows has weight 0,
+            also if other rows have it.
 
     Raises:
         ConfigurationError: the loss does not fit the target.
@@ -175,7 +174,7 @@ def _class_weights(wanted: ClassWeights, task: Task, classes: int, targets: Tens
 
 
 def _balanced_weights(task: Task, classes: int, targets: Tensor) -> Tensor:
-    """rows / (classes * rows of the class), 0 for a class without rows: (classes,), or (S, classes) for a stack.
+    """Return rows / (classes * rows of the class), 0 for a class without rows: (classes,), or (S, classes) for a stack.
 
     Differs from scikit-learn's "balanced" in that classes without rows count among the classes.
     """

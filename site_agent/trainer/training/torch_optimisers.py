@@ -1,12 +1,12 @@
-"""A plan's optimiser in torch, and its state as named tensors.
+"""Builds a plan's optimiser in torch, and stores the optimiser's state as named tensors.
 
 The optimiser's state stays at the site and is kept across rounds. It is saved and read back as plain tensors, to the
 bit: nothing is pickled. The learning rate is not included, because it follows from the plan and the number of steps
 made.
 
-Measured on one core (torch 2.13): a step of 23,000 numbers takes 16 to 35 microseconds with the fused
-kernels, which exist for SGD, Adam, AdamW and Adagrad, and up to twice that without. For the others foreach
-costs small networks about 10 microseconds and makes stacks of 700,000 numbers up to three times as fast.
+Measured on one core (torch 2.13): a step of 23,000 numbers takes 16 to 35 microseconds with the fused kernels, and up
+to twice that without. Fused kernels exist for SGD, Adam, AdamW and Adagrad. For the others foreach costs small networks
+about 10 microseconds and makes stacks of 700,000 numbers up to three times as fast.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ def build_optimiser(optimiser: Optimiser, parameters: Sequence[nn.Parameter]) ->
     """Return torch's optimiser with a plan's settings.
 
     Args:
-        optimiser: the plan's.
-        parameters: at least one, of any shape; every rule is elementwise, so a stack of shape (S, numbers)
-            steps as S separate networks do.
+        optimiser: the plan's settings.
+        parameters: at least one, of any shape. Every rule is elementwise, so a stack of shape (S, numbers)
+            makes the same steps as S separate networks.
     """
     many, rate = list(parameters), optimiser.learning_rate
     match optimiser:
@@ -101,8 +101,8 @@ def optimiser_tensors(optimiser: torch.optim.Optimizer) -> dict[str, Tensor]:
     """Return a copy of the optimiser's memory, without parameters, gradients and learning rate.
 
     Returns:
-        by "0.exp_avg" and the like, the number being the parameter's: tensors of the parameter's shape
-        and type, and counters of shape (). Empty before the first step where torch keeps nothing yet.
+        tensors by names such as "0.exp_avg", in which the number is the parameter's. They have the parameter's shape
+        and type; counters have shape (). Empty before the first step if torch has no state yet.
     """
     return {
         f"{number}.{key}": value.detach().clone()
@@ -113,16 +113,16 @@ def optimiser_tensors(optimiser: torch.optim.Optimizer) -> dict[str, Tensor]:
 
 
 def load_optimiser_tensors(optimiser: torch.optim.Optimizer, tensors: Mapping[str, Tensor]) -> None:
-    """Restore the state that `optimiser_tensors` returned exactly, perhaps in another process.
+    """Restore the exact state that `optimiser_tensors` returned, in this process or another one.
 
     Torch's own load_state_dict is not used: it casts counters to the type of the parameters.
 
     Args:
-        optimiser: built from the same record for parameters of the same shapes.
-        tensors: copied.
+        optimiser: built from the same settings for parameters of the same shapes.
+        tensors: the saved state, which is copied.
 
     Raises:
-        ValueError: the names, shapes or types are not of this optimiser's state; nothing was changed then.
+        ValueError: the names, shapes or types are not of this optimiser's state. Nothing was changed.
     """
     parameters, expected = _parameters(optimiser), _expected(optimiser)
     states: list[dict[str, Tensor]] = []
@@ -148,7 +148,7 @@ def _parameters(optimiser: torch.optim.Optimizer) -> list[Tensor]:
 
 
 def _expected(optimiser: torch.optim.Optimizer) -> dict[str, bool]:
-    """Names of a parameter's state after a step, and whether each is shaped as the parameter."""
+    """Return the names of a parameter's state after a step, and whether each has the parameter's shape."""
     settings = optimiser.param_groups[0]
     match optimiser:
         case torch.optim.AdamW() | torch.optim.Adam():

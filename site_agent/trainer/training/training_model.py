@@ -1,8 +1,8 @@
-"""One network with its optimiser: the gradient of a batch, and the step along it.
+"""Trains one network with its optimiser: computes the gradient of a batch, and makes the step.
 
-Every network maps rows to representations, and representations to logits. A parameter may have one leading axis of
-size S: S independent copies of the network, trained at once. Rows and results then have this axis too, and the copies
-do not mix.
+Every network maps rows to representations, and representations to logits. A parameter can have a first axis of
+size S for S independent copies of the network, which are trained at once. Rows and results then have this axis too, and
+the copies do not mix.
 """
 
 from __future__ import annotations
@@ -29,21 +29,21 @@ from site_agent.trainer.training.torch_optimisers import (
 
 @runtime_checkable
 class Represents(Protocol):
-    """A network whose logits are `decide(represent(rows))`; a hospital's own module need not be one."""
+    """A network whose logits are `decide(represent(rows))`. A hospital's own module need not have these functions."""
 
     def represent(self, rows: Tensor) -> tuple[Tensor, ...]:
-        """Return the network's representation of encoded rows, (B, d) or (S, B, d), before the decision.
+        """Return the network's representation of encoded rows, (B, d) or (S, B, d), before the logits.
 
         A network with a common and a unique extractor returns both results, in this order.
         """
         ...
 
     def decide(self, representations: tuple[Tensor, ...]) -> Tensor:
-        """Return logits (B, C) or (S, B, C) of the result of `represent`."""
+        """Return logits (B, C) or (S, B, C) from the result of `represent`."""
         ...
 
 
-# A further term of the loss, from the network's representations of the batch.
+# Computes a further term of the loss from the network's representations of the batch.
 Term: TypeAlias = Callable[[tuple[Tensor, ...]], Tensor]
 
 
@@ -52,9 +52,9 @@ class Recipe:
     """The parts that all models of a site's training have in common.
 
     Attributes:
-        build: another network of the plan's architecture in the same layout, its numbers not yet set.
-        loss: of a batch.
-        optimiser: the plan's.
+        build: builds another network of the plan's architecture in the same layout, without first values.
+        loss: computes the loss of a batch.
+        optimiser: the plan's settings.
     """
 
     build: Callable[[], FlatNetwork]
@@ -63,7 +63,7 @@ class Recipe:
 
 
 def as_representing(network: nn.Module) -> Represents:
-    """Return the network as one with `represent` and `decide`. Plans with a contrast require such a network."""
+    """Return the network if it has `represent` and `decide`. Otherwise raise TypeError. Contrastive terms need both."""
     if not isinstance(network, Represents):
         raise TypeError("a contrast needs a network that shows what it decides on")
     return network
@@ -73,14 +73,14 @@ class Model:
     """A network in training."""
 
     def __init__(self, flat: FlatNetwork, recipe: Recipe, stretches: Sequence[nn.Parameter] | None = None) -> None:
-        """`stretches` are what the optimiser moves; left out, every number."""
+        """Build the optimiser. It changes the tensors in `stretches`, or every parameter without this argument."""
         self.flat, self._recipe = flat, recipe
         moved = flat.stretches if stretches is None else [stretch for stretch in stretches if stretch.numel()]
         self._optimiser = build_optimiser(recipe.optimiser, moved) if moved else None
         self._factor = 1.0
 
     def gradient(self, batch: Rows, term: Term | None = None) -> None:
-        """Set the gradients of all numbers to those of the batch's loss, plus the term's."""
+        """Set the gradients of all parameters to those of the batch's loss, plus the term's."""
         self.flat.zero_gradients()
         network = self.flat.network
         if term is None:
@@ -92,7 +92,7 @@ class Model:
         torch.autograd.backward(value)
 
     def step(self, factor: float) -> None:
-        """Move along the gradients, at the plan's learning rate times this factor."""
+        """Make one optimiser step, at the plan's learning rate times this factor."""
         if self._optimiser is None:
             return
         if factor != self._factor:
@@ -101,7 +101,7 @@ class Model:
         self._optimiser.step()
 
     def state(self) -> State:
-        """Return a copy of the numbers and the optimiser's memory."""
+        """Return a copy of the parameters, the buffers and the optimiser's memory."""
         return self.flat.state() | self.optimiser_state()
 
     def optimiser_state(self) -> State:
@@ -109,11 +109,11 @@ class Model:
         return {} if self._optimiser is None else prefixed("optimiser", optimiser_tensors(self._optimiser))
 
     def restore(self, state: State) -> None:
-        """Restore a state of this model."""
+        """Continue from a state of this model."""
         self.flat.restore(state)
         self.restore_optimiser(state)
 
     def restore_optimiser(self, state: State) -> None:
-        """Restore what `optimiser_state` returned."""
+        """Set the optimiser's memory to the result of `optimiser_state`."""
         if self._optimiser is not None:
             load_optimiser_tensors(self._optimiser, part_of(state, "optimiser"))
