@@ -1,8 +1,8 @@
-"""The uncertainty of a model's calibration: 95% intervals of calibration in the large and the calibration line.
+"""Computes 95% intervals of a model's calibration in the large and of its calibration line.
 
 The bootstrap draws whole patients, and fits each resample by Newton's method, all of a block at once. Source of the
-measures: Cox 1958, as in `trainer.comparison.calibration`. An interval is None if a resample has no such line,
-for example because the prediction separates the classes.
+measures: Cox 1958, as in comparison/calibration.py. An interval is None if a resample has no such line, for example
+because the prediction separates the classes.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _PERCENTILES: Final = (2.5, 97.5)
 
 
 def calibration_spans(happened: Happened, scores: Scores, patients: Patients, seed: int) -> dict[str, Json]:
-    """Return the intervals by the measures' names.
+    """Return 95% intervals of calibration in the large, intercept and slope, by these names.
 
     Args:
         happened: 0 and 1, or false and true, shape (rows,).
@@ -49,7 +49,7 @@ def calibration_spans(happened: Happened, scores: Scores, patients: Patients, se
 
 
 def _fitted(counts: Counts, outcome: Scores, logit: Scores, *, has_slope: bool) -> npt.NDArray[np.float64]:
-    """Return intercept and slope of each resample, shape (resamples, 2); NaN if there is none."""
+    """Return intercept and slope of each resample, shape (resamples, 2); NaN if a resample has no such line."""
     line = np.tile([0.0, 1.0], (len(counts), 1))
     with np.errstate(all="ignore"):
         for _ in range(_STEPS):

@@ -1,4 +1,4 @@
-"""The report's first parts for a clinician: the patients, the outcome, calibration and thresholds."""
+"""Writes the report's first parts for a clinician: the patients, the outcome, calibration and thresholds."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ _CALIBRATION: Final = (
 
 
 def compared(facts: Facts, names: Mapping[str, str], models: Sequence[str]) -> str:
-    """Return the compared models, the time, the sites and the patients.
+    """Return a table of what was compared: site, run, sites, outcome, rows and models.
 
     Args:
         facts: of the report.
         names: of models, as people call them.
-        models: the models with figures.
+        models: the models with results.
     """
     rows, sites = facts["rows"], facts["sites"]
     dropped = facts["rows_without_outcome"]
@@ -57,7 +57,7 @@ def _promise(facts: Facts) -> str:
 
 
 def calibration(facts: Facts, names: Mapping[str, str], models: Facts) -> list[str]:
-    """Return a plot for each model, and one table of all; empty for an outcome without classes."""
+    """Return a calibration plot for each model, and one table of all models; empty for an outcome without classes."""
     if not facts["class_names"]:
         return []
     spans = facts["calibration_intervals"]
@@ -77,7 +77,7 @@ def calibration(facts: Facts, names: Mapping[str, str], models: Facts) -> list[s
 
 
 def at_threshold(facts: Facts, names: Mapping[str, str]) -> list[str]:
-    """Return decision curves near the chosen thresholds, and each model's figures at each threshold."""
+    """Return decision curves near the chosen thresholds, and a table of each model's results at each threshold."""
     if not facts["class_names"]:
         return []
     head = [
@@ -109,9 +109,9 @@ def verdict(metric: str, difference: float, interval: Sequence[float] | None) ->
     """Return in words whether the first of two models is better or worse.
 
     Args:
-        metric: by its name.
-        difference: the first model's figure minus the second one's.
-        interval: of the difference, 95%.
+        metric: the name of the metric.
+        difference: the first model's metric minus the second one's.
+        interval: the difference's 95% interval.
     """
     if interval is None or interval[0] <= 0.0 <= interval[1]:
         return "no clear difference"
@@ -119,7 +119,7 @@ def verdict(metric: str, difference: float, interval: Sequence[float] | None) ->
 
 
 def figure_with_interval(value: float | None, interval: Sequence[float] | None, sign: str = "") -> str | None:
-    """Return a figure with three digits, and its interval in brackets."""
+    """Return a number with three decimals, followed by its interval in brackets."""
     if value is None:
         return None
     # Rounded before it is written, because -0.0004 would otherwise be shown as -0.000.
@@ -155,7 +155,7 @@ def _percent(share: Facts) -> str | None:
 
 
 def _span(low: str, high: str) -> str:
-    """Return an interval that is not divided at the end of a line. Its blanks are hard ones."""
+    """Return an interval in brackets, with hard blanks so that no line break divides it."""
     return f"({low} to {high})".replace(" ", "\u00a0")
 
 

@@ -1,7 +1,7 @@
-"""Curves of one outcome's probabilities on rows with known outcomes. Pure functions.
+"""Computes the curves of one outcome's probabilities on rows with known outcomes.
 
-All take `happened`, 0 and 1 (or false and true) of shape (rows,), and `scores`, probabilities of shape (rows,). A
-curve that is undefined because all rows are of one class is None.
+All functions take `happened`, 0 and 1 (or false and true) of shape (rows,), and `scores`, probabilities of shape
+(rows,). A curve is None if all rows are of one class.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Happened = npt.NDArray[np.generic]
 
 @dataclass(frozen=True, kw_only=True)
 class Curve:
-    """The points of a curve from left to right, equally many in both lists; at most MOST_POINTS."""
+    """The points of a curve from left to right, at most MOST_POINTS."""
 
     xs: tuple[float, ...]
     ys: tuple[float, ...]
@@ -36,14 +36,14 @@ class Curve:
 
 @dataclass(frozen=True, kw_only=True)
 class CalibrationCurve:
-    """Predicted probabilities against outcomes.
+    """The curve of observed outcomes against predicted probabilities.
 
     Attributes:
-        groups: mean predicted probability against the share of the outcome, in at most ten groups of almost equal size.
-            Rows with equal probabilities share a group.
+        groups: mean predicted probability against the share of the outcome, in at most ten groups of almost equal
+            size. Rows with equal probabilities share a group.
         rows: the number of rows in each group.
-        smooth: the curve of `calibration.smoothed`, from the lowest to the highest probability; None if all rows are of
-            one class.
+        smooth: the curve of `calibration.smoothed`, from the lowest to the highest probability; None if all rows are
+            of one class.
     """
 
     groups: Curve
@@ -60,7 +60,7 @@ class CalibrationCurve:
 
 
 def receiver_operating_characteristic(happened: Happened, scores: Scores) -> Curve | None:
-    """Return false positive rate against sensitivity, over all thresholds."""
+    """Return the ROC curve: sensitivity against false positive rate, over all thresholds."""
     if not _has_both(happened):
         return None
     false, true, _ = roc_curve(happened.astype(np.int64), scores)
@@ -68,7 +68,7 @@ def receiver_operating_characteristic(happened: Happened, scores: Scores) -> Cur
 
 
 def precision_recall(happened: Happened, scores: Scores) -> Curve | None:
-    """Return sensitivity (recall) against positive predictive value (precision), over all thresholds."""
+    """Return positive predictive value (precision) against sensitivity (recall), over all thresholds."""
     if not _has_both(happened):
         return None
     precision, recall, _ = precision_recall_curve(happened.astype(np.int64), scores)
@@ -76,7 +76,7 @@ def precision_recall(happened: Happened, scores: Scores) -> Curve | None:
 
 
 def calibration_curve(happened: Happened, scores: Scores) -> CalibrationCurve:
-    """Return a `CalibrationCurve`. Rows of one class have no smooth curve."""
+    """Return the calibration curve of one outcome."""
     # The first rank among equal scores decides, as in the expected calibration error.
     ranks = np.searchsorted(np.sort(scores), scores, side="left")
     groups = ranks * BINS // len(scores)
@@ -96,12 +96,11 @@ def calibration_curve(happened: Happened, scores: Scores) -> CalibrationCurve:
 def decision_curve(happened: Happened, scores: Scores) -> Curve:
     """Return the net benefit of treating patients at or above each threshold of THRESHOLDS.
 
-    Source: Vickers and Elkin 2006: true positives / rows - false positives / rows · p / (1 - p), for a threshold p. In
-    units of true positives per row. Treating nobody has the value 0.
+    Source: Vickers and Elkin 2006: true positives / rows - false positives / rows · p / (1 - p), for a threshold p.
+    In units of true positives per row. Treating nobody has the value 0.
     """
     outcome = happened.astype(bool)
     thresholds = np.array(THRESHOLDS)
-    # Rows at or above each threshold, counted in the sorted scores of each class.
     true = _at_least(scores[outcome], thresholds)
     false = _at_least(scores[~outcome], thresholds)
     benefit = (true - false * thresholds / (1.0 - thresholds)) / len(scores)

@@ -1,4 +1,4 @@
-"""The uncertainty of two calibration measures: 95% intervals of the expected error and of the integrated index.
+"""Computes 95% intervals of the expected calibration error and of the integrated calibration index.
 
 Both distances are means of absolute values. So by chance alone they are above their true value, and on a resample of
 the rows they are higher again. The plain percentile interval therefore never includes 0, not even for perfect
@@ -7,8 +7,8 @@ predictions. Here:
 * resamples draw whole patients, as for every other interval of the report;
 * the upper end is the percentile of the resamples;
 * the lower end is the percentile minus twice the mean excess of the resamples over the distance itself;
-* the lower end is 0 if perfect predictions could have such a distance by chance. For this test, outcomes are drawn from
-  the predictions. All rows of a patient share one draw, so they count as one.
+* the lower end is 0 if perfect predictions could have such a distance by chance. For this test, outcomes are drawn
+  from the predictions. All rows of a patient share one draw, so they count as one.
 
 The coverage is in docs/researcher.md, and tests/site_agent/desk/findings/test_distance_spans.py repeats it.
 """
@@ -42,7 +42,7 @@ Float64 = npt.NDArray[np.float64]
 
 
 def distance_spans(happened: Happened, scores: Scores, patients: Patients, seed: int) -> dict[str, Json]:
-    """Return the intervals by the measures' names; None for rows of one class.
+    """Return the 95% intervals of both calibration distances by name; None for rows of one class.
 
     Args:
         happened: 0 and 1, or false and true, shape (rows,).
@@ -85,7 +85,7 @@ def _distances(counts: Counts, outcomes: Float64, scores: Scores, design: Float6
 
 
 def _design(scores: Scores) -> Float64:
-    """Return the columns of the smooth curve, the first one constant, shape (rows, columns)."""
+    """Return the columns of the smooth curve, shape (rows, columns). The first column is constant."""
     columns = spline_columns(logits(scores))
     constant = np.ones((len(scores), 1))
     return constant if columns is None else np.concatenate([constant, columns], axis=1)
@@ -100,7 +100,7 @@ def _curves(counts: Counts, outcomes: Float64, design: Float64) -> Float64:
     for _ in range(_STEPS):
         smooth = _shares(line @ design.T)
         gradient = (counts * (outcomes - smooth)) @ design - line @ ridge
-        # A little more than the penalty, so that the matrix is invertible even if all drawn rows are of one class.
+        # 1e-9 is added to the penalty, so that the matrix is invertible even if all drawn rows are of one class.
         curvature = ((counts * smooth * (1.0 - smooth)) @ products).reshape(-1, width, width) + ridge
         step = np.linalg.solve(curvature + 1e-9 * np.eye(width), gradient[:, :, None])[:, :, 0]
         largest = np.abs(step).max(axis=1, keepdims=True)

@@ -1,4 +1,4 @@
-"""The plots of a site's report, from its facts."""
+"""Draws the plots of a site's report from its facts."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ _KINDS: Final = {
     "calibration": ("Calibration", "predicted probability", "share that had the outcome"),
     "decision": ("Decision curve", "threshold probability", "net benefit per row"),
 }
-# With several classes there is a decision curve for each of them, of these models.
+# With several classes only these models have decision curves, one for each class.
 _CALIBRATED: Final = (FEDERATED, SILOED)
 _BEYOND: Final = 1.2
-_BIN: Final = 0.011  # a little more than the distance of two thresholds of a curve
+_BIN: Final = 0.011  # a little more than the step between two thresholds
 
 
 def model_curves(facts: Facts, kinds: Sequence[str], names: Mapping[str, str]) -> list[str]:
-    """Draw the curves of one outcome, a line for each model, and name omitted ones; empty without an outcome."""
+    """Draw the curves of one outcome, a line for each model, and name models without a line."""
     if not facts["curves"]:
         return []
     outcome = next(iter(facts["treat_all"]))
@@ -47,7 +47,7 @@ def model_curves(facts: Facts, kinds: Sequence[str], names: Mapping[str, str]) -
 
 
 def class_curves(facts: Facts, kinds: Sequence[str]) -> list[str]:
-    """Draw the curves of the federated model, one line for each of the first classes against the rest."""
+    """Draw the federated model's curves, one line for each of the first classes against the rest."""
     outcomes = list(facts["treat_all"])
     lines = {f"class {name}": facts["curves"][FEDERATED][name] for name in outcomes[:COLOURS]}
     words = "These are curves of the federated model, of each class against the rest. The table has the other models."
@@ -157,7 +157,7 @@ def subgroup_plot(found: Sequence[Facts], metric: str, label: str) -> str:
 
 
 def importance_plot(found: Sequence[Facts], label: str) -> str:
-    """Draw the features with the greatest importance. The span is one standard deviation of the shuffles."""
+    """Draw the most important features. Each line is one standard deviation of the shuffles to both sides."""
     rows = [
         Row(
             label=one["feature"],
@@ -172,7 +172,7 @@ def importance_plot(found: Sequence[Facts], label: str) -> str:
 
 
 def learning_plot(facts: Facts, names: Mapping[str, str]) -> str:
-    """Draw the validation loss of each network by round, and mark the round that was kept."""
+    """Draw the validation loss of each network by round, and mark the round whose model was kept."""
     series, kept = [], []
     for colour, name in enumerate(one for one in (FEDERATED, SILOED, PLACEBO) if "checkpoint" in facts.get(one, {})):
         checkpoint = facts[name]["checkpoint"]

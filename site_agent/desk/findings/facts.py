@@ -1,8 +1,8 @@
-"""All facts of a site's report as plain values, for `site-agent report --json` and for the page.
+"""Collects all facts of a site's report as plain values, for `site-agent report --json` and for the page.
 
-The figures of a run and their intervals were computed at its end. This file adds the curves, from the stored scores,
-and the figures that need the patients' columns again: subgroups and importance. Subgroups and importance are computed
-only if the hospital's table equals, to the bit, the table of the run's test.
+The metrics of a run and their intervals were computed at its end. This file adds curves, from the stored scores, and
+subgroups and importance, which need the patients' columns again. Subgroups and importance are computed only if the
+hospital's table equals, to the bit, the table of the run's test.
 """
 
 from __future__ import annotations
@@ -94,13 +94,13 @@ def site_facts(
 
     Args:
         hospital: this site.
-        run: its name; None means the run whose model was saved last.
-        groups: features that define subgroups, beside the contract's declared groups.
+        run: the run's name; None means the run whose model was saved last.
+        groups: features that define subgroups, in addition to the contract's declared groups.
         thresholds: probabilities between 0 and 1 from which a clinician would treat.
         received: folders with exported models of other hospitals, which are tested on the same rows.
 
     Raises:
-        OperatorError: there is no such run, or it ended without a report. A received folder cannot be used.
+        OperatorError: there is no such run, it ended without a report, or a received folder cannot be used.
     """
     name = latest_run(hospital.state_path) if run is None else run
     model = load_model(hospital.state_path, name)
@@ -133,7 +133,7 @@ def site_facts(
 
 
 def saved_facts(state: Path, run: str) -> dict[str, Json]:
-    """Return a run's report in the version written at the end of the run.
+    """Return a run's report as it was written at the end of the run.
 
     Raises:
         UsageError: `run` cannot be a run's name.
@@ -151,10 +151,7 @@ def saved_facts(state: Path, run: str) -> dict[str, Json]:
 
 
 def _in_use(state: Path, run: str) -> str:
-    """Return in a sentence which model predictions use.
-
-    A damaged record is reported by the commands that use the model.
-    """
+    """Return a sentence about which model predictions use."""
     adoption = find_adoption(state)
     if adoption is None:
         return NOBODY_ADOPTED
@@ -166,10 +163,7 @@ def _in_use(state: Path, run: str) -> str:
 
 
 def _test_part(hospital: Hospital, model: SavedModel, kept: ScoredRows, groups: Sequence[str]) -> TestPart | str:
-    """Return the columns of the test rows, or why they are absent.
-
-    A table may be reported under the same conditions as trained.
-    """
+    """Return the columns of the test rows, or a sentence about why the table cannot be used."""
     from site_agent.desk.examination.admitted_rows import admitted, is_accepted
     from site_agent.trainer.data.dataset import prepare_rows
     from site_agent.trainer.data.splits import steady_split
@@ -194,7 +188,7 @@ def _test_part(hospital: Hospital, model: SavedModel, kept: ScoredRows, groups: 
 
 
 def _received(folder: Path, part: TestPart | str, kept: ScoredRows, facts: Mapping[str, Json]) -> Json:
-    """Test another hospital's model on the test rows, which need the table as it was in the run."""
+    """Test another hospital's model on the test rows."""
     if isinstance(part, str):
         raise DataError(
             what="The table cannot be used to test a received model: it changed since the run, or has findings.",
@@ -290,7 +284,7 @@ def _outcome(contract: Contract) -> str:
 
 
 def _outcomes(rows: HeldOutRows) -> list[tuple[str, npt.NDArray[np.bool_], int]]:
-    """Return the predicted outcomes: the positive class or each class against the rest, and its place in scores."""
+    """Return each predicted outcome: its name, whether each row has it, and its column in the scores."""
     if rows.task == "binary":
         return [(rows.classes[1], rows.labels == 1, 0)]
     return [(name, rows.labels == place, place) for place, name in enumerate(rows.classes)]
@@ -311,13 +305,13 @@ def _of_outcome(happened: npt.NDArray[np.bool_], scores: Scores) -> dict[str, Js
 
 
 def _suspicions(facts: Mapping[str, Json]) -> Sequence[str]:
-    """Return columns that differ from the other sites' as with a wrong unit or swapped codes."""
+    """Return warnings about columns that differ from the other sites', as with a wrong unit or swapped codes."""
     prior = cast(Mapping[str, Json], facts.get("prior") or {})
     return [f"Look at {one}" for one in cast(Sequence[str], prior.get("suspicions") or ())]
 
 
 def _warnings(facts: Mapping[str, Json], kept: ScoredRows, found: Sequence[Subgroup]) -> list[str]:
-    """Return the reasons not to rely on the figures; those of the gain come first."""
+    """Return the reasons not to rely on the report; those of the gain come first."""
     gain = cast(Mapping[str, Json], facts["gain"])
     warnings = [str(text) for text in cast(Sequence[Json], gain["warnings"])]
     if kept.test.task == "binary":
@@ -355,7 +349,7 @@ MISSING = "missing"
 def group_values(
     table: Table, profile: Profile | None, rows: Rows, features: Sequence[str] = ()
 ) -> Mapping[str, Sequence[str]]:
-    """Return for each group the value of each of these rows.
+    """Return by group the value of each of the requested rows.
 
     A feature with codes forms groups by its codes. A number forms two groups, above and below the middle of the
     training rows.
@@ -364,7 +358,7 @@ def group_values(
         table: the whole table.
         profile: of the training rows; without it a number cannot form groups.
         rows: int64 of shape (rows,), the requested rows.
-        features: names of features, beside the columns that the contract declares as groups.
+        features: names of features, in addition to the columns that the contract declares as groups.
 
     Raises:
         UsageError: a name is not that of a feature.

@@ -1,8 +1,8 @@
-"""Measures the importance of a feature: how much worse a model becomes if the feature is shuffled over the test rows.
+"""Measures the importance of a feature: how much worse a model becomes if the feature's values are shuffled.
 
-Source: Breiman 2001; Fisher, Rudin and Dominici 2019. All columns of a feature are shuffled together. Two features with
-the same information share their importance. So a small figure does not mean that a feature is unimportant for the
-patient.
+Source: Breiman 2001; Fisher, Rudin and Dominici 2019. All columns of a feature are shuffled together. Two features
+with the same information share their importance. So a small importance does not mean that a feature is unimportant
+for the patient.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ MOST_FEATURES: Final = 60
 
 @dataclass(frozen=True, kw_only=True)
 class Importance:
-    """The mean loss of one feature in the headline metric over the shuffles, and their standard deviation."""
+    """How much the headline metric worsens if one feature is shuffled: mean and standard deviation over shuffles."""
 
     feature: str
     loss: float
@@ -67,7 +67,7 @@ def importances(
     """
     if not columns:
         return ()
-    # Drawn at random, because a table may be sorted by its outcome.
+    # Drawn at random, because some tables are sorted by their outcome.
     kept = np.sort(np.random.default_rng(seed).permutation(len(rows))[:MOST_ROWS])
     part = HeldOutRows(task=rows.task, targets=rows.targets[kept], classes=rows.classes, unit=rows.unit)
     features = features[kept]

@@ -1,8 +1,8 @@
-"""The page of a site's own curves: losses and headline metric by round, and the gain at the end.
+"""Serves a page with the curves of a site's own models: losses and headline metric by round, and the gain at the end.
 
-It is made from the trainer's files. It loads no code that reads patients' tables, and opens no connection. It is served
-by the trainer's user, only on this computer. On a port every user of this computer can open it, also the agent's user.
-On a Unix socket only users with access to the socket can.
+The page is made from the trainer's files. It loads no code that reads patients' tables, and opens no connection. The
+trainer's user serves it, only on this computer. On a port every user of this computer can open it, also the agent's
+user. On a Unix socket only users with access to the socket can.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def live_path(state: Path, run: str) -> Path:
 
 
 class LivePage:
-    """The content of the page, read again for every request."""
+    """The page of a site's curves, read again from the files for every request."""
 
     def __init__(self, site: str, state: Path) -> None:
         """`state` is the site's state folder."""
@@ -161,7 +161,7 @@ def _all_points(facts: Mapping[str, Any], key: str) -> Points:
 
 
 def _thinned(points: Sequence[tuple[int, float]]) -> Points:
-    """Return this many of them, evenly spaced, always with the first, the newest, the lowest and the highest."""
+    """Return about _MOST_POINTS points, evenly spaced, always with the first, newest, lowest and highest point."""
     step = -(-len(points) // _MOST_POINTS) or 1
     heights = [value for _, value in points]
     extremes = {heights.index(min(heights)), heights.index(max(heights))} if heights else set()

@@ -1,11 +1,12 @@
-"""Tests another hospital's exported model on this hospital's test rows, beside the models of the run.
+"""Tests another hospital's exported model on this hospital's test rows, and compares it with the run's models.
 
-This is the row "client i" of the FENDA-FL paper (Tavakoli et al. 2024), which tests one hospital's own model at
-all hospitals. A person handed the folder over, and nothing is sent. The rules:
+This is the row "client i" of the FENDA-FL paper (Tavakoli et al. 2024), which tests one hospital's own model at all
+hospitals. A person handed the folder over, and nothing is sent. The rules:
 
 * the model is of the same plan and predicts the same outcome, in the same unit or of the same classes;
 * a column has the same name, kind and unit here;
-* a row is left out if the contract of the model's hospital does not allow it. All models are compared on the others.
+* a row is left out if the contract of the model's hospital does not allow it. All models are compared on the
+  remaining rows.
 """
 
 from __future__ import annotations
@@ -78,14 +79,14 @@ def tested_here(
 
 
 def _without_value(reason: str) -> str:
-    """A reason of the reader without the patient's value. The other hospital decides which value is refused."""
+    """Return a reason without the patient's value. The other hospital decides which values it refuses."""
     if reason.endswith(ABSENT.words):
         return reason
     return f"{shown(reason.partition(':')[0])} has a value that its contract does not allow"
 
 
 def _cells(table: Table, rows: Rows) -> list[dict[str, float | str | None]]:
-    """Return the rows as the other hospital's rules read them: numbers, codes as text, None where missing."""
+    """Return the rows in the form for the other hospital's rules: numbers, codes as text, None for missing values."""
     columns: dict[str, list[float | str | None]] = {}
     for feature in table.contract.features:
         values = table.features[feature.name][rows]

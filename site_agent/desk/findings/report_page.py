@@ -1,7 +1,7 @@
-"""A site's report as one page and as lines for a terminal: what was compared, how good each model is,
-for whom, and how reliable.
+"""Shows a site's report as one page and as lines for a terminal.
 
-Both use only the facts of `facts.py`, so page and JSON cannot differ.
+It shows what was compared, how good each model is, for whom, and how reliable. It uses only the facts of `facts.py`,
+so page and JSON cannot differ.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from site_agent.desk.findings.drawings import (
 from site_agent.desk.pages.plots import Row, intervals
 from site_agent.desk.results.simple_models import TITLES
 
-# The facts are JSON. Tests check their names.
+# The facts are JSON. Tests check the names of their keys.
 Facts: TypeAlias = Mapping[str, Any]
-RECEIVED: Final = "received"  # as `other_hospitals` names another hospital's model
+RECEIVED: Final = "received"  # the name of another hospital's model in other_hospitals.py
 NAMES: Final = {
     FEDERATED: "federated",
     SILOED: "trained alone (siloed)",
@@ -65,7 +65,7 @@ _READING: Final = (
 
 
 def report_page(facts: Facts) -> str:
-    """Return the whole document, from the result of `site_facts`."""
+    """Return the HTML page of a site's report, from the result of `site_facts`."""
     models = models_of(facts)
     opening = [
         paragraph(facts["gain"]["sentence"], "lead"),
@@ -98,7 +98,7 @@ def report_page(facts: Facts) -> str:
 
 
 def models_of(facts: Facts) -> dict[str, Any]:
-    """Return every model with metrics by its name, networks first, simple models after."""
+    """Return by name every model that has metrics, networks first."""
     networks = {name: facts[name] for name in (FEDERATED, SILOED, PLACEBO) if name in facts}
     found = networks | facts["simple_models"]
     return {name: one for name, one in found.items() if "intervals" in one}
@@ -175,7 +175,7 @@ def _differences(facts: Facts) -> list[str]:
 
 
 def _difference(metric: str, found: Facts | None) -> str | None:
-    """Return federated minus another model, and whether that is better or worse."""
+    """Return a metric's difference, federated minus another model, and whether that is better or worse."""
     if found is None:
         return None
     shown = figure_with_interval(found["difference"], found["interval"], sign="+")
@@ -183,7 +183,7 @@ def _difference(metric: str, found: Facts | None) -> str | None:
 
 
 def _other_hospitals(facts: Facts) -> list[str]:
-    """Return the figures of each model from another hospital, beside this hospital's models on the same rows."""
+    """Return the metrics of each model from another hospital, with this hospital's models on the same rows."""
     parts = []
     for found in facts.get("other_hospitals", ()):
         keys, differences = list(found["models"][FEDERATED]["metrics"]), found["differences"]
@@ -253,7 +253,7 @@ def _row(label: str, value: float | None, interval: Sequence[float] | None) -> R
 
 
 def report_lines(facts: Facts) -> Iterator[str]:
-    """Yield run, conclusion, warnings, each model's figure, recommendation, model in use and checkpoint."""
+    """Yield run, conclusion, warnings, each model's metric, recommendation, model in use and checkpoint."""
     metric = headline_metric(facts["task"])
     yield f"{facts['site']}: run {facts['run']}, method {facts['method']}, {facts['rows']['test']} test rows"
     yield facts["gain"]["sentence"]

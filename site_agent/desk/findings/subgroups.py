@@ -1,10 +1,10 @@
-"""The quality of a model in groups of patients that the contract declares, such as sex or ward.
+"""Measures a model in groups of patients, such as by sex or ward.
 
-A model may be good on average and bad for some. The rules:
+A model that is good on average can be bad for some patients. The rules:
 
-* groups are those of the test rows, and each figure has its number of rows;
-* a group of fewer than FEWEST_ROWS rows has no figure, because it would mean nothing;
-* the intervals use the same bootstrap as all other figures, within the group.
+* groups are those of the test rows, and each result has its number of rows;
+* a group of fewer than FEWEST_ROWS rows has no result, because it would mean nothing;
+* the intervals use the same bootstrap as the rest of the report, within the group.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _MODEL = "model"
 
 @dataclass(frozen=True, kw_only=True)
 class Subgroup:
-    """One value of one group.
+    """The model's result for the test rows with one value of one group.
 
     Attributes:
         group, value: the declared group and its value in the table.
@@ -38,9 +38,9 @@ class Subgroup:
         positive: the number of these rows with the outcome; None unless the outcome is yes or no.
         fewest: patients of the rarest class in it, or all its patients if there are no classes. Without a patient
             column each row is a patient.
-        metric: the name of the figure.
-        figure: the headline metric; None if it is undefined or the rows are too few.
-        interval: of the figure.
+        metric: the name of the headline metric.
+        figure: the value of the headline metric; None if it is undefined or the rows are too few.
+        interval: the metric's 95% interval.
         in_the_large: see `Calibration`; only for a yes-or-no outcome.
         in_the_large_interval: its 95% interval, low and high.
     """
@@ -80,7 +80,7 @@ class Subgroup:
 def subgroups(
     rows: HeldOutRows, scores: Scores, groups: Mapping[str, Sequence[str]], seed: int
 ) -> tuple[Subgroup, ...]:
-    """Return every value of every group, in the order of the groups; at most the MOST_VALUES most common.
+    """Return the model's result for the most common values of every group, at most MOST_VALUES of each group.
 
     Args:
         rows: the test rows.

@@ -1,6 +1,6 @@
-"""The effect of treating patients at or above a chosen probability: sensitivity, predictive values, net benefit.
+"""Measures the effect of treating patients at or above a chosen probability, such as sensitivity and net benefit.
 
-Every figure has its 95% interval. The rules:
+Every number has its 95% interval. The rules:
 
 * a share has the interval of Wilson 1927, which is also correct at 0 and 1. Rows of one patient count as one, because
   they are not independent;
@@ -33,7 +33,7 @@ Patients = npt.NDArray[np.int64] | None
 
 @dataclass(frozen=True, kw_only=True)
 class Share:
-    """A part of a number of rows, with the 95% interval. A share of no rows is undefined."""
+    """A share of some rows, with its 95% interval. A share of no rows is None."""
 
     value: float | None
     low: float | None
@@ -46,7 +46,7 @@ class Share:
 
 @dataclass(frozen=True, kw_only=True)
 class AtThreshold:
-    """One model at one threshold.
+    """The results of one model if patients at or above one threshold are treated.
 
     Attributes:
         threshold: the probability from which a patient is treated.
@@ -88,7 +88,7 @@ def prevalence_of(happened: Happened, patients: Patients) -> Share:
 def at_thresholds(
     happened: Happened, scores: Scores, thresholds: Sequence[float], patients: Patients, seed: int
 ) -> tuple[AtThreshold, ...]:
-    """Return one model's figures at each threshold.
+    """Return one model's results at each threshold.
 
     Args:
         happened: 0 and 1, or false and true, shape (rows,).
@@ -130,7 +130,7 @@ def _at(
 
 
 def _benefit(outcome: npt.NDArray[np.bool_], treated: npt.NDArray[np.bool_], threshold: float) -> Scores:
-    """Return the contribution of each row to the net benefit, which is their mean. Source: Vickers and Elkin 2006."""
+    """Return each row's part of the net benefit, which is the mean over rows. Source: Vickers and Elkin 2006."""
     cost = threshold / (1.0 - threshold)
     return np.where(treated, np.where(outcome, 1.0, -cost), 0.0)
 
@@ -154,7 +154,7 @@ def wilson(share: float, number: int) -> tuple[float, float]:
 
 
 def _spans(values: Scores, patients: Patients, seed: int) -> list[Share]:
-    """Return the mean of each column of (rows, figures) with the interval of the bootstrap."""
+    """Return the mean of each column, shape (rows, columns), with its bootstrap interval."""
     drawn = []
     for counts in over_patients(len(values), patients, seed, _RESAMPLES).blocks():
         drawn.append(counts @ values / counts.sum(axis=1, keepdims=True))
