@@ -13,7 +13,7 @@ from site_agent.desk.use.new_rows import NewRows
 from site_agent.trainer.checkpoints import Json
 from site_agent.trainer.data.column_profile import ColumnProfile, Profile, effective_rows
 
-# Siddiqi 2006: below the first value nothing has changed much, and above the second something has.
+# Stability indices (Siddiqi 2006): below SOME a column has hardly changed, from MUCH on it has drifted.
 SOME: Final = 0.1
 MUCH: Final = 0.25
 MISSING: Final = 0.05
@@ -23,17 +23,17 @@ _SEED: Final = 20_261_122
 
 @dataclass(frozen=True, kw_only=True)
 class Watched:
-    """One column of the new rows. All shares are of all new rows.
+    """How one column of the new rows differs from the training rows. All shares are of all new rows.
 
     Attributes:
         name: as declared.
-        stability_index: see `drift.chance`; None if no row has an allowed value.
+        stability_index: see drift_chance.py; None if no row has an allowed value.
         by_chance: the index that chance alone exceeds, in any column, in 1 of 100 tables without drift.
         missing, missing_in_training: shares of rows without a value.
         outside: the share of rows beyond the limits of the training rows.
         outside_contract: the share of rows with a value that the contract does not allow.
         has_more_missing: whether the share of missing values differs by MISSING or more, and by more than chance.
-        is_outside: whether OUTSIDE or more lie beyond the limits, and more than by chance.
+        is_outside: whether the share beyond the limits is OUTSIDE or more, and more than by chance.
     """
 
     name: str
@@ -70,7 +70,7 @@ class Watched:
 
 
 def watch(profile: Profile, new: NewRows) -> tuple[Watched, ...]:
-    """Return every column of the profile, in its order.
+    """Compare every column of the profile with the new rows, in the profile's order.
 
     Args:
         profile: of the model's training rows.
@@ -91,7 +91,7 @@ def _watched(
 ) -> Watched:
     values, is_code = new.table.features[column.name], column.kind == "code"
     beyond = new.off_contract(column.name)
-    # A value that the contract does not allow is NaN in the table. It is neither present nor missing.
+    # A value that the contract does not allow is NaN in the table, but it is not counted as missing.
     absent = (np.isnan(values) | (values < 0) if is_code else np.isnan(values)) & ~beyond
     is_there = ~(absent | beyond)
     outside = column.is_outside(values)

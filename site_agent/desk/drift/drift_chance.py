@@ -2,11 +2,12 @@
 
 The population stability index is never 0: two samples of the same patients differ, and small samples differ more. So
 the report shows with every index the value that chance exceeds in 1 of 100 tables without drift, over all columns
-together. Five kinds of alarm share the 5 of 100 (Bonferroni): the index, missing values, values beyond the limits, the
-model's metrics, and the model's mean prediction. The rules:
+together. Five kinds of alarm share the 5 of 100 (Bonferroni): the index, missing values, values beyond the limits,
+the model's metrics, and the model's mean prediction. The rules:
 
 * both sample sizes are used, that of the new rows and that of the training rows;
-* several rows of one patient are not as many patients, so a sample is counted by its effective rows (`effective_rows`);
+* several rows of one patient are not as many patients, so a sample is counted by its effective rows
+  (`effective_rows`);
 * this file reads no value of a patient, only shares and counts.
 """
 
@@ -21,19 +22,19 @@ import numpy.typing as npt
 
 LEVEL: Final = 0.05 / 5  # for one kind of alarm, over all columns, metrics or outcomes
 _SMALLEST: Final = 1e-4
-_ENOUGH: Final = 20.0  # expected rows of a bin in both samples from which the formula is as good as draws
+_ENOUGH: Final = 20.0  # if all bins of both samples expect this many rows, the formula replaces drawn samples
 _MOST_DRAWS: Final = 20_000
 _FEWEST_DRAWS: Final = 2_000
-_BEYOND: Final = 10  # a quantile can be read if this many draws are beyond it
+_BEYOND: Final = 10  # at least this many draws must exceed a quantile
 
 Shares = npt.NDArray[np.float64]
 Patients = npt.NDArray[np.int64]
 
 
 def stability_index(expected: Shares, found: Shares) -> float:
-    """Return Σ (found - expected)·ln(found / expected) over the shares of bins; 0 if they are equal.
+    """Return Σ (found - expected)·ln(found / expected) over the shares of bins; 0 if the shares are equal.
 
-    A share is set to at least 1e-4, so that an empty bin does not make it infinite.
+    A share is set to at least 1e-4, so that an empty bin does not make the sum infinite.
 
     Args:
         expected, found: shares, each of shape (bins,).
@@ -44,13 +45,13 @@ def stability_index(expected: Shares, found: Shares) -> float:
 def stability_by_chance(
     expected: Shares, found: Shares, rows: tuple[float, float], level: float, generator: np.random.Generator
 ) -> float:
-    """Return the index that two samples of the same patients exceed with the probability `level`.
+    """Return the stability index that two samples of the same patients exceed with the probability `level`.
 
     Source: Yurdakul and Naranjo 2020, "Statistical properties of the population stability index": without drift the
-    index is (1/n + 1/m) times a chi-square with bins - 1 degrees of freedom. One difference: if a bin may expect fewer
-    than 20 rows, empty bins have more effect. Then the quantile is that of drawn samples. For a level that is too rare
-    for the number of draws, it is at least the largest draw and the quantile of a chi-square with their mean and
-    variance.
+    index is (1/n + 1/m) times a chi-square with bins - 1 degrees of freedom. One difference: if a bin is expected to
+    have fewer than 20 rows, empty bins have more effect. Then the quantile is that of drawn samples. For a level that
+    is too rare for the number of draws, it is at least the largest draw and the quantile of a chi-square with their
+    mean and variance.
 
     Args:
         expected, found: shares of the bins in the training rows and in the new ones, each of shape (bins,).
@@ -101,7 +102,7 @@ def _indices(expected: Shares, found: Shares) -> Shares:
 
 
 def _chi_square(freedom: float, probability: float) -> float:
-    """Return the quantile of a chi-square, to within a hundredth of it for one degree of freedom or more.
+    """Return a quantile of the chi-square distribution, accurate to 1% from one degree of freedom on.
 
     Source: Wilson and Hilferty 1931.
     """

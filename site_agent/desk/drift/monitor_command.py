@@ -1,4 +1,4 @@
-"""`site-agent monitor`: compare new rows with the training rows. Everything stays on this computer."""
+"""Runs `site-agent monitor`: compares new rows with the training rows. Everything stays on this computer."""
 
 from __future__ import annotations
 

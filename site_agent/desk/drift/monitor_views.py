@@ -1,4 +1,4 @@
-"""The results of monitoring for the terminal, as a page, and as metrics for Prometheus, all from the same facts."""
+"""Shows the results of monitoring in the terminal, as a page, and as metrics for Prometheus."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ _HELP: Final = {
 
 
 def monitor_lines(facts: Facts) -> Iterator[str]:
-    """Yield rows and warnings, then a line for each column and for the headline metric."""
+    """Yield the lines for the terminal: rows, warnings, each column, and the model's metrics."""
     yield f"{facts['site']}: {facts['model']} on {facts['rows']} new rows"
     not_allowed = f"{facts['off_contract']} of them with a value that the contract does not allow"
     yield f"{facts['abstained']} rows without a prediction, {not_allowed}"
@@ -88,7 +88,7 @@ def monitor_lines(facts: Facts) -> Iterator[str]:
 
 
 def _first_score(facts: Facts) -> str:
-    """Return the sentence on a model that was received and never tested before."""
+    """Return the sentence about a received model that was never tested here before."""
     metric, score = headline_metric(facts["task"]), facts["first_score"]
     ends = score["intervals"][metric]
     span = "" if ends is None else f" (95% interval {ends[0]:.3f} to {ends[1]:.3f})"
@@ -99,7 +99,7 @@ def _first_score(facts: Facts) -> str:
 
 
 def monitor_page(facts: Facts) -> str:
-    """Return the whole document."""
+    """Return the HTML page of a monitoring."""
     opening = [
         *(paragraph(text, "warning") for text in facts["warnings"]),
         *([] if facts["warnings"] else [paragraph(_calm(facts), "lead")]),
@@ -151,7 +151,7 @@ def _calm(facts: Facts) -> str:
 
 
 def monitor_metrics(facts: Facts) -> str:
-    """Return the metrics in the text format of Prometheus for a node exporter. They contain no value of a patient."""
+    """Return the metrics in Prometheus text format for a node exporter, without any value of a patient."""
     found: dict[str, list[str]] = {name: [] for name in _HELP}
 
     def add(name: str, value: float | None, **labels: str) -> None:

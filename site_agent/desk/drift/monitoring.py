@@ -1,9 +1,9 @@
 """Monitors a model on new patients: do they differ from the training rows, and is the model still as good?
 
-Inputs are compared, column by column, with the profile that was saved with the model (`drift.columns`). If the table
-has the outcome, discrimination and calibration are computed as in the run's report and compared with those of the test
-rows (`drift.quality`). A difference that chance explains is never reported as drift or as a worse model. Everything
-stays at the site.
+Each column is compared with the profile that was saved with the model (column_drift.py). If the table has the
+outcome, discrimination and calibration are computed as in the run's report and compared with those of the test rows
+(quality.py). A difference that chance explains is never reported as drift or as a worse model. Everything stays at
+the site.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _RESAMPLES: Final = 1_000
 
 
 def monitor_table(hospital: Hospital, path: Path, run: str | None) -> dict[str, Json]:
-    """Compare a table of new patients with the model in use. Return plain values.
+    """Compare a table of new patients with the training rows of the model in use. Return plain values.
 
     Raises:
         OperatorError: there is no such model, it has no profile, or the file is no table of its contract.
@@ -104,18 +104,18 @@ def _read(path: Path, contract: Contract, profile: Profile) -> NewRows:
 def _quality(
     hospital: Hospital, used: ModelInUse, new: NewRows, scores: npt.NDArray[np.float64]
 ) -> dict[str, Json] | None:
-    """Return the mean prediction on the usable rows beside that on the test rows; None without outcomes."""
+    """Return the model's quality on the usable rows and at its test; None without outcomes."""
     if (rows := outcomes_of_new_rows(used, new)) is None:
         return None
     state, run = hospital.state_path, used.run
     kept, changed = scored_rows(state, run), recalibration_of(state, run, used.name)
-    # If the site has recalibrated, the new scores are mapped, so the scores of the test are mapped too.
+    # The new scores include the site's recalibration, so the scores of the test must include it too.
     then = kept.scores[used.name] if changed is None else changed.apply(kept.scores[used.name])
     return quality_of(rows, scores, kept.test, then)
 
 
 def _first_score(used: ModelInUse, new: NewRows, scores: npt.NDArray[np.float64]) -> dict[str, Json] | None:
-    """Return the metrics of a received model, never tested here, on outcomes that are known now."""
+    """Return the metrics of a received model on rows whose outcome is now known."""
     if (rows := outcomes_of_new_rows(used, new)) is None:
         return None
     found = compare(rows, {FEDERATED: scores}, _SEED, _RESAMPLES)

@@ -1,4 +1,4 @@
-"""Compares a model on new patients with its test. Reports whether it is worse than chance explains.
+"""Compares a model's quality on new patients with its test, and reports if it is worse than chance explains.
 
 The samples are resampled separately because their patients differ. A resample draws whole patients. The rules:
 
@@ -29,15 +29,15 @@ from site_agent.trainer.checkpoints import Json
 
 _SEED: Final = 20_261_122
 _RESAMPLES: Final = 1_000
-_FEWEST: Final = 20  # of a normal interval
+_FEWEST: Final = 20  # rows for which an interval of the normal distribution is used
 
 
 @dataclass(frozen=True, kw_only=True)
 class Expected:
-    """A model's mean prediction, the observed mean, and the difference's deviation over whole patients.
+    """A model's mean prediction, the observed mean, and the standard deviation of their difference.
 
-    For a probability the deviation is at least that of outcomes with the predicted frequency. Otherwise a few rows
-    without an outcome would look certain.
+    The deviation is over whole patients. For a probability it is at least that of outcomes with the predicted
+    frequency. Otherwise a few rows without an outcome would look certain.
     """
 
     expected: float
@@ -46,12 +46,12 @@ class Expected:
 
     @property
     def excess(self) -> float:
-        """The expected value minus the observed value."""
+        """The mean prediction minus the observed mean."""
         return self.expected - self.happened
 
 
 def quality_of(new: HeldOutRows, scores: Scores, test: HeldOutRows, then: Scores) -> dict[str, Json]:
-    """Return metrics, calibration and expected values, now and in the test, with intervals of the differences.
+    """Return metrics, calibration and mean predictions, now and in the test, with intervals of the differences.
 
     Args:
         new, test: new rows with outcomes, and the test rows of the run.
@@ -89,9 +89,9 @@ def _calibration_spans(rows: HeldOutRows, scores: Scores) -> dict[str, Json]:
 
 
 def _is_worse(metric: str, now: Compared, before: Compared, metrics: int) -> bool | None:
-    """Whether a metric became worse beyond chance; None if it is undefined.
+    """Whether a metric became worse beyond chance; None if the metric is undefined.
 
-    The difference is taken as normal, with the deviations of the resamples.
+    The difference is treated as normal, with the standard deviations of the resamples.
     """
     values = [compared.evaluations[FEDERATED].metrics[metric] for compared in (now, before)]
     if values[0] is None or values[1] is None:
@@ -102,7 +102,7 @@ def _is_worse(metric: str, now: Compared, before: Compared, metrics: int) -> boo
 
 
 def quality_warnings(quality: Mapping[str, Any], task: Any) -> Iterator[str]:
-    """Yield the figures that became worse by more than chance, from the result of `quality_of`, one sentence each."""
+    """Yield one sentence for each result of `quality_of` that became worse by more than chance."""
     metric = headline_metric(task)
     if quality["is_worse"][metric]:
         low, high = quality["differences"][metric]["interval"]
@@ -121,7 +121,7 @@ def quality_warnings(quality: Mapping[str, Any], task: Any) -> Iterator[str]:
 def expected_of(
     happened: npt.NDArray[np.generic], scores: Scores, patients: npt.NDArray[np.int64] | None, *, is_number: bool
 ) -> Expected:
-    """Return means over rows, and the deviation of their difference over whole patients.
+    """Return the mean prediction and the observed mean over rows, and the deviation of their difference.
 
     Source: Liang and Zeger 1986, the variance of a mean from the sums of its residuals within clusters.
 
@@ -145,9 +145,9 @@ def expected_of(
 
 
 def _expectations(new: HeldOutRows, scores: Scores, test: HeldOutRows, then: Scores) -> dict[str, Json]:
-    """Return expected and observed values by outcome.
+    """Return predicted and observed means by outcome.
 
-    Without any change, one of them is reported in 1 of 100 tables, whatever their number.
+    Without any change, 1 of 100 tables reports a changed outcome, however many outcomes it has.
     """
     found: dict[str, Json] = {}
     outcomes = list(_by_outcome(new, scores))
