@@ -1,4 +1,4 @@
-"""One column's line in a draft contract, with comments for a person on what to check."""
+"""Drafts one column's line in a contract, with comments for a person on what to check."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Line:
 
     @property
     def is_number(self) -> bool:
-        """Whether it is drafted as a number, or as a date that becomes a number."""
+        """Whether the column is drafted as a number, or as a date that becomes a number."""
         return any(key in self.keys for key in (("type", "numeric"), ("type", "date")))
 
     @property
@@ -80,7 +80,7 @@ def is_coded(column: ColumnDraft) -> bool:
 
 
 def suspicious_numbers(column: ColumnDraft) -> tuple[float, ...]:
-    """Return the numbers that may mean "not known", for a column that is drafted as a number."""
+    """Return the numbers of a column that probably mean "not known"; none if it is not drafted as a number."""
     is_number = column.is_numeric and not (is_coded(column) or column.patterns or is_identifier(column))
     return disguised_numbers(column.sample) if is_number else ()
 
@@ -89,8 +89,8 @@ def feature_line(column: ColumnDraft, shared: frozenset[float] = frozenset()) ->
     """Return the line of a feature, or of an ignored column if it has no information.
 
     Args:
-        column: the part that was read.
-        shared: numbers that the draft names once for the whole table.
+        column: the profile of the column.
+        shared: markers for "not known" that the draft lists for the whole table.
     """
     late = ("its name sounds like something known only after the outcome",) if _LATE.search(column.name) else ()
     if not column.values:
@@ -145,7 +145,7 @@ def target_line(column: ColumnDraft) -> Line:
 
 
 def scalar(text: str) -> str:
-    """Return a text as YAML reads it: plain if that is safe, otherwise in quotes."""
+    """Return a text as a YAML value: plain if that is safe, otherwise in quotes."""
     return text if _PLAIN.fullmatch(text) and text.lower() not in _YAML_WORDS else json.dumps(text)
 
 
@@ -193,7 +193,7 @@ def _coded(column: ColumnDraft, late: tuple[str, ...], shared: frozenset[float])
 
 
 def _listed(column: ColumnDraft, separator: str, late: tuple[str, ...]) -> Line:
-    """Return the line of a list of codes. The codes are not shown, because a rare one may identify a patient."""
+    """Return the line of a list of codes. The codes are not shown, because a rare code could identify a patient."""
     found = len(column.listed)
     buckets = min(MOST_LISTED, max(16, 1 << (found - 1).bit_length()))
     number = f"{found} or more" if found >= MOST_LISTED else str(found)
@@ -246,7 +246,7 @@ def _numeric(column: ColumnDraft, late: tuple[str, ...], shared: frozenset[float
 
 
 def _possible(values: Numbers) -> tuple[Numbers, list[str]]:
-    """Return the values that may have one unit, and remarks on the others."""
+    """Return the values that can have one unit, and remarks on the others."""
     mixed = mixed_units(values)
     if mixed is not None:
         words = f"suspicious: {mixed.words}. The range holds the more frequent unit: convert the others to it"
@@ -271,7 +271,7 @@ def _line(column: ColumnDraft, role: str, keys: Sequence[tuple[str, str]], words
 
 
 def _shown_codes(column: ColumnDraft) -> list[str]:
-    """Return its codes without words that occur once, because such a word may be a name."""
+    """Return the column's codes without words that occur once, because such a word could be a name."""
     return [code for code, count in column.codes.items() if count > 1 or (column.is_numeric and _is_number(code))]
 
 

@@ -1,8 +1,8 @@
-"""Measures how similar the name of a column is to the name of a concept. Pure functions.
+"""Measures how similar the name of a column is to the name of a concept. Only the name of a column is read.
 
 A name is split into words at capitals, digits and signs. Two words are similar if they are equal, if one begins with
-the other, or if they differ by a letter. A word may also abbreviate several: `bp` is blood pressure, and `exang` is
-exercise angina. Only the name of a column is read.
+the other, or if they differ by a letter. One word can abbreviate several: `bp` is blood pressure, and `exang` is
+exercise angina.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ _WORD: Final = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[^\W\d_a-zA-Z]+")
 _EMPTY: Final = frozenset({"at", "of", "the", "in", "on", "value", "values", "baseline", "admission", "column", "col"})
 _ABBREVIATION: Final = 0.8  # several words by their first letters, or by the beginnings of each
 _BEGINNING: Final = 0.85
-_ALIKE: Final = 0.8  # the share of equal letters from which two words count as one misspelt word
+_ALIKE: Final = 0.8  # from this share of equal letters on, two words are treated as one misspelt word
 _SHORTEST_BEGINNING: Final = 3
 _MOST_WORDS: Final = 4  # words that one word abbreviates
 
 
 def likeness(column: str, names: Sequence[str]) -> float:
-    """Return how similar a column's name is to the nearest of these names, from 0 to 1.
+    """Return how similar a column's name is to the nearest of some names, from 0 to 1.
 
     Args:
-        column: its name in the table.
+        column: the column's name in the table.
         names: of one concept, including its synonyms.
     """
     own = words_of(column)
@@ -43,7 +43,7 @@ def words_of(name: str) -> tuple[str, ...]:
 
 
 def _of_two(own: tuple[str, ...], other: tuple[str, ...]) -> float:
-    """The harmonic mean of two shares: of the column's letters and of the concept's letters that have a partner."""
+    """Return how similar two names are: the harmonic mean of the shares of letters in words that have a partner."""
     if not own or not other:
         return 0.0
     if "".join(own) == "".join(other):

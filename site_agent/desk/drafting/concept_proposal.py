@@ -1,12 +1,12 @@
-"""Proposes which column of a table records which concept of a plan. A person must confirm it. Pure functions.
+"""Proposes which column of a table records which concept of a plan. A person must confirm each proposal.
 
 A proposal depends on the column's name, and on whether its values fit the concept's range, unit or codes. The rules:
 
-* without a name that is similar to the concept's or to a synonym of the plan, nothing is proposed, because many numbers
-  look alike;
+* without a name that is similar to the concept's or to a synonym of the plan, nothing is proposed, because many
+  numbers look alike;
 * if two columns fit a concept about equally well, both are named and neither is proposed;
 * a unit is proposed only if the values fit this unit and no other one of the plan, or if the column's name has it;
-* a code is proposed only for a code of the same name; a person has to say what 0 and 1 mean.
+* a code is proposed only for a code of the same name; a person must declare what 0 and 1 mean.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from site_agent.desk.examination.disguised import disguised_numbers
 from site_agent.trainer.data.cells import Numbers
 from site_agent.trainer.data.codes import canonical_code
 
-_LEAST: Final = 0.55  # the similarity from which a name counts
+_LEAST: Final = 0.55  # names with less similarity are ignored
 _TIE: Final = 0.05
 _FITS: Final = 0.9  # the share of values inside the range from which a unit fits
 _LEAST_INSIDE: Final = 0.5
@@ -33,7 +33,7 @@ _LEAST_INSIDE: Final = 0.5
 
 @dataclass(frozen=True, kw_only=True)
 class Proposed:
-    """One column for one concept.
+    """The proposal that one column records one concept.
 
     Attributes:
         concept: the name of the concept.
@@ -50,14 +50,14 @@ class Proposed:
 
 @dataclass(frozen=True, kw_only=True)
 class Proposal:
-    """The proposed concept of each column, and the reason for each concept without a column."""
+    """The proposed concept of each column, and for each concept without a column the reason."""
 
     by_column: Mapping[str, Proposed]
     without_column: Mapping[str, str]
 
 
 def propose(concepts: Sequence[Concept], numbers: Sequence[ColumnDraft], coded: Sequence[ColumnDraft]) -> Proposal:
-    """Return the columns that match the concepts.
+    """Propose a column for each concept.
 
     Args:
         concepts: of the plan.
@@ -83,7 +83,7 @@ def propose(concepts: Sequence[Concept], numbers: Sequence[ColumnDraft], coded: 
 def _fits(
     concept: Concept, numbers: Sequence[ColumnDraft], coded: Sequence[ColumnDraft]
 ) -> list[tuple[float, str, Proposed]]:
-    """Return score, name and proposal of each column whose name and values fit."""
+    """Return score, name and proposal of each column whose name and values fit the concept."""
     found = []
     for column in numbers if isinstance(concept, NumberConcept) else coded:
         alike = likeness(column.name, (concept.name, *concept.synonyms))
@@ -138,7 +138,7 @@ def _inside(concept: NumberConcept, values: Numbers) -> float:
 
 
 def _has_unit(name: str, unit: str) -> bool:
-    """Whether a column's name ends with the unit, signs aside."""
+    """Whether a column's name ends with the unit. Signs are ignored."""
     letters = re.sub(r"[^a-z0-9]", "", unit.lower())
     return bool(letters) and re.sub(r"[^a-z0-9]", "", name.lower()).endswith(letters)
 
@@ -159,7 +159,7 @@ def _codes(concept: CodedConcept, column: ColumnDraft) -> Proposed | None:
 
 
 def _by_first_letters(own: Sequence[str], codes: Sequence[str]) -> dict[str, str]:
-    """Match f and m with female and male: each own code begins another code of the concept."""
+    """Match codes such as f and m with female and male: each own code begins another code of the concept."""
     found = {}
     for mine in own:
         begun = [code for code in codes if code.casefold().startswith(mine.casefold())]

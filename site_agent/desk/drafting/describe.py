@@ -1,7 +1,6 @@
 """Drafts a contract from a table, with a comment at every guess, for a person to correct.
 
-The draft is only a guess: `site-agent data check` compares the table with the contract that the person corrected. The
-draft has no value of a patient: ranges are rounded outward, and words that occur once are not listed.
+The draft has no value of a patient: ranges are rounded outward, and words that occur once are not listed.
 """
 
 from __future__ import annotations
@@ -50,7 +49,7 @@ _OUTCOME: Final = re.compile(
 
 @dataclass(frozen=True, kw_only=True)
 class Draft:
-    """A drafted contract as YAML, with the number of rows that were read and whether there are more."""
+    """A drafted contract as YAML, the number of rows that were read, and whether the table has more rows."""
 
     text: str
     rows: int
@@ -60,11 +59,11 @@ class Draft:
 def describe(
     path: Path, *, sheet: str | None = None, query: str | None = None, concepts: Sequence[Concept] = ()
 ) -> Draft:
-    """Return the draft of a contract for a table.
+    """Draft a contract for a table.
 
     Args:
         path: the table. The first hundred thousand rows of a long table are read, and fewer of a wide one.
-        sheet: of a workbook.
+        sheet: the sheet of a workbook.
         query: the query if the table is a database.
         concepts: of a plan; the draft proposes the matching column of each.
 
@@ -141,12 +140,10 @@ def _check_names(names: list[str]) -> None:
 
 
 def _shared_markers(columns: list[ColumnDraft]) -> dict[float, list[str]]:
-    """Return suspicious numbers of many columns with their names.
+    """Return the numbers that seem to mean "not known" in many columns, with the names of these columns.
 
-    These are markers of the whole table, so they are named once.
-
-    A number is not a marker if it seems to have its normal meaning somewhere: among the amounts of another column, in
-    the outcome, or, for 0, among the codes of any column.
+    A number is left out if it seems to have its normal meaning somewhere: among the amounts of another column, in the
+    outcome, or, for 0, among the codes of any column.
     """
     outcome, found = _outcome(columns), dict[float, list[str]]()
     for column in columns:
@@ -165,7 +162,7 @@ def _shared_markers(columns: list[ColumnDraft]) -> dict[float, list[str]]:
 
 
 def _shared_words(shared: dict[float, list[str]]) -> list[str]:
-    """Return the remarks about the table that a person should read."""
+    """Return comments about markers that several columns share."""
     words = []
     for marker, names in shared.items():
         more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""

@@ -1,7 +1,7 @@
-"""Writes a made-up table that satisfies a contract, for rehearsals. It contains no real patient.
+"""Makes up a table that satisfies a contract, for rehearsals. It contains no real patient.
 
-Columns are drawn independently. Only the outcome depends on some of them, so that there is something to learn. The same
-seed gives the same table.
+Columns are drawn independently. Only the outcome depends on some of them, so that there is something to learn. The
+same seed gives the same table.
 """
 
 from __future__ import annotations
@@ -44,15 +44,17 @@ Cells = list[str]
 
 
 def invent(contract: Contract, *, rows: int, seed: int) -> list[Cells]:
-    """Return the table as rows of text. The first row has the names if the contract's format has such a row.
+    """Make up a table that satisfies a contract, and return it as rows of text.
+
+    The first row has the names if the contract's format has such a row.
 
     Args:
         contract: the contract that the table must satisfy.
-        rows: the number of rows without the names; at least twenty, and one for each class.
+        rows: the number of rows without the names; at least twenty, and five for each class.
         seed: of the random generator.
 
     Raises:
-        UsageError: too few rows, or a spreadsheet would take a name or code for a formula.
+        UsageError: the rows are too few, or a spreadsheet would take a name or code for a formula.
     """
     target = contract.target
     if contract.image is not None:
@@ -95,7 +97,7 @@ def invent(contract: Contract, *, rows: int, seed: int) -> list[Cells]:
 
 
 def write_table(table: list[Cells], contract: Contract) -> bytes:
-    """Return the table as a file in the contract's format.
+    """Return the table as the bytes of a file in the contract's format.
 
     Raises:
         UsageError: the contract reads from a database.
@@ -128,7 +130,7 @@ def write_table(table: list[Cells], contract: Contract) -> bytes:
 def _feature(
     feature: Feature, rows: int, generator: np.random.Generator, days: dict[str, list[date]]
 ) -> tuple[Cells, npt.NDArray[np.float64]]:
-    """Return a column, and how much it moves each row towards the outcome."""
+    """Return a made-up column, and how much it moves each row towards the outcome."""
     may_be_missing = feature.missing != "refuse"
     absent = generator.random(rows) < (_MISSING_SHARE if may_be_missing else 0.0)
     if isinstance(feature, CategoricalFeature):
@@ -149,7 +151,7 @@ def _feature(
 
 
 def _terms(column: TermsFeature, rows: int, generator: np.random.Generator) -> tuple[Cells, npt.NDArray[np.float64]]:
-    """Return up to five terms in each row. The first term moves a row towards the outcome."""
+    """Return up to five made-up terms in each row. The first term of the column moves a row towards the outcome."""
     names = column.codes or tuple(f"term{number}" for number in range(1, min(column.buckets or 0, _MOST_TERMS) + 1))
     drawn = [generator.integers(len(names), size=count).tolist() for count in generator.integers(1, 6, size=rows)]
     between = column.separator if column.type == "codes" else " "
@@ -158,7 +160,7 @@ def _terms(column: TermsFeature, rows: int, generator: np.random.Generator) -> t
 
 
 def _days(contract: Contract, rows: int, generator: np.random.Generator) -> dict[str, list[date]]:
-    """Return days for every date column. An interval's range is kept."""
+    """Return made-up days for every date column, so that each interval is within its range."""
     found: dict[str, list[date]] = {}
     for name, column in contract.dates.items():
         if isinstance(column, DayColumn):

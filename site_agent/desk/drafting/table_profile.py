@@ -26,14 +26,14 @@ _SAMPLE: Final = 4096
 _LONGEST_CODE: Final = 60
 _NUMBER: Final = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d{1,3})?", re.ASCII)
 PATTERNS: Final = ("%Y-%m-%d", "%d.%m.%Y", "%d/%m/%Y", "%m/%d/%Y", "%Y/%m/%d", "%d-%m-%Y", "%Y%m%d")
-# A code of a list, such as ICD-10 or ATC. It has a digit, because names have none.
+# A code of a list, such as ICD-10 or ATC. It must have a digit, because names have no digits.
 _LISTED: Final = re.compile(r"(?=[^\d]*\d)[\w.+/-]{2,20}", re.ASCII)
 _SEPARATORS: Final = (";", "|", ",")
 _DATES: Final = re.compile(r"\d{1,4}[-./]\d{1,2}[-./]\d{1,4}([ T].*)?|(19|20)\d{6}", re.ASCII)
 
 
 class ColumnDraft:
-    """The profile of one column so far."""
+    """The profile of one column, from the cells that were read."""
 
     def __init__(self, name: str, decimal: str) -> None:
         self.name, self._decimal = name, decimal
@@ -50,7 +50,7 @@ class ColumnDraft:
         self._random = random.Random(name)  # noqa: S311  # a sample, not a secret
 
     def take(self, cells: list[str]) -> None:
-        """Read some more cells."""
+        """Add some cells to the profile."""
         for cell in cells:
             text = cell.strip()
             self.rows += 1
@@ -87,7 +87,7 @@ class ColumnDraft:
         self.codes[code] += 1
         if len(self.codes) > MOST_CODES or len(code) > _LONGEST_CODE:
             self.has_many_codes = True
-            self.codes.clear()  # they may be names or notes, and are not read again
+            self.codes.clear()  # so many different texts can be names or notes
 
     def _take_list(self, text: str) -> None:
         between = next((one for one in _SEPARATORS if one in text and one != self._decimal), "")
@@ -118,7 +118,7 @@ class ColumnDraft:
 
     @property
     def sample(self) -> Numbers:
-        """Some of the numbers as float64, and every number found that people use as a marker."""
+        """Some of the column's numbers as float64, and every number found that people use as a marker."""
         return np.array([*self._sample, *sorted(self._candidates)], dtype=np.float64)
 
     @property
@@ -128,10 +128,10 @@ class ColumnDraft:
 
     @property
     def patterns(self) -> dict[str, int]:
-        """The date formats, each with its number of values; empty if the column has no dates.
+        """The date formats of the column, each with its number of values; empty if the column has no dates.
 
-        The most frequent format comes first. Another format is named if it reads further values. A contract must also
-        be able to name both, because no text may mean two different days.
+        The most frequent format comes first. Another format is listed if it reads further values, and if a contract
+        can combine it with the earlier ones, because no text may mean two different days.
         """
         left, found = Counter(self._fitting), dict[str, int]()
         while left:
