@@ -1,4 +1,4 @@
-"""Plots as SVG inside a page: lines, points, bars and intervals, with axes and words.
+"""Draws plots as SVG inside a page: lines, points, bars and intervals, with axes and words.
 
 A plot is text and uses the colours of the page's style. So one page is readable on a bright screen, on a dark screen
 and on paper. The rules:
@@ -31,13 +31,13 @@ _BOTTOM: Final = 46
 _ROW: Final = 26
 _SHORTEST_LABELS: Final = 120
 _LONGEST_LABEL: Final = 48  # characters
-_CHARACTER: Final = 7.8  # the width of one, where many are wide
+_CHARACTER: Final = 7.8  # the width of a wide character
 _FIGURES: Final = 190
 
 
 @dataclass(frozen=True, kw_only=True)
 class Series:
-    """One line or cloud of points.
+    """One line or one cloud of points in a plot.
 
     Attributes:
         label: its text in the legend; empty for none.
@@ -55,7 +55,7 @@ class Series:
 
 @dataclass(frozen=True, kw_only=True)
 class Axis:
-    """One axis: its words and its two ends."""
+    """One axis of a plot: its words and its two ends."""
 
     label: str
     low: float
@@ -64,9 +64,9 @@ class Axis:
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """One row of an interval plot: a figure, and its interval if there is one.
+    """One row of an interval plot: a number, and its interval if there is one.
 
-    `words` replaces the interval's limits if there is no interval of the figure.
+    `words` replaces the interval's limits in the text.
     """
 
     label: str
@@ -77,7 +77,7 @@ class Row:
 
 
 def plot(about: str, x: Axis, y: Axis, series: Sequence[Series]) -> str:
-    """Draw series over two axes. Parts outside the axes are removed.
+    """Draw lines and points over two axes. Parts outside the axes are removed.
 
     Args:
         about: what the plot shows, in one sentence.
@@ -99,12 +99,12 @@ def plot(about: str, x: Axis, y: Axis, series: Sequence[Series]) -> str:
 
 
 def intervals(about: str, label: str, rows: Sequence[Row], reference: float | None = None) -> str:
-    """Draw figures with their intervals, one below the other, and a line at "none" or "equal".
+    """Draw numbers with their intervals in rows, and a line at `reference` to compare them with.
 
     Args:
         about: what the plot shows, in one sentence.
         label: of the axis.
-        rows: from top to bottom. A row without a value shows that it has none.
+        rows: from top to bottom. A row without a value shows "not defined".
         reference: the position of the line.
     """
     shown = [number for row in rows for number in (row.value, row.low, row.high) if number is not None]
@@ -130,7 +130,7 @@ def intervals(about: str, label: str, rows: Sequence[Row], reference: float | No
 
 
 def ticks(low: float, high: float) -> list[float]:
-    """Return four to ten round numbers between two others, both included if they are round."""
+    """Return four to ten round numbers between two numbers, which are included if they are round."""
     step = 10.0 ** math.floor(math.log10((high - low) / 4))
     step *= next(factor for factor in (1, 2, 2.5, 5, 10) if (high - low) / (step * factor) <= 6)
     first = math.ceil(low / step - 1e-9)
@@ -241,7 +241,7 @@ def _words(across: float, up: float, text: str, anchor: str) -> str:
 
 
 def _mark(one: Series) -> str:
-    """Return the mark beside a name in the legend."""
+    """Return the mark that stands before a name in the legend."""
     if one.kind == "points":
         return f'<circle class="dot c{one.colour % COLOURS}" cx="13" cy="5" r="3"/>'
     return f'<path class="{_style(one)}" d="M1 5H25"/>'
@@ -254,7 +254,7 @@ def _style(one: Series) -> str:
 
 
 def _clipped(start: Point, end: Point, x: Axis, y: Axis) -> tuple[Point, Point] | None:
-    """Return the part of a straight line within two axes. Source: Liang and Barsky 1984."""
+    """Return the part of a straight line inside two axes. Source: Liang and Barsky 1984."""
     first, last = 0.0, 1.0
     for one, other, axis in ((start[0], end[0], x), (start[1], end[1], y)):
         for step, room in ((one - other, one - axis.low), (other - one, axis.high - one)):
