@@ -1,8 +1,8 @@
-"""The model that is in use at this hospital, as a person decided: one small file beside the approvals.
+"""Stores which model a person has adopted at this hospital: one small file next to the approvals.
 
 Only a person's command writes the file. No service can write to its folder. The rules:
 
-* one model is in use, or none was ever adopted;
+* one model is adopted, or none;
 * the decision names the model's digest, so no other model can replace it under the same name;
 * a file that cannot be read is an error. It never means that nobody has decided.
 """
@@ -21,11 +21,11 @@ from site_agent.state_folders import approvals_folder
 
 
 class Adoption(Document):
-    """One named person's decision.
+    """One named person's decision to adopt a model.
 
     Attributes:
         run: the run of the model.
-        model: its name in the run's report.
+        model: the model's name in the run's report.
         digest: of the saved model, BLAKE3 in hexadecimal.
         by: the person.
         at: an aware time in ISO 8601.
@@ -39,18 +39,18 @@ class Adoption(Document):
 
 
 def keep_adoption(state: Path, adoption: Adoption) -> None:
-    """Replace the model in use. The audit log has already recorded the decision."""
+    """Replace the adopted model. The audit log has already recorded the decision."""
     path = _path(state)
-    # As a service, predictions run as another user of the folder's group, and read the decision there.
+    # A service that predicts runs as another user of the folder's group, and reads the decision here.
     make_folder(path.parent, mode=0o750)
     replace_file(path, json.dumps(adoption.model_dump(), indent=2).encode(), mode=0o640)
 
 
 def find_adoption(state: Path) -> Adoption | None:
-    """Return the current decision, or None if nobody has adopted a model.
+    """Return the decision about the adopted model, or None if nobody has adopted a model.
 
     Raises:
-        ConfigurationError: the file in its place cannot be read.
+        ConfigurationError: the file exists but cannot be read.
     """
     try:
         return Adoption.model_validate_json(_path(state).read_bytes())

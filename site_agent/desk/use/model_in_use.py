@@ -1,7 +1,7 @@
-"""The adopted model, which predictions, exports and monitoring use. They use no other.
+"""Finds the model in use: the only model that predictions, exports and monitoring use.
 
-If nobody has adopted a model, they use the federated model of the latest run, as before there were adoptions, and
-report that the next run will change it.
+It is the adopted model. If nobody has adopted a model, it is the federated model of the latest run, and a notice
+reports that the next run will change it.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ NOBODY_ADOPTED: Final = (
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ModelInUse:
-    """A model that a command may use.
+    """The model that predictions, exports and monitoring use.
 
     Attributes:
         run: the run of the model.
-        name: its name in the run's report.
+        name: the model's name in the run's report.
         model: the model.
         adoption: a person's decision; None if nobody decided.
-        notices: notes to read beside the result, each a sentence or two.
+        notices: notes to read with the result, each a sentence or two.
     """
 
     run: str
@@ -82,7 +82,7 @@ def model_in_use(state: Path, run: str | None) -> ModelInUse:
 
 
 def newer_models(state: Path, adoption: Adoption) -> tuple[str, ...]:
-    """Return a notice if a later run has models that are not in use."""
+    """Return a notice if the latest run is not the run of the adopted model."""
     latest = latest_run(state)
     if latest == adoption.run:
         return ()

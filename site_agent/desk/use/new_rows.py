@@ -1,9 +1,10 @@
 """Reads new patients, and lists those for whom the model must not predict.
 
-A row is skipped, with the reason, in three cases: a value is not allowed by the contract (another code, out of its
-range, text instead of a number), a required value is missing, or a number is beyond the limits of the training rows. A
-network would also give a prediction for such a row, but nobody has tested whether it is right. A table that does not
-fit the contract at all (rows of another width, a repeated column) is an error, because then all rows are suspect.
+A row is skipped, with the reason, in three cases: the contract does not allow a value (an undeclared code, a number
+out of range, text instead of a number), a required value is missing, or a number is beyond the limits of the training
+rows. A network would also give a prediction for such a row, but nobody has tested whether it is right. A table that
+does not fit the contract at all (rows of another width, a repeated column) is an error, because then all rows are
+suspect.
 """
 
 from __future__ import annotations
@@ -36,11 +37,11 @@ Rows = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class LeftOut:
-    """Rows that cannot be predicted because of one column and one reason.
+    """The rows that the model does not predict because of one column and one reason.
 
     Attributes:
         column: the name of the column.
-        flaw: the error.
+        flaw: the reason.
         places: int64, the rows, counted from 0, rising.
         values: for each of these rows the value to show to a person; empty if there is none.
     """
@@ -52,12 +53,12 @@ class LeftOut:
 
     @property
     def is_off_contract(self) -> bool:
-        """Whether the contract forbids the value. A missing or unknown value is a different flaw."""
+        """Whether the contract forbids the value. A missing value, or one beyond the training rows, is another flaw."""
         return self.flaw not in (MISSING, ABSENT, FOREIGN)
 
     @property
     def line(self) -> str:
-        """Return the column, the error, the number of rows and the most frequent values, for the screen."""
+        """Return the column, the reason, the number of rows and the most frequent values, as a line for the screen."""
         kinds, counts = np.unique(np.array(self.values, dtype=object), return_counts=True)
         most = sorted(zip(-counts, kinds, strict=True))[:_SHOWN_VALUES]
         told = [f"{value} in {-count}" for count, value in most]
@@ -69,7 +70,7 @@ class LeftOut:
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class NewRows:
-    """A table of new patients.
+    """A table of new patients, with the rows that the model does not predict.
 
     Attributes:
         table: the table that was read. Cells of skipped rows may be NaN.
@@ -92,14 +93,14 @@ class NewRows:
 
     @property
     def usable(self) -> Rows:
-        """Return the rows that are used, in rising order, int64 of shape (usable rows,)."""
+        """Return the positions of the rows that are used, rising, int64 of shape (usable rows,)."""
         is_usable = np.ones(self.table.rows, dtype=bool)
         for one in self.left_out:
             is_usable[one.places] = False
         return np.flatnonzero(is_usable).astype(np.int64)
 
     def off_contract(self, column: str | None = None) -> npt.NDArray[np.bool_]:
-        """Return the rows with a value that the contract forbids, in any column or in this one: shape (rows,).
+        """Return which rows have a value that the contract forbids, in any column or in the named one: shape (rows,).
 
         In the table such a cell is NaN, or unknown.
         """
@@ -111,10 +112,7 @@ class NewRows:
 
 
 def missing_columns(new: NewRows) -> tuple[str, ...]:
-    """Return a sentence for each column that the model requires and the table lacks.
-
-    Without it the model abstains from every row.
-    """
+    """Return a sentence for each column that the model requires and the table lacks."""
     return tuple(_missing_column(one.column, list(new.others)) for one in new.left_out if one.flaw == ABSENT)
 
 
@@ -152,7 +150,7 @@ def read_new_rows(
         scratch: the folder for files with the pixels of images; None keeps pixels in memory.
 
     Raises:
-        DataError: it is not a table of this contract.
+        DataError: the file is not a table of this contract.
     """
     survey = survey_new_with_hints(path, _with_format_of(path, contract), has_outcome=has_outcome, scratch=scratch)
     cells = [column.name for column in (contract.image, *contract.terms) if column is not None]
@@ -168,7 +166,7 @@ def read_new_rows(
 
 
 def _off_contract(survey: Survey, mistakes: Sequence[Mistake]) -> list[LeftOut]:
-    """Return the unreadable cells and the missing columns."""
+    """Return the cells that the contract forbids or that cannot be read, and the missing columns."""
     table, found = survey.table, []
     assert table.row_numbers is not None
     for mistake in mistakes:
@@ -194,7 +192,7 @@ def _foreign(table: Table, profile: Profile | None) -> list[LeftOut]:
 
 
 def _with_format_of(path: Path, contract: Contract) -> Contract:
-    """Return the contract for a file whose name shows another format than the hospital's own table."""
+    """Return the contract with the format that the file's name shows."""
     suffix = path.suffix.lower()
     if suffix in _PARQUET and not isinstance(contract.format, ParquetFormat):
         return contract.model_copy(update={"format": ParquetFormat(kind="parquet")})

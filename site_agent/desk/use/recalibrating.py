@@ -1,7 +1,7 @@
-"""`site-agent recalibrate`: fit the map, report its effect on the test rows, and keep or remove it.
+"""Runs `site-agent recalibrate`: fits a map, reports its effect on the test rows, and stores or removes it.
 
-The rows are those of later patients with known outcomes, or else the validation rows. A network's checkpoint was chosen
-on the validation rows, so on them it looks better than it is. Such a model needs later patients.
+The rows are those of later patients with known outcomes, or else the validation rows. A network's checkpoint was
+chosen on the validation rows, so on them it looks better than it is. Such a model needs later patients.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from site_agent.trainer.data.tables import Table
 
 
 def recalibrate_run(hospital: Hospital, run: str | None, kind: str, table: Path | None = None) -> Iterator[str]:
-    """Fit, store and explain the recalibration of a run's model, in lines for the terminal. `none` removes it.
+    """Fit and store the recalibration of a run's model, and explain it in lines for the terminal.
 
     Args:
         hospital: the site.
         run: of the model; None for the one in use.
-        kind: platt, isotonic or none.
+        kind: platt, isotonic or none. `none` removes the recalibration.
         table: later patients with their outcomes; None for the validation rows.
 
     Raises:

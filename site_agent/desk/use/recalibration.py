@@ -1,10 +1,10 @@
-"""Recalibrates this site's model to its own patients, on request: Platt's line or isotonic.
+"""Recalibrates this site's model to its own patients, by Platt's line or by isotonic regression.
 
-A federated model may rank patients well and still predict 30% for patients of whom 20% have the outcome. A
-recalibration is a small map from probability to probability, stored beside the model. The rules:
+A federated model can rank patients well and still predict 30% for patients of whom 20% have the outcome. A
+recalibration is a small map from probability to probability, stored next to the model. The rules:
 
 * the model itself never changes, and this includes its shared parameters;
-* it is never fitted to the test rows, which still judge it;
+* it is never fitted to the test rows, so that they can still test it;
 * with several classes each has its own map, against the rest, and the results are divided by their sum.
 """
 
@@ -35,7 +35,7 @@ _NAME: Final = "recalibration.json"
 
 
 class PlattMap(Document):
-    """sigmoid(intercept + slope · logit(p)). Platt 1999, on the logit instead of a margin."""
+    """The map sigmoid(intercept + slope · logit(p)). Platt 1999, on the logit instead of a margin."""
 
     kind: Literal["platt"] = "platt"
     intercept: float
@@ -47,7 +47,7 @@ class PlattMap(Document):
 
 
 class IsotonicMap(Document):
-    """Straight lines through points that rise, flat beyond them. Zadrozny and Elkan 2002."""
+    """A map of straight lines through rising points, flat outside them. Zadrozny and Elkan 2002."""
 
     kind: Literal["isotonic"] = "isotonic"
     xs: tuple[float, ...] = Field(min_length=1)
@@ -59,7 +59,7 @@ class IsotonicMap(Document):
 
 
 class Recalibration(Document):
-    """A map for the positive class, or one for each class; `rows` is the number of rows behind it."""
+    """A map for the positive class, or one for each class. `rows` is the number of rows to which it was fitted."""
 
     version: Literal[1] = 1
     maps: tuple[Annotated[PlattMap | IsotonicMap, Field(discriminator="kind")], ...] = Field(min_length=1)
@@ -76,10 +76,10 @@ class Recalibration(Document):
 
 
 def fit_recalibration(kind: Kind, rows: HeldOutRows, scores: Scores) -> Recalibration:
-    """Fit a map to rows with known outcomes.
+    """Fit a recalibration to rows with known outcomes.
 
     Args:
-        kind: the map's.
+        kind: of the map.
         rows: validation rows, or later patients.
         scores: the model's probabilities on them.
 
@@ -109,14 +109,14 @@ def fit_recalibration(kind: Kind, rows: HeldOutRows, scores: Scores) -> Recalibr
 
 
 def save_recalibration(state: Path, run: str, name: str, made: Recalibration) -> Path:
-    """Write the map beside the run's model, with mode 0600. It replaces an earlier one."""
+    """Write the recalibration next to the run's model, with mode 0600. An earlier one is replaced."""
     path = _path(state, run, name)
     write_whole(path, made.model_dump_json(indent=2).encode())
     return path
 
 
 def forget_recalibration(state: Path, run: str, name: str) -> bool:
-    """Remove the map. Return whether there was one."""
+    """Remove the recalibration of a run's model. Return whether there was one."""
     path = _path(state, run, name)
     was_there = path.exists()
     path.unlink(missing_ok=True)
@@ -124,10 +124,10 @@ def forget_recalibration(state: Path, run: str, name: str) -> bool:
 
 
 def recalibration_of(state: Path, run: str, name: str) -> Recalibration | None:
-    """Return the map of a run's model with this name, or None.
+    """Return the recalibration of a run's model, or None.
 
     Raises:
-        ConfigurationError: it is damaged.
+        ConfigurationError: the file is damaged.
     """
     path = _path(state, run, name)
     if not path.exists():
@@ -168,6 +168,6 @@ def _impossible(reason: str) -> UsageError:
 
 
 def _path(state: Path, run: str, name: str) -> Path:
-    # Another model's map has its name, like its file.
+    # The recalibration of another model has that model's name in its file name.
     file = _NAME if name == FEDERATED else f"{name}.{_NAME}"
     return state / "models" / run / file
