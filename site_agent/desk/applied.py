@@ -1,7 +1,7 @@
 """Runs a saved model on encoded rows, for predictions, reports and exports.
 
-The network has the same layout in memory as in training, so that not even a library's alignment can differ. The site's
-baseline predicts as it did then. This module loads torch.
+The network has the same layout in memory as in training, so that results are equal to the bit. This module loads
+torch.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from site_agent.trainer.training.local import predict, rows_at_once
 
 
 class AppliedModel:
-    """One saved model with its network built."""
+    """A saved model that is ready to compute scores."""
 
     def __init__(self, model: SavedModel, run: str, training: Training) -> None:
         """Build the network and load its values.
@@ -53,7 +53,7 @@ class AppliedModel:
 
     @property
     def network(self) -> nn.Module:
-        """The network alone, with its values, in evaluation mode."""
+        """The network without the baseline, in evaluation mode."""
         return self._flat.network.eval()
 
     def rows_at_once(self, features: npt.NDArray[np.float32]) -> int:
@@ -82,7 +82,7 @@ class AppliedModel:
         return joined(predict(self._flat, read), said, use.result_share)
 
     def _placed(self, features: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
-        """The columns that the network reads, in its order."""
+        """Return the columns that the network reads, in its order."""
         model, own = self.model, self.model.preprocessing.columns
         if model.read_places is not None:
             return np.ascontiguousarray(features[:, list(model.read_places)])
@@ -91,10 +91,7 @@ class AppliedModel:
         return place_columns(features, own, model.columns, model.plan.unused_columns)
 
     def scores(self, features: npt.NDArray[np.float32]) -> Scores:
-        """Return probabilities, or numbers in the target's unit. See `scores_of`.
-
-        NaN means that the output is not finite.
-        """
+        """Return probabilities, or numbers in the target's unit; NaN if an output is not finite. See `scores_of`."""
         preprocessing, own = self.model.preprocessing, self.model.own
         if own is not None:
             task = preprocessing.contract.target.task

@@ -1,4 +1,4 @@
-"""The trainer's work before the first round and after the last one. The worker receives this module.
+"""Does the trainer's work before the first round and after the last one.
 
 Libraries are loaded inside the functions, so an idle trainer uses no memory for them.
 """
@@ -34,8 +34,8 @@ def check_table(hospital: Hospital) -> None:
     """Find the device of training, and read the table as training does.
 
     Raises:
-        OperatorError: there is no such device, or the table cannot be read, does not fit the contract, or has warnings
-            that nobody accepted.
+        OperatorError: there is no such device, or the table cannot be read, does not fit the contract, or has
+            warnings that nobody accepted.
     """
     if hospital.training.device == "cuda":
         prepare_arithmetic(hospital.training.threads, hospital.training.device)
@@ -50,7 +50,7 @@ def check_table(hospital: Hospital) -> None:
 
 
 def load_libraries(hospital: Hospital) -> None:
-    """Load what a study needs at a site that trains or measures."""
+    """Load the libraries that a study needs at a site that trains or measures."""
     if hospital.policy.tier not in ("evaluation", "training"):
         return
     with suppress(Exception):  # the plan that needs it reports the missing or broken part
@@ -96,7 +96,7 @@ def begin_study(hospital: Hospital, plan: Plan, state: Path) -> tuple[Study, Pre
 
 
 def _count_rows(study: Study, folder: Path, smallest_cell: int) -> None:
-    """Weigh by counts that fit to those of earlier studies, exact or rounded."""
+    """Replace the study's row counts by counts that fit to those of earlier studies, exact or rounded."""
     training = len(study.own.training)
     if study.rows:
         training = released_count(folder, training, smallest_cell)
@@ -105,7 +105,7 @@ def _count_rows(study: Study, folder: Path, smallest_cell: int) -> None:
 
 
 def begin_prior(hospital: Hospital, plan: Plan) -> tuple[PriorStudy, Preprocessing]:
-    """Like `begin_study`, for a plan with federated-prior."""
+    """Load the libraries and the table for a study with federated-prior."""
     prepare_arithmetic(hospital.training.threads)
 
     from site_agent.trainer.data.dataset import prepare_rows
@@ -121,7 +121,8 @@ def own_numbers(hospital: Hospital, plan: Plan, folder: Path) -> tuple[int, ...]
     """Return what this site sends in the round of statistics. Without privacy, `folder` records it first.
 
     Raises:
-        OperatorError: the table may not be used, was used for another run, or the record cannot be written to the disk.
+        OperatorError: the table cannot be used, was used for another run, or the record cannot be written to the
+            disk.
     """
     from site_agent.desk.examination.admitted_rows import admitted
     from site_agent.trainer.own_statistics import numbers_of_table
@@ -131,7 +132,7 @@ def own_numbers(hospital: Hospital, plan: Plan, folder: Path) -> tuple[int, ...]
 
 
 def require_receivable(hospital: Hospital, plan: Plan) -> None:
-    """Check before a run that a site without outcomes can use its result."""
+    """Check before a run that a site without outcomes can use the run's result."""
     from site_agent.desk.results import receiving
 
     receiving.require_receivable(hospital, plan)
@@ -145,7 +146,7 @@ def receive(hospital: Hospital, plan: Plan, run: str, rounds: int, vector: npt.N
 
 
 def make_report(hospital: Hospital, study: Study | PriorStudy, preprocessing: Preprocessing, run: str) -> GainSums:
-    """Save the models of a run, compare them and write the report. Return its only numbers that may be sent."""
+    """Save the models of a run, compare them and write the report. Return the only part that may be sent."""
     from site_agent.desk.results import prior_report, run_report
     from site_agent.trainer.prior.prior_study import PriorStudy
 
@@ -155,7 +156,7 @@ def make_report(hospital: Hospital, study: Study | PriorStudy, preprocessing: Pr
 
 
 def _admitted_rows(hospital: Hospital, plan: Plan) -> tuple[Table, SplitRows]:
-    """The table with its split. Under privacy, removing a patient moves no other patient to another part."""
+    """Return the table with its split. Under privacy, removing a patient moves no other patient to another part."""
     from site_agent.desk.examination.admitted_rows import admitted
     from site_agent.trainer.data.splits import steady_split
 

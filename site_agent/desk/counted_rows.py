@@ -1,7 +1,7 @@
-"""The number of rows in each part of a site's table, as `data check` counted them for `review`.
+"""Stores the number of rows in each part of a site's table, which `data check` counts for `review`.
 
-The file has three counts and their time. `data check`, which reads the table, writes them into a folder that only the
-trainer's account can open. A reviewer without that right is informed that nothing was compared.
+The file has three counts and their time. It is in a folder that only the trainer's account can open. If a reviewer
+cannot read it, `review` reports that nothing was compared.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _LARGEST_BYTES: Final = 1000
 
 @dataclass(frozen=True, kw_only=True)
 class CountedRows:
-    """The rows of each part of the split, and the time of the count, with its zone."""
+    """The number of rows in each part of the split, and the time of the count, with its zone."""
 
     training: int
     validation: int
@@ -48,11 +48,11 @@ def find_counted_rows(state: Path) -> CountedRows | None:
         counts = [int(found[name]) for name in ("training", "validation", "test")]
         return CountedRows(training=counts[0], validation=counts[1], test=counts[2], at=str(found["at"])[:40])
     except (OSError, ValueError, KeyError, TypeError):
-        return None  # review then reports that it has not compared, which is true
+        return None  # `review` then reports that nothing was compared
 
 
 def lacking_rows(policy: Policy, plan: Plan, site: str, rows: CountedRows) -> tuple[str, ...]:
-    """Return why this site has too few rows to train under a plan, one clause each. Pure."""
+    """Return the reasons why this site has too few rows to train under a plan, as clauses."""
     if plan.statistics is not None:
         return ()
     found = []

@@ -1,4 +1,4 @@
-"""The sheet of identity keys that hospitals compare with each other, without the office. Pure functions.
+"""Writes the sheet of identity keys that hospitals compare with each other, without the federation office.
 
 Masks hide a site among the sites that the plan lists. If the office listed keys of its own, it could remove these
 masks. No program can detect that, but persons can. Each hospital prints this sheet from the plan that it has to
@@ -48,7 +48,7 @@ def sheet_sections(plan: Plan, *, site: str, own: str | None) -> Iterator[Sectio
 
 
 def own_line(plan: Plan, *, site: str, own: str | None) -> str:
-    """Report whether the plan lists this computer's key."""
+    """Report whether the plan lists the identity key of this computer."""
     listed = next((entry.identity for entry in plan.sites if entry.name == site), None)
     if listed is None:
         return f"The plan does not list {site}. Do not approve it."

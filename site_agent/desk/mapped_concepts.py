@@ -1,4 +1,4 @@
-"""For the review: the plan's concepts that this site's contract maps, and the question of the plan. Pure.
+"""Shows for the review which concepts of a plan this site's contract maps, and the question of the plan.
 
 The mapping is in the contract, so the table is not read.
 """
@@ -19,12 +19,12 @@ from site_agent.trainer.prior.concept_mapping import mapped_columns
 def concept_sections(
     plan: Plan, contract: Contract | None, site: str, suspicions: Sequence[str] = ()
 ) -> Iterator[Section]:
-    """Yield the question and the concepts, if the plan has them.
+    """Yield the sections about the plan's question and concepts, if the plan has them.
 
     Args:
         plan: the announced plan.
         contract: this site's; None if this user cannot read it.
-        site: its name.
+        site: this site's name.
         suspicions: the findings of an earlier run that compared this site's columns with the others'.
     """
     if plan.question is not None:

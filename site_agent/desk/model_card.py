@@ -1,8 +1,8 @@
-"""A model card: the purpose of the model, its data, its quality here, and where not to use it.
+"""Writes a model card: the purpose of the model, its data, its quality here, and where not to use it.
 
-Source: Mitchell et al. 2019, "Model Cards for Model Reporting". A card may be read outside the hospital, so counts of
-fewer than SMALLEST_CELL patients or rows are not shown. It has no range or code of a column, and shows sites as
-numbers.
+Source: Mitchell et al. 2019, "Model Cards for Model Reporting". People outside the hospital can read a card, so
+counts of fewer than SMALLEST_CELL patients or rows are not shown. It has no range or code of a column, and shows
+sites as numbers.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _NOT_FOR: Final = (
 
 
 def card_facts(hospital: Hospital, used: ModelInUse) -> dict[str, Json]:
-    """Return the card as plain values.
+    """Return the content of a model card as plain values.
 
     Args:
         hospital: this site, whose report of the run is read.
@@ -107,7 +107,7 @@ def _measured(hospital: Hospital, used: ModelInUse, saved: Mapping[str, Any]) ->
 
 
 def _untested(saved: Mapping[str, Any]) -> dict[str, Json]:
-    """Return the text for a site that only received and measured nothing."""
+    """Return the results for a site that only received a model and measured nothing."""
     return {
         "checkpoint_round": saved[RECEIVING]["newton_rounds"],
         "test_rows_by_class": {},
@@ -132,7 +132,6 @@ def _terms(contract: Contract) -> list[Json]:
 
 
 def _built_of(used: ModelInUse) -> str:
-    """The kind of model."""
     if used.model.joined is not None and used.model.joined.weights[2] == 1.0:
         return "none: the other hospitals' score alone"
     if used.model.own is not None:
@@ -162,7 +161,7 @@ def _shown_classes(rows: HeldOutRows) -> dict[str, str]:
 
 
 def card_markdown(facts: Mapping[str, Any]) -> str:
-    """Return the card as Markdown."""
+    """Return the model card as Markdown."""
     lines = [
         f"# Model card: {facts['study']}, run {facts['run']}",
         f"**Intended use.** {facts['intended_use']}",
@@ -212,7 +211,6 @@ def _rounds(facts: Mapping[str, Any]) -> str:
 
 
 def _asked(facts: Mapping[str, Any]) -> list[str]:
-    """Return the plan's question, if it has one."""
     if facts["question"] is None:
         return []
     return ["## The question", _list({name.replace("_", " "): text for name, text in facts["question"].items()})]
@@ -232,7 +230,7 @@ def _list(facts: Mapping[str, Any]) -> str:
 
 
 def _told(gain: Mapping[str, Any]) -> str:
-    """Return the conclusion without the counts of test rows, because some may be small."""
+    """Return the conclusion without the counts of test rows, because some are possibly small."""
     difference = gain["difference"]
     if difference is None:
         return "There is no comparison with a local model."
@@ -252,7 +250,7 @@ def _cell(count: int) -> int | str:
 
 
 def _evidence(facts: Mapping[str, Any]) -> dict[str, str]:
-    """Return the position of the audit log, and the versions at the training and, if they differ, now."""
+    """Return the position of the audit log, and the software versions of the training and of this card."""
     then, now = facts["trained_with"] or {}, facts["versions"]
     found = {"audit log checkpoint": facts["audit_position"] or facts["audit_words"]}
     if facts["audit_records"]:
@@ -268,7 +266,7 @@ def _audit_position(hospital: Hospital) -> dict[str, Json]:
     """Return the position of this site's audit log, from the newest of its files that has a record.
 
     Raises:
-        ConfigurationError: its last record is damaged.
+        ConfigurationError: the last record is damaged.
     """
     path = audit_log_path(hospital.state_path)
     try:

@@ -1,9 +1,8 @@
-"""Explains what a plan would send from this site, in the words of `site-agent review`. Pure functions.
+"""Explains what a plan would send from this site, in the words of `site-agent review`.
 
-A person approves a plan by this page. So it names everything that may be sent, when, its largest size and its meaning.
-The gate cannot send anything else (gate/door.py). The page is a few sections; the terminal and the printed page show
-the same ones. The printed page has no script and no link, and loads nothing. `host.printed_page` escapes every word of
-a plan.
+A person approves a plan by this page. So it names everything that may be sent, when, its largest size and its
+meaning. The gate cannot send anything else (gate/door.py). The terminal and the printed page show the same sections.
+The printed page has no script and no link, and loads nothing. `host.printed_page` escapes every word of a plan.
 """
 
 from __future__ import annotations
@@ -28,8 +27,8 @@ from protos.plan.sweep import Sweep
 from protos.plan.volume import most_bytes, rounds_with
 from protos.plan.weighting import RowWeights
 
-_LARGE: Final = 100_000  # from here on digits are grouped, and no decimals are shown
-# By the first word of the name, or by the whole name if there is one of its kind.
+_LARGE: Final = 100_000  # larger numbers are shown with grouped digits and without decimals
+# The meaning of a sent number, by its whole name or by the first word of its name.
 _MEANING: Final = {
     "rows": "its training rows, rounded to two significant bits",
     "kept": "whether it kept this layer in this round, times its weight",
@@ -61,7 +60,7 @@ _MEANING: Final = {
 
 @dataclass(frozen=True)
 class Table:
-    """Rows of text under a head."""
+    """A table of texts with a header row."""
 
     head: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
@@ -69,7 +68,7 @@ class Table:
 
 @dataclass(frozen=True)
 class Section:
-    """One subject of the page."""
+    """A section of the review about one subject: a heading, sentences and perhaps a table."""
 
     heading: str
     sentences: tuple[str, ...] = ()
@@ -77,7 +76,7 @@ class Section:
 
 
 def review_sections(plan: Plan, manifest: Manifest) -> Iterator[Section]:
-    """Yield the sections that need only the plan and no table."""
+    """Yield the sections of the review that need only the plan and no table."""
     yield Section(
         f"Study {plan.study}, version {plan.version}",
         (
@@ -112,7 +111,7 @@ def counted(number: int, word: str) -> str:
 
 
 def as_lines(sections: Iterable[Section]) -> Iterator[str]:
-    """Yield the page as lines for a terminal."""
+    """Yield the sections as lines for a terminal."""
     for section in sections:
         yield section.heading
         yield from (f"  {sentence}" for sentence in section.sentences)
@@ -261,9 +260,9 @@ def largest(scalar: Scalar) -> str:
 
 
 def _grouped(scalars: Iterable[Scalar]) -> Iterator[tuple[Scalar, int]]:
-    """Yield every number.
+    """Yield every number that is sent, with its count.
 
-    For numbers of two columns, and of each Newton round, yield the first of its kind and their count.
+    Numbers of two columns, and numbers of each Newton round, are yielded as the first of their kind with their count.
     """
     counts = Counter(kind for scalar in scalars if (kind := _kind(scalar)) is not None)
     told: set[str] = set()
@@ -277,7 +276,7 @@ def _grouped(scalars: Iterable[Scalar]) -> Iterator[tuple[Scalar, int]]:
 
 
 def _kind(scalar: Scalar) -> str | None:
-    """Return the first word of a number that is reported together with others of its kind."""
+    """Return the name of a number's kind if the review lists all numbers of this kind together, otherwise None."""
     if scalar.name.startswith("private "):
         return scalar.name.partition(":")[0]
     is_pair = scalar.occasion is Occasion.STATISTICS and " x " in scalar.name
@@ -440,7 +439,7 @@ def network_terms(plan: Plan) -> Iterator[str]:
 
 
 def review_page(title: str, sections: Iterable[Section], *, signatures: int) -> str:
-    """Return a complete document.
+    """Return the review as a complete HTML document with lines for signatures.
 
     Args:
         title: shown at the top.

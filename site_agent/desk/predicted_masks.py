@@ -1,7 +1,7 @@
-"""Writes predicted masks: a grey PNG file for each row in a new folder beside the table of predictions.
+"""Writes predicted masks: a grey PNG file for each row, in a new folder next to the table of predictions.
 
-The files are named after the row's number in the table, never after a patient. The folder is complete or absent. It is
-written before the table that names its files, and only its owner may read it.
+The files are named after the row's number in the table, never after a patient. The folder is written completely or
+not at all, and before the table that names its files. Only its owner can read it.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def check_mask_folder(output: Path) -> None:
     """Refuse a folder of masks that already exists, before anything is computed.
 
     Raises:
-        UsageError: it exists.
+        UsageError: the folder exists.
     """
     folder = _folder(output)
     if folder.exists() or folder.is_symlink():
@@ -59,7 +59,7 @@ def write_masks(
     folder = _folder(output)
     partial = folder.with_name(f".{folder.name}.partial")
     shutil.rmtree(partial, ignore_errors=True)
-    if os.path.lexists(partial):  # a link, or another user's folder: the masks would be in a different place
+    if os.path.lexists(partial):  # a link or another user's folder would receive the masks
         raise UsageError(
             what=f"The masks are written to {partial.name} first, and it cannot be removed.",
             consequence="No prediction was written, and nothing left this site.",

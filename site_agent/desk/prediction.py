@@ -1,19 +1,17 @@
-"""Runs the model in use on new rows: a table in, a table of predictions out. Both remain at the site.
+"""Predicts a table of new rows with the model in use. Both tables remain at the site.
 
 The table is read with the contract and the preprocessing of the model's training, and predicted in the same way as in
 the model's own test. If the site has recalibrated the model, its probabilities are mapped. The rules:
 
 * rows keep their order; one row in, one row out;
-* a row gets no prediction if it has a value that the contract does not allow, lacks a required value, or is beyond the
-  limits of the training rows. The output has the reason instead;
+* a row gets no prediction if it has a value that the contract does not allow, lacks a required value, or is beyond
+  the limits of the training rows. The output has the reason instead;
 * columns that the contract ignores or does not name are copied to the output unchanged, and never read;
-* the output is complete or absent, and only its owner can read it. It replaces an earlier output, but never this site's
-  table, its contract, or the input table;
-* masks are written to a new folder beside the output, and no earlier folder is changed;
+* the output is written completely or not at all, and only its owner can read it. It replaces an earlier output, but
+  never this site's table, its contract, or the input table;
+* masks are written to a new folder next to the output, and no earlier folder is changed;
 * a patient's identifier that a spreadsheet would take for a formula gets an apostrophe in front;
 * a row whose prediction is not a finite number stops the command, so nobody uses half a table.
-
-Torch is loaded only after the table was read without a mistake.
 """
 
 from __future__ import annotations
@@ -48,14 +46,14 @@ _TEXT: Final = (".csv", ".txt")
 
 @dataclass(frozen=True)
 class Predicted:
-    """The result of a prediction.
+    """What a person should read about a written table of predictions.
 
     Attributes:
         rows: the number of rows.
         abstained: the number of rows without a prediction.
         why: a line for each column and error.
         model: the name of the predicting model, for a sentence.
-        notices: notes to read beside the result.
+        notices: notes to read with the result.
     """
 
     rows: int
@@ -69,11 +67,11 @@ def predict_table(hospital: Hospital, table: Path, output: Path, run: str | None
     """Predict for every row of a table. Write CSV, or Parquet if the output's name ends with .parquet.
 
     The first column is the patient's identifier if the contract declares one and the table has it. Otherwise it is
-    `row`, counted from 1 over the table's patients. Then the columns follow that nobody reads, unchanged. After them is
-    `probability` (of the positive class), or one `probability_CODE` per class and `predicted`, or `prediction` in the
-    target's own unit. For masks, `mask` has the path of a PNG file from the output's folder, and `mask_share` the share
-    of the pixels inside. The last column, `abstained_because`, has the reason for a missing prediction, and is empty
-    otherwise. Numbers are written with all digits, so they can be read back as the same floats.
+    `row`, counted from 1 over the table's patients. Then the columns follow that nobody reads, unchanged. After them
+    is `probability` (of the positive class), or one `probability_CODE` per class and `predicted`, or `prediction` in
+    the target's own unit. For masks, `mask` has the path of a PNG file from the output's folder, and `mask_share` the
+    share of the pixels inside. The last column, `abstained_because`, has the reason for a missing prediction, and is
+    empty otherwise. Numbers are written with all digits, so they can be read back as the same floats.
 
     Args:
         hospital: this site.
@@ -193,15 +191,15 @@ def outcomes_of_new_rows(used: ModelInUse, new: NewRows) -> HeldOutRows | None:
 
 
 def _head(contract: Contract, new: NewRows) -> list[str | float | None]:
-    """Return the names of the columns.
+    """Return the names of the output's columns.
 
     Raises:
-        DataError: a column of the table has the name of one of ours.
+        DataError: a column of the table has the name of a column of the output.
     """
     columns = _columns(contract)
     named = contract.patient if new.table.patients is not None else None
     first = "row" if named is None else named.name
-    # A patient column with one of our names would give two columns with one name.
+    # If the patient column has the name of an output column, it is renamed.
     first = "patient" if first in (*columns, _ABSTAINED) else harmless(first)
     _check_names(new, [first, *columns, _ABSTAINED])
     return [first, *new.others, *columns, _ABSTAINED]
@@ -237,14 +235,14 @@ def _as_text(lines: list[list[str | float | None]]) -> bytes:
 def _quoted(cell: str | float | None) -> str:
     """Return a cell of CSV that can be read back unchanged.
 
-    A spreadsheet that separates cells at semicolons would divide a cell with a semicolon, so such a cell is quoted.
+    A cell with a semicolon is quoted, because some spreadsheets separate cells at semicolons.
     """
     text = "" if cell is None else str(cell)
     return '"' + text.replace('"', '""') + '"' if _TO_QUOTE.search(text) else text
 
 
 def _as_parquet(lines: list[list[str | float | None]]) -> bytes:
-    """Return the same as Parquet. No program takes it for formulas, so identifiers do not change."""
+    """Return the predictions as Parquet. No program takes its cells for formulas, so identifiers do not change."""
     import pyarrow as arrow
     import pyarrow.parquet as parquet
 
@@ -282,5 +280,5 @@ def harmless(text: str) -> str:
 
 
 def _is_number(code: str) -> bool:
-    """Whether a declared code is a plain number, such as -1, which no spreadsheet runs."""
+    """Whether a declared code is a plain number, such as -1, which a spreadsheet does not compute."""
     return code.removeprefix("-").replace(".", "", 1).isdecimal()

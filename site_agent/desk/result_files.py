@@ -1,7 +1,4 @@
-"""Result files that a person names.
-
-They are complete, readable only by their owner, and replace no file of the hospital.
-"""
+"""Writes result files that a person names, and refuses places where they would replace a file of the hospital."""
 
 from __future__ import annotations
 
@@ -14,12 +11,12 @@ from site_agent.trainer.trainer_files import write_whole
 
 
 def write_result(path: Path, content: bytes, *, mode: int = 0o600) -> None:
-    """Write the file with this mode, and replace an earlier one. `check_place` was called before the work began."""
+    """Write a result file with this mode, and replace an earlier one. Call `check_place` before the work."""
     write_whole(path, content, mode=mode)
 
 
 def check_places(places: Sequence[tuple[str, Path | None]], hospital: Hospital, others: Sequence[Path] = ()) -> None:
-    """Check all output places of a command, as `check_place` does. None means not requested.
+    """Check all output places of a command with `check_place`. None means not requested.
 
     Raises:
         UsageError: as in `check_place`, or two results have the same place.
@@ -36,7 +33,7 @@ def check_places(places: Sequence[tuple[str, Path | None]], hospital: Hospital, 
 
 
 def check_place(path: Path, option: str, hospital: Hospital, others: Sequence[Path] = ()) -> None:
-    """Check that a result may be written here, before anything is computed.
+    """Check that a result can be written to a place, before anything is computed.
 
     Args:
         path: the path from the option.

@@ -1,7 +1,7 @@
 """Compares a plan with earlier plans for approvers: the differences, and whose contribution could be computed.
 
 Sums of two plans can be subtracted if their sites are not the same (docs/design/sets.md). The gate refuses such sums
-unless a budget allows them. This page lets a person read it before the run, with the sites' names.
+unless a budget allows them. With this page a person learns it before the run, with the sites' names.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def _difference(plan: Plan, other: Plan) -> Iterator[str]:
 
 
 def _contributors(plan: Plan) -> dict[str, str]:
-    """The names of the sites that train, by their identity keys' fingerprints."""
+    """Return the names of the sites that train, by the fingerprints of their identity keys."""
     return {site.identity: site.name for site in plan.sites if site.tier == "training"}
 
 
@@ -53,7 +53,7 @@ Difference: TypeAlias = tuple[str, str, str]
 
 
 def plan_differences(before: Plan, after: Plan) -> tuple[Difference, ...]:
-    """Return each key with another value, then each tensor and number that only one plan sends.
+    """Return each key whose value differs between two plans, then each tensor and number that only one plan sends.
 
     Returns:
         triples of the subject, the earlier value and the present value; "absent" means that there is none.
@@ -77,7 +77,7 @@ def _leaving(plan: Plan) -> Iterator[tuple[str, str]]:
 
 def _flat(plan: Plan) -> Iterator[tuple[str, str]]:
     content: dict[str, Json] = plan.model_dump(mode="json")
-    # By name, so that a site that was added does not shift all others.
+    # Sites are compared by name, because an added site would shift their positions.
     content["sites"] = {site.name: f"{site.identity} ({site.tier})" for site in plan.sites}
     for key, value in content.items():
         yield from _leaves(key, value)

@@ -1,8 +1,7 @@
-"""The trainer's half of `site-agent doctor`: `python -m site_agent.desk.trainer_doctor --config hospital.yaml`.
+"""Runs the trainer's part of `site-agent doctor`, in a process of its own.
 
-It is a process of its own. It gives up the network before it reads the table, as the trainer does. It prints
-explanations of the table on standard error, for the person. Its JSON result has only fixed words and its own numbers,
-and quotes nothing.
+The process gives up the network before it reads the table, as the trainer does. It prints explanations of the table
+on standard error, for the person. Its JSON result has only fixed words and its own numbers, and quotes nothing.
 """
 
 from __future__ import annotations
