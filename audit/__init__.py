@@ -1,1 +1,1 @@
-"""The audit log of global-layers: write, sign, cosign, verify and read."""
+"""Writes, signs, cosigns, verifies and reads the audit log of global-layers."""

@@ -1,11 +1,11 @@
-"""An audit log on disk: each act is written and synced before it happens.
+"""Writes an audit log to disk. Each record is synced before the recorded act happens.
 
-Append-only JSON lines, chained by hash (protos/wire/log_chain.py), mode 0600. A record never has a value, a secret or a
-path that may name a patient. Several processes may write to it, one at a time. Each checks the others' lines before it
-writes. The rules:
+The log is append-only JSON lines, chained by hash (protos/wire/log_chain.py), mode 0600. A record never has a value, a
+secret or a path that may name a patient. Several processes can write to it, one at a time. Each checks the others'
+lines before it writes. The rules:
 
 * all records of a call are written and synced, or none is. A full disk is an error, and the caller stops;
-* a crash may leave an incomplete last line. It is moved to a file of its own, not lost;
+* a crash may leave an incomplete last line. It is moved to a file of its own;
 * a full file is renamed, and the next file begins with the signed checkpoint of the full one.
 """
 
@@ -47,7 +47,7 @@ from protos.wire.log_checkpoints import LogCheckpoint, checkpoint_facts
 
 
 class AuditSettings(Document):
-    """Rotation and retention of the audit log.
+    """The settings for rotation and retention of the audit log.
 
     Attributes:
         largest_megabytes: of one file, in units of 1,000,000 bytes. A larger file is renamed.
@@ -59,11 +59,11 @@ class AuditSettings(Document):
 
     @property
     def limits(self) -> Limits:
-        """Return the limits in the log's own units."""
+        """Return the settings in bytes and days."""
         return Limits(largest_bytes=int(self.largest_megabytes * 1_000_000), keep_days=self.keep_days)
 
 
-# Records about checkpoints need no further checkpoint, because two logs that witness each other would never end.
+# Records about checkpoints cause no further checkpoint, because two logs that witness each other would never end.
 COSIGNED: Final = "checkpoint_cosigned"
 IDENTITY_REPLACED: Final = "identity_replaced"
 WITNESSED: Final = "log_witnessed"
@@ -77,14 +77,14 @@ Sign: TypeAlias = Callable[[int, LogPosition], LogCheckpoint]
 
 
 class AuditError(OperatorError):
-    """The log cannot be trusted or written. The program must do nothing that it cannot record."""
+    """The audit log cannot be trusted or written. The program must do nothing that it cannot record."""
 
     code = "E014"
 
 
 @dataclass(frozen=True)
 class Consequences:
-    """The consequence of a failed log for the data, in the words of the program that owns the log."""
+    """The sentences that explain what a damaged or full log means for the data."""
 
     of_damage: str
     of_no_room: str
@@ -92,14 +92,14 @@ class Consequences:
 
 @dataclass(frozen=True)
 class Limits:
-    """The size of a full file, in bytes, and the number of days after which it is deleted."""
+    """The size in bytes at which a file is full, and the number of days after which it is deleted."""
 
     largest_bytes: int = 64 << 20
     keep_days: int = 3653
 
 
 class LogFile:
-    """A log that is open for writing. Opening it verifies its current file."""
+    """A log that is open for writing. Opening verifies its current file."""
 
     def __init__(
         self,
@@ -110,7 +110,9 @@ class LogFile:
         sign: Sign | None = None,
         limits: Limits | None = None,
     ) -> None:
-        """`now` gives aware UTC times. `sign` signs a checkpoint at rotation. Without it no file is rotated.
+        """Open the log. `now` returns aware UTC times.
+
+        `sign` signs a checkpoint at rotation; without it no file is rotated.
 
         Raises:
             AuditError: the log was changed, or cannot be opened.
@@ -120,8 +122,8 @@ class LogFile:
         self._position, self._size = LogPosition(), 0
         self.appended_bytes = 0  # by this process, since it opened the log
         self._recent: deque[int] = deque(maxlen=_MOST_GROWTH)
-        # After each of the newest records: the log's position, and the record's leaf. Witnesses of all peers often
-        # request these few records. They request older ones only after a long absence.
+        # The log's position after each of the newest records, and the record's leaf. Witnesses of all peers often
+        # request these. They request older records only after a long absence.
         self._newest: deque[tuple[LogPosition, bytes]] = deque(maxlen=_MOST_NEWEST)
         self._bookmark = (0, 0, 0)
         with self._explained():
@@ -133,17 +135,17 @@ class LogFile:
 
     @property
     def position(self) -> LogPosition:
-        """The position of the log, up to the last record that this process has read."""
+        """Return the position of the log after the last record that this process has read."""
         return self._position
 
     @property
     def generation(self) -> int:
-        """See LogCheckpoint."""
+        """Return the generation of the log; see LogCheckpoint."""
         with self._explained():
             return generation_of(self._path)
 
     def sign_with(self, sign: Sign) -> None:
-        """Start to rotate full files, and to sign the checkpoints that continue in the next file."""
+        """Start to rotate full files. `sign` signs the checkpoint with which the next file begins."""
         self._sign = sign
 
     def has_grown(self, size: int, by: int) -> bool:
@@ -167,7 +169,7 @@ class LogFile:
         """Append records and sync them, all or none.
 
         Raises:
-            AuditError: they could not be written. Then the announced action must not happen.
+            AuditError: the records could not be written. Then the announced act must not happen.
         """
         with self._explained(), self._locked():
             self._catch_up()
@@ -176,7 +178,7 @@ class LogFile:
             self._append(records)
 
     def leaves(self, start: int, most: int) -> list[bytes]:
-        """Return the leaves (32 bytes each) of at most this many records from number `start` on."""
+        """Return the leaves (32 bytes each) of at most `most` records from number `start` on."""
         with self._explained(), self._locked():
             self._catch_up()
             if (place := self._place(start)) is not None:
@@ -184,7 +186,7 @@ class LogFile:
             return [record.leaf for record in islice(self._from(start), most)]
 
     def records(self, event: str) -> Iterator[dict[str, Any]]:  # Any: every type that JSON has
-        """Yield the facts of every record of one kind, oldest first, over all files.
+        """Yield the facts of every record of one event, oldest first, over all files.
 
         Raises:
             AuditError: the log was changed.
@@ -267,7 +269,7 @@ class LogFile:
             fcntl.flock(self._file, fcntl.LOCK_UN)
 
     def _follow_rotation(self) -> None:
-        """Continue with the current file, if another process has rotated the open one."""
+        """Open the current file if another process has rotated the log."""
         while not self._is_present():
             if self._size:
                 self._catch_up()  # up to the end of the full file
@@ -315,12 +317,12 @@ class LogFile:
         self._size = size
 
     def _lines_before(self, file: BinaryIO) -> int:
-        """Return the number of lines that were read before."""
+        """Return the number of lines that this process has already read."""
         file.seek(0)
         return file.read(self._size).count(b"\n")
 
     def _count(self, number: int, facts: Mapping[str, Any]) -> None:
-        """Store which of the last records are not about checkpoints."""
+        """Store the number of a record, unless it is about a checkpoint."""
         if facts.get("event") not in _OF_HEADS:
             self._recent.append(number)
 
@@ -330,7 +332,7 @@ class LogFile:
         return place if 0 <= place < len(self._newest) else None
 
     def _from(self, start: int) -> Iterator[Record]:
-        """Yield every record from a number on. If the last call ended there, it reads no earlier line again."""
+        """Yield every record from number `start` on. It continues where the last call ended, if possible."""
         files = [file for file in all_files(self._path) if file.stat().st_size]
         starts = [start_of(first_line(file)).sequence for file in files]
         skipped = max((index for index, first in enumerate(starts) if first <= start), default=0)
@@ -352,7 +354,7 @@ class LogFile:
                 offset += len(line)
 
     def _set_torn_tail_aside(self) -> None:
-        """Move an incomplete last line, which a crash may leave, to a file beside the log."""
+        """Move an incomplete last line, which a crash can leave, to a separate file."""
         tail = last_line(self._path)
         if tail and not tail.endswith(b"\n"):
             self._keep_torn(tail)

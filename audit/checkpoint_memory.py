@@ -1,8 +1,8 @@
-"""Stored checkpoints: those that this program cosigned for others, and its own that others cosigned.
+"""Stores checkpoints: those that this program cosigned for others, and its own that others cosigned.
 
-A folder of small JSON files, each replaced whole and synced. A witness without its checkpoints would cosign a rollback.
-So it stores them beside its log, and also records them in the log. The folder also has the bytes that each owner may
-still make this program record.
+They are small JSON files in one folder, each replaced as a whole and synced. A witness without its checkpoints would
+cosign a rolled-back log. So the program also records them in its log. The folder also has the number of bytes that each
+other member can still make this program record.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _OWN: Final = "own.json"
 
 
 def kept_checkpoint(folder: Path, owner: str) -> LogCheckpoint | None:
-    """Return the last checkpoint of this owner's log that was cosigned here.
+    """Return the last checkpoint of this owner's log that this program cosigned.
 
     Raises:
         CheckpointRefused: the stored file is no checkpoint.
@@ -34,12 +34,12 @@ def kept_checkpoints(folder: Path) -> list[LogCheckpoint]:
 
 
 def keep_checkpoint(folder: Path, signed: LogCheckpoint) -> None:
-    """Store a checkpoint before it is cosigned."""
+    """Store a checkpoint of another log before it is cosigned."""
     _write(_kept_path(folder, signed.owner), checkpoint_facts(signed))
 
 
 def put_aside(folder: Path, signed: LogCheckpoint) -> None:
-    """Store the checkpoint of a former identity key under that key's name, beside that of the new key."""
+    """Rename the stored checkpoint of an owner whose identity key was replaced, so that it is kept."""
     _write(_former_path(folder, signed.owner, signed.key), checkpoint_facts(signed))
     _kept_path(folder, signed.owner).unlink()
 
@@ -66,7 +66,7 @@ def keep_own_checkpoint(folder: Path, signed: LogCheckpoint) -> None:
 
 
 def peer_key(folder: Path, owner: str) -> bytes | None:
-    """Return the identity key that a peer presented here first, raw, 32 bytes."""
+    """Return the identity key that a peer presented at its first connection, raw, 32 bytes."""
     facts = _read(_key_path(folder, owner))
     try:
         return None if facts is None else bytes.fromhex(facts["key"])
@@ -80,7 +80,7 @@ def keep_peer_key(folder: Path, owner: str, key: bytes) -> None:
 
 
 def kept_budget(folder: Path, owner: str) -> dict[str, Any] | None:
-    """Return what this owner may still make this program record, as stored, or None. A damaged file is empty facts."""
+    """Return the stored budget of bytes that this owner can make this program record, or None. A damaged file is {}."""
     try:
         return _read(_budget_path(folder, owner))
     except CheckpointRefused:
@@ -88,7 +88,7 @@ def kept_budget(folder: Path, owner: str) -> dict[str, Any] | None:
 
 
 def keep_budget(folder: Path, owner: str, facts: dict[str, Any]) -> None:
-    """Store what this owner may still make this program record."""
+    """Store the budget of bytes that this owner can make this program record."""
     _write(_budget_path(folder, owner), facts)
 
 

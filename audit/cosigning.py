@@ -1,16 +1,16 @@
-"""Two audit logs on one stream: each side owns one log and is the witness of the other's.
+"""Cosigns audit logs on one stream: each side owns one log and is the witness of the other's.
 
-Both sides run this code. A side first sends its stored checkpoint of the other's log. The other side, the owner, sends
-the leaves since then and a signed checkpoint. The witness checks that they follow, stores and records the checkpoint,
-and cosigns it. The owner records the cosignature. Only one checkpoint is exchanged at a time. The rules:
+Both sides run this code. The witness first sends its stored checkpoint of the owner's log. The owner sends the leaves
+since then and a signed checkpoint. The witness checks that they follow, stores and records the checkpoint, and cosigns
+it. The owner records the cosignature. Only one checkpoint is exchanged at a time. The rules:
 
 * a witness stores and records a checkpoint on its disk before it sends the signature;
-* another member may cause a limited number of bytes of records each day. Above that its checkpoint waits, and the
-  checkpoint of the own log too;
+* each member can cause a limited number of bytes of records each day. Above the limit its next checkpoint waits, and so
+  does the checkpoint of the own log;
 * a witness that lost its checkpoint receives the leaves that it requests. An owner stops if its log differs from a
   checkpoint that it signed;
-* if a member's computer was lost with its identity key, the member begins a new log with a new key. The witness stores
-  the checkpoint of the old log under another name, and records that.
+* a member that lost its computer with its identity key begins a new log with a new key. The witness stores the
+  checkpoint of the old log under another name, and records that.
 """
 
 from __future__ import annotations
@@ -47,20 +47,21 @@ class LogParty:
     """One program as the owner of its log and as the witness of other logs."""
 
     def __init__(self, own: AuditLog, folder: Path, spent: Callable[[str], None] = lambda _: None) -> None:
-        """`own` was opened with its identity key; `folder` has the stored checkpoints.
+        """Start with an opened log and the folder of stored checkpoints.
 
-        `spent` receives the owner of another log whose budget of records is used up, at most once a day.
+        `own` was opened with its identity key. `spent` receives the owner of another log whose budget is used up, at
+        most once a day.
         """
         self.own, self.owner, self.log, self.folder = own, own.owner, own.file, folder
         self.budget = RecordingBudget(folder, own.now, spent)
         self.public_key = own.identity_key.public_key().public_bytes_raw()
 
     def signed(self, position: LogPosition) -> LogCheckpoint:
-        """Return a signed checkpoint of this side's log."""
+        """Return a signed checkpoint of this program's log."""
         return self.own.signed(self.log.generation, position)
 
     def kept_of(self, owner: str, key: bytes) -> LogCheckpoint | None:
-        """Return the last checkpoint of another log under this identity key (raw, 32 bytes) that was cosigned here.
+        """Return the last checkpoint of another log under this identity key (raw, 32 bytes) that this program cosigned.
 
         Raises:
             CheckpointRefused: the stored checkpoint cannot be read.
@@ -72,11 +73,11 @@ class LogParty:
             self.own.write(IDENTITY_REPLACED, owner=owner, size=kept.size, key=key.hex(), former=former)
             checkpoint_memory.put_aside(self.folder, kept)
             kept = None
-        # If a key is used again, its earlier checkpoints apply.
+        # If a former key is used again, its earlier checkpoints apply.
         return kept or checkpoint_memory.former_checkpoint(self.folder, owner, key)
 
     def check(self, grown: LogGrowth, owner: str, key: bytes) -> None:
-        """Check that another log continues. The audit log records a log that does not.
+        """Check that another log continues from its last checkpoint. The audit log records a failure.
 
         Raises:
             CheckpointRefused: the log was rolled back, differs from an earlier checkpoint, or is not its owner's.
@@ -101,7 +102,7 @@ class LogParty:
 
     @contextmanager
     def charged(self, peer: str) -> Iterator[None]:
-        """Count what is recorded inside the block in the budget of this peer, who has caused it."""
+        """Subtract the bytes that are recorded inside the block from the budget of the peer that caused them."""
         before = self.log.appended_bytes
         try:
             yield
@@ -110,17 +111,17 @@ class LogParty:
 
 
 class LogSession:
-    """Both logs on one stream, until the stream ends."""
+    """Cosigns both logs on one stream, until the stream ends."""
 
     def __init__(self, party: LogParty, peer: str, peer_key: bytes) -> None:
-        """`peer` is the owner of the other log; `peer_key` is its identity key, raw, 32 bytes."""
+        """Start the session. `peer` is the owner of the other log; `peer_key` is its identity key, raw, 32 bytes."""
         self._party, self.peer, self._peer_key = party, peer, peer_key
-        self._confirmed: int | None = None  # records of the own log that the peer has linked; None: not reported yet
+        self._confirmed: int | None = None  # records of the own log that the peer has linked; None before its report
         self._under_way: LogCheckpoint | None = None
-        self._waiting: LogGrowth | None = None  # of the peer's log, checked; above the peer's budget
+        self._waiting: LogGrowth | None = None  # checked growth of the peer's log; it waits for the peer's budget
 
     def standing(self) -> LogStanding:
-        """Return the stored position of the peer's log. It is the first message of this side.
+        """Return the first message of this side: the stored checkpoint of the peer's log.
 
         Raises:
             CheckpointRefused: the stored checkpoint cannot be read.
@@ -128,7 +129,7 @@ class LogSession:
         return LogStanding(self._party.public_key, self._party.kept_of(self.peer, self._peer_key))
 
     def heard(self, message: LogMessage) -> list[LogMessage]:
-        """Handle a message and return the answers.
+        """Handle a message and return the replies.
 
         Raises:
             CheckpointRefused: one of the two logs was changed; the reason shows which.
@@ -137,7 +138,7 @@ class LogSession:
         """
         match message:
             case LogStanding():
-                if self._confirmed is not None:  # each of them could request the whole log again
+                if self._confirmed is not None:  # each such message could request the whole log again
                     raise MalformedMessage("where a log stands, twice")
                 self._stand(message)
                 return self.due(at_least=1)
@@ -146,25 +147,26 @@ class LogSession:
                     raise MalformedMessage("a checkpoint of a log while another one waits")
                 if self._party.budget.allows(self.peer):
                     return [self._party.witness(message, self.peer, self._peer_key)]
-                self._party.check(message, self.peer, self._peer_key)  # a false one does not wait
+                self._party.check(message, self.peer, self._peer_key)  # a false checkpoint is refused at once
                 self._waiting = message
                 return []
             case LogCosignature():
                 self._take(message)
-                # fewer records wait for the owner's next pulse, because both sides sync each checkpoint
+                # fewer records wait for the next regular call, because both sides sync each checkpoint
                 return self.due(_FAR_BEHIND)
 
     def due(self, at_least: int = GROWTH) -> list[LogMessage]:
-        """Return the messages that are due after this many new records. Checkpoint records do not count.
+        """Return the messages that are due if the log has this many new records. Checkpoint records do not count.
 
         Raises:
-            CheckpointRefused: the peer's log differs from the log that the peer has shown on another stream meanwhile.
+            CheckpointRefused: the peer's log differs from the log that the peer has sent on another stream in the
+                meantime.
             AuditError: the own log cannot be read or written.
         """
         return [*self._cosigned(), *self._grown(at_least)]
 
     def _cosigned(self) -> list[LogMessage]:
-        """The cosignature of the peer's checkpoint, if one waits and the peer's budget allows its record."""
+        """Return the cosignature of a waiting checkpoint, if the peer's budget allows its record."""
         if self._waiting is None or not self._party.budget.allows(self.peer):
             return []
         grown, self._waiting = self._waiting, None
@@ -174,7 +176,7 @@ class LogSession:
         start = self._confirmed
         if start is None or self._under_way is not None or not self._party.log.has_grown(start, at_least):
             return []
-        if not self._party.budget.allows(self.peer):  # the cosignature will be a record, too
+        if not self._party.budget.allows(self.peer):  # the cosignature will be a record too
             return []
         before = self._party.log.position_at(start)
         leaves = tuple(self._party.log.leaves(start, MOST_LEAVES))

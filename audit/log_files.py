@@ -1,7 +1,7 @@
-"""The files of an audit log: the current file and the rotated files.
+"""Reads the files of an audit log: the current file and the rotated files.
 
 `audit.log` is the current file. A full file is renamed to `audit.log.` and the number of its first record in ten
-digits. So the names have the same order as the records. This file only reads. It never writes or locks.
+digits. So sorted names have the sequence of the records. This module never writes to a file.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def position_after(file: Path) -> LogPosition:
     """Return the chain's position after a rotated file, from its last line. Only this line is checked.
 
     Raises:
-        BrokenFile: that line is no record.
+        BrokenFile: the last line is no record.
     """
     line = last_line(file)
     try:
@@ -101,7 +101,7 @@ def start_of_file(path: Path, file: Path, before: LogPosition | None) -> LogPosi
 
     Args:
         path: the log's current file.
-        file: this one.
+        file: the file of the line.
         before: the position after the previous file; None if that file is missing or there was none.
 
     Raises:
@@ -138,7 +138,7 @@ def generation_of(path: Path) -> int:
 
 
 def generation_in(facts: dict[str, Any]) -> int:
-    """Return the generation that the first record of a file names."""
+    """Return the generation in the first record of a file."""
     generation = facts.get("generation") if facts.get("event") in (CONTINUED, RESTARTED) else FIRST_GENERATION
     return generation if type(generation) is int and generation >= FIRST_GENERATION else FIRST_GENERATION
 
@@ -162,7 +162,7 @@ def set_aside(path: Path, now: datetime, *, least: int = 0) -> int:
 
 @dataclass(frozen=True)
 class Placed:
-    """A checked record and its position."""
+    """A checked record with its file and line."""
 
     file: str
     line: int
@@ -193,7 +193,7 @@ def checked_records(path: Path, size: int | None = None) -> Iterator[Placed]:
 
 
 def _settled(file: BinaryIO) -> int:
-    """Return the size of a file while nobody writes to it. An incomplete line is then the result of a crash."""
+    """Return the size of a file while no process writes to it. An incomplete line is then the result of a crash."""
     fcntl.flock(file, fcntl.LOCK_SH)
     try:
         return os.fstat(file.fileno()).st_size

@@ -1,7 +1,7 @@
-"""A program's own audit log: each act is written and synced before it happens.
+"""Writes a program's own audit log. Each record is synced before the recorded act happens.
 
-Its file is written by audit_log.py. This file adds the facts that every record has: the time, the software and, at a
-site, the site's name. If the disk is full, nothing is sent.
+audit_log.py writes the file. This module adds the facts that every record has: the time, the software and, at a site,
+the site's name. If the disk is full, nothing is sent.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _AT_THE_COORDINATOR: Final = Consequences(
 
 
 class AuditLog:
-    """One program's log. Opening it verifies the current file. Several processes may write to it, one at a time."""
+    """One program's log. Opening verifies the current file. Several processes can write to it, one at a time."""
 
     def __init__(
         self,
@@ -40,7 +40,7 @@ class AuditLog:
         identity_key: Ed25519PrivateKey | None = None,
         limits: Limits | None = None,
     ) -> None:
-        """`site` is None for the coordinator's log; `now` gives aware UTC times.
+        """Open the log. `site` is None for the coordinator's log; `now` returns aware UTC times.
 
         Without the identity key no checkpoint is signed and no file is rotated.
 
@@ -58,11 +58,11 @@ class AuditLog:
         """Append one record and sync it.
 
         Args:
-            event: the action that will happen or has happened, in a few words with underscores.
+            event: the act that will happen or has happened, in a few words with underscores.
             facts: JSON values; never data of a patient, never a secret.
 
         Raises:
-            AuditError: it could not be written. Then the announced action must not happen.
+            AuditError: the record could not be written. Then the announced act must not happen.
         """
         self.write_all([{"event": event} | facts])
 
@@ -72,7 +72,7 @@ class AuditLog:
         self.file.write([{"time": time} | self._every | dict(facts) for facts in records])
 
     def records(self, event: str) -> Iterator[dict[str, Any]]:  # Any: every type that JSON has
-        """Yield the facts of every record of one kind, oldest first.
+        """Yield the facts of every record of one event, oldest first.
 
         Raises:
             AuditError: the log was changed.
@@ -86,7 +86,7 @@ class AuditLog:
 
     @property
     def identity_key(self) -> Ed25519PrivateKey:
-        """The key that signs this log's checkpoints. Raises ValueError if the log was opened without it."""
+        """Return the key that signs this log's checkpoints. Raises ValueError if the log was opened without it."""
         if self._identity_key is None:
             raise ValueError("a log that was opened without its identity key signs nothing")
         return self._identity_key

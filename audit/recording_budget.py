@@ -1,11 +1,11 @@
-"""The bytes that another member may make this program add to its audit log, in each day.
+"""Limits the bytes that another member can make this program add to its audit log in each day.
 
 A checkpoint of another log is a record here, and so is each cosignature of the own log. A member that sends checkpoints
 without end would fill the disk. So each member has a budget, which refills steadily. Above it the next checkpoint
 waits. Nothing is signed without its record, and the next checkpoint covers all earlier ones.
 
-The budget survives a restart. It is taken from its file in small blocks before they are used, so that a restart never
-gives a member more, and few records need a second write.
+The budget survives a restart. It is taken from its file in small blocks before they are used. So a restart never gives
+a member more, and few records need a second write.
 """
 
 from __future__ import annotations
@@ -18,27 +18,27 @@ from typing import Any, Final
 
 from audit import checkpoint_memory
 
-EACH_DAY_BYTES: Final = 2_000_000  # about 2,700 checkpoints of another log, or one in half a minute without end
+EACH_DAY_BYTES: Final = 2_000_000  # about 2,700 checkpoints of another log, or one each half a minute
 _DAY_SECONDS: Final = 86_400.0
 _BLOCK_BYTES: Final = 20_000.0
 _LEAST_BYTES: Final = 2_000.0  # more than one record has
 
 
 class RecordingBudget:
-    """The remaining bytes of each other member."""
+    """Counts the remaining bytes of each other member."""
 
     def __init__(self, folder: Path, now: Callable[[], datetime], told: Callable[[str], None] = lambda _: None) -> None:
-        """`folder` is that of remembered checkpoints; `now` gives aware times.
+        """Start with the budgets in a folder. `now` returns aware times.
 
         `told` receives the owner of a log when its budget is used up, at most once a day.
         """
         self._folder, self._now, self._told = folder, now, told
         self._in_hand: dict[str, float] = {}  # taken from the file and not used yet
-        self._kept: dict[str, tuple[float, float]] = {}  # as in the file: bytes left, and since when, in seconds
+        self._kept: dict[str, tuple[float, float]] = {}  # as in the file: bytes left, and the time of writing
         self._last_told: dict[str, float] = {}
 
     def allows(self, owner: str) -> bool:
-        """Return whether this member may cause one more record now. It may not if the disk cannot be written."""
+        """Return whether this member may cause one more record now. If the disk cannot be written, it may not."""
         if self._in_hand.get(owner, 0.0) > 0.0:
             return True
         now = self._now().timestamp()
@@ -61,7 +61,7 @@ class RecordingBudget:
         return True
 
     def spend(self, owner: str, byte_count: int) -> None:
-        """Count the bytes of a record that this member has caused."""
+        """Subtract the bytes of a record from the budget of the member that caused it."""
         self._in_hand[owner] = self._in_hand.get(owner, 0.0) - byte_count
 
     def _read(self, owner: str) -> tuple[float, float]:
@@ -74,12 +74,12 @@ class RecordingBudget:
 
 
 def _level(facts: dict[str, Any] | None) -> tuple[float, float]:
-    """The bytes left and since when. A damaged file counts as a budget that refills from zero."""
+    """Return the stored budget: bytes left, and the time of writing. A damaged file counts as 0 bytes, which refill."""
     if facts is None:
         return float(EACH_DAY_BYTES), math.inf
     try:
         left, since = float(facts["bytes"]), float(facts["time"])
     except (KeyError, TypeError, ValueError, OverflowError):
         return 0.0, math.inf
-    is_whole = math.isfinite(left) and math.isfinite(since) and left >= 0  # below zero it would hardly refill
+    is_whole = math.isfinite(left) and math.isfinite(since) and left >= 0  # a budget below zero would hardly refill
     return (min(left, EACH_DAY_BYTES), since) if is_whole else (0.0, math.inf)

@@ -1,4 +1,4 @@
-"""The coordinator of global-layers: runs rounds, sums contributions, applies the server rule."""
+"""Runs the rounds of global-layers: sums the sites' contributions and applies the server rule."""
 
 from host.own_packages import require_own_packages
 

@@ -1,7 +1,7 @@
-"""coordinator.yaml as a frozen record.
+"""Reads coordinator.yaml as a frozen record.
 
-Unknown keys and wrong types are refused, every mistake at once; paths come out absolute, so nothing
-later depends on the folder that a program was started in.
+Unknown keys and wrong types are refused, and one error lists all mistakes. Paths become absolute, so nothing depends on
+the folder in which a program was started.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class CoordinatorConfiguration(Document):
 
 
 def read_configuration(path: Path) -> CoordinatorConfiguration:
-    """Read the configuration. Paths become absolute. The environment may give the authority's directory.
+    """Read coordinator.yaml. The environment variable GLOBAL_LAYERS_AUTHORITY can replace the authority's directory.
 
     Raises:
         ConfigurationError: the file is wrong. The error lists every mistake.
@@ -69,7 +69,7 @@ def read_configuration(path: Path) -> CoordinatorConfiguration:
 
 
 def read_plans(configuration: CoordinatorConfiguration) -> tuple[Plan, ...]:
-    """Read the plans that the configuration names. The alternatives of a sweep follow one another.
+    """Read the plans of the configuration. A sweep becomes several plans, one for each alternative.
 
     Raises:
         ConfigurationError: a plan or its starting file is wrong. The error lists every mistake.

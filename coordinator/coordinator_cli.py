@@ -1,7 +1,7 @@
-"""The command `coordinator`: start, check, status, runs, pause, resume, stop.
+"""Implements the command `coordinator`: start, check, status, runs, pause, resume, stop.
 
-No traceback reaches an operator: every failure is three sentences on standard error and a documented
-exit status. `check` and `status` start nothing and change nothing.
+An operator never sees a traceback: every failure is three sentences on standard error and a documented exit status.
+`check` and `status` start nothing and change nothing.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def start(path: Path) -> None:
     from coordinator.serve import serve  # gRPC is loaded only if it is needed
 
     displays = []
-    if sys.stderr.isatty():  # a service draws nothing, and needs no memory for it
+    if sys.stderr.isatty():  # a service draws nothing, so it saves the memory
         from rich.console import Console
 
         from coordinator.operations.status_lines import shown
@@ -113,7 +113,7 @@ def check(path: Path) -> None:
 
 
 def _registered(authority: Path, plan: Plan) -> str:
-    """Count the sites of a plan that are in the register. A site with another key there is an error."""
+    """Describe how many sites of a plan are in the register. Raise an error if a site has another key there."""
     if not authority.exists():
         return "There is no register here, so fingerprints were not compared."
     with Register(Authority.load(authority).register_path) as register:
@@ -237,6 +237,6 @@ cli.add_command(page)
 
 
 def main() -> NoReturn:
-    """Run the command. An operator never sees a traceback."""
+    """Run the command `coordinator` and end the process with its exit status."""
     os.umask(0o077)
     sys.exit(finish("coordinator", cli))

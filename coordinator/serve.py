@@ -1,9 +1,8 @@
-"""The running coordinator: servers, register, status socket and signals, including SIGHUP.
+"""Runs the coordinator as a service: servers, register, status socket and signals.
 
-Everything runs on one event loop. However the program ends, it stops all that it started, in order. The status
-socket is in the state directory; it sends the status and ignores what it receives. SIGHUP reads coordinator.yaml again:
-added plans are taken over, other changed keys are reported and need a restart, and a file with a mistake changes
-nothing.
+Everything runs on one event loop. However the program ends, it stops all that it started. The status socket is in the
+state directory; it sends the status and ignores what it receives. SIGHUP reads coordinator.yaml again: new plans are
+queued, other changed keys are reported and need a restart, and a file with a mistake changes nothing.
 """
 
 from __future__ import annotations
@@ -68,7 +67,7 @@ class _Parts:
 
 
 def _require_free(configuration: CoordinatorConfiguration) -> None:
-    """The program starts only if it can listen on every address of both ports."""
+    """Check that no other program listens on the addresses of both ports."""
     for listen in (configuration.listen, configuration.enrolment_listen):
         if listen is not None and (taken := taken_addresses(listen)):
             raise ConfigurationError(
@@ -122,7 +121,9 @@ async def serve(
     """Run all plans. Return whether each was completed or ended by a person.
 
     Args:
-        configuration, plans: as read; `path` is the configuration's, which is read again on SIGHUP.
+        configuration: as read.
+        plans: as read.
+        path: the configuration's file, which is read again on SIGHUP.
         watch_status: receives a function that returns the status, for a display.
 
     Raises:
@@ -139,7 +140,7 @@ async def serve(
             await server.start()
         if plans:
             engine.start()
-        # Before the start is reported, because an unhandled SIGHUP would end the program.
+        # The handler is installed before the start is reported, because an unhandled SIGHUP would end the program.
         stop = _stop_on_signals()
         asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, Reloading(path, configuration, plans, engine.add))
         structlog.get_logger().info("coordinator_listening", address=configuration.listen)
@@ -171,9 +172,10 @@ def _ended_well(engine: Engine) -> bool:
 
 
 async def _until_over(engine: Engine, stop: asyncio.Task[bool], watch: asyncio.Task[None], stay_seconds: float) -> None:
-    """Wait until all runs are over or somebody ends this program. Then wait for sites that are not informed yet.
+    """Wait until all runs are over or a person ends this program. Then wait for sites that are not informed yet.
 
-    If a plan is added meanwhile, the waiting starts again: the sites have `stay_seconds` from the end of the last run.
+    If a plan is added in the meantime, the waiting starts again: the sites have `stay_seconds` from the end of the last
+    run.
     """
     ending = engine.ending
     while True:
@@ -191,7 +193,7 @@ async def _until_over(engine: Engine, stop: asyncio.Task[bool], watch: asyncio.T
 async def _first_of(
     events: tuple[asyncio.Event, ...], stop: asyncio.Task[bool], watch: asyncio.Task[None], seconds: float | None
 ) -> bool:
-    """Wait for one of these events, for the end of this program or of its watch. Return whether it came in time."""
+    """Wait for an event, or the end of this program or of its watch. Return whether anything came in time."""
     waiting = [asyncio.create_task(event.wait()) for event in events]
     done, _ = await asyncio.wait({*waiting, stop, watch}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
     for task in waiting:
@@ -215,7 +217,7 @@ def _upkeep(log: AuditLog, witness: Path, membership: Membership) -> SiteUpkeep:
 async def _observed(
     configuration: CoordinatorConfiguration, engine: Engine, authority: Authority, watch: Coroutine[Any, Any, None]
 ) -> None:
-    """Run the watch, and meanwhile answer this computer's own monitoring."""
+    """Run the watch, and serve metrics and health checks for local monitoring in the meantime."""
     collector = CoordinatorCollector(engine.status, authority, Path(configuration.state))
     pages = pages_of(collector, engine.status)
     stopped = "The coordinator did not start; no site was contacted."
@@ -235,7 +237,7 @@ async def _notice(collector: CoordinatorCollector) -> None:
 
 
 async def _watch(parts: _Parts, notifier: sdnotify.SystemdNotifier) -> None:
-    """Detect revocations within a second, send logs to their witnesses, and report that the loop works."""
+    """Detect revocations within a second, send logs to their witnesses, and notify systemd that the loop works."""
     looked_at = -math.inf
     while True:
         if time.monotonic() - looked_at > _CERTIFICATE_SECONDS:
@@ -261,7 +263,7 @@ def _stop_on_signals() -> asyncio.Task[bool]:
 
 
 def status_path(state: Path) -> Path:
-    """Return the Unix socket that reports the status of a running coordinator."""
+    """Return the path of the Unix socket that reports the status of a running coordinator."""
     return state / "status.socket"
 
 
@@ -272,7 +274,7 @@ def _told(engine: Engine, membership: Membership, authority: Authority) -> dict[
     try:
         shut_out = membership.shut_out()
         ends, own = certificate_ends(authority.register_path), authority.coordinator_leaf().not_valid_after_utc
-    except OperatorError:  # a file that is being replaced, or a disk error; `coordinator doctor` finds out which
+    except OperatorError:  # a file is being replaced, or the disk has an error, which `coordinator doctor` finds
         return facts | {"coordinator_certificate_days": None}
     for name, site in facts["sites"].items():
         site["certificate_days"] = _days(ends[name] - now) if name in ends else None
@@ -299,7 +301,7 @@ async def read_status(configuration: CoordinatorConfiguration) -> bytes:
     """Return the status of the running coordinator with this configuration, as JSON.
 
     Raises:
-        UnavailableError: none is running.
+        UnavailableError: no coordinator is running.
     """
     try:
         with short_path(status_path(Path(configuration.state))) as place:
@@ -322,7 +324,7 @@ def make_state_directory(configuration: CoordinatorConfiguration) -> Path:
     """Create the state directory with mode 0700.
 
     Raises:
-        ConfigurationError: it cannot be created or written, or a restore of it is unfinished.
+        ConfigurationError: the directory cannot be created or written, or a restore of it is unfinished.
     """
     state = Path(configuration.state)
     refuse_unfinished(state)
@@ -343,12 +345,12 @@ TAKEN_OVER: Final = ("plans",)
 
 
 def added(known: frozenset[str], plans: tuple[Plan, ...]) -> tuple[Plan, ...]:
-    """Return the new plans in order. A plan that was removed from the file still runs."""
+    """Return the plans that are not known yet. A plan that was removed from the file still runs."""
     return tuple(plan for plan in plans if plan.run_name not in known)
 
 
 class Reloading:
-    """The configuration in use. Call this to read it again."""
+    """Reads coordinator.yaml again when it is called, and queues new plans."""
 
     def __init__(
         self,
@@ -357,7 +359,7 @@ class Reloading:
         plans: tuple[Plan, ...],
         add: Callable[[tuple[Plan, ...]], None],
     ) -> None:
-        """`path` is the file of `configuration`; `add` queues plans after the waiting ones."""
+        """Store the configuration in use. `path` is its file; `add` queues plans after the waiting ones."""
         self._path, self._configuration, self._add = path, configuration, add
         self._known = frozenset(plan.run_name for plan in plans)
 

@@ -1,1 +1,1 @@
-"""Reading a log: verify, show and export it. The programs can write a log without this folder."""
+"""Verifies, shows and exports a log. The programs can write a log without this folder."""

@@ -1,6 +1,6 @@
-"""The commands `audit verify`, `audit show` and `audit export` of both programs.
+"""Implements the commands `audit verify`, `audit show` and `audit export` of both programs.
 
-Reads a log and writes a report. Never changes the log.
+They never change the log.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Desk:
     kept: tuple[LogCheckpoint, ...] = ()
 
     def given(self, keys: Path | None, checkpoints: Path | None) -> Desk:
-        """Return the desk with the reader's own files of public keys and of checkpoints."""
+        """Return a copy with the reader's own files of public keys and of checkpoints."""
         return replace(
             self,
             keys=self.keys if keys is None else read_keys(keys),
@@ -53,7 +53,7 @@ class Desk:
         )
 
     def verification(self) -> Verification:
-        """Check the log. An AuditError names the first fault."""
+        """Verify the log. An AuditError names the first fault."""
         try:
             return verify_log(self.path, owner=self.owner, keys=self.keys, kept=self.kept)
         except BrokenFile as broken:
@@ -67,7 +67,7 @@ class Desk:
             raise broken_log(str(broken), _READING) from broken
 
     def export(self, output: Path, choice: Choice, title: str) -> int:
-        """Write a report with mode 0600, complete or not at all. Return the number of records.
+        """Write a report with mode 0600. Return the number of records.
 
         Raises:
             UsageError: the file exists, or its name ends with neither .csv nor .html.
@@ -97,7 +97,7 @@ class Desk:
 
 
 def time_given(text: str | None, option: str) -> datetime | None:
-    """Return the day or time that a person typed. Raises UsageError for anything else."""
+    """Parse a day or time that a person typed. Raises UsageError for any other text."""
     try:
         return None if text is None else moment(text)
     except ValueError as cause:
@@ -109,7 +109,7 @@ def time_given(text: str | None, option: str) -> datetime | None:
 
 
 def lines(found: Verification) -> Iterator[str]:
-    """Yield the result of a verification, for a terminal."""
+    """Yield the result of a verification as lines for a terminal."""
     gone = f"; the first {found.first} were deleted when their time was over" if found.first else ""
     yield f"{found.position.sequence} records in {found.files} file{'s' * (found.files != 1)}, unbroken{gone}."
     yield f"Checkpoint {found.position.hash}."
@@ -126,7 +126,7 @@ def lines(found: Verification) -> Iterator[str]:
 
 
 def summary(found: Verification, choice: Choice) -> list[tuple[str, str]]:
-    """Return the result of a verification, for a page."""
+    """Return the result of a verification as names and texts for a page."""
     period = f"{choice.since or 'the beginning'} to {choice.until or 'the end'}"
     return [
         ("Study", choice.study or "all"),
@@ -163,7 +163,7 @@ class LogProgram:
         return click.Group("audit", commands=[_verify(self), _show(self), _export(self)], help=purpose)
 
     def reading(self, command: Callable[..., None]) -> Callable[..., None]:
-        """Add the options that say which log to read."""
+        """Add the options that select a log to a command."""
         if self.is_site:
             command = click.option("--site", help="Name of the site that wrote the log.")(command)
         copy = click.option(
@@ -172,7 +172,7 @@ class LogProgram:
         return click.option("--config", "path", type=_PATH, help=f"The file {self.file}.")(copy(command))
 
     def opened(self, path: Path | None, copy: Path | None, site: str | None) -> Desk:
-        """Return the log that these options name. Raises UsageError if they name none or two."""
+        """Return the log that these options select. Raises UsageError if they select none or two."""
         if path is not None and copy is None and site is None:
             return self.desk_of(path)
         if path is not None or copy is None or (site is None) == self.is_site:

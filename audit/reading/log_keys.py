@@ -1,4 +1,4 @@
-"""Files of public keys and stored checkpoints, for verifying a log without trusting either side.
+"""Reads and writes files of public keys and of stored checkpoints, with which anybody can verify a log.
 
 Both are small JSON files without secrets. A verifier must not get them from the owner of the log. People compare the
 fingerprints of the keys, and the witness sends the checkpoints.
@@ -20,13 +20,13 @@ _FORMAT: Final = 1
 
 
 def keys_text(by_owner: Mapping[str, bytes]) -> str:
-    """Return the file of public identity keys, by owner, each raw with 32 bytes."""
+    """Return the text of a file of public identity keys, by owner, each raw with 32 bytes."""
     keys = {owner: key.hex() for owner, key in sorted(by_owner.items())}
     return json.dumps({"format": _FORMAT, "identity_keys": keys}, indent=2) + "\n"
 
 
 def checkpoints_text(checkpoints: Iterable[LogCheckpoint]) -> str:
-    """Return the file of checkpoints that a witness has stored."""
+    """Return the text of a file of checkpoints that a witness has stored."""
     return (
         json.dumps({"format": _FORMAT, "checkpoints": [checkpoint_facts(signed) for signed in checkpoints]}, indent=2)
         + "\n"
@@ -34,7 +34,7 @@ def checkpoints_text(checkpoints: Iterable[LogCheckpoint]) -> str:
 
 
 def read_keys(path: Path) -> KnownKeys:
-    """Read public keys from a file. Raises ConfigurationError for anything else."""
+    """Read public keys from a file. Raises ConfigurationError for any other file."""
     try:
         keys = {str(owner): bytes.fromhex(key) for owner, key in _read(path)["identity_keys"].items()}
     except (KeyError, TypeError, ValueError, AttributeError) as cause:
@@ -45,7 +45,7 @@ def read_keys(path: Path) -> KnownKeys:
 
 
 def read_checkpoints(path: Path) -> tuple[LogCheckpoint, ...]:
-    """Read stored checkpoints from a file. Raises ConfigurationError for anything else."""
+    """Read stored checkpoints from a file. Raises ConfigurationError for any other file."""
     try:
         return tuple(checkpoint_from_facts(facts) for facts in _read(path)["checkpoints"])
     except (KeyError, TypeError, ValueError, CheckpointRefused) as cause:

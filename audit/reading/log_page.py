@@ -1,7 +1,7 @@
-"""An audit log as one HTML page, in three parts: actions of people, each run, and all other records.
+"""Converts an audit log to one HTML page, in three parts: actions of people, each run, and all other records.
 
-Pure. Each record is on the page once, with its number and its facts, so the page is as complete as the log. All records
-of one round are one line: offer, release, handover, bound sites and sum.
+Each record is on the page exactly once, with its number and its facts. All records of one round are one line: offer,
+release, handover, bound sites and sum.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ _WHAT: Final = {
 
 
 def as_html(title: str, summary: Iterable[tuple[str, str]], records: Iterable[Record]) -> str:
-    """Return one page that loads nothing: the checks, the totals sent, and every record in words.
+    """Return one HTML page that loads no other file: the checks, the totals sent, and every record in words.
 
     Args:
         title: the title of the page.
@@ -82,7 +82,7 @@ def as_html(title: str, summary: Iterable[tuple[str, str]], records: Iterable[Re
 
 
 def _grouped(records: Sequence[Record]) -> tuple[dict[str, list[Record]], dict[str, list[Record]]]:
-    """Return the records by group. Records that only concern a run are grouped by the run's name."""
+    """Group the records. Records that only concern a run are grouped by the run's name."""
     groups: dict[str, list[Record]] = defaultdict(list)
     runs: dict[str, list[Record]] = defaultdict(list)
     for number, facts in records:

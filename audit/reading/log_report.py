@@ -1,6 +1,4 @@
-"""Shows an audit log to people: selects records, explains them in plain words, and writes a report as CSV.
-
-All functions are pure. `log_page.py` makes the HTML page.
+"""Selects records of an audit log, describes them in plain words, and writes them as CSV.
 
 A record counts rounds from 0, as the protocol does. Everything that people read here counts them from 1.
 """
@@ -108,7 +106,7 @@ _SHOWN_APART: Final = ("event", "time", "site", "software")
 
 @dataclass(frozen=True)
 class Choice:
-    """The conditions for records. None means no condition.
+    """The conditions for selecting records. None means no condition.
 
     Attributes:
         event: the event's name.
@@ -126,7 +124,7 @@ class Choice:
 
 
 def chosen(records: Iterable[tuple[int, Facts]], choice: Choice) -> Iterator[tuple[int, Facts]]:
-    """Yield the chosen records in order."""
+    """Yield the records that satisfy all conditions."""
     kept = list(records)
     plans = {str(facts["plan"]) for _, facts in kept if _is_of_study(facts, choice.study) and "plan" in facts}
     for number, facts in kept:
@@ -148,7 +146,7 @@ def in_words(facts: Facts) -> str:
             words = pattern.format_map({name: _shown(value) for name, value in _flat(from_one(facts)).items()})
             return _ONE.sub(r"\1", words)
         except (KeyError, ValueError, IndexError):
-            pass  # a record of another version, with other facts: shown as below
+            pass  # a record of another version, with other facts, is shown as below
     name = str(facts.get("event", "record")).replace("_", " ")
     shown = from_one(facts)
     rest = ", ".join(f"{key.replace('_', ' ')} {_shown(shown[key])}" for key in shown if key not in _SHOWN_APART)
@@ -162,13 +160,13 @@ def from_one(facts: Facts) -> Facts:
 
 
 def line(number: int, facts: Facts) -> str:
-    """Return one line for a terminal. Control characters from outside are removed."""
+    """Return one line about a record for a terminal. Control characters from outside are replaced."""
     text = f"{number:>7}  {facts.get('time', ''):<29}  {in_words(facts)}"
     return "".join(letter if letter.isprintable() else "?" for letter in text)
 
 
 def as_csv(records: Iterable[tuple[int, Facts]]) -> str:
-    """Return a table with one row for each record: number, time, event, run, round, words, and all facts as JSON."""
+    """Return CSV with one row for each record: number, time, event, run, round, words, and all facts as JSON."""
     out = io.StringIO()
     writer = csv.writer(out)
     writer.writerow(["record", "time", "event", "run", "round", "in words", "facts"])
@@ -192,7 +190,7 @@ def figures(records: Iterable[tuple[int, Facts]]) -> list[tuple[str, str]]:
 
 
 def moment(text: str) -> datetime:
-    """Return a typed day or time, in UTC if no zone is typed. Raises ValueError."""
+    """Parse a typed day or time, in UTC if no zone is typed. Raises ValueError."""
     time = datetime.fromisoformat(text)
     return time if time.tzinfo else time.replace(tzinfo=UTC)
 
@@ -230,5 +228,5 @@ def _shown(value: object) -> str:
 
 
 def _harmless(text: str) -> str:
-    # A spreadsheet takes a cell with this beginning for a formula.
+    # A spreadsheet would run a cell with this beginning as a formula.
     return f"'{text}" if text[:1] in ("=", "+", "-", "@", "\t", "\r") else text

@@ -1,8 +1,8 @@
-"""Verifies a whole audit log: its chain, its signed checkpoints, and their witnesses.
+"""Verifies a whole audit log: its chain, its signed checkpoints, and their witnesses. It only reads files.
 
 The chain alone detects a changed, lost or exchanged line. Checkpoints of another side detect a cut end or a log that
-was rewritten from its beginning. These are the cosignatures in the log, which nobody can make without the witness's
-key, and the checkpoints that the witness stored. Only reads files.
+was rewritten from its beginning. These are the cosignatures in the log, which need the witness's key, and the
+checkpoints that the witness stored.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ class KnownKeys:
 
 @dataclass(frozen=True)
 class Verification:
-    """The findings about an unbroken log.
+    """The result of verifying an unbroken log.
 
     Attributes:
-        checkpoint: the position of the log.
+        position: the position of the log.
         generation: see LogCheckpoint.
         first: the number of the first record in the files; more than 0 if old files were deleted.
         files: the number of files.
@@ -63,7 +63,7 @@ class Verification:
 
 
 class _Pass:
-    """One pass over a log: the hash after each record, and the content of the signed checkpoints."""
+    """Reads a log one time: stores the hash after each record, and checks the signed checkpoints."""
 
     def __init__(self, owner: str, keys: KnownKeys) -> None:
         self._owner, self._keys = owner, keys
@@ -74,7 +74,7 @@ class _Pass:
         self._former: dict[tuple[str, str], Placed] = {}  # by witness and key: its first signature
 
     def take(self, placed: Placed) -> None:
-        """Check the next record."""
+        """Check the next record of the log."""
         record = placed.record
         if self.first < 0:
             self.first = record.before.sequence
@@ -98,9 +98,9 @@ class _Pass:
         return self._hashes[start : start + _HASH_BYTES].hex() or None if start >= 0 else None
 
     def check_place(self, signed: LogCheckpoint) -> None:
-        """Check that the log had this position. Raises CheckpointRefused."""
+        """Check that the log had the position of this checkpoint. Raises CheckpointRefused."""
         if signed.generation != self.generation or signed.size < self.first:
-            return  # of files that no longer exist
+            return  # the checkpoint is about files that no longer exist
         if self.hash_at(signed.size) != signed.hash:
             raise CheckpointRefused(f"after record {signed.size} the log stood elsewhere")
 
@@ -155,7 +155,7 @@ def verify_log(
         path: the log's current file.
         owner: the expected owner of the log.
         keys: public keys with which signatures are checked.
-        kept: checkpoints of this log that somebody cosigned and stored. Those of other logs are skipped.
+        kept: checkpoints of this log that a witness cosigned and stored. Those of other logs are skipped.
 
     Raises:
         BrokenFile: the first fault, with its file and line.

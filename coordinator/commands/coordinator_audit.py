@@ -1,6 +1,6 @@
-"""`coordinator audit`: check, read and export the coordinator's log, and write its saved checkpoints.
+"""Implements `coordinator audit`: check, read and export the coordinator's log, and write saved checkpoints.
 
-Nothing here changes a log.
+No command here changes a log.
 """
 
 from __future__ import annotations

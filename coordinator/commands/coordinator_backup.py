@@ -1,8 +1,9 @@
-"""`coordinator backup` and `coordinator restore`: save the whole state of a coordinator in one file, and restore it.
+"""Implements `coordinator backup` and `coordinator restore`: the whole state of a coordinator in one sealed file.
 
-The file holds the authority's keys. An authority that is there is never replaced, because its register may know of
-revocations that the backup does not. A run that was under way is marked as restored: its attempts and epochs go on
-much higher, so that sites which have seen more go back together with it or refuse, and never take anything twice.
+The file contains the authority's keys. An existing authority is never replaced, because its register may have newer
+revocations than the backup. An unfinished run is marked as restored: its attempts and key sessions continue with much
+higher numbers. So sites with newer rounds either return together with the run or refuse, and never accept a number
+twice.
 """
 
 from __future__ import annotations
@@ -118,7 +119,7 @@ def restore(file: Path, path: Path, key_file: Path | None, unauthenticated: bool
 
 
 def _mark(state: Path, made: str) -> None:
-    """Write into the audit log, and into the journal of every unfinished run, that the state was restored."""
+    """Record in the audit log, and in the journal of every unfinished run, that the state was restored."""
     from audit.own_log import AuditLog
     from coordinator.operations.coordinator_log import log_path
     from coordinator.storage.history import History
@@ -140,12 +141,12 @@ def _mark(state: Path, made: str) -> None:
 
 @contextmanager
 def _still(authority: Path) -> Iterator[None]:
-    """Keep every `pki` command from changing the register until the block ends."""
+    """Prevent every `pki` command from changing the register until the block ends."""
     from pki.authority import Authority
     from pki.register import Register
 
     place = Authority.load(authority).register_path
-    Register(place).close()  # moves the content of its write-ahead file into the file itself
+    Register(place).close()  # Closing moves the content of the write-ahead file into the register's file.
     with Register(place) as register, register.held():
         yield
 

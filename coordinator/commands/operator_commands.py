@@ -1,4 +1,4 @@
-"""`coordinator doctor` and `coordinator page`: checks, and a status page for a browser on this computer.
+"""Implements `coordinator doctor`, which checks the coordinator, and `coordinator page`, a status page.
 
 The checks cover authority, state, plans, disk, clock, and how others see the coordinator's port. They change nothing
 and send nothing but handshakes. Each has a limit in seconds.
@@ -80,7 +80,7 @@ _PATIENCE_SECONDS: Final = 5.0
 
 
 def examine(configuration: CoordinatorConfiguration, environment: Mapping[str, str]) -> list[Finding]:
-    """Check everything that the coordinator needs, in the order in which it is needed."""
+    """Return the findings of all checks, in the order in which the coordinator needs what they check."""
     now, state, authority = datetime.now(UTC), Path(configuration.state), Path(configuration.authority)
     found = [key_checks.judge_directory(state), judge_disk(computer_checks.free_bytes(state))]
     found += key_checks.judge_authority(authority, now)
@@ -106,7 +106,7 @@ def _plans(configuration: CoordinatorConfiguration) -> Finding:
 
 
 def _seen_from_outside(directory: Path, environment: Mapping[str, str]) -> list[Finding]:
-    """Check the address in invitations by a call as from a site. A load balancer must pass TLS through."""
+    """Check the address in invitations by connecting as a site does. A load balancer must pass TLS through."""
     try:
         authority = Authority.load(directory)
         record = FederationRecord.from_json(store.read_public(directory / "federation.json"))

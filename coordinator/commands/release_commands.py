@@ -1,4 +1,4 @@
-"""`coordinator release`: write the final parameters of a run for a recipient that every site has approved."""
+"""Implements `coordinator release`: writes a run's final parameters for a recipient that every site has approved."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def release(path: Path, name: str, files: tuple[Path, ...], output: Path) -> Non
             consequence="Nothing was written or sent.",
             remedy="List their names with `coordinator runs`.",
         )
-    parts = {part: (folder / part).read_bytes() for part in _PARTS}  # the checked bytes are the written ones
+    parts = {part: (folder / part).read_bytes() for part in _PARTS}  # the checked bytes are written
     record, plan = json.loads(parts["record.json"]), plan_from_wire(parts["plan.json"])
     approvals = [read_release_approval(file) for file in files]
     recipient = check_release(plan, plan.site_names, record["shared_parameters_sha256"], approvals)
@@ -76,7 +76,7 @@ def release(path: Path, name: str, files: tuple[Path, ...], output: Path) -> Non
 
 
 def _keep(run: Path, facts: dict[str, object]) -> None:
-    """Note a release beside the run's record."""
+    """Append a release to the file `releases.jsonl` of the run."""
     from host.durable import give_to_owner, opened_folder
 
     flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -86,7 +86,7 @@ def _keep(run: Path, facts: dict[str, object]) -> None:
 
 
 def _check_parameters(content: bytes, plan: Plan, sha256: str) -> None:
-    """Refuse a file whose tensors differ, in the manifest's order, from those that the sites have signed."""
+    """Check that the file's tensors, in the manifest's order, are those that the sites have signed."""
     import hashlib
 
     from safetensors import SafetensorError
@@ -117,7 +117,7 @@ def _other_parameters() -> ConfigurationError:
 
 
 def _record(configuration: CoordinatorConfiguration, facts: dict[str, object]) -> None:
-    """Write into the coordinator's audit log, which a running coordinator may have open too."""
+    """Write the release into the coordinator's audit log, which a running coordinator may have open too."""
     from datetime import UTC, datetime
 
     from audit.own_log import AuditLog

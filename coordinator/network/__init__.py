@@ -1,1 +1,1 @@
-"""Connections to the coordinator: who may connect, and how bytes are sent and received."""
+"""Accepts connections of sites, and sends and receives their messages."""

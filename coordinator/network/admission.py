@@ -1,7 +1,7 @@
-"""Decides who may take part, by an identity, the register and the plan. Pure functions.
+"""Decides from identity, register and plan which site may take part.
 
-Each answer is None or one clause that the site's operator reads. This file reads neither a clock nor the register, and
-trusts a site's certificate rather than its own statements.
+Each function returns None or one clause with the reason, which the site's operator reads. The functions use a site's
+certificate rather than its own statements, and read neither a clock nor the register.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from protos.wire.messages import PROTOCOL_VERSION, Hello, Join
 
 
 def refuse_hello(hello: Hello) -> str | None:
-    """Return why a stream cannot begin, or None."""
+    """Return the reason why a site's stream cannot begin, or None."""
     if hello.protocol != PROTOCOL_VERSION:
         return (
             f"the coordinator speaks protocol {PROTOCOL_VERSION}, the site {hello.protocol}: install equal versions, "
@@ -22,7 +22,7 @@ def refuse_hello(hello: Hello) -> str | None:
 
 
 def refuse_identity(plan: Plan, site: str, identity_fingerprint: str | None) -> str | None:
-    """Return why a site may not take part in a plan, or None.
+    """Return the reason why a site may not take part in a plan, or None.
 
     A certificate alone is not enough: the plan lists each site by the fingerprint of its identity key, and the register
     must have that key under the site's name.
@@ -36,7 +36,7 @@ def refuse_identity(plan: Plan, site: str, identity_fingerprint: str | None) -> 
 
 
 def refuse_join(plan: Plan, manifest: Manifest, join: Join) -> str | None:
-    """Return why a site's agreement does not match, or None."""
+    """Return the reason why a site's agreement does not match the plan, or None."""
     if join.plan_digest != plan.digest:
         return "the site agreed to another plan"
     if join.manifest_digest != manifest.digest:

@@ -1,8 +1,8 @@
-"""The control socket, with which a person pauses, resumes or stops a running coordinator.
+"""Opens the control socket, through which a person pauses, resumes or stops a running coordinator.
 
 A person's command sends one word over a Unix socket in the state directory, which only the coordinator's own user can
-open. The answer is one line of JSON. Any other word is answered with the current state, and changes nothing. Linux
-allows at most 107 characters for a socket's address, so sockets are bound below their folder's descriptor.
+open. The reply is one line of JSON. Any other word changes nothing; the reply is then the current state. Linux allows
+at most 107 characters for a socket's address, so sockets are bound below their folder's descriptor.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def control_path(state: Path) -> Path:
 
 
 async def control_server(engine: Engine, state: Path) -> asyncio.Server:
-    """Listen in the state directory.
+    """Start the control socket in the state directory.
 
     Raises:
         ConfigurationError: the socket cannot be created.
@@ -41,7 +41,7 @@ async def control_server(engine: Engine, state: Path) -> asyncio.Server:
             writer.write(json.dumps(_obey(engine, word)).encode())
             await writer.drain()
         except (TimeoutError, ConnectionError):
-            pass  # the other side has disconnected
+            pass  # the person's command has disconnected
         finally:
             writer.close()
 
@@ -51,7 +51,7 @@ async def control_server(engine: Engine, state: Path) -> asyncio.Server:
 async def unix_server(
     path: Path, answer: Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]], kind: str
 ) -> asyncio.Server:
-    """Listen on a Unix socket of the state directory. A socket of an earlier process is replaced.
+    """Start a Unix socket in the state directory. The socket of an earlier process is replaced.
 
     Raises:
         ConfigurationError: the socket cannot be created; `kind` is its name in the message.
@@ -84,7 +84,7 @@ async def tell(state: Path, word: Word) -> str:
     """Send a word to the coordinator that uses this state directory. Return the name of the run.
 
     Raises:
-        UnavailableError: none is running.
+        UnavailableError: no coordinator is running.
         UsageError: there is no run, or it is already in this state.
     """
     try:

@@ -1,7 +1,7 @@
-"""Tasks outside the rounds: each side is the witness of the other's audit log, and certificates are renewed.
+"""Handles messages outside the rounds: coordinator and sites cosign each other's audit logs, and renew certificates.
 
-This file does not affect a run. A site of an earlier version reports that it does not support this and receives none of
-it.
+These messages do not affect a run. A site of an earlier version reports that it does not support them, and receives
+none.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ class UpkeepPeer(Protocol):
     """One site's open stream."""
 
     def send(self, message: Upkeep) -> None:
-        """Queue a message."""
+        """Queue a message for the site."""
 
     def end(self, reason: CoordinatorReason, detail: str) -> None:
-        """Send the reason and end the stream."""
+        """Send the reason to the site and end the stream."""
 
 
 class SiteUpkeep:
-    """The sessions of all streams."""
+    """Keeps one upkeep session for each site's stream."""
 
     def __init__(
         self,
@@ -52,9 +52,15 @@ class SiteUpkeep:
         confirm: Callable[[str, str], None],
         roots: Callable[[], RenewalAnswered | None] = lambda: None,
     ) -> None:
-        """`witness` is the folder of stored checkpoints. The others are the register's and the authority's.
+        """Create the sessions.
 
-        A site's identity key; its next certificate; that one has worked; the roots, while they change.
+        Args:
+            log: the coordinator's audit log.
+            witness: the folder of stored checkpoints.
+            identity_key_of: returns a site's registered identity key.
+            renew: issues a site's next certificate.
+            confirm: records that a site has connected with a certificate.
+            roots: returns the root certificates while the authority changes, otherwise None.
         """
         self._roots, self._party = roots, LogParty(log, witness, self._spent)
         self._audit, self._identity_key_of, self._renew, self._confirm = log, identity_key_of, renew, confirm
@@ -68,7 +74,7 @@ class SiteUpkeep:
         self._confirm(site, certificate_sha256)
 
     def refused(self, reason: str, site: str = "") -> None:
-        """Record that a peer was refused. Of many refusals, only some are recorded one by one."""
+        """Record that a peer was refused. If there are many refusals, some are only counted."""
         self._refusals.note("peer_refused", site=site, reason=reason)
 
     def revoked(self, site: str) -> None:
@@ -76,7 +82,7 @@ class SiteUpkeep:
         self._audit.write("site_revoked", site=site)
 
     def greeted(self, peer: UpkeepPeer, site: str, hello: Hello) -> None:
-        """Handle the start of a stream.
+        """Start the upkeep session of a site's stream.
 
         Raises:
             CheckpointRefused: the stored checkpoint of this site's log cannot be read.
@@ -94,7 +100,7 @@ class SiteUpkeep:
         """Handle a message that belongs to no round.
 
         Raises:
-            MalformedMessage: it is not expected here.
+            MalformedMessage: the message is not expected here.
             CheckpointRefused: the site's log was changed; the stream must end.
         """
         session = self._sessions.get(peer)
@@ -114,7 +120,7 @@ class SiteUpkeep:
                 raise MalformedMessage("an answer that only the coordinator gives")
 
     def tick(self) -> None:
-        """Send checkpoints of logs that have grown to their witnesses. Called twice a second."""
+        """Send new checkpoints of logs to their witnesses. The coordinator calls this twice a second."""
         self._refusals.tick()
         for peer, session in list(self._sessions.items()):
             try:
@@ -127,7 +133,7 @@ class SiteUpkeep:
                 peer.send(message)
 
     def gone(self, peer: UpkeepPeer) -> None:
-        """Handle the end of a stream."""
+        """Remove the session of a stream that has ended."""
         self._sessions.pop(peer, None)
 
     @contextmanager
@@ -143,5 +149,5 @@ class SiteUpkeep:
 
 
 def parted(refused: CheckpointRefused) -> str:
-    """Return the reason that a site receives if its log was refused."""
+    """Return the text that a site receives if its audit log was refused."""
     return f"an audit log is not what it was: {refused}"

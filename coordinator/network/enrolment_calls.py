@@ -1,8 +1,8 @@
-"""Connects the network's calls with the register: who is accepted, and new certificates.
+"""Looks up in the register who is accepted, and issues certificates to sites that enrol or renew.
 
-Each certificate is looked up in the register every time, so a revocation takes effect at once. An answer to a stranger
-has only the reason why its own request was refused. The audit log records at most 20 refusals in a minute one by one,
-so that strangers cannot fill the disk. One record counts the others.
+Each certificate is looked up every time, so a revocation takes effect at once. The reply to a stranger has only the
+reason why its own request was refused. The audit log records at most 20 refusals in a minute one by one and counts the
+others, so that strangers cannot fill the disk.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from protos.wire.upkeep_messages import EnrolmentReply, RenewalAnswered, Renewal
 
 
 class Membership:
-    """The register's answers for a running coordinator."""
+    """Decides for a running coordinator which certificates are accepted and issued, from the register."""
 
     def __init__(
         self,
@@ -45,8 +45,15 @@ class Membership:
         record: Callable[..., None] | None = None,
         said: Path | None = None,
     ) -> None:
-        """`now` gives aware times; `record` writes an event into the audit log before an answer leaves; `said` keeps
-        which hospitals' authorities count, as that log has said."""
+        """Create the membership.
+
+        Args:
+            authority: the federation's authority.
+            register: its register.
+            now: returns aware times.
+            record: writes an event into the audit log before a reply is sent.
+            said: the file with the hospitals' authorities that the audit log has recorded.
+        """
         self._authority, self._register, self._now = authority, register, now
         self._own = OwnAuthorities(register)
         self._record = record or _nowhere
@@ -68,8 +75,8 @@ class Membership:
     def identify(self, certificate: bytes, above: bytes = b"") -> Caller:
         """Identify a caller by its certificate and the certificates above it (PEM), as TLS received them.
 
-        TLS trusts the federation's root and every hospital's authority in the same way. Here each is accepted only for
-        its own names.
+        TLS trusts the federation's root and every hospital's authority in the same way. This function accepts each
+        authority only for its own names.
 
         Raises:
             RefusedError: the caller may not act here.
@@ -92,11 +99,11 @@ class Membership:
         return self._register.is_accepted(site_name(caller.site), caller.certificate_sha256)
 
     def revoked(self) -> list[str]:
-        """Return the sites that were revoked and not invited again."""
+        """Return the revoked sites that were not invited again."""
         return [str(site.name) for site in self._register.sites() if site.state is SiteState.REVOKED]
 
     def shut_out(self) -> set[str]:
-        """Return the members without an accepted certificate, because their own authority was removed."""
+        """Return the members without an accepted certificate, because their hospital's own authority was removed."""
         return {
             str(site.name)
             for site in self._register.sites()
@@ -109,7 +116,7 @@ class Membership:
             return None
         try:
             return self._register.site(site_name(site)).identity_fingerprint
-        except RefusedError:  # nobody of this name was ever invited
+        except RefusedError:  # no site of this name was ever invited
             return None
 
     def identity_key_of(self, site: str) -> bytes | None:
@@ -122,11 +129,11 @@ class Membership:
             return None
 
     def confirm(self, site: str, certificate_sha256: str) -> None:
-        """Record that a site has connected with this certificate. Its earlier certificates are no longer accepted."""
+        """Record that a site has connected with this certificate. Its earlier certificates are then refused."""
         self._register.confirm(site_name(site), certificate_sha256)
 
     def renew(self, asked: RenewalAsked) -> RenewalAnswered:
-        """Answer a member's signed request for its next certificate, or its signed report of one."""
+        """Reply to a site that requests its next certificate or reports one from its hospital's own authority."""
         handle = handle_own_certificate if asked.chain else enrolment_decisions.handle_renewal
         try:
             issued = handle(self._authority, self._register, asked, self._now())
@@ -136,7 +143,7 @@ class Membership:
             if self._refusals.note("renewal_refused", reason=refusal.what):
                 self._log.warning("renewal_refused", site=ascii(asked.site), reason=refusal.what)
             return RenewalAnswered(b"", b"", refusal.what)
-        except OperatorError as error:  # of this side: the disk, the register; the site can only wait
+        except OperatorError as error:  # the fault is in the coordinator's disk or register, so the site can only wait
             self._log.error("renewal_failed", what=error.what, remedy=error.remedy)
             return RenewalAnswered(b"", b"", "The coordinator cannot renew at the moment.")
         shown = certificate_sha256(certificates_in(issued.chain_pem)[0])
@@ -161,7 +168,7 @@ class Membership:
         )
 
     def roots(self) -> RenewalAnswered | None:
-        """Return the roots for a site while the authority changes, and the proof for the next root."""
+        """Return the root certificates and the proof of the next root while the authority changes, otherwise None."""
         if not self._authority.is_changing():
             return None
         return RenewalAnswered(b"", self._authority.trusted_roots_pem(), "")
@@ -183,14 +190,14 @@ class Membership:
         return True
 
     def renew_raw(self, raw: bytes) -> bytes:
-        """Like `renew`, on the enrolment port, for a site whose certificate has expired."""
+        """Reply to an encoded renewal request on the enrolment port, from a site whose certificate has expired."""
         try:
             return encode_renewed(self.renew(decode_renewal(raw)))
         except MalformedMessage as malformed:
             return encode_renewed(RenewalAnswered(b"", b"", f"A request was refused: {malformed}."))
 
     def tick(self) -> None:
-        """Restart the count of recorded refusals each minute. Called twice a second."""
+        """Restart the count of recorded refusals each minute. The coordinator calls this twice a second."""
         self._refusals.tick()
 
     def has_changed(self) -> bool:
@@ -201,7 +208,7 @@ class Membership:
         return earlier != self._generation
 
     def enrol(self, raw: bytes) -> bytes:
-        """Answer a request for a certificate. Any input receives a reply."""
+        """Reply to an encoded request for enrolment. Any input receives a reply."""
         try:
             request = decode_enrolment_request(raw)
             answer = enrolment_decisions.handle_request(self._authority, self._register, request, self._now())
@@ -210,7 +217,7 @@ class Membership:
             self._log.warning("enrolment_refused", reason=reason)
             self._refusals.note("enrolment_answered", outcome="refused", reason=reason)
             return encode_enrolment_reply(EnrolmentReply(b"", "", reason))
-        except OperatorError as error:  # of this side: the disk, the register; the site can only wait
+        except OperatorError as error:  # the fault is in the coordinator's disk or register, so the site can only wait
             self._log.error("enrolment_failed", what=error.what, remedy=error.remedy)
             return encode_enrolment_reply(EnrolmentReply(b"", "", "The coordinator cannot enrol at the moment."))
         match answer:
@@ -228,14 +235,14 @@ class Membership:
                 assert_never(answer)
 
     def _note_once(self, event: str, key: str, **facts: str) -> bool:
-        """Record once the answer to a request that may be repeated. Return whether it was new. `key` names it."""
+        """Record an event only one time for each `key`. Return whether it was recorded now."""
         if (event, key) in self._told:
             return False
         self._record(event, **facts)
-        self._told.add((event, key))  # after the record; if that failed, the next request records it before an answer
+        self._told.add((event, key))  # after the record: if the record fails, the next request repeats it
         return True
 
 
 def _nowhere(event: str, **facts: object) -> None:
-    """The writer of events if no log is kept, as in a check of a configuration."""
+    """Discard an event if no log is kept, as in a check of a configuration."""
     del event, facts

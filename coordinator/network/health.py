@@ -1,8 +1,8 @@
-"""gRPC's standard health check for local monitoring: on loopback or a Unix socket, without TLS.
+"""Serves gRPC's standard health check for local monitoring, on loopback or a Unix socket, without TLS.
 
-The public port does not answer it: a stranger learns nothing there, and an accepted site does not need it. The only
-reply is that this program serves. If it does not, nothing answers. It speaks HTTP/2 without TLS, which no browser does,
-so no web page reaches it under a name of its own.
+The public port has no health check: a stranger learns nothing there, and an accepted site does not need it. The only
+reply is that this program serves. The check uses HTTP/2 without TLS, which no browser supports, so no web page can
+reach it.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any, Final
 
-# As in service.py: gRPC reads this when it is imported, and this module may be imported first.
+# As in service.py: gRPC reads this variable when it is imported, and this module may be imported first.
 os.environ["GRPC_SSL_CIPHER_SUITES"] = "ECDHE-RSA-AES256-GCM-SHA384"
 
 import grpc
@@ -27,7 +27,7 @@ _LARGEST_REQUEST_BYTES: Final = 4096
 
 @asynccontextmanager
 async def health_server(listen: str | None) -> AsyncIterator[None]:
-    """Answer health checks on a local address inside the block, if an address is configured.
+    """Serve health checks on a local address inside the block, if an address is configured.
 
     Raises:
         ConfigurationError: the coordinator cannot listen on the address.

@@ -1,7 +1,7 @@
-"""The queue of one site's stream: messages in order, as fast as the site reads, with a size limit.
+"""Queues the messages of one site's stream and sends them in sequence, with a limit on the queue's size.
 
-Small messages that wait travel together as one if the site reads that. gRPC has a cost for each message, and a small
-round has three messages.
+Small messages are sent together as one if the site supports that. gRPC has a cost for each message, and a small round
+has three messages.
 
 A site that does not read costs this program at most `MOST_WAITING_BYTES`, one chunk, and a few vectors that are views
 of the run's own memory. Beyond that, or if no message was read for `STALLED_SECONDS`, its stream is ended. An honest
@@ -35,21 +35,21 @@ from protos.wire.upkeep_messages import Upkeep
 MOST_WAITING_BYTES: Final = 4 << 20
 MOST_WAITING_VECTORS: Final = 8
 STALLED_SECONDS: Final = 120.0
-_LOOKS: Final = 8  # within that time
+_LOOKS: Final = 8  # the number of checks within STALLED_SECONDS
 _SMALL_BYTES: Final = MOST_TOGETHER_BYTES // 2
-_LEAST_BYTES: Final = 1024  # what a message is counted with at least: small ones have a cost of their own
+_LEAST_BYTES: Final = 1024  # the least size that a message counts as, because each small message has a cost of its own
 
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """The peer that opened a stream, as its certificate proves it."""
+    """The peer that opened a stream, as proved by its certificate."""
 
     site: str
     certificate_sha256: str
 
 
 class Writing(Protocol):
-    """A writer of messages to the peer. It waits while the peer does not read."""
+    """Writes messages to the peer, and waits while the peer does not read."""
 
     def write(self, message: bytes) -> Awaitable[None]:
         """Send one message."""
@@ -72,10 +72,10 @@ _Item: TypeAlias = bytes | _Vector | None
 
 
 class StreamPeer:
-    """One site's stream, as the engine sees it."""
+    """Sends messages on one site's stream."""
 
     def __init__(self, context: Writing, caller: Caller, turn: Turn | None = None) -> None:
-        """`turn` is taken for each chunk of parameters; None means a turn that no other stream shares."""
+        """Create the queue. Each chunk of parameters waits for `turn`; None means a turn of this stream alone."""
         self.caller, self._context, self._turn = caller, context, turn or Turns().of_one_stream()
         self._queue: asyncio.Queue[_Item] = asyncio.Queue()
         self._bytes = self._vectors = 0
@@ -88,20 +88,20 @@ class StreamPeer:
         self._put(encode_coordinator_message(message))
 
     def send_parameters(self, parameters: npt.NDArray[np.float32], round_number: int, attempt: int) -> None:
-        """Queue a vector, float32 of shape (parameters,), as chunks. The vector is read when chunks are sent."""
+        """Queue a vector, float32 of shape (parameters,), as chunks. The vector is read when the chunks are sent."""
         self._put(_Vector(parameters, round_number, attempt))
 
     def end(self, reason: CoordinatorReason, detail: str) -> None:
-        """Send the reason and end the stream."""
+        """Send the reason to the site and end the stream."""
         self._put(encode_coordinator_message(Farewell(reason, detail)))
         self._put(None)
         self.ending.set()
 
     async def write(self) -> None:
-        """Send the queue until the stream ends, or until the peer has not read for too long."""
+        """Send the queue until the stream ends, or until the peer has not read for STALLED_SECONDS."""
         writing = asyncio.ensure_future(self._write())
         try:
-            # One look now and then, and no timer for each message: a round has many, and nearly all are taken at once.
+            # A check at intervals replaces a timer for each message: a round has many, and nearly all are read at once.
             while not (await asyncio.wait({writing}, timeout=STALLED_SECONDS / _LOOKS))[0]:
                 if asyncio.get_running_loop().time() - self._handing_over_since > STALLED_SECONDS:
                     self.does_not_read = True
@@ -121,12 +121,12 @@ class StreamPeer:
                 await self._hand_over(item)
             else:
                 for index in range(down_chunks(item.parameters.size)):
-                    async with self._turn:  # before the chunk is made
+                    async with self._turn:  # wait before the chunk is made
                         await self._hand_over(item.message(index))
             item = await self._queue.get()
 
     async def _write_together(self, first: bytes) -> _Item:
-        """Hand over a small message, and what waits behind it and fits beside it. Return what follows."""
+        """Send a small message together with the next small messages. Return the first item that was not sent."""
         together, size, after = [first], len(first), list[_Item]()
         while not (after or self._queue.empty()) and self.reads_together and len(together) < MOST_TOGETHER:
             item = self._queue.get_nowait()
@@ -141,7 +141,7 @@ class StreamPeer:
         return after[0] if after else await self._queue.get()
 
     def _small(self, item: _Item) -> bytes | None:
-        """A message that may travel together with others, or None. A small vector is one chunk."""
+        """Return a message that can be sent together with others, or None. A small vector is one chunk."""
         if isinstance(item, _Vector) and self.reads_together and 0 < item.parameters.nbytes <= _SMALL_BYTES:
             return item.message(0)
         return item if isinstance(item, bytes) and len(item) <= MOST_TOGETHER_BYTES else None

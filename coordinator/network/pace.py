@@ -1,9 +1,9 @@
-"""Rate limits for messages, unknown callers and new streams. Pure functions; the clock is an argument.
+"""Limits the rates of messages, unknown callers and new streams. The clock is an argument.
 
-A stream that sends more than its limit is read more slowly. Its messages wait in the sender's own buffers, because
-gRPC accepts no more from a stream than this program has requested. Nothing is dropped, and no site is disconnected for
-being fast. A request above the limit of the enrolment port is refused, and an honest site repeats it by itself. The
-invitation's token of 192 bits cannot be guessed at any rate. The limit protects the coordinator's time and its log.
+A stream that sends more than its limit is read more slowly. Its messages wait in the sender's own buffers, because gRPC
+accepts no more from a stream than this program has requested. Nothing is dropped, and no site is disconnected for being
+fast. A request above the limit of the enrolment port is refused, and an honest site repeats it. The limit protects the
+coordinator's time and its log.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from typing import Final
 from protos.wire.messages import Done, Join, Refusal, SiteMessage
 from protos.wire.upkeep_messages import Upkeep
 
-# A round of one batch brings a handful, so a hundred such rounds in a second are far below; chunks at this rate
-# are two gigabytes in a second.
+# A round of one batch has a few messages, so a hundred such rounds in a second are far below this limit. Chunks at this
+# rate are two gigabytes in a second.
 BURST: Final = 4000.0
 EACH_SECOND: Final = 2000.0
 # A message that is recorded in an audit log or a journal is synced before the next one is read. An honest site joins
@@ -28,20 +28,20 @@ RECORDED_BURST: Final = 200.0
 RECORDED_EACH_SECOND: Final = 10.0
 UPKEEP_BURST: Final = 500.0
 UPKEEP_EACH_SECOND: Final = 50.0
-# A stream that ends while it waits leaves its message counted. What is counted so may delay the same site's next
-# stream, which can be an honest one, for no longer than this.
+# A stream that ends while it waits leaves its message counted. This count can delay the same site's next stream, which
+# may be an honest one, for no longer than this.
 LONGEST_WAIT_SECONDS: Final = 5.0
 
 
 class Pace:
-    """The remaining allowance of one stream, or of one site."""
+    """Counts the messages that one stream or one site may still send without waiting."""
 
     def __init__(self, burst: float = BURST, each_second: float = EACH_SECOND) -> None:
         self._burst, self._each_second = burst, each_second
         self._left, self._since = burst, 0.0
 
     def wait_seconds(self, now_seconds: float) -> float:
-        """Count a message. Return how long to wait before the next one is read, by a monotonic clock."""
+        """Count a message. Return how many seconds to wait before the next one is read, by a monotonic clock."""
         filled = self._left + self._each_second * max(0.0, now_seconds - self._since)
         least = -LONGEST_WAIT_SECONDS * self._each_second
         self._left, self._since = max(least, min(self._burst, filled) - 1.0), now_seconds
@@ -49,14 +49,14 @@ class Pace:
 
 
 class RecordedPace:
-    """The remaining recorded messages of one site, on all its streams together."""
+    """Limits the messages of one site that the coordinator must record, on all its streams together."""
 
     def __init__(self) -> None:
         self._recorded = Pace(RECORDED_BURST, RECORDED_EACH_SECOND)
         self._upkeep = Pace(UPKEEP_BURST, UPKEEP_EACH_SECOND)
 
     def wait_seconds(self, message: SiteMessage | Upkeep, now_seconds: float) -> float:
-        """Count a message. Return how long to wait before it takes effect, by a monotonic clock."""
+        """Count a message. Return how many seconds to wait before the message takes effect, by a monotonic clock."""
         if isinstance(message, Upkeep):
             return self._upkeep.wait_seconds(now_seconds)
         return self._recorded.wait_seconds(now_seconds) if isinstance(message, Join | Refusal | Done) else 0.0
@@ -73,17 +73,17 @@ class Allowance:
     each_second: float
 
 
-# A site that waits for approval asks every two seconds.
+# A site that waits for approval sends a request every two seconds.
 FOR_ONE: Final = Allowance(burst=30.0, each_second=1.0)
 FOR_ALL: Final = Allowance(burst=300.0, each_second=50.0)
-# Streams that one site opens. Each stands in the audit log for ten years, with 400 bytes, so that a site which opened
-# them as fast as it can would fill a disk: it has 40 MB, and as much again in each day.
+# Each stream that a site opens stays in the audit log for ten years, with 400 bytes. The limit is 40 MB, and as much
+# again in each day, so that a site cannot fill the disk.
 STREAMS_OF_A_SITE: Final = Allowance(burst=100_000.0, each_second=1.0)
 WITHOUT_LIMIT: Final = Allowance(burst=math.inf, each_second=0.0)
 
 
 class RateLimit:
-    """The remaining requests of each address, and of all addresses together."""
+    """Limits the requests of each address, and of all addresses together."""
 
     def __init__(self, for_one: Allowance = FOR_ONE, for_all: Allowance = FOR_ALL) -> None:
         self._for_one, self._for_all = for_one, for_all
@@ -91,7 +91,7 @@ class RateLimit:
         self._left_for_all = (for_all.burst, 0.0)
 
     def allows(self, address: str, now_seconds: float) -> bool:
-        """Return whether an address may send one more request now, by a monotonic clock."""
+        """Count a request. Return whether the address may send it now, by a monotonic clock."""
         own = _filled(self._left.pop(address, (self._for_one.burst, now_seconds)), self._for_one, now_seconds)
         every = _filled(self._left_for_all, self._for_all, now_seconds)
         is_allowed = own >= 1.0 and every >= 1.0
@@ -99,7 +99,7 @@ class RateLimit:
         self._left[address] = (own - spent, now_seconds)
         self._left_for_all = (every - spent, now_seconds)
         while len(self._left) > _MOST_ADDRESSES:
-            self._left.popitem(last=False)  # whoever has not asked for longest; it is full again at best
+            self._left.popitem(last=False)  # removes the address with the oldest request
         return is_allowed
 
 
@@ -108,20 +108,20 @@ def _filled(left: tuple[float, float], allowance: Allowance, now_seconds: float)
     return min(allowance.burst, amount + allowance.each_second * max(0.0, now_seconds - since))
 
 
-MOST_REFUSALS: Final = 20  # recorded one by one between two ends of the watch's minute
+MOST_REFUSALS: Final = 20  # recorded one by one in a minute
 TICKS: Final = 120  # of half a second each
 
 
 class Refusals:
-    """The refusals of this minute. More records would let a peer fill the log."""
+    """Limits how many refusals are recorded in a minute, so that a peer cannot fill the log."""
 
     def __init__(self, record: Callable[..., None]) -> None:
-        """`record` writes an event with its facts into the audit log."""
+        """Start with no refusals. `record` writes an event with its facts into the audit log."""
         self._record = record
         self._refusals = self._ticks = 0
 
     def note(self, event: str, **facts: object) -> bool:
-        """Record a refusal, or only count it if there were already many. Return whether it was recorded."""
+        """Record a refusal, or only count it after MOST_REFUSALS in this minute. Return whether it was recorded."""
         self._refusals += 1
         is_recorded = self._refusals <= MOST_REFUSALS
         if is_recorded:
@@ -129,7 +129,10 @@ class Refusals:
         return is_recorded
 
     def tick(self) -> None:
-        """Record at the end of a minute how many further refusals there were. Called twice a second."""
+        """Record at the end of a minute how many further refusals there were.
+
+        The coordinator calls this twice a second.
+        """
         self._ticks = (self._ticks + 1) % TICKS
         if self._ticks:
             return

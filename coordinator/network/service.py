@@ -1,7 +1,8 @@
-"""gRPC and TLS. No other file of the coordinator uses the network.
+"""Serves gRPC over TLS. No other file of the coordinator opens the public ports.
 
-One stream per site, TLS 1.3 with certificates on both sides. A peer's identity comes only from its certificate. The
-register decides whether it is still accepted, at the start of a stream and after every change of the register.
+There is one stream per site, with TLS 1.3 and certificates on both sides. A peer's identity comes only from its
+certificate. The register decides whether the certificate is accepted, at the start of a stream and after every change
+of the register.
 """
 
 from __future__ import annotations
@@ -17,10 +18,10 @@ from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Any, Final, TypeAlias
 
-# Certificates here are ECDSA, so this one suite leaves a TLS 1.2 peer nothing to agree on, while
-# TLS 1.3 has suites of its own. gRPC has no other way to demand 1.3, and reads it when imported.
+# Certificates here are ECDSA, so with this one suite a TLS 1.2 peer cannot agree on anything, while TLS 1.3 has suites
+# of its own. gRPC has no other way to require 1.3, and reads the variable when imported.
 os.environ["GRPC_SSL_CIPHER_SUITES"] = "ECDHE-RSA-AES256-GCM-SHA384"
-os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # else raw lines on strangers' handshakes stand among lines of JSON
+os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # no raw lines about strangers' handshakes among JSON lines
 
 import grpc
 import grpc.aio
@@ -51,15 +52,15 @@ from protos.wire.upkeep_messages import Upkeep
 GREETING_SECONDS: Final = 10.0
 FAREWELL_SECONDS: Final = 5.0
 _TLS_VERSION: Final = b"TLSv1.3"
-# An honest site has one stream, and for a moment a second one when it calls again.
+# An honest site has one stream, and for a moment a second one when it reconnects.
 _MOST_STREAMS_OF_A_SITE: Final = 4
-# Connections in all, also of those who have not shown who they are: a hundred sites need few more than a hundred.
-# Beside this program's own files and sockets they stay below the 1,024 descriptors that a process usually has.
+# All connections, also of peers that have not yet proved an identity. A hundred sites need few more than a hundred.
+# Together with this program's own files and sockets they stay below the usual 1,024 descriptors of a process.
 _MOST_CONNECTIONS: Final = 768
-_HANDSHAKE_SECONDS: Final = 10  # for TLS; a stranger who only holds a connection open loses it then
-_IDLE_SECONDS: Final = 5  # a connection on which nobody calls; gRPC keeps one whose last write failed at the end
-# What all sites together may send before this program has read it, and one of them at most. gRPC would let it grow
-# with the line's speed, and by half a model in all when three sites sent at once.
+_HANDSHAKE_SECONDS: Final = 10  # for TLS; a stranger who only keeps a connection open is then disconnected
+_IDLE_SECONDS: Final = 5  # for a connection without calls; gRPC keeps a connection whose last write failed at the end
+# The largest number of bytes that all sites together may send before this program has read them, and that one site may
+# send. Without it gRPC grew by half a model when three sites sent at once.
 _MOST_UNREAD_BYTES: Final = 8 << 20
 _UNREAD_BYTES: Final = 1 << 20
 _OPTIONS: Final = [
@@ -80,11 +81,11 @@ _OPTIONS: Final = [
 
 
 class Next(Enum):
-    """The expected next message of a site."""
+    """The kind of message that a site is expected to send next."""
 
     ANY = auto()
     CHUNK = auto()
-    NOTHING = auto()  # its stream has ended
+    NOTHING = auto()  # the site's stream has ended
 
 
 @dataclass(frozen=True)
@@ -97,7 +98,7 @@ class Credentials:
 
 
 class FederationService:
-    """The streams of all sites."""
+    """Handles the streams of all sites."""
 
     def __init__(
         self,
@@ -107,25 +108,29 @@ class FederationService:
         is_accepted: Callable[[Caller], bool],
         upkeep: SiteUpkeep | None = None,
     ) -> None:
-        """`identify` turns a certificate, and those above it, as PEM, into a caller or raises RefusedError.
+        """Create the service.
 
-        `upkeep` is the work outside runs.
+        Args:
+            engine: runs the rounds.
+            identify: converts a peer's certificate and those above it (PEM) to a caller, or raises RefusedError.
+            is_accepted: returns whether the register accepts a caller.
+            upkeep: handles messages outside the rounds.
         """
         self._engine, self._identify, self._is_accepted = engine, identify, is_accepted
         self._upkeep = upkeep
         self._peers: set[StreamPeer] = set()
         self._upwards, self._downwards = Turns(), Turns()
         self._openings = RateLimit(STREAMS_OF_A_SITE, WITHOUT_LIMIT)
-        self._recorded: defaultdict[str, RecordedPace] = defaultdict(RecordedPace)  # only of sites that are accepted
+        self._recorded: defaultdict[str, RecordedPace] = defaultdict(RecordedPace)  # only for accepted sites
         self._log = structlog.get_logger()
 
     async def participate(self, _: Any, context: grpc.aio.ServicerContext[bytes, bytes]) -> None:
         """Handle one site's stream from its start to its end."""
         caller = await self._authenticate(context)
         peer = StreamPeer(context, caller, self._downwards.of_one_stream())
-        self._peers.add(peer)  # before anything is waited for: a revocation meanwhile, and the limit, have to see it
+        self._peers.add(peer)  # added before any wait, because a revocation and the limit must find the peer
         try:
-            # Tells an accepted site at once that it is, and how far its clock differs.
+            # The site learns at once that it is accepted, and how far its clock differs.
             await context.send_initial_metadata(((COORDINATOR_TIME, f"{time.time():.3f}"),))
         except BaseException:
             self._peers.discard(peer)
@@ -142,7 +147,7 @@ class FederationService:
             for task in tasks:
                 task.cancel()
             for result in await asyncio.gather(*tasks, return_exceptions=True):
-                # A line that breaks while something is written is an InternalError of gRPC's, and nobody's defect.
+                # A connection that breaks during a write is an InternalError of gRPC, and no defect.
                 if isinstance(result, Exception) and not isinstance(result, grpc.RpcError | grpc.aio.InternalError):
                     self._log.error("stream_failed", site=caller.site, what=explained(result).what)
             if peer.does_not_read:
@@ -156,7 +161,7 @@ class FederationService:
         """End the streams of sites that the changed register no longer accepts."""
         for peer in list(self._peers):
             if not self._is_accepted(peer.caller):
-                if self._has_another(peer):  # it renewed its certificate, and is here with the new one
+                if self._has_another(peer):  # the site has renewed its certificate, and is connected with the new one
                     peer.end(CoordinatorReason.REPLACED, "this site's newer certificate has taken over")
                     continue
                 self._log.warning("site_revoked", site=peer.caller.site)
@@ -208,7 +213,7 @@ class FederationService:
         turn, goes_on = self._upwards.of_one_stream(), Next.ANY
         try:
             greeting = await asyncio.wait_for(self._next(context), GREETING_SECONDS)
-            if greeting is None or peer.ending.is_set():  # it hung up, a doctor that only looks; or it was sent away
+            if greeting is None or peer.ending.is_set():  # the peer hung up, as a doctor does, or is refused
                 return
             if not isinstance(greeting, Hello):
                 raise MalformedMessage("no greeting")
@@ -239,7 +244,7 @@ class FederationService:
             self._engine.disconnected(site, peer)
 
     async def _hear_one(self, context: grpc.aio.ServicerContext[bytes, bytes], peer: StreamPeer) -> Next:
-        """Handle one message. It is released here, so a stream that waits for its turn keeps no chunk."""
+        """Read and handle one message. It is released here, so that a stream that waits for its turn keeps no chunk."""
         message = await self._next(context)
         if message is None:
             return Next.NOTHING
@@ -254,7 +259,6 @@ class FederationService:
         return Next.CHUNK if self._engine.received(peer.caller.site, message) else Next.ANY
 
     def _beside(self, peer: StreamPeer, message: Upkeep) -> None:
-        """Handle a message that belongs to no run."""
         if self._upkeep is None:
             raise MalformedMessage("upkeep that was not agreed on")
         self._upkeep.received(peer, peer.caller.site, message)
@@ -262,7 +266,7 @@ class FederationService:
     @staticmethod
     async def _next(context: grpc.aio.ServicerContext[bytes, bytes]) -> SiteMessage | Upkeep | None:
         raw = await context.read()
-        return decode_site_message(raw) if isinstance(raw, bytes) else None  # else the stream has ended
+        return decode_site_message(raw) if isinstance(raw, bytes) else None  # otherwise the stream has ended
 
     @staticmethod
     async def _end_in_time(peer: StreamPeer) -> None:
@@ -272,7 +276,7 @@ class FederationService:
 
 
 def unread_bytes(sites: int) -> int:
-    """Return how many unread bytes each site may send. More sites may send less each, so the sum is bounded."""
+    """Return how many unread bytes each site may send. The limit for each falls with the number of sites."""
     return min(_UNREAD_BYTES, _MOST_UNREAD_BYTES // max(1, sites))
 
 
@@ -284,7 +288,7 @@ def federation_server(
     *,
     sites: int = 1,
 ) -> grpc.aio.Server:
-    """Return a server for sites with certificates. It is not started yet.
+    """Return a server for sites with certificates. The caller starts it.
 
     `fetch` is called at every handshake, so a renewed certificate is presented at once. `sites` is the number of sites
     in the largest plan that is known so far.
@@ -308,7 +312,7 @@ def enrolment_server(
     renew: Answer | None = None,
     fetch: Callable[[], Credentials] | None = None,
 ) -> grpc.aio.Server:
-    """Return a server for sites without a valid certificate. It has a rate limit; requests and replies are bytes."""
+    """Return a server for sites without a valid certificate, with a rate limit. Requests and replies are bytes."""
     limit = RateLimit()
 
     def limited(answered: Answer) -> Any:
@@ -327,10 +331,10 @@ def enrolment_server(
 def _secrets(
     first: Credentials, fetch: Callable[[], Credentials] | None, *, asks_for_certificate: bool
 ) -> grpc.ServerCredentials:
-    """The server's certificates and roots, read at every handshake.
+    """Return the server's certificates and roots, which are read again at every handshake.
 
-    gRPC receives only what has changed. Every answer, even with the same certificate, makes gRPC free memory that
-    simultaneous handshakes still use. In tests with a few thousand strangers this sometimes ended the process.
+    gRPC receives only changed certificates. Even an equal certificate makes gRPC free memory that simultaneous
+    handshakes still use. In tests with a few thousand strangers this sometimes ended the process.
     """
     shown = first
 
@@ -342,7 +346,7 @@ def _secrets(
         nonlocal shown
         try:
             found = fetch() if fetch is not None else shown
-        except OperatorError as wrong:  # a file that is being replaced; what was shown before is still good
+        except OperatorError as wrong:  # the file is being replaced, and the previous certificate is still valid
             structlog.get_logger().error("certificate_unreadable", what=wrong.what)
             return None
         if found == shown:
@@ -354,7 +358,7 @@ def _secrets(
 
 
 def _address_of(peer: str) -> str:
-    """Return the host of a peer from gRPC's name, ipv4:192.0.2.7:50000; an IPv6 network counts as one host."""
+    """Return the host in gRPC's name of a peer, ipv4:192.0.2.7:50000. An IPv6 network counts as one host."""
     kind, _, rest = peer.partition(":")
     host = rest.rpartition(":")[0].strip("[]").replace("%5B", "").replace("%5D", "")
     if kind != "ipv6":

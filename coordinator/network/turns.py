@@ -1,14 +1,14 @@
-"""Decides whose chunk is sent next. One `Turns` is for received chunks, another for sent chunks.
+"""Decides which stream may send or receive its next chunk, so that memory does not grow with the number of sites.
 
-gRPC stores a message completely, and several times while it is encrypted and copied. With a hundred sites that send or
-read at once, this memory would grow with their number. With turns it is that of a few chunks. The rules:
+gRPC stores a message completely, and several times while it is encrypted and copied. With turns, only a few chunks are
+in memory. One `Turns` is for received chunks, another for sent chunks. The rules:
 
 * at most `MOST_CHUNKS_AT_ONCE` streams have a turn, in the order of their requests;
-* a stream that does not finish a chunk within `PATIENCE_SECONDS` loses its turn to the next one, and finishes beside
-  it. So a slow or hostile peer delays nobody for longer, and costs only its own chunk;
-* its next chunks are then beside, too, until one is in time again: a slow line is as fast as without turns.
+* a stream that does not finish a chunk within `PATIENCE_SECONDS` passes its turn to the next one, and finishes without
+  a turn. So a slow or hostile peer delays no other for longer, and costs only its own chunk;
+* its next chunks need no turn either, until one is in time again. So a slow connection is as fast as without turns.
 
-So turns never hold the coordinator below sixteen chunks in a tenth of a second, at least 84 MB in a second.
+So turns never limit the coordinator to less than sixteen chunks in a tenth of a second, at least 84 MB in a second.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ class Turns:
         self._free = asyncio.Semaphore(count)
 
     def of_one_stream(self) -> Turn:
-        """Return the turns of one stream, one after another."""
+        """Return the turn of one stream, which the stream uses for each of its chunks."""
         return Turn(self, self._free)
 
 
 class Turn:
-    """One stream's turn, as an asynchronous context around each of its chunks."""
+    """The turn of one stream, as an asynchronous context around each of its chunks."""
 
     def __init__(self, turns: Turns, free: asyncio.Semaphore) -> None:
         self._turns, self._free = turns, free

@@ -1,1 +1,1 @@
-"""The operator's tools: status, pages, metrics, doctor and log."""
+"""Contains the operator's tools: status, pages, metrics, doctor and log."""

@@ -1,4 +1,4 @@
-"""Every event that the coordinator logs, with its identifier and help."""
+"""Lists every event that the coordinator logs, with its identifier and help."""
 
 from __future__ import annotations
 

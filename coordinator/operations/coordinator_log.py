@@ -1,7 +1,7 @@
-"""The coordinator's audit log: connections, decisions and messages. Each record is written before the act.
+"""Writes the coordinator's audit log: connections, decisions and messages. Each record is written before the act.
 
-Every decision of a run's journal is written here as well, in one go and before the journal takes it, so that nothing
-leaves that does not stand here. Never a parameter, a sum or a secret.
+Every decision of a run is written here before its journal stores it, so every act is in this log. The log never
+contains a parameter, a sum or a secret.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from audit.own_log import AuditLog
 
-# The journal's words, as the log names them.
+# The events of the log, by the journal's words for them.
 _EVENTS: Final = {
     "announced": "run_announced",
     "started": "run_taken_up",
@@ -35,7 +35,7 @@ _EVENTS: Final = {
 
 
 def log_path(state: Path) -> Path:
-    """Return the current file of the coordinator's log."""
+    """Return the path of the current file of the coordinator's log."""
     return state / "audit.log"
 
 
@@ -43,7 +43,7 @@ def record_decisions(log: AuditLog, run: str, entries: Sequence[Mapping[str, Any
     """Append all decisions that a run's journal is about to store.
 
     Raises:
-        AuditError: they could not be written. The decisions must not take effect.
+        AuditError: the decisions could not be written. They must not take effect.
     """
     records = []
     for entry in entries:

@@ -1,6 +1,6 @@
-"""Metrics and health for local monitoring: on loopback or a Unix socket, never on the public port.
+"""Serves metrics and health for local monitoring, on loopback or a Unix socket, never on the public port.
 
-Everything is put together when somebody asks. No label names more than a run and a site.
+Metrics are computed when they are requested. No label has more than a run and a site.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _PREFIX: Final = "global_layers_coordinator"
 
 
 class CoordinatorCollector(Collector):
-    """The facts of `coordinator status` as Prometheus metrics."""
+    """Converts the facts of `coordinator status` to Prometheus metrics."""
 
     def __init__(
         self,
@@ -32,7 +32,14 @@ class CoordinatorCollector(Collector):
         state: Path,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
-        """`status` is the engine's; the disk is the one that holds `state`."""
+        """Create the collector.
+
+        Args:
+            status: of the engine.
+            authority: its certificate's days are a metric.
+            state: a folder on the disk whose free space is a metric.
+            now: returns aware times.
+        """
         self._status, self._authority, self._state, self._now = status, authority, state, now
         self._progress: tuple[object, object, float] = (None, None, now().timestamp())
 
@@ -67,7 +74,10 @@ class CoordinatorCollector(Collector):
                 yield GaugeMetricFamily(f"{_PREFIX}_{name}", meaning, float(value))
 
     def notice(self) -> None:
-        """Check the state of the run. It is called often, so the age of a round is exact to a second."""
+        """Store the time if the run has made progress.
+
+        The caller repeats this often, so the time is exact to a second.
+        """
         run = self._status()["run"] or {}
         at = (run.get("run"), run.get("rounds_made"))
         if at != self._progress[:2]:

@@ -1,10 +1,10 @@
-"""The effect of a private plan's noise on a model: training on made-up patients, with the noise and without it.
+"""Measures the effect of a private plan's noise on a model, by training on made-up patients with and without noise.
 
 Made-up columns are independent and normal, and the outcome follows a linear score of all columns whose AUROC is about
-0.79. So the figures say how much the noise, the clip and the rounds of a plan cost. They are no forecast for patients.
+0.79. So the results show how much the noise, the clip and the rounds of a plan cost. They are no forecast for patients.
 The rules:
 
-* the noise is as large beside the sum of all declared patients as in the plan, however few patients are made up;
+* the ratio of the noise to the sum of all declared patients is as in the plan, however few patients are made up;
 * private layers are those of each site, so AUROC is then the mean over the sites' networks;
 * steps are those of the plan's server rule, and the network is the plan's.
 """
@@ -41,7 +41,7 @@ _SLOPE: Final = 1.35  # of the true score in the logit
 
 @dataclass(frozen=True)
 class MadeUp:
-    """AUROC on made-up test rows, and the number of made-up training patients."""
+    """AUROC on made-up test rows, with and without noise, and the number of made-up training patients."""
 
     with_noise: float
     without: float
@@ -49,7 +49,7 @@ class MadeUp:
 
 
 def made_up_training(plan: Plan) -> MadeUp | None:
-    """Train a plan on made-up patients; None if it trains no private network or would take too long."""
+    """Train a plan on made-up patients. Return None if the plan trains no private network or needs too long."""
     training = plan.private_training
     if training is None:
         return None
@@ -75,7 +75,7 @@ def _area(
     tested: tuple[Float64, Float64],
     noise: np.random.Generator | None,
 ) -> float:
-    """AUROC after all rounds."""
+    """Return the AUROC after all rounds, with `noise` if it is given."""
     manifest, rule = manifest_of(plan), plan.ingredients.server_rule
     parameters, state = manifest.initial_parameters(plan.seed), begin_rule(rule, manifest.parameters)
     exchange = Exchanges(plan, manifest).of(0, Stage.TRAINING, b"")
@@ -87,7 +87,7 @@ def _area(
     # If each site makes its own steps, its patients are a separate part.
     sites = training.sites if training.is_local or training.has_own_steps else 1
     parts = [(known[0][site::sites], known[1][site::sites]) for site in range(sites)]
-    kept = np.zeros((sites, len(training.is_own)))  # the movements of private layers
+    kept = np.zeros((sites, len(training.is_own)))  # the changes of private layers
     alone = sqrt(training.own_variance if training.has_own_steps else 0) / training.scale
     deviations = np.where(training.is_own, alone, training.deviation / (1 if training.is_local else sqrt(sites)))
     for _ in range(training.rounds):
@@ -116,7 +116,10 @@ def _steps(
     sum_at: Callable[[int, Sequence[Float64]], Float64],
     draw: Callable[[], Float64 | float] | None,
 ) -> Float64:
-    """Return how far a round's steps lead from the private layers' changes; `draw` returns the noise of a step."""
+    """Return the changes of all layers after a round's steps, from the changes of private layers before them.
+
+    `draw` returns the noise of a step.
+    """
     followed = moved
     for made in range(training.steps * training.inner):
         here = _moved(arrays, places, training.local_change(moved * training.scale))
@@ -136,7 +139,6 @@ def _scaled_sum(
 def _with_shared(
     arrays: Sequence[Float64], places: Sequence[int], values: Iterable[npt.NDArray[np.float32]]
 ) -> list[Float64]:
-    """Return the arrays with these values at these places."""
     found = list(arrays)
     for place, array in zip(places, values, strict=True):
         found[place] = array.astype(np.float64)
@@ -144,7 +146,6 @@ def _with_shared(
 
 
 def _moved(arrays: Sequence[Float64], places: Sequence[int], change: Float64) -> list[Float64]:
-    """Return the arrays with a change added at these places."""
     found = list(arrays)
     for place, part in zip(
         places, np.split(change, np.cumsum([arrays[place].size for place in places])[:-1]), strict=True
@@ -165,7 +166,7 @@ def _read(arrays: Sequence[Float64], features: Float64) -> list[Float64]:
 def _clipped_sum(arrays: Sequence[Float64], shared: int, clip: float, features: Float64, outcomes: Float64) -> Float64:
     """Return the sum of the rows' gradients of the first `shared` layers.
 
-    Each has at most the norm 1 in units of the clip.
+    Each row's gradient has at most the norm 1 in units of the clip.
     """
     read = _read(arrays, features)
     moves = [1 / (1 + np.exp(-np.clip(read[-1], -40, 40))) - outcomes[:, None]]
@@ -180,7 +181,7 @@ def _clipped_sum(arrays: Sequence[Float64], shared: int, clip: float, features: 
 
 
 def _ranked(scores: Float64, outcomes: Float64) -> float:
-    """Return the AUROC by the ranks of the scores. Equal scores count as in random order."""
+    """Return the AUROC by the ranks of the scores. Equal scores are ranked in random order."""
     order = np.lexsort((np.random.default_rng(0).random(len(scores)), scores))
     ranks = np.empty(len(scores))
     ranks[order] = np.arange(1, len(scores) + 1)

@@ -1,7 +1,6 @@
-"""The facts of the status page, read from outside the running coordinator: socket, journals and register.
+"""Reads the facts of the status page from socket, journals and register, outside the running coordinator.
 
-Nothing here changes anything, and nothing that is asked of the page reaches the process that runs the rounds
-beyond the question that `coordinator status` asks too.
+Nothing here changes anything. The page sends the running coordinator only the request that `coordinator status` sends.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ _MOST_ROUNDS: Final = 12
 
 @dataclass(frozen=True, kw_only=True)
 class RoundRow:
-    """One closed round; `seconds` from its offer to its sum, None if it was disturbed (see JournalTimes)."""
+    """One closed round. `seconds` are from its offer to its sum, None if the round was disturbed (see JournalTimes)."""
 
     number: int
     seconds: float | None
@@ -32,7 +31,7 @@ class RoundRow:
 
 @dataclass(frozen=True, kw_only=True)
 class SiteRow:
-    """One site. Unknown facts are None.
+    """One site on the status page. Unknown facts are None.
 
     `state` is the register's word, followed by `, given up` if the run continues without the site.
     """
@@ -57,12 +56,12 @@ class Checkpoint:
 
 @dataclass(frozen=True, kw_only=True)
 class PageFacts:
-    """Everything on the page.
+    """Everything on the status page.
 
     Attributes:
         federation: its name.
         now: the time of these facts.
-        is_running: whether a coordinator answered.
+        is_running: whether a coordinator replied.
         run: the run in the format of `coordinator status --json`; None if there is none.
         pace: the speed of its newest rounds, as in the status; None if unknown.
         waits_for: the sites without which the run cannot continue now.
@@ -92,9 +91,9 @@ class PageFacts:
 
 
 class JournalView:
-    """The newest rounds and the sites of one run. Each reading continues at the end of the last one.
+    """Reads the newest rounds and the sites of one run from its journal. Each reading continues after the previous one.
 
-    It shows the journal without checks. The coordinator itself refuses a changed journal.
+    The journal is read without checks. The coordinator itself refuses a changed journal.
     """
 
     def __init__(self, path: Path) -> None:
@@ -105,7 +104,7 @@ class JournalView:
         self.seen: dict[str, datetime] = {}
 
     def look(self) -> None:
-        """Read the lines that were written since the last call."""
+        """Read the lines of the journal that were written since the last call."""
         try:
             with self._path.open("rb") as file:
                 file.seek(self._size)
@@ -137,7 +136,7 @@ def checkpoints_in(folder: Path) -> tuple[Checkpoint, ...]:
         try:
             told = file.stat()
         except FileNotFoundError:
-            continue  # a newer one is just replacing it
+            continue  # a newer snapshot is replacing this one now
         found.append(Checkpoint(name=file.name, size=told.st_size, at=datetime.fromtimestamp(told.st_mtime, UTC)))
     return tuple(sorted(found, key=lambda checkpoint: checkpoint.at, reverse=True))
 

@@ -1,4 +1,4 @@
-"""`coordinator status` for people: the run, its speed, the sites that it waits for, and each site."""
+"""Prints `coordinator status` for people: the run, its speed, the sites that it waits for, and each site."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from rich.table import Column, Table
 _FEW_DAYS: Final = 7.0
 _MOST_NAMES: Final = 3
 
-_OTHER_COLUMNS: Final = 80  # characters beside the names
+_OTHER_COLUMNS: Final = 80  # characters besides the names
 
 
 def print_status(answer: Mapping[str, Any], console: Console) -> None:  # Any: every type that JSON has
-    """Print the status of a running coordinator. An earlier version reports less."""
+    """Print the status of a running coordinator, also of an earlier version, which reports less."""
     for line in status_lines(answer):
         console.print(line, soft_wrap=True)
     if answer["sites"]:
@@ -26,12 +26,12 @@ def print_status(answer: Mapping[str, Any], console: Console) -> None:  # Any: e
 
 
 def print_wide(table: Table, widest: int, console: Console) -> None:
-    """Print a table whose first column has this many characters. The table may be wider than the window."""
+    """Print a table whose first column has this many characters. The table can be wider than the window."""
     Console(file=console.file, width=max(console.width, widest + _OTHER_COLUMNS)).print(table)
 
 
 def status_lines(answer: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the lines above the table of sites, with rich's markup."""
+    """Yield the lines of the status above the table of sites, with rich's markup."""
     run = answer["run"]
     if run is None:
         yield f"No run; {answer['runs_over']} over, {answer['runs_waiting']} waiting."
@@ -105,7 +105,7 @@ def _days(days: float) -> str:
 
 
 def span(seconds: float) -> str:
-    """Return a duration in its one or two largest units: 0.25 s, 12 s, 3 min, 2 h 5 min, 4 d 3 h."""
+    """Format a duration in its one or two largest units: 0.25 s, 12 s, 3 min, 2 h 5 min, 4 d 3 h."""
     if seconds < 10:
         return f"{seconds:.2g} s"
     minutes, hours = round(seconds / 60), round(seconds / 3600)
@@ -119,10 +119,10 @@ def span(seconds: float) -> str:
 
 
 def shown(status: Mapping[str, Any]) -> tuple[str, int, int]:
-    """Return the text, the completed rounds and all rounds, as the bar at a terminal shows them.
+    """Return the text of the progress bar at a terminal, the completed rounds and all rounds.
 
     Args:
-        status: as Engine.status gives it.
+        status: the result of Engine.status.
     """
     run = status["run"]
     if run is None:

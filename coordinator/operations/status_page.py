@@ -1,7 +1,7 @@
-"""The status page of a coordinator: read-only, on loopback or a Unix socket, in a separate process.
+"""Serves the status page of a coordinator, read-only, on loopback or a Unix socket, in a separate process.
 
-That process asks the running coordinator what `coordinator status` asks, and reads its journals and register; so
-nobody who looks can slow a round down, and the page is there while no coordinator runs.
+The process sends the running coordinator the request of `coordinator status`, and reads its journals and register. So a
+person who looks cannot delay a round, and the page works while no coordinator runs.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from pki.register_tables import certificate_ends
 from protos.errors import UnavailableError
 
 _TEMPLATES: Final = Path(__file__).parent / "templates"
-# Counting all runs reads them completely, which is slow for a long journal. Nobody needs that every second.
+# Counting all runs reads their whole journals, which is slow. The result is stored for this time.
 _RUNS_SECONDS: Final = 30.0
 
 
 class StatusPage:
-    """The content of the page, read again for every request."""
+    """Computes the content of the status page again for every request."""
 
     def __init__(
         self,
@@ -39,7 +39,7 @@ class StatusPage:
         *,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
-        """`now` gives aware UTC times."""
+        """Load the authority and the page's template. `now` returns aware UTC times."""
         self._configuration, self._now = configuration, now
         self._authority = Authority.load(Path(configuration.authority))
         self._views: dict[str, JournalView] = {}
@@ -84,7 +84,7 @@ class StatusPage:
         )
 
     async def main(self) -> str:
-        """Return the part of the page that changes during a run, as HTML."""
+        """Return the part of the status page that changes during a run, as HTML."""
         facts = await self.facts()
         drawn = curve(
             facts.curve, what="Mean validation loss"
@@ -92,7 +92,7 @@ class StatusPage:
         return self._template.render(facts=facts, curve=drawn)
 
     async def respond(self, request: bytes) -> bytes:
-        """Return the whole response to a request."""
+        """Return the whole HTTP response to a request."""
         return await live_answer(request, f"Federation {self._authority.federation}", self.main)
 
     def _view(self, state: Path, name: str) -> JournalView:

@@ -1,1 +1,1 @@
-"""One run as a pure state machine, and the code that carries out its decisions."""
+"""Contains one run as a pure state machine, and the code that carries out its decisions."""

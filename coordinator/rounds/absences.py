@@ -1,8 +1,8 @@
-"""Announced absences of sites: which site, when, and for how long the coordinator waits.
+"""Stores the announced absences of sites, and computes how long the coordinator waits for absent sites.
 
-A site reports its window whenever it connects. Times are read from the wall clock once, on arrival; from then on
-a clock that never jumps counts. A window is at most so long, and told at most so long before, that no site holds a
-study for ever by announcing one.
+A site reports its absence whenever it connects. The wall clock is read one time, on arrival. After that a clock that
+never jumps is used. An absence has a largest length and begins at most that long after its announcement. So no site can
+delay a study for ever by announcing one.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ LONGEST_SECONDS: Final = 14 * 86_400
 
 @dataclass
 class Windows:
-    """The windows of all sites: `clock` gives monotonic seconds, `now` aware UTC times."""
+    """The announced absences of all sites. `clock` returns monotonic seconds, `now` aware UTC times."""
 
     clock: Callable[[], float]
     now: Callable[[], datetime]
@@ -28,12 +28,12 @@ class Windows:
     _on_clock: dict[str, tuple[float, float]] = field(default_factory=dict)
 
     def take(self, site: str, begins: int, ends: int) -> bool:
-        """Store a site's window, in seconds since 1970. The values 0 and 0 remove it. Return whether it is new."""
+        """Store a site's absence, in seconds since 1970; 0 and 0 remove it. Return whether it is new."""
         if self._heard.get(site, (0, 0)) == (begins, ends):
-            return False  # also if the wall clock has jumped since
+            return False  # also if the wall clock has jumped in the meantime
         self._heard[site] = (begins, ends)
         present = self.now().timestamp()
-        # Counted from its beginning, so that repeated announcements do not make the window longer.
+        # The length counts from the beginning, so that repeated announcements do not make the absence longer.
         ends = min(ends, begins + LONGEST_SECONDS)
         is_near = begins - present < LONGEST_SECONDS
         told = (begins, ends) if is_near and max(begins, present) < ends else (0, 0)
@@ -45,11 +45,11 @@ class Windows:
         return True
 
     def on_clock(self) -> Mapping[str, tuple[float, float]]:
-        """Return begin and end by site, in seconds of a monotonic clock."""
+        """Return begin and end of each site's absence, in seconds of a monotonic clock."""
         return {site: window for site, window in self._on_clock.items() if self._told[site] != (0, 0)}
 
     def facts(self, site: str) -> dict[str, str] | None:
-        """Return a site's current or future window, ready for JSON, or None."""
+        """Return a site's current or future absence, ready for JSON, or None."""
         begins, ends = self._told.get(site, (0, 0))
         if not ends or self._on_clock[site][1] <= self.clock():
             return None

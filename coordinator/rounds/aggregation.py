@@ -1,8 +1,8 @@
-"""The running sum of one round's contributions, added chunk by chunk, masked or not.
+"""Adds up one round's contributions, chunk by chunk, masked or not.
 
-Memory is one model, reserved once, whatever the number of sites: no site's vector is ever held. A chunk is taken
-only from a bound site, in order, and of the right size; integers modulo 2**32 and 2**64 make the sum
-independent of who comes first. Source: docs/design/protocol.md, "Integers".
+Memory is one model, whatever the number of sites: no site's vector is ever stored. A chunk is accepted only from a
+bound site, in sequence, and of the right size. Integers modulo 2**32 and 2**64 make the sum independent of the order of
+arrival. Source: docs/design/protocol.md, "Integers".
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from protos.wire.messages import MalformedMessage
 
 
 class RunningSum:
-    """One attempt's sum over the bound sites, and the progress of each site."""
+    """Adds up one attempt over the bound sites, and records the progress of each site."""
 
     def __init__(self, parameters: int) -> None:
-        """`parameters` is the largest number of values in a vector of the run."""
+        """Reserve the memory. `parameters` is the largest number of values in a vector of the run."""
         self._memory = np.zeros(parameters, np.int32)
         self._arrived: dict[str, int] = {}
         self.reset(Layout(0, 0), ())
@@ -29,7 +29,7 @@ class RunningSum:
         self._layout = layout
         self._words = [np.zeros(layout.words_in(index), np.int64) for index in range(layout.chunks)]
         self._updates = self._memory[: layout.parameters]
-        self._has_begun = [False] * layout.chunks  # the first chunk replaces values of earlier attempts
+        self._has_begun = [False] * layout.chunks  # the first chunk of a new attempt overwrites old values
         self._arrived = dict.fromkeys(sites, 0)
 
     def awaits(self, site: str) -> bool:
@@ -62,28 +62,31 @@ class RunningSum:
 
     @property
     def sites(self) -> int:
-        """The number of contributors."""
+        """Return the number of contributors."""
         return len(self._arrived)
 
     @property
     def is_complete(self) -> bool:
-        """Whether the last chunk of every contributor was added."""
+        """Return whether the last chunk of every contributor was added."""
         return all(arrived == self._layout.chunks for arrived in self._arrived.values())
 
     @property
     def is_consistent(self) -> bool:
-        """Whether the check words of every chunk add up to the number of sites. Then all masks have cancelled."""
+        """Return whether the check words of every chunk add up to the number of sites.
+
+        Then all masks have cancelled.
+        """
         return all(int(words[0]) == len(self._arrived) for words in self._words)
 
     @property
     def updates(self) -> Integers32:
-        """The sum of the encoded updates: int32 of shape (the layout's parameters,).
+        """Return the sum of the encoded updates: int32 of shape (the layout's parameters,).
 
-        Read it only when the sum is complete.
+        Valid only if it is complete.
         """
         return self._updates
 
     @property
     def scalars(self) -> tuple[int, ...]:
-        """The sums of the scalars, in the order of the vector."""
+        """Return the sums of the scalars, in the order of the vector."""
         return tuple(self._words[-1][1:].tolist())

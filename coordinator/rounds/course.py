@@ -1,12 +1,12 @@
-"""Decides from the sums how a run continues: layers, intervals, best round and early end. Pure functions.
+"""Decides from the sums how a run continues: layers, intervals, best round and early stopping.
 
-Every decision is made when a round closes and acts from the round after it, which is offered in the same
-push. It follows from plan and sums alone, so that a record of it can be replayed. The rules:
+A decision is made when a round closes. It takes effect from the round after the next offer, which is sent at the same
+moment. It follows from plan and sums alone, so a record of it can be replayed. The rules:
 
-* a round is measured by what its contributions say of the model that was offered in it: best round r
-  means the model that the sites received in round r;
-* a round in which no site said anything of its validation (it was resampled) is not measured;
-* training that ends early ends with the training round after the one that decided it.
+* a round is measured by what its contributions report about the received model. Best round r means the model that the
+  sites received in round r;
+* a round without a report of validation, such as a resampled round, is not measured;
+* training that ends early ends with the training round after the round that decided it.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Rollback:
 
 @dataclass(frozen=True, kw_only=True)
 class Course:
-    """The decisions of a run so far. All of them can be written as JSON.
+    """The decisions of a run so far. They can be written as JSON.
 
     Attributes:
         chosen: for each of the manifest's layers, whether PLayer-FL federates it; empty before its probe and for all
@@ -66,12 +66,12 @@ class Course:
         curve: measured rounds, each with the mean validation loss of the model that was offered in it.
         best: the entry of the curve with the lowest loss; of equal ones the earliest.
         training_rounds: the number of training rounds if the run ends early, otherwise None.
-        gain: the figures of the report; None before it.
-        statistics: for each declared cell the meaning of its sums; None before them.
+        gain: mean, fairness and incentive from the report; None before it.
+        statistics: the results for each declared cell; None before them.
         rollbacks: every time that the sites refused the received parameters.
     """
 
-    __pydantic_config__ = ConfigDict(extra="forbid")  # of values that are read back
+    __pydantic_config__ = ConfigDict(extra="forbid")  # applies to values that are read from disk
 
     chosen: tuple[bool, ...] = ()
     sensitivities: tuple[float, ...] = ()
@@ -85,7 +85,7 @@ class Course:
 
     @property
     def best_round(self) -> int | None:
-        """The round in which the received model had the lowest validation loss."""
+        """Return the round in which the received model had the lowest validation loss."""
         return None if self.best is None else self.best[0]
 
     def returned_to(self, *closed: int) -> int | None:
@@ -99,7 +99,7 @@ class Course:
 
     @classmethod
     def from_json(cls, raw: bytes) -> Course:
-        """Read what `to_json` wrote. Raises pydantic's ValidationError for anything else."""
+        """Read the JSON of `to_json`. Raises pydantic's ValidationError for any other text."""
         return _ADAPTER.validate_json(raw, strict=True)
 
 
@@ -113,7 +113,7 @@ def begin_course(plan: Plan, manifest: Manifest) -> Course:
 
 
 def rounds_of(plan: Plan, course: Course) -> int:
-    """Return the total number of rounds that is known so far."""
+    """Return the total number of rounds, as far as it is known."""
     saved = 0 if course.training_rounds is None else plan.training_rounds - course.training_rounds
     return plan.rounds - saved
 
@@ -137,7 +137,7 @@ def follow(plan: Plan, manifest: Manifest, course: Course, round_number: int, su
     Args:
         plan: the plan.
         manifest: the plan's.
-        course: before.
+        course: the decisions before the round.
         round_number: from 0.
         sums: of the round.
     """
@@ -173,11 +173,12 @@ def is_possible(sums: Sums) -> bool:
 
 
 def _choose_layers(plan: Plan, course: Course, sums: Sums) -> Course:
-    """PLayer-FL: the layers up to the first sharp rise, p = min {p : F_(p+1) / F_p > threshold}."""
+    """Choose PLayer-FL's layers up to the first sharp rise, p = min {p : F_(p+1) / F_p > threshold}."""
     federated = plan.ingredients.federated
     assert isinstance(federated, SensitivePrefix)
     found = tuple(sums.scalars[scalar.name] / SENSITIVITY_SCALE for scalar in sums.exchange.scalars)
-    # A product, so that a rise from 0 is sharp and 0 after 0 is no rise. Without a crossing: all but the last.
+    # The product makes a rise from 0 sharp, and 0 after 0 no rise. Without a sharp rise all layers but the last are
+    # chosen.
     sharp = (p for p, (before, after) in enumerate(pairwise(found), start=1) if after > federated.threshold * before)
     last = next(sharp, len(found) - 1)
     return replace(course, sensitivities=found, chosen=tuple(layer < last for layer in range(len(found) - 1)))
@@ -188,7 +189,7 @@ def _measure(plan: Plan, course: Course, round_number: int, sums: Sums) -> Cours
     if not weight:
         return course
     loss = sums.scalars["validation loss"] / LOSS_SCALE / weight
-    # A loss that was not finite counts as the largest, so no site has this loss.
+    # A loss that is not finite counts as the largest loss, so the best loss must be below it.
     is_better = loss < (LARGEST_LOSS if course.best is None else course.best[1])
     here = (round_number, loss)
     return replace(course, curve=(*course.curve, here), best=here if is_better else course.best)
@@ -209,7 +210,7 @@ def _end_early(plan: Plan, before: Course, after: Course, round_number: int, sum
 
 
 def _intervals(plan: Plan, manifest: Manifest, before: tuple[int, ...], sums: Sums) -> tuple[int, ...]:
-    """FedLAMA: how often each layer is aggregated until the next round that aggregates all layers.
+    """Return how often FedLAMA aggregates each layer until the next round that aggregates all layers.
 
     Source: Lee et al. 2023, algorithm 2; docs/design/methods.md. With layers sorted by d = mean over sites of ||own -
     mean||^2 / (interval * dim), ascending, a layer is slow while the cumulative share of d * dim is below one minus the

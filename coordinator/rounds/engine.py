@@ -1,8 +1,8 @@
-"""The loop: turns messages of sites into events, and effects of the state machine into messages.
+"""Runs the rounds: converts messages of sites to events, and effects of the state machine to messages.
 
 Everything runs on one event loop and never waits, so each event is handled as a whole. Runs follow one another in the
-order of the configuration, and sites stay connected in between. An interrupted run continues where its journal ends:
-at its result, or in a wait until all sites are back. A run that is over is never repeated.
+order of the configuration, and sites stay connected in between. An interrupted run continues where its journal ends: at
+its result, or in a wait until all sites are back. A run that is over is never repeated.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ from protos.wire.messages import (
 
 
 class Engine:
-    """All runs of one coordinator."""
+    """Executes all runs of one coordinator."""
 
     def __init__(
         self,
@@ -88,9 +88,19 @@ class Engine:
         revoked: Callable[[], Iterable[str]] = tuple,
         starts: Callable[[Plan], Starts] = lambda _: {},
     ) -> None:
-        """`identity_of` gives a site's registered identity fingerprint, `clock` monotonic seconds, `now` aware UTC
-        times; `aside` writes large snapshots while rounds continue, `audit` records decisions before they take effect;
-        `revoked` returns the sites that are revoked in the register, `starts` the values of a plan's starting file."""
+        """Queue the plans.
+
+        Args:
+            plans: to run, one after another.
+            state: the folder of all runs.
+            identity_of: returns a site's registered identity fingerprint.
+            clock: returns monotonic seconds.
+            now: returns aware UTC times.
+            aside: writes large snapshots while rounds continue.
+            audit: records decisions before they take effect.
+            revoked: returns the sites that are revoked in the register.
+            starts: returns the values of a plan's starting file.
+        """
         self._waiting, self._state, self._identity_of = list(plans), state, identity_of
         self._plans, self._sweeps = list(self._waiting), list[dict[str, Any]]()
         self._clock, self._now, self._aside, self._audit, self._revoked = clock, now, aside, audit, revoked
@@ -121,7 +131,7 @@ class Engine:
             self._guarded(self._next_run)
 
     def connected(self, site: str, peer: Peer) -> None:
-        """Handle a new stream with an accepted certificate, after its Hello."""
+        """Handle a new stream of a site with an accepted certificate, after its Hello."""
         earlier = self._peers.pop(site, None)
         if earlier is not None:
             self._lost(site)
@@ -134,17 +144,17 @@ class Engine:
             self._tell_all_over()
 
     def disconnected(self, site: str, peer: Peer) -> None:
-        """Handle the end of a stream, for any reason."""
+        """Handle the end of a site's stream, for any reason."""
         if self._peers.get(site) is peer:
             del self._peers[site]
             self._log.info("site_disconnected", site=site)
             self._lost(site)
 
     def received(self, site: str, message: SiteMessage) -> bool:
-        """Handle a checked message. Return whether the site's next message should be a chunk.
+        """Handle a checked message of a site. Return whether the site's next message should be a chunk.
 
         Raises:
-            MalformedMessage: it is not expected here; the caller ends the stream.
+            MalformedMessage: the message is not expected here; the caller ends the stream.
         """
         run = self._run
         if run is None:
@@ -187,7 +197,7 @@ class Engine:
         }
 
     def away(self, site: str, begins: int, ends: int) -> None:
-        """Store the window in which a site may be away, in seconds since 1970; 0 and 0 remove it."""
+        """Store the announced absence of a site, in seconds since 1970; 0 and 0 remove it."""
         if not self._windows.take(site, begins, ends):
             return
         self._log.info("maintenance_announced", site=site, window=self._windows.facts(site))
@@ -202,7 +212,7 @@ class Engine:
         self._tell_all_over()
 
     def removed(self, site: str) -> None:
-        """Handle a site without an accepted certificate: revoked, or its hospital's own authority was removed."""
+        """Handle a site that is revoked, or whose hospital's own authority was removed."""
         run, kept, revoked = self._run, self._kept, set(self._revoked())
         if run and kept and site in (run.terms.sites & revoked) - kept.history.revoked:
             kept.note("revoked", site=site)
@@ -210,7 +220,7 @@ class Engine:
         self._decline(site, SiteReason.REVOKED)
 
     def pause(self, *, pauses: bool) -> bool:
-        """Pause after the current round, or resume. Return whether anything changed."""
+        """Pause the run after the current round, or resume it. Return whether anything changed."""
         run, kept = self._run, self._kept
         if run is None or kept is None or run.terms.is_paused == pauses:
             return False
@@ -229,7 +239,7 @@ class Engine:
         return True
 
     def stop(self) -> None:
-        """Prepare the end of the program: the run is saved, and each site receives a request to reconnect."""
+        """Prepare the end of the program: the run is saved, and each site is informed that it should reconnect."""
         if self._timer:
             self._timer.cancel()
         for peer in list(self._peers.values()):
@@ -271,7 +281,7 @@ class Engine:
         self.recheck()
 
     def _look_at_sweeps(self) -> None:
-        """Read again which alternative of each sweep is chosen, and report each choice once."""
+        """Read again which alternative of each sweep is chosen, and report each choice one time."""
         reported = [sweep["chosen"] for sweep in self._sweeps]
         self._sweeps = list(sweep_facts(self._state, self._plans))
         for sweep in self._sweeps:
@@ -280,7 +290,7 @@ class Engine:
                 self._log.info("sweep_decided", run=sweep["chosen"], values=sweep["values"], validation_loss=loss)
 
     def _tell_all_over(self) -> None:
-        """After the last run, inform each connected site that it need not reconnect. Others receive this later."""
+        """Inform each connected site that all runs have ended. Other sites are informed when they connect."""
         if self._run is None and self.finished.is_set() and self.failure is None:
             self._guarded(partial(self.ending.tell, self._peers))
 
@@ -318,7 +328,7 @@ class Engine:
 
     def _join(self, run: Run, site: str, join: Join) -> None:
         if join.run != run.name:
-            return  # of the previous run; the announcement of this one is being sent
+            return  # the message is about the previous run; the announcement of this one is being sent
         reason = refuse_join(run.plan, run.manifest, join)
         if reason is not None:
             self._log.warning("site_not_admitted", site=site, reason=reason)
@@ -335,7 +345,7 @@ class Engine:
             self._refuse(self._kept, "refused", site, "this site no longer holds a state that the run can go on from")
             return
         if not is_current and isinstance(run.state, Collecting) and site in run.state.complete:
-            self._held[site] = join  # it has sent all of this round; the next round shows what it needs
+            self._held[site] = join  # the site has sent all of this round; in the next round it is clear what it needs
             return
         self._joined.add(site)
         if site in run.plan.receiving_sites:
@@ -346,7 +356,7 @@ class Engine:
         self._happened(Joined(site, join.key_session, is_current))
 
     def _refuse(self, kept: Kept, kind: str, site: str, why: str) -> None:
-        """End the stream of a site whose states and the run's have no common round from which to continue."""
+        """End the stream of a site that cannot continue the run, because their states have no round in common."""
         kept.note(kind, site=site)
         self._guarded(kept.journal.sync)
         self._log.error("coordinator_state_older" if kind == "ahead" else "site_state_lost", site=site)
@@ -390,7 +400,7 @@ class Engine:
             self._hear_held(run)
 
     def _hear_held(self, run: Run) -> None:
-        """Let sites join whose whole contribution to a round had arrived, when that round is over."""
+        """Let a site join that had sent its whole contribution and reconnected, when that round is over."""
         for site, join in list(self._held.items()):
             if not (isinstance(run.state, Collecting) and site in run.state.complete):
                 self._held.pop(site, None)
@@ -452,7 +462,7 @@ def interrupted_state(run: Run, kept: Kept, now: float) -> Finishing | Interrupt
 
 
 def go_back(run: Run, kept: Kept, joined: Collection[str]) -> WentBack | None:
-    """Return to the newest round that the coordinator and all its sites have on disk, once all are connected.
+    """Return to the newest round that the coordinator and all its sites have on disk, as soon as all are connected.
 
     Raises:
         UnavailableError: the snapshot cannot be read any more, or a decision cannot be written to the disk.

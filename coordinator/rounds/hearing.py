@@ -1,7 +1,7 @@
-"""Handles a message from a site: stores or adds its content, and returns the event that follows.
+"""Handles messages about keys and chunks: stores or adds their content, and returns the next event.
 
-The rule: a message that fits no run of this coordinator is refused; one that was right when it was sent, of an
-attempt or an agreement that is over, is passed by.
+A message that fits no run of this coordinator is refused. A message about an attempt or agreement that has ended is
+ignored.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def has_what_it_needs(run: Run, kept: Kept, site: str, join: Join) -> bool:
 
 
 def hear_of_keys(run: Run, site: str, message: KeyAdvert | KeySessionAcknowledgement) -> Event | None:
-    """Store the sites' messages about keys. Only sites can check these messages.
+    """Store a site's message about masking keys. Only sites can check its content.
 
     Raises:
         MalformedMessage: the message has another site's name.
@@ -42,7 +42,7 @@ def hear_of_keys(run: Run, site: str, message: KeyAdvert | KeySessionAcknowledge
     if message.site != site:
         raise MalformedMessage("a key or an acknowledgement in another site's name")
     if not isinstance(state, Agreeing) or message.key_session != state.attempt.key_session:
-        return None  # of an agreement that was restarted in the meantime
+        return None  # an agreement that was restarted in the meantime
     if isinstance(message, KeyAdvert):
         run.adverts.setdefault(site, message)
         return Advertised(site, message.key_session)
@@ -67,7 +67,7 @@ def hear_chunk(run: Run, site: str, chunk: Chunk) -> Event | None:
     current = (state.attempt.round, state.attempt.number)
     if not isinstance(state, Collecting) or at != current:
         if at < current or (at == current and isinstance(state, Interrupted)):
-            return None  # of an attempt that became void before the chunk arrived
+            return None  # an attempt that became void before the chunk arrived
         raise MalformedMessage("a chunk of a round that is not collecting")
     if not run.running_sum.add(site, chunk.index, chunk.body):
         return None

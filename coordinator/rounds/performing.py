@@ -1,6 +1,6 @@
-"""Carries out the effects of the round machine: on the run, in its journal, and towards the sites.
+"""Carries out the effects of the state machine: on the run, in its journal, and as messages to sites.
 
-The rule: everything that is meant for a site waits until the journal holds the decision.
+A message to a site is sent only after the journal has stored the decision.
 """
 
 from __future__ import annotations
@@ -45,21 +45,21 @@ from protos.wire.messages import (
 
 
 class Peer(Protocol):
-    """One site's open stream, as the engine sees it."""
+    """Sends messages on one site's open stream."""
 
     def send(self, message: CoordinatorMessage) -> None:
         """Queue a message."""
 
     def send_parameters(self, parameters: npt.NDArray[np.float32], round_number: int, attempt: int) -> None:
-        """Queue the vector as chunks. The vector is read when they are sent."""
+        """Queue the vector as chunks. The vector is read when the chunks are sent."""
 
     def end(self, reason: CoordinatorReason, detail: str) -> None:
-        """Send the reason and end the stream."""
+        """Send the reason to the site and end the stream."""
 
 
 @dataclass
 class Performer:
-    """Performs effects on a run. The engine owns `peers` and `joined`."""
+    """Carries out effects on a run. The engine owns `peers` and `joined`."""
 
     peers: dict[str, Peer]
     joined: set[str]
@@ -67,7 +67,7 @@ class Performer:
     _outbox: list[Callable[[], None]] = field(default_factory=list)
 
     def perform(self, run: Run, kept: Kept, effects: tuple[Effect, ...]) -> Over | None:
-        """Carry out effects in order, then send messages to sites. Return how the run ended, if it did.
+        """Carry out effects in sequence, then send the messages to sites. Return how the run ended, or None.
 
         Raises:
             UnavailableError: a decision could not be written to the disk; nothing was sent.
@@ -167,7 +167,7 @@ def attempt_of(run: Run) -> Attempt:
     """Return the run's current attempt.
 
     Raises:
-        ValueError: it has no current attempt.
+        ValueError: the run has no current attempt.
     """
     if isinstance(run.state, Gathering | Over):
         raise ValueError("no attempt is under way")

@@ -1,7 +1,6 @@
-"""The types of a run: its phases, its events and its effects.
+"""Defines the phases, events and effects of a run as frozen records.
 
-All are frozen records; coordinator/rounds/round.py shows how one follows from the other. Times are seconds of
-the caller's monotonic clock.
+coordinator/rounds/round.py shows how one follows from the other. Times are seconds of the caller's monotonic clock.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ Sites: TypeAlias = frozenset[str]
 class Past:
     """The last offer of a round before the run returned to an earlier one. It is repeated for the same sites.
 
-    Fields as in Attempt; the repetition is a later attempt.
+    The fields are as in Attempt; the repetition is a later attempt.
     """
 
     attempt: int
@@ -31,16 +30,21 @@ class Past:
 
 @dataclass(frozen=True, kw_only=True)
 class Terms:
-    """The parts of the plan and of the journal that the machine needs.
+    """The parts of the plan and of the journal that the state machine needs.
 
-    `rounds`: the number of rounds as far as known. A closing round may reduce it, but the round that was offered with
-    it is always made. `binds_early`: the offer names the contributors at once. `is_masked`: contributors first agree on
-    the keys of a key session. `on_lost_site`: whether a run continues without a site that stays away. `past`: the
-    rounds that are repeated since the run went back. `is_paused`: a person has paused the run, so no further round
-    begins. `first_attempt`: the number of the first attempt at a round; above 0 after a restore, because lower
-    numbers may have been used. `first_key_session`: an earlier process agreed on keys up to this key session before the
-    first round was offered. `away`: begin and end of the announced absences of sites. During them no site counts as
-    lost. `receivers`: sites that only receive the result; the end of the run waits for them.
+    Attributes:
+        rounds: the number of rounds as far as known. A closing round can reduce it, but the round that was offered
+            with it is always made.
+        binds_early: the offer names the contributors at once.
+        is_masked: contributors first agree on the keys of a key session.
+        on_lost_site: whether a run continues without a site that stays away.
+        past: the rounds that are repeated since the run returned to an earlier one.
+        is_paused: a person has paused the run, so no further round begins.
+        first_attempt: the number of the first attempt at a round; above 0 after a restore, because lower numbers may
+            have been used.
+        first_key_session: an earlier process agreed on keys up to this key session before the first round was offered.
+        away: begin and end of the announced absences of sites. During them no site counts as lost.
+        receivers: sites that only receive the result; the end of the run waits for them.
     """
 
     sites: Sites
@@ -60,7 +64,7 @@ class Terms:
 
 @dataclass(frozen=True, kw_only=True)
 class Gathering:
-    """Waiting for the listed sites. The `declined` sites reported that they will not take part."""
+    """The coordinator waits for the listed sites. The `declined` sites reported that they will not take part."""
 
     joined: Sites = frozenset()
     declined: Sites = frozenset()
@@ -71,13 +75,17 @@ class Gathering:
 class Attempt:
     """One attempt at one round, shared by the phases that work on it.
 
-    `present` are the connected sites, bound or entering; `entering` become contributors with the next round. `agreed`
-    are the sites that hold the masking keys of `key_session`. `corruptions` counts the attempts at this round whose
-    sums did not add up. `was_bound`: some attempt named contributors, so some sites may have sent. `resample`: the
-    attempt whose number seeds new batches and dropout at all sites, because the round continues without a named site.
-    It is 0 for the usual draw. `withdrawn`: bound sites that their own persons or the office have withdrawn. The plan
-    decides whether the others wait for them or continue at once. `late`: contains a site once for each attempt that
-    failed because of it, since it last sent everything.
+    Attributes:
+        present: the connected sites, bound or entering.
+        entering: sites that become contributors with the next round.
+        agreed: the sites that have the masking keys of `key_session`.
+        corruptions: the number of attempts at this round whose check words did not add up.
+        was_bound: some attempt named contributors, so some sites may have sent.
+        resample: the attempt whose number seeds new batches and dropout at all sites, because the round continues
+            without a named site. It is 0 for the usual draw.
+        withdrawn: bound sites that their own persons or the office have withdrawn. The plan decides whether the others
+            wait for them or continue at once.
+        late: contains a site once for each attempt that failed because of it, since it last sent everything.
     """
 
     round: int
@@ -122,9 +130,9 @@ class Agreeing:
 
 @dataclass(frozen=True, kw_only=True)
 class Training:
-    """Parameters were offered; `ready` sites hold their checked contribution.
+    """Parameters were offered. The `ready` sites have their checked contribution.
 
-    `deadline` may become earlier while a site is away; `latest` is the end for all sites.
+    `deadline` can become earlier while a site is away; `latest` is the end for all sites.
     """
 
     attempt: Attempt
@@ -135,7 +143,7 @@ class Training:
 
 @dataclass(frozen=True, kw_only=True)
 class Collecting:
-    """The contributors are bound; `complete` sites have sent everything. Deadlines as in Training."""
+    """The contributors are bound. The `complete` sites have sent everything. Deadlines are as in Training."""
 
     attempt: Attempt
     complete: Sites = frozenset()
@@ -145,7 +153,7 @@ class Collecting:
 
 @dataclass(frozen=True, kw_only=True)
 class Interrupted:
-    """No round is offered. The round is offered again when every bound site is connected and the run is not paused.
+    """No round is offered until every bound site is connected and the run is not paused.
 
     `returns`: this program or a site lost its memory. So the run first returns to a round that all of them have on
     disk.
@@ -158,7 +166,7 @@ class Interrupted:
 
 @dataclass(frozen=True, kw_only=True)
 class Finishing:
-    """The last aggregate was sent. `done` sites have loaded it, and `gone` sites never will."""
+    """The last aggregate was sent. The `done` sites have loaded it, and the `gone` sites never will."""
 
     attempt: Attempt
     done: Sites = frozenset()
@@ -183,7 +191,7 @@ State: TypeAlias = Gathering | Agreeing | Training | Collecting | Interrupted | 
 class Joined:
     """A site agreed to the plan, or is connected again and has the keys of `key_session` (0: none).
 
-    `is_current`: its memory or its disk has the state that the current round continues from.
+    `is_current`: its memory or its disk has the state from which the current round continues.
     """
 
     site: str
@@ -216,7 +224,7 @@ class Acknowledged:
 
 @dataclass(frozen=True)
 class BecameReady:
-    """A site holds its contribution for this attempt."""
+    """A site has its contribution for this attempt."""
 
     site: str
     round: int
@@ -232,7 +240,7 @@ class Completed:
 
 @dataclass(frozen=True)
 class FoundCorrupted:
-    """All contributions arrived and their checks do not add up."""
+    """All contributions arrived, and their check words do not add up."""
 
 
 @dataclass(frozen=True)
@@ -333,7 +341,7 @@ class OfferRound:
 class BindRound:
     """Send these sites the names of the contributors.
 
-    `resumes`: whether each continues after its chunks that have already arrived.
+    `resumes`: whether each site continues after its chunks that have already arrived.
     """
 
     sites: Sites
@@ -354,7 +362,7 @@ class CloseRound:
 
 @dataclass(frozen=True)
 class VoidRound:
-    """Drop the sums of this attempt and disconnect the missing sites. `given_up`: sites without further attempts."""
+    """Drop the sums of this attempt and disconnect the missing sites. `given_up` sites get no further attempts."""
 
     round: int
     attempt: int

@@ -1,7 +1,7 @@
-"""Decides from the sums of federated-prior how a run continues. Pure, except for the announced vector.
+"""Decides from the sums of federated-prior how a run continues, and writes them into the announced vector.
 
-The sums of each round are written into the vector that comes down. The Newton rounds end when no coefficient moves by
-1e-8, or after the most that the plan allows; the round after them is the guard.
+The Newton rounds end when no coefficient moves by 1e-8, or after the plan's largest number. The next round is the
+guard.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ Float32 = npt.NDArray[np.float32]
 
 
 def announce(prior: Prior, course: Course, round_number: int, sums: Sums, values: Float32) -> Course:
-    """Write a round's sums into the vector that sites receive. Return the course after it.
+    """Write a round's sums into the vector that sites receive. Return the decisions after the round.
 
     Args:
         prior: the plan's.
-        course: before.
+        course: the decisions before the round.
         round_number: from 0.
         sums: of the round.
         values: float32 of the announced tensor's size, changed in place.
@@ -40,9 +40,9 @@ def announce(prior: Prior, course: Course, round_number: int, sums: Sums, values
 
 
 def _has_ended(prior: Prior, round_number: int, values: Float32) -> bool:
-    """Whether the last step changed no coefficient.
+    """Return whether the last Newton step changed no coefficient.
 
-    Impossible sums do not end the round here, because every site refuses them.
+    Impossible sums do not end the rounds here, because every site refuses them.
     """
     try:
         path = AnnouncedSums(prior, values).coefficients(round_number)
@@ -54,7 +54,8 @@ def _has_ended(prior: Prior, round_number: int, values: Float32) -> bool:
 def fitted(prior: Prior, course: Course, values: Float32, rounds_made: int) -> dict[str, Float32]:
     """Return the regression as named float32 arrays (outputs, columns): coefficients and standard errors.
 
-    A run that ended early has the values after its last Newton round. Before the first Newton round it has none.
+    A run that ended early has the values after its last Newton round. Before the first Newton round the result is
+    empty.
     """
     if rounds_made < (2 if prior.private is None else 1):
         return {}
@@ -63,7 +64,7 @@ def fitted(prior: Prior, course: Course, values: Float32, rounds_made: int) -> d
         slopes, deviations = prior.private.fitted(found.terms, prior.method.ridge)
         return {"coefficients": slopes.astype(np.float32), "standard_errors": deviations.astype(np.float32)}
     most = prior.newton_rounds if course.training_rounds is None else course.training_rounds
-    made = min(most, rounds_made - 1)  # sums that were never announced are zeros, and give no step
+    made = min(most, rounds_made - 1)  # sums that were never announced are zeros, and allow no step
     try:
         coefficients = found.coefficients(made)[-1]
         errors = found.newton(made).standard_errors(prior.method.ridge)

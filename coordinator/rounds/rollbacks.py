@@ -1,18 +1,18 @@
-"""Decides from the sites' refusals to which parameters a run returns, and writes a report for people. Pure.
+"""Decides from the sites' refusals to which parameters a run returns, and describes it for people.
 
-Sites send their refusals in the sum of the round that they trained from the parameters in question, so one round
-decides about the parameters and, where they are refused, its changes are dropped with them. The rules:
+Sites send their refusals in the sum of the round that they trained from the refused parameters. So one round decides
+about the parameters, and its updates are dropped with them. docs/design/acceptance.md has the reasons. The rules:
 
-* the parameters of the first training round are the agreed start, which is never refused;
-* nor are parameters to which the run has just returned. Enough sites accepted them before, and an honest site does not
-  refuse the same parameters later. So one hostile site can undo at most every second round;
-* a round that was drawn again for other sites carries no refusals; the next measured round decides;
-* a sum beyond what so many clipped updates can reach is dropped too, and its round is made again;
-* what was decided in the meantime is dropped with the parameters; only the list of rollbacks grows;
-* as many rollbacks in a row to the same parameters as the plan's `patience` end the training: the result is what was
-  accepted last. So one site ends the training for the others only if it undoes every second round, so many times.
+* the parameters of the first training round are the agreed start and cannot be refused;
+* parameters to which the run has just returned cannot be refused. So one hostile site can undo at most every second
+  round;
+* a resampled round has no refusals; the next measured round decides;
+* a sum that is larger than clipped updates can reach is dropped too, and its round is repeated;
+* decisions that followed from the dropped parameters are dropped too; only the list of rollbacks grows;
+* as many rollbacks in a row to the same parameters as the plan's `patience` end the training. The result is the
+  parameters that were accepted last.
 
-All of it follows from plan and sums, so a run that is resumed decides alike.
+All of it follows from plan and sums, so a resumed run decides in the same way.
 """
 
 from __future__ import annotations
@@ -47,13 +47,13 @@ class Accepted:
     rule_state: Mapping[str, Float64] = field(repr=False)
 
     def copied(self) -> Accepted:
-        """Return a copy that no other code changes."""
+        """Return a copy with arrays of its own."""
         rule_state = {name: array.copy() for name, array in self.rule_state.items()}
         return replace(self, values=self.values.copy(), rule_state=rule_state)
 
 
 def refusals_in(plan: Plan, course: Course, round_number: int, sums: Sums, *, resample: int) -> int | None:
-    """Return how many sites refused this round's starting parameters, or None if the round does not report it.
+    """Return how many sites refused this round's starting parameters, or None if the sums do not contain it.
 
     Args:
         plan: the plan.
@@ -71,7 +71,10 @@ def refusals_in(plan: Plan, course: Course, round_number: int, sums: Sums, *, re
 
 
 def is_below_quorum(plan: Plan, refusals: int, contributors: int) -> bool:
-    """Return whether fewer sites than the plan's quorum accepted. `contributors` is the number of sites in the sum."""
+    """Return whether fewer sites than the acceptance's quorum accepted.
+
+    `contributors` is the number of sites in the sum.
+    """
     return plan.acceptance is not None and contributors - refusals < plan.acceptance.quorum
 
 
@@ -81,7 +84,7 @@ def roll_back(plan: Plan, accepted: Accepted, course: Course, round_number: int,
     Args:
         plan: the plan.
         accepted: the state to which the run returns.
-        course: before the round closed.
+        course: the decisions before the round closed.
         round_number: of the round that closed.
         sums: of the round, dropped.
         refusals: how many sites refused; 0 if the sum itself was out of range.
@@ -105,7 +108,7 @@ def has_lost_patience(plan: Plan, rollbacks: tuple[Rollback, ...]) -> bool:
 
 
 def told_of_rollbacks(plan: Plan, course: Course) -> list[str]:
-    """Describe for an operator the parameters that the sites refused; empty if they refused none."""
+    """Describe each rollback for an operator. Empty if the sites refused no parameters."""
     if not course.rollbacks:
         return []
     last, count = course.rollbacks[-1], len(course.rollbacks)

@@ -1,13 +1,13 @@
-"""The run as a pure state machine: a state and an event in, the next state and effects out.
+"""Defines the run as a pure state machine: a state and an event in, the next state and effects out.
 
 It owns no clock, no socket and no number of the model. A deadline that has passed is an event like any other.
 
     Gathering -> [Agreeing ->] Training -> Collecting -> Training ... -> Finishing -> Over
-                     ^            ^            |
-                     +------------+-- Interrupted   a site was lost: the round is repeated, or an earlier one
+                    ^            ^            |
+                    +------------+-- Interrupted   a site was lost: the round is repeated, or an earlier one
 
 The set of contributors is fixed before any site sends (`bound`). Under masking they agree on keys first, and after
-every change.
+every change of the set.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def begin(terms: Terms, now: float) -> Gathering:
 
 
 def advance(terms: Terms, state: State, event: Event, now: float) -> Outcome:
-    """Return the next state and the effects, in order. Events of unlisted sites change nothing."""
+    """Return the next state and the effects of an event. Events of sites outside the plan change nothing."""
     heard = terms.sites | terms.receivers if isinstance(state, Finishing) else terms.sites
     if getattr(event, "site", None) not in {None, *heard}:
         return state, ()
@@ -94,7 +94,7 @@ def _gather(terms: Terms, state: Gathering, event: Event, now: float) -> Outcome
         case Left(site=site):
             state = replace(state, joined=state.joined - {site})
         case Declined(site=site, reason=SiteReason.REVOKED) if not _can_begin(terms, state.declined | {site}):
-            # Too few would remain. The site may be invited again with the identity key in the plan.
+            # Too few sites would remain. The office can invite the site again with the identity key in the plan.
             state = replace(state, joined=state.joined - {site})
         case Declined(site=site):
             state = replace(state, joined=state.joined - {site}, declined=state.declined | {site})
@@ -131,7 +131,7 @@ def _start(terms: Terms, joined: Sites, now: float) -> Outcome:
 
 
 def _begin_attempt(terms: Terms, attempt: Attempt, now: float) -> Outcome:
-    """Offer a round. Its contributors agree on masking keys first, if they have none in common."""
+    """Offer a round. If its contributors have no common masking keys, they agree on keys first."""
     if not terms.is_masked or attempt.agreed == attempt.bound:
         return _offer(terms, attempt, now)
     attempt = replace(attempt, key_session=attempt.key_session + 1, agreed=frozenset())
@@ -167,7 +167,7 @@ def _work(terms: Terms, state: Working, event: Event, now: float) -> Outcome:
         case Left(site=site):
             return _lose(terms, state, site, now)
         case Declined(site=site) if site not in state.attempt.bound:
-            return _lose(terms, state, site, now)  # it would enter with the next round
+            return _lose(terms, state, site, now)  # the site would enter with the next round
         case Declined(site=site, reason=SiteReason.WITHDRAWN | SiteReason.REVOKED):
             return _withdraw(terms, state, site, now)
         case Declined(site=site, reason=reason):
@@ -238,7 +238,7 @@ def _return(terms: Terms, state: Working, event: Joined, now: float) -> Outcome:
     if isinstance(state, Interrupted):
         return _go_on(terms, replace(state, attempt=attempt, returns=state.returns or not event.is_current), now)
     if isinstance(state, Collecting) and site in state.complete:
-        # It has nothing more to send. If it lost its keys, the next attempt starts with new ones.
+        # The site has nothing more to send. If it lost its keys, the next attempt starts with new ones.
         kept = attempt.agreed if event.key_session == attempt.key_session else attempt.agreed - {site}
         return replace(state, attempt=replace(attempt, agreed=kept)), ()
     if (
@@ -257,7 +257,7 @@ def _return(terms: Terms, state: Working, event: Joined, now: float) -> Outcome:
 
 
 def _agree_again(terms: Terms, state: Agreeing | Training | Collecting, now: float, *, returns: bool) -> Outcome:
-    """Let all sites agree on new keys, because a site returned without its keys or memory."""
+    """Let all sites agree on new keys, because a site reconnected without its keys or memory."""
     attempt = state.attempt
     void = () if isinstance(state, Agreeing) else (VoidRound(attempt.round, attempt.number, frozenset()),)
     again = replace(attempt, number=attempt.number + len(void), agreed=frozenset())
@@ -272,7 +272,7 @@ def _until_return(terms: Terms, now: float) -> float:
 
 
 def _go_on(terms: Terms, state: Interrupted, now: float) -> Outcome:
-    """Offer the round again, if nothing prevents it."""
+    """Offer the round again, unless the run is paused, or a site is missing."""
     attempt = state.attempt
     if not terms.is_paused and _goes_on_without(terms, state):
         return _give_up_waiting(terms, state, now)
@@ -282,14 +282,14 @@ def _go_on(terms: Terms, state: Interrupted, now: float) -> Outcome:
 
 
 def _withdraw(terms: Terms, state: Working, site: str, now: float) -> Outcome:
-    """Remove a site that a person of the site or of the office has withdrawn. This attempt no longer waits for it.
+    """Remove a site that a person at the site or the office has withdrawn, and no longer wait for it.
 
     A contribution that the site had sent completely still counts. Otherwise there would be another sum over the same
     training, and the difference of the two sums would be this site's contribution.
     """
     attempt = replace(state.attempt, present=state.attempt.present - {site}, withdrawn=state.attempt.withdrawn | {site})
     if isinstance(state, Collecting) and site in state.complete:
-        return replace(state, attempt=attempt), ()  # it has sent all of this round; the next one is without it
+        return replace(state, attempt=attempt), ()  # the site has sent all of this round; the next one is without it
     void = (
         (VoidRound(attempt.round, attempt.number, frozenset({site})),)
         if isinstance(state, Training | Collecting)
@@ -303,7 +303,7 @@ def _withdraw(terms: Terms, state: Working, site: str, now: float) -> Outcome:
 
 
 def _goes_on_without(terms: Terms, state: Interrupted) -> bool:
-    """Whether only withdrawn sites are missing, and plan and quorum let the others continue."""
+    """Return whether only withdrawn sites are missing, and plan and quorum let the others continue."""
     attempt = state.attempt
     missing = attempt.bound - attempt.present
     may = terms.on_lost_site == "continue" and len(attempt.bound - missing) >= terms.quorum and not state.returns
@@ -322,7 +322,8 @@ def _complete(terms: Terms, state: Collecting, now: float) -> Outcome:
     attempt = state.attempt
     if state.complete < attempt.bound:
         return state, ()
-    # A larger set is a different set. Sites answer it only within their budgets, and a plan that waits sets these to 0.
+    # A larger set is a different set. Sites contribute to it only within their budgets, and a plan that waits sets
+    # these to 0.
     entering = attempt.entering if terms.on_lost_site == "continue" else frozenset()
     close = CloseRound(attempt.round, attempt.bound)
     past = terms.past.get(attempt.round + 1) or Past(attempt=terms.first_attempt - 1, bound=attempt.bound | entering)
@@ -380,8 +381,7 @@ def _check_deadline(terms: Terms, state: Working, now: float) -> Outcome:
 def _give_up_waiting(terms: Terms, state: Interrupted, now: float) -> Outcome:
     """End the run because a site has stayed away, or continue without it if plan and quorum allow.
 
-    If the run must first return to an earlier round it cannot continue, because the repeated rounds need all of their
-    sites.
+    A run that must first return to an earlier round cannot continue, because the repeated rounds need all their sites.
     """
     attempt = state.attempt
     remaining, missing = attempt.bound & attempt.present, attempt.bound - attempt.present
@@ -391,7 +391,7 @@ def _give_up_waiting(terms: Terms, state: Interrupted, now: float) -> Outcome:
         return _begin_attempt(
             terms, replace(attempt, number=number, bound=remaining, agreed=frozenset(), resample=resample), now
         )
-    # If all sites of this round are connected, an earlier round needs a site that is not.
+    # If all sites of this round are connected, a site of an earlier round is missing.
     absent = missing or terms.sites - attempt.present
     return _end(is_complete=False, reason="a site did not come back in time", missing=absent)
 
@@ -402,7 +402,7 @@ def _finish(terms: Terms, state: Finishing, event: Event, now: float) -> Outcome
             state = replace(state, done=state.done | {site})
         case Joined(site=site) if site in state.attempt.bound | terms.receivers:
             return state, (SendResult(frozenset({site})),)
-        case Declined(site=site):  # it will not load the result, so the run does not wait for it
+        case Declined(site=site):  # the site will not load the result, so the run does not wait for it
             state = replace(state, gone=state.gone | {site})
         case _:
             pass

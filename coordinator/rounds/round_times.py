@@ -1,10 +1,8 @@
 """Measures how long rounds take, without interruptions.
 
-A round's time runs from the offer of the attempt that closes it. Measurements that a program made before it ended are
-read back from the journal. The rules:
-
-* a repeated attempt is measured from its own offer;
-* a round that was disturbed (a site left, the coordinator ended, the run went back) is not measured.
+A round's time is measured from the offer of the attempt that closes the round. Times that an earlier process measured
+are read from the journal. A round that was disturbed is not measured: a site disconnected, the coordinator ended, or
+the run returned to an earlier round.
 """
 
 from __future__ import annotations
@@ -21,36 +19,36 @@ _DISTURBS: Final = frozenset({"started", "back", "left", "void", "restored", "an
 
 
 class RoundTimes:
-    """The times of the newest rounds of a run under way."""
+    """Measures the newest rounds of an active run."""
 
     def __init__(self, clock: Callable[[], float], newest: Iterable[float] = ()) -> None:
-        """`clock` gives monotonic seconds; `newest` are the times of earlier closed rounds."""
+        """Start with the times of earlier rounds, in seconds. `clock` returns monotonic seconds."""
         self._clock, self._seconds = clock, deque(newest, NEWEST)
         self._attempt: tuple[int, int] | None = None
         self._began: float | None = None
 
     @property
     def newest(self) -> tuple[float, ...]:
-        """The durations of the newest rounds in seconds, the latest last."""
+        """Return the durations of the newest rounds in seconds, the latest last."""
         return tuple(self._seconds)
 
     @property
     def median(self) -> float | None:
-        """The median duration of a round; None before the first one."""
+        """Return the median duration of a round in seconds, or None before the first one."""
         return statistics.median(self._seconds) if self._seconds else None
 
     @property
     def under_way(self) -> float:
-        """The seconds since this attempt began; 0 after an interruption and between rounds."""
+        """Return the seconds since this attempt began; 0 after an interruption and between rounds."""
         return 0.0 if self._began is None else self._clock() - self._began
 
     def offered(self, number: int, attempt: int) -> None:
-        """Start the time of an attempt, also if it is offered again to a site that reconnected."""
+        """Start the time of an attempt. A repeated offer of the same attempt does not restart it."""
         if self._attempt != (number, attempt):
             self._attempt, self._began = (number, attempt), self._clock()
 
     def disturbed(self) -> None:
-        """Mark this attempt as interrupted, so that it gives no round time."""
+        """Mark this attempt as interrupted, so that it is not measured."""
         self._began = None
 
     def closed(self) -> None:
@@ -61,14 +59,14 @@ class RoundTimes:
 
 
 class JournalTimes:
-    """The times of rounds, computed from the entries of a journal in order."""
+    """Computes the times of rounds from the entries of a journal."""
 
     def __init__(self) -> None:
         self.newest: deque[float] = deque(maxlen=NEWEST)
         self._offered: dict[int, datetime] = {}
 
     def take(self, entry: Mapping[str, Any]) -> float | None:  # Any: every type that JSON has
-        """Return the seconds of the round that this entry closes, or None if it closes none or was interrupted."""
+        """Return the seconds of the round that this entry closes, or None if there is none or it was disturbed."""
         kind, seconds = entry["kind"], None
         if kind == "offered":
             self._offered[entry["round"]] = datetime.fromisoformat(entry["time"])

@@ -1,7 +1,7 @@
-"""One run of one plan: its parameters, its running sum and its place in the state machine.
+"""Executes one run of one plan: its parameters, its running sum and its state.
 
-It holds sums and never one site's values. The plan and the decisions of earlier rounds determine what a round sends
-down and what it collects.
+A run contains sums and never one site's values. The plan and the decisions of earlier rounds determine what is sent and
+collected in a round.
 """
 
 from __future__ import annotations
@@ -88,12 +88,12 @@ class Run:
 
     @property
     def parameters(self) -> Float32:
-        """All shared parameters, float32 of shape (manifest.parameters,)."""
+        """Return all shared parameters, float32 of shape (manifest.parameters,)."""
         return self.values[: self.manifest.parameters]
 
     @property
     def is_consistent(self) -> bool:
-        """Whether every check is correct and every number is possible for this number of honest sites."""
+        """Return whether all check words are correct and every sum is possible for this number of honest sites."""
         assert self._offered is not None
         exchange, sites = self._offered.exchange, self.running_sum.sites
         sums = self._sums(exchange)
@@ -109,12 +109,12 @@ class Run:
 
     @property
     def _fewest_rows(self) -> int:
-        """The least sum of rows: the plan's smallest row counts of all training sites."""
+        """Return the least sum of rows: the plan's smallest row counts of all training sites."""
         weighting = self.plan.weighting
         return self._training_contributors * weighting.fewest_rows if isinstance(weighting, RowWeights) else 0
 
     def _is_in_range(self, sums: Sums) -> bool:
-        """Whether every number is within the clipping range times the sum of the weights."""
+        """Return whether every number is within the clipping range times the sum of the weights."""
         if not sums.updates.size:
             return True
         fixed_point = FixedPoint(self.plan.encoding.clipping_range, len(self.plan.sites))
@@ -137,7 +137,7 @@ class Run:
         return self._offered
 
     def go_back(self, snapshot: Snapshot | None) -> None:
-        """Restore the run before a round. None means before the start."""
+        """Restore the run from a snapshot before a round. None means before the start."""
         if snapshot is None:
             begun = new_run(self.plan, self.terms, self.state, self.manifest)
             self._become(begun.course, begun.values, begun.rule_state, 0)
@@ -162,7 +162,7 @@ class Run:
         """Apply the server rule to the complete and consistent sum, and make the next decisions.
 
         If too few sites accept this round's starting parameters, the sum is dropped and the run returns to the
-        parameters accepted last. `resample` is the draw of the step in this sum.
+        parameters accepted last. `resample` is the number of the draw of batches in this sum.
         """
         exchange = self.offered(round_number).exchange
         sums = self._sums(exchange)
@@ -257,7 +257,10 @@ class Run:
         )
 
     def _sent(self, tensors: tuple[TensorSpec, ...], *, has_controls: bool) -> Float32:
-        """These tensors' numbers in one piece. It is a copy only if some of the manifest's tensors are absent."""
+        """Return the numbers of these tensors as one vector.
+
+        It is a copy only if some of the manifest's tensors are absent.
+        """
         count = self.manifest.parameters
         if self.plan.prior is not None:
             return self.values
@@ -292,7 +295,7 @@ def new_run(plan: Plan, terms: Terms, state: State, manifest: Manifest | None = 
 
 
 def thinned(curve: Sequence[tuple[int, float]]) -> Curve:
-    """Return a curve with at most some hundred points. It keeps both ends and the lowest point."""
+    """Return a curve with at most 202 points. It keeps both ends and the lowest point."""
     if len(curve) <= _MOST_POINTS:
         return list(curve)
     kept = {round(place * (len(curve) - 1) / (_MOST_POINTS - 1)) for place in range(_MOST_POINTS)}

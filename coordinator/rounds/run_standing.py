@@ -1,4 +1,4 @@
-"""The status report of a coordinator: the run, each of its sites, and the events of each site."""
+"""Computes the status report of a coordinator: the run, its speed, and each of its sites."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ from coordinator.storage.keeping import Kept
 
 
 class Contacts:
-    """The time of each site's last message, on a clock that never jumps."""
+    """Records the time of each site's last message, on a clock that never jumps."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
-        """`clock` gives monotonic seconds."""
+        """Start without contacts. `clock` returns monotonic seconds."""
         self._clock, self._at = clock, dict[str, float]()
 
     def saw(self, site: str) -> None:
@@ -46,7 +46,7 @@ class Contacts:
 
 @dataclass(frozen=True)
 class Around:
-    """Facts that `status` shows beside the run.
+    """The facts about sites and clocks that a status report shows.
 
     Attributes:
         connected: the sites whose streams are open.
@@ -101,12 +101,7 @@ def status_facts(run: Run | None, kept: Kept | None, around: Around) -> dict[str
 
 
 def waited_for(state: State, terms: Terms) -> Sites:
-    """Return the sites for which the run waits at this moment.
-
-    Args:
-        state: the state of the round machine.
-        terms: the terms of the run.
-    """
+    """Return the sites for which the run waits at this moment."""
     match state:
         case Gathering(joined=joined, declined=declined):
             return terms.sites - joined - declined
@@ -127,7 +122,7 @@ def waited_for(state: State, terms: Terms) -> Sites:
 
 
 def is_disturbed(state: State) -> bool:
-    """Return whether a site of the current round is away."""
+    """Return whether a site of the current round is not connected."""
     match state:
         case (
             Agreeing(attempt=attempt)
@@ -143,7 +138,7 @@ def is_disturbed(state: State) -> bool:
 
 
 def concluding_facts(state: State) -> dict[str, int] | None:
-    """Return how many sites have received the result, of how many; None while rounds remain."""
+    """Return how many sites have received the result, and how many sites there are; None while rounds remain."""
     if not isinstance(state, Finishing):
         return None
     return {"have_result": len(state.done), "sites": len(state.attempt.bound - state.gone)}
@@ -152,7 +147,8 @@ def concluding_facts(state: State) -> dict[str, int] | None:
 def pace_facts(run: Run, now: datetime) -> dict[str, float | str | None] | None:
     """Return the speed of the newest rounds and the expected end; None before the first round.
 
-    No end is reported while the run is interrupted or paused. A plan that may end early ends then at the latest.
+    No end is reported while the run is interrupted or paused. For a plan that can end early it is the latest possible
+    end.
     """
     if (seconds := run.times.median) is None:
         return None

@@ -1,17 +1,17 @@
-"""Sites that leave a run, by a person's decision or because the others no longer wait for them. Pure functions.
+"""Handles sites that leave a run, by a person's decision or because the others no longer wait for them.
 
 A site that the office revokes is treated like one that its own people withdrew: nobody waits for its contribution. The
-plan decides whether the others continue or wait. Waiting is correct too: a site that is invited again and still has the
-identity key in the plan returns to the same round.
+plan decides whether the others continue or wait. If they wait, a site that is invited again with the identity key in
+the plan returns to the same round.
 
-A connected site can also fail to send what a round needs. Without a limit the others would repeat the round for it for
-ever. The rules:
+A connected site can also fail to send what a round needs. Without a limit the others would repeat the round for ever.
+The rules:
 
-* each void attempt counts against the sites that were missing, until they have sent what a round requires. If too few
-  other sites were there to continue, it counts against nobody: the coordinator's own line is the likelier cause;
+* each void attempt counts against the missing sites, until they have sent what a round requires. If too few other sites
+  were connected to continue, it counts against no site: the coordinator's own connection is the likelier cause;
 * after `MOST_LATE_ATTEMPTS` the others continue at once, if plan and quorum let them;
-* the site does not enter again, because each further loss would use up the few that the others' policies allow;
-* journal, audit log, record and status report it, since it would otherwise look like a site that takes part;
+* the site does not enter again, because each further loss would cost budget at the others;
+* journal, audit log, record and status report the site;
 * if the plan waits for lost sites, nothing changes: a person decides.
 """
 
@@ -42,7 +42,7 @@ MOST_LATE_ATTEMPTS: Final = 3
 
 
 def after_missing(terms: Terms, attempt: Attempt, missing: Sites) -> Attempt:
-    """Return the next attempt after an attempt that became void because of these sites."""
+    """Return the next attempt after these missing sites made an attempt void."""
     late = sorted(missing) if len(attempt.bound - missing) >= terms.quorum else ()
     return replace(attempt, present=attempt.present - missing, late=(*attempt.late, *late))
 
@@ -58,7 +58,7 @@ def is_too_late(attempt: Attempt, site: str) -> bool:
 
 
 def without_late(attempt: Attempt) -> Attempt:
-    """Return the attempt without the joining sites that the others no longer wait for."""
+    """Return the attempt without the entering sites that the others no longer wait for."""
     return replace(attempt, entering=frozenset(site for site in attempt.entering if not is_too_late(attempt, site)))
 
 
@@ -70,10 +70,10 @@ def goes_on_without_late(terms: Terms, attempt: Attempt, missing: Sites) -> bool
 
 
 def yet_to_tell(state: State, listed: Sites, revoked: Collection[str]) -> list[str]:
-    """Return the revoked sites that the round machine still includes, in order.
+    """Return the revoked sites that the state machine still includes.
 
     Args:
-        state: the state of the round machine.
+        state: of the state machine.
         listed: the sites of the plan.
         revoked: the sites that are revoked in the register.
     """
@@ -108,9 +108,9 @@ def told(state: State, history: History, *, clock_seconds: float, now: datetime)
     """Describe each site that a person removed or that the others no longer wait for.
 
     Args:
-        state: the state of the round machine.
+        state: of the state machine.
         history: the content of the run's journal.
-        clock_seconds: the machine's monotonic clock.
+        clock_seconds: the state machine's monotonic clock.
         now: aware, in UTC, at the same moment.
     """
     ends, taken_out = _ends(state, clock_seconds, now), history.revoked | history.withdrawn

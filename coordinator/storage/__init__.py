@@ -1,1 +1,1 @@
-"""The coordinator's files: journal, snapshots, records."""
+"""Stores the coordinator's files: journal, snapshots and records of runs."""

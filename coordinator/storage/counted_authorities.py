@@ -1,6 +1,6 @@
-"""The hospitals' own authorities that are accepted. The audit log records each change once.
+"""Records in the audit log which hospitals' own authorities are accepted, and each change of this list.
 
-The last message is kept on disk, so that the next coordinator reports a change that was made while none ran.
+The list is stored on disk, so that the next coordinator reports a change that was made while none ran.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ FILE: Final = "own-authorities.json"
 
 
 class CountingAuthorities:
-    """The accepted authorities, by the SHA-256 of their certificates, each with its site."""
+    """Stores the accepted authorities, by the SHA-256 of their certificates, each with its site."""
 
     def __init__(self, path: Path | None, record: Callable[..., None]) -> None:
-        """`path` stores the list; without a path it ends with this program. `record` writes an event."""
+        """Read the stored list. Without a path the list ends with this program. `record` writes an event."""
         self._path, self._record = path, record
         self._said = _read(path) if path else {}
 
@@ -49,7 +49,7 @@ class CountingAuthorities:
 
 
 def _read(path: Path) -> dict[str, str]:
-    """Read the list of an earlier process. If it is lost, damaged or unreadable, the list is recorded again."""
+    """Read the list of an earlier process. A lost, damaged or unreadable list counts as empty."""
     try:
         return {str(sha256): str(site) for sha256, site in json.loads(path.read_bytes()).items()}
     except (OSError, ValueError, AttributeError):

@@ -1,7 +1,7 @@
-"""The choice among a sweep's alternatives: the complete run with the lowest validation loss over all sites.
+"""Chooses the alternative of a sweep: the complete run with the lowest validation loss over all sites.
 
-The decision follows from the records of the runs and nothing else, so a coordinator that starts again makes the same.
-It reads losses that are sums over the sites. No record holds a measurement of a single site.
+The choice follows only from the records of the runs, so a restarted coordinator makes the same choice. The losses are
+sums over the sites. No record has a measurement of a single site.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from protos.plan.sweep import chosen_of
 
 
 def sweep_facts(state: Path, plans: Iterable[Plan]) -> Iterator[dict[str, Any]]:  # Any: every type that JSON has
-    """Yield each sweep among the plans with its complete runs and, once all are complete, the chosen one.
+    """Yield each sweep among the plans with its complete runs and, if all are complete, the chosen run.
 
     Args:
         state: the coordinator's state directory.
@@ -42,9 +42,9 @@ def sweep_facts(state: Path, plans: Iterable[Plan]) -> Iterator[dict[str, Any]]:
 
 
 def earlier_losses(state: Path, plan: Plan) -> tuple[float, ...]:
-    """Return the lowest losses of all other alternatives, before the last one; empty for any other plan.
+    """Return the lowest losses of all other alternatives, if this is the last one. Empty for any other plan.
 
-    The result is also empty while one of them is not complete, because then none can be chosen.
+    The result is also empty while another alternative is not complete, because then none can be chosen.
     """
     if plan.sweep is None or not plan.sweep.is_last:
         return ()
@@ -54,7 +54,7 @@ def earlier_losses(state: Path, plan: Plan) -> tuple[float, ...]:
 
 
 def _lowest_loss(directory: Path) -> float | None:
-    """The lowest loss of a complete run, infinite if no round was measured; None for any other run."""
+    """Return the lowest loss of a complete run, infinite if no round was measured; None for any other run."""
     try:
         facts = json.loads((directory / "record.json").read_bytes())
         loss = facts["best_validation_loss"]

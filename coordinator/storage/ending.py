@@ -1,7 +1,7 @@
-"""The sites that still need the message that all studies are over. The list is on disk, for late agents.
+"""Stores which sites are already informed that all studies are over, for sites that connect later.
 
-A site is informed when the end was sent on its open stream. Nobody waits for a site that left its study, is revoked, or
-that was never a member and so cannot call.
+A site is informed when the end was sent on its open stream. The coordinator does not wait for a site that left its
+study, is revoked, or was never a member.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ FILE: Final = "heard-of-the-end.json"
 
 
 class Ending:
-    """The sites of a coordinator's studies, and which of them are informed that these are over.
+    """Records the sites of a coordinator's studies, and which of them are informed that these are over.
 
     Attributes:
         all_heard: set while all studies are over and every site is informed.
@@ -31,7 +31,10 @@ class Ending:
     def __init__(
         self, state: Path, identity_of: Callable[[str], str | None], revoked: Callable[[], Iterable[str]]
     ) -> None:
-        """`identity_of` gives a member's identity fingerprint, None for others; `revoked` gives the revoked sites."""
+        """Read the stored list.
+
+        `identity_of` returns a member's identity fingerprint; `revoked` returns the revoked sites.
+        """
         self.all_heard, self.under_way = asyncio.Event(), asyncio.Event()
         self._path, self._identity_of, self._revoked = state / FILE, identity_of, revoked
         self._sites: dict[str, frozenset[str]] = {}  # by run
@@ -54,7 +57,7 @@ class Ending:
 
     @property
     def awaited(self) -> list[str]:
-        """Return the sites that still need the message, in order."""
+        """Return the sites that are not yet informed."""
         missing, revoked = set[str](), set(self._revoked())
         for run, sites in self._sites.items():
             missing |= sites - self._heard.get(run, set()) - self._gone - revoked
@@ -62,7 +65,7 @@ class Ending:
 
     @property
     def unaware(self) -> list[str]:
-        """Like `awaited`; empty while a study is active."""
+        """Return the sites that are not yet informed. Empty while a study is active."""
         return [] if self.under_way.is_set() else self.awaited
 
     def tell(self, peers: Mapping[str, Peer]) -> None:

@@ -1,7 +1,6 @@
-"""The content of a run's journal as values: the current round, its contributors, and the events of each site.
+"""Converts a run's journal to values: the current round, its contributors, and the events of each site.
 
-Each written entry is applied at once, and a restarted program applies all of them; so both have the same state.
-`known_runs` reads the journals of all runs in a state directory and changes nothing.
+Each written entry is applied at once, and a restarted program applies all of them, so both have the same state.
 """
 
 from __future__ import annotations
@@ -21,17 +20,18 @@ _TOLD: Final = (
 )  # fmt: skip
 _MOST_TOLD: Final = 200
 # Decisions after the restored backup are unknown here, and sites accept no attempt and no key session twice. So both
-# numbers continue this much higher. If even more were used, sites refuse, and nothing is masked a second time.
+# numbers continue this much higher. If an earlier run used even higher numbers, sites refuse, and nothing is masked a
+# second time.
 RESTORED_STEP: Final = 1 << 12
 
 
 class History:
-    """The memory of one run's journal.
+    """The state that follows from one run's journal.
 
     Attributes:
         key_session: the newest key session.
         past: the last offer of each round that may be repeated.
-        digests: of everything that was sent for it.
+        digests: of everything that was sent for such a round.
         first_attempt: the number of the first attempt at each round; see phases.Terms.
         furthest: one more than the latest round that was ever offered.
         away: by site its announced absence, in seconds since 1970.
@@ -64,21 +64,21 @@ class History:
 
     @property
     def is_over(self) -> bool:
-        """Whether the run never continues: it ended after a round was offered, or a person ended it."""
+        """Return whether the run never continues: it ended after a round was offered, or a person ended it."""
         return self.over is not None and (self.over["complete"] or self.has_begun or self.counts["stopped"] > 0)
 
     @property
     def reason(self) -> str:
-        """Why the run ended."""
+        """Return the reason why the run ended."""
         return "" if self.over is None else str(self.over["reason"])
 
     @property
     def has_begun(self) -> bool:
-        """Whether any round was offered."""
+        """Return whether any round was offered."""
         return bool(self.past)
 
     def take(self, entry: Entry) -> None:
-        """Add one entry, in the order of the journal."""
+        """Apply one entry, in the sequence of the journal."""
         kind = entry["kind"]
         self.counts[kind] += 1
         if kind in _TOLD:
@@ -128,13 +128,13 @@ class History:
                 self.over = entry
 
     def forget_before(self, oldest: int) -> None:
-        """Remove earlier rounds, except for the last one before this round, which lists its contributors."""
+        """Remove rounds before this one, except for the previous round, which lists its contributors."""
         for number in [number for number in self.past if number < oldest - 1]:
             del self.past[number]
             self.digests.pop(number, None)
 
     def needed(self, number: int) -> frozenset[str]:
-        """Return the sites that a return to a round needs: those of this round and of every later one."""
+        """Return the sites that a return to a round needs: the contributors of this round and of every later one."""
         needed = [past.bound for later, past in self.past.items() if later >= number]
         return frozenset[str]().union(*needed, self.bound_at(number))
 
@@ -144,7 +144,7 @@ class History:
         return frozenset() if past is None else past.bound
 
     def resample_before(self, number: int) -> int:
-        """Return which resampling of the previous round produced the states at the start of this round."""
+        """Return the number of the draw of the previous round that produced the states at the start of this round."""
         past = self.past.get(number - 1)
         return 0 if past is None else past.resample
 
@@ -161,10 +161,7 @@ class History:
 
 @dataclass(frozen=True, kw_only=True)
 class KnownRun:
-    """One run: its name, its state, and the counts of its journal.
-
-    `began` is in UTC, from the journal.
-    """
+    """One run: its name, its state, and the counts of its journal. `began` is in UTC, from the journal."""
 
     name: str
     standing: str
@@ -176,7 +173,7 @@ class KnownRun:
 
 
 def known_runs(state: Path) -> list[KnownRun]:
-    """Return the runs in a state directory, the oldest first.
+    """Return the runs in a state directory, the oldest first, from their journals.
 
     Raises:
         JournalDamaged: a journal was changed or damaged.

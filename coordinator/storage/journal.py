@@ -1,14 +1,11 @@
-"""The journal of one run: every decision is written and synced before this program acts on it.
+"""Writes the journal of one run: every decision is synced to disk before this program acts on it.
 
-One append-only file of JSON lines. A line has its number and a check over itself and the line before, so that a
-changed, lost or exchanged line shows. A crash leaves part of a last line: nothing that it says had taken effect, and it
-is set aside. Every other fault is refused, because a run that goes on from half of its decisions could offer one
-attempt twice.
+The journal is one append-only file of JSON lines. Each line has its number and a checksum over itself and the previous
+line, so that a changed, lost or exchanged line is detected. A crash can leave an incomplete last line. Its decision had
+no effect, and it is moved to another file. Every other fault is refused, because a run with half of its decisions could
+offer one attempt twice.
 
-The journal is a file and not SQLite because there is one writer, one reader at start, and one question: "what came in
-which order". Appending and one fdatasync is then the whole of it, once a round, where SQLite in write-ahead mode syncs
-alike and keeps two more files whose loss or separate restoring it cannot tell us of; and an operator reads this one
-without a program.
+SQLite is not needed: there is one writer, and one reader at start. An operator can read the file without a program.
 """
 
 from __future__ import annotations
@@ -34,7 +31,7 @@ class JournalDamaged(OperatorError):
 
     code = "E011"
 
-    exit_status = 78  # a restart does not correct it
+    exit_status = 78  # a restart does not correct the journal
 
     def __init__(self, path: Path, finding: str) -> None:
         super().__init__(
@@ -50,7 +47,7 @@ class Journal:
     def __init__(
         self, path: Path, now: Callable[[], datetime], echo: Callable[[list[Entry]], None] | None = None
     ) -> None:
-        """Open or create it. `now` gives aware UTC times. `echo` first records elsewhere the entries to be synced.
+        """Open or create the journal. `now` returns aware UTC times. `echo` first records new entries elsewhere.
 
         Raises:
             JournalDamaged: a line was changed, removed or moved.
@@ -88,7 +85,7 @@ class Journal:
         """Write the appended decisions to disk.
 
         Raises:
-            OperatorError: this disk or the other record cannot be written; the file is unchanged.
+            OperatorError: this disk or the record of `echo` cannot be written; the file is unchanged.
         """
         if not self._waiting:
             return
@@ -122,14 +119,14 @@ def read_journal(path: Path) -> Iterator[Entry]:
 
 
 def _checked_lines(path: Path) -> Iterator[tuple[int, str, Entry]]:
-    """Number, check and entry of each whole line."""
+    """Yield number, checksum and entry of each complete line."""
     check = _FIRST
     if not path.exists():
         return
     with path.open("rb") as file:
         for number, line in enumerate(file):
             if not line.endswith(b"\n"):
-                return  # another process is writing it
+                return  # another process is writing this line
             try:
                 entry = json.loads(line)
                 given = entry.pop("check")

@@ -1,13 +1,13 @@
-"""One run on disk: its journal, its snapshots, and the states that sites have reported.
+"""Stores one run on disk: its journal, its snapshots, and the states that sites have reported.
 
-This module decides which round the run returns to after a crash: the newest round before which this program and every
-participating site have their state. The rules:
+After a crash the run returns to the newest round before which this program and every participating site have their
+state. The rules:
 
-* nothing that was noted takes effect before `sync` has returned;
-* a snapshot is taken when a round has closed for which every contributor has saved its own state, so all hold it;
-* a large one is written while rounds continue, from a copy; until it is on disk the run goes back to the one before,
-  and no site receives the message to delete what that needs;
-* a round that comes again is for the same sites with the same draw, from the same bytes, under a later attempt.
+* a decision takes effect only after `sync` has returned;
+* a snapshot is written after a round for which every contributor has saved its own state, so all have that state;
+* a large snapshot is a copy that is written while rounds continue. Until it is on disk the run returns to the previous
+  one, and no site deletes the states for that;
+* a repeated round is for the same sites with the same draw, from the same bytes, under a later attempt.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ LARGE_BYTES: Final = 4 << 20  # writing a smaller snapshot is faster than starti
 
 
 class Kept:
-    """The files of a run that remain after this process ends."""
+    """Reads and writes the files of a run that remain after this process ends."""
 
     def __init__(
         self,
@@ -54,9 +54,15 @@ class Kept:
         aside: Executor | None = None,
         echo: Callable[[list[Entry]], None] | None = None,
     ) -> None:
-        """Open or begin a run's folder; `clock` gives monotonic seconds, `now` aware UTC times, `echo` is Journal's.
+        """Open or begin a run's folder.
 
-        `aside` writes large snapshots, one after another. Without it they are written at once.
+        Args:
+            folder: of the run.
+            run: new, or as its journal left it.
+            clock: returns monotonic seconds.
+            now: returns aware UTC times.
+            aside: writes large snapshots, one after another. Without it they are written at once.
+            echo: see Journal.
 
         Raises:
             JournalDamaged: the journal was changed or has lost lines.
@@ -80,11 +86,11 @@ class Kept:
 
     @property
     def oldest(self) -> int:
-        """The oldest round to which the run may return."""
+        """Return the oldest round to which the run can return."""
         return self.rounds[0]
 
     def note(self, kind: str, **facts: object) -> None:
-        """Append a decision or an event. See Journal."""
+        """Append a decision or an event to the journal and apply it."""
         self.journal.add(kind, **facts)
         self.history.take({"kind": kind} | facts)
 
@@ -123,7 +129,7 @@ class Kept:
         )
 
     def closed(self, number: int, contributors: Sites) -> None:
-        """Record a closed round, and write a snapshot if the sites have saved theirs.
+        """Record a closed round, and write a snapshot if the sites have saved their states.
 
         Raises:
             UnavailableError: the disk cannot be written.
@@ -139,8 +145,8 @@ class Kept:
             self.hold(site, Saved(number + 1, resample))
 
     def joined(self, site: str, join: Join) -> None:
-        """Record from which states a site can continue."""
-        # A site that has not begun can begin. Any other memory changes, and the disk keeps its state.
+        """Record from which states a joining site can continue."""
+        # A site that has not begun can begin. Its disk keeps other states, but its memory changes.
         begun = {Saved(0)} if join.next_round == 0 else set()
         self.holds[site] = {*join.saved, *begun}
 
@@ -171,7 +177,7 @@ class Kept:
         return None
 
     def go_back(self, number: int) -> Past:
-        """Restore the run before a round. Return how that round was last offered.
+        """Restore the run before a round. Return the last offer of that round.
 
         Raises:
             UnavailableError: the snapshot can no longer be read.
@@ -202,7 +208,7 @@ class Kept:
         return self._run.rounds_made >= self._run.terms.rounds
 
     def end(self, over: Over) -> None:
-        """End the run, which is on record, and delete the states that it no longer needs.
+        """Record the end of the run in the journal, and delete the snapshots that it no longer needs.
 
         Raises:
             UnavailableError: the disk cannot be written.
@@ -215,7 +221,7 @@ class Kept:
             forget_after(self._folder, -1)
 
     def close(self) -> None:
-        """Finish the current write, if the disk permits, and close."""
+        """Finish the current write, if the disk permits, and close the journal."""
         with suppress(UnavailableError):  # then the run continues from the previous snapshot
             self._settle(waits=True)
         self.journal.close()
@@ -230,7 +236,7 @@ class Kept:
             self._writing = snapshot.round, self._aside.submit(write_snapshot, self._folder, snapshot.copied())
 
     def _settle(self, *, waits: bool) -> None:
-        """Record that a snapshot was written while rounds continued.
+        """Record that a snapshot was written while rounds continued. `waits` waits until it is written.
 
         Raises:
             UnavailableError: the disk could not be written.
@@ -246,16 +252,16 @@ class Kept:
         self.history.forget_before(self.oldest)
 
     def _is_due(self, attempt: Attempt) -> bool:
-        """Whether a snapshot is taken after a round."""
+        """Return whether a snapshot is due after a round."""
         run, every = self._run, self._run.plan.snapshots
         following = stage_at(run.plan, attempt.round + 1, run.course.training_rounds)
         if attempt.round == 0 or following is not Stage.TRAINING or attempt.bound != self._saved_for:
             return True
         if self._writing is not None:
-            return False  # the one after this round is written later
+            return False  # the snapshot after this round is written later
         if every.every_rounds is not None and attempt.round + 1 - self.rounds[-1] >= every.every_rounds:
             return True
-        # If the round takes as long as the last one, it ends after the time to save.
+        # It is assumed that this round takes as long as the last one.
         expected = self._clock() - self._saved_at + (run.times.newest[-1] if run.times.newest else 0.0)
         return every.every_seconds is not None and expected >= every.every_seconds
 
@@ -272,7 +278,7 @@ class Kept:
         )
 
     def _readable(self, journal: Path) -> list[int]:
-        """Return the rounds to which the run can return, with the start if no snapshot replaced it."""
+        """Return the rounds to which the run can return. The start is one of them until snapshots replace it."""
         found = [read_snapshot(self._folder, number) for number in rounds_in(self._folder)]
         snapshots = [snapshot for snapshot in found if snapshot is not None]
         if any(snapshot.journal_lines > self.journal.lines for snapshot in snapshots):
@@ -284,7 +290,7 @@ class Kept:
         return Saved(number, self.history.resample_before(number))
 
     def _has(self, site: str, number: int) -> bool:
-        """Whether a site has the state that it needs for a round. A site outside the round needs none."""
+        """Return whether a site has the state that it needs for a round. A site outside the round needs none."""
         return site not in self.history.bound_at(number) or self._state(number) in self.holds.get(site, ())
 
 

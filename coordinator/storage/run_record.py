@@ -1,7 +1,6 @@
-"""The permanent record of a run at the coordinator: the plan, the facts and the shared parameters.
+"""Writes the permanent record of a run at the coordinator: the plan, the facts and the shared parameters.
 
-A written record is whole, and so are the parameters that it names. One that says that all rounds were made is never
-written again.
+A record is written after its parameters are on disk. The record of a complete run is never replaced.
 """
 
 from __future__ import annotations
@@ -25,10 +24,7 @@ from protos.errors import UnavailableError
 
 
 def has_complete_record(directory: Path) -> bool:
-    """Return whether the record of a run is complete. A complete record is never written again.
-
-    If the record is damaged, the journal shows it.
-    """
+    """Return whether the record says that the run is complete. A damaged record counts as incomplete."""
     try:
         return json.loads((directory / "record.json").read_bytes())["is_complete"] is True
     except (FileNotFoundError, ValueError, TypeError, KeyError):
@@ -39,7 +35,7 @@ def write_record(directory: Path, run: Run, over: Over, happened: Mapping[str, o
     """Write the plan, the facts and the final parameters of a run.
 
     Raises:
-        UnavailableError: the disk cannot be written; the run is not over until it can.
+        UnavailableError: the disk cannot be written. The run ends only after the record is written.
     """
     try:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -68,8 +64,8 @@ def _write_record(directory: Path, run: Run, over: Over, happened: Mapping[str, 
         "missing": sorted(over.missing),
         **happened,
         "ended": datetime.now(UTC).isoformat(timespec="seconds"),
-        # These are not among the facts, which are requested twice a second: a hash of 25 million numbers takes 0.2 s,
-        # and a curve may have a hundred thousand points.
+        # These facts are too slow for the status, which is requested twice a second: a hash of 25 million numbers takes
+        # 0.2 s, and a curve may have a hundred thousand points.
         "validation_curve": run.course.curve,
         "shared_parameters_sha256": sha256_of(run.result()[1]),
     }

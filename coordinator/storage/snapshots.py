@@ -1,8 +1,8 @@
-"""Snapshots from which a run continues after a crash: parameters, the state of the server rule, and decisions.
+"""Reads and writes snapshots, from which a run continues after a crash: parameters, the server rule's state, decisions.
 
-One safetensors file for each round that the run may go back to, mode 0600, the last two kept. Its header holds a digest
-over content and facts: a damaged file is skipped, and the run returns to the one before. The start of a run needs no
-file, because it follows from the plan.
+There is one safetensors file for each round to which the run can return, mode 0600, and the last two are kept. The
+header has a digest of content and facts. A damaged file is skipped, and the run returns to the previous one. The start
+of a run needs no file, because it follows from the plan.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ _KEY: Final = "global-layers"
 
 @dataclass(frozen=True, kw_only=True)
 class Snapshot:
-    """A run before a round.
+    """The state of a run before a round.
 
     Attributes:
         round: the number of that round.
-        contributors: of the round before it; `resample` is the draw that they made.
+        contributors: of the previous round; `resample` is the number of their draw.
         course: the decisions so far.
         values: float32, as in Run.
         rule_state: float64 arrays by name.
@@ -57,12 +57,12 @@ class Snapshot:
 
     @property
     def number_bytes(self) -> int:
-        """The size of its numbers in bytes."""
+        """Return the size of all arrays in bytes."""
         return sum(array.nbytes for array in self._arrays.values())
 
     @property
     def _arrays(self) -> dict[str, npt.NDArray[Any]]:
-        """Return all its arrays by their names in its file."""
+        """Return all arrays by their names in the snapshot's file."""
         arrays = {"values": self.values} | {f"rule {name}": array for name, array in self.rule_state.items()}
         if self.accepted is None:
             return arrays
@@ -70,7 +70,7 @@ class Snapshot:
         return arrays | {"accepted values": self.accepted.values} | accepted
 
     def copied(self) -> Snapshot:
-        """Return a copy that the run does not change."""
+        """Return a copy with arrays of its own."""
         rule_state = {name: array.copy() for name, array in self.rule_state.items()}
         return replace(self, values=self.values.copy(), rule_state=rule_state)
 
@@ -157,7 +157,7 @@ def forget_partial(folder: Path) -> None:
 
 
 def rounds_in(folder: Path) -> list[int]:
-    """Return the rounds that have a snapshot, in order."""
+    """Return the rounds that have a snapshot, sorted."""
     return sorted(int(path.stem.removeprefix("before-")) for path in folder.glob("before-*.safetensors"))
 
 
@@ -181,7 +181,7 @@ def _of(arrays: Mapping[str, npt.NDArray[Any]], prefix: str) -> dict[str, npt.ND
 
 
 def _migrated(facts: dict[str, Any]) -> dict[str, Any]:  # Any: every type that JSON has
-    """Convert the facts of an earlier version to this version; there is no earlier one yet."""
+    """Check the version of the facts. No earlier version exists yet."""
     if facts["version"] != FORMAT:
         raise ValueError("another version")
     return facts
