@@ -1,4 +1,4 @@
-"""`site-agent review`, `approve`, `refuse` and `withdraw`: the data that a plan would send, and who approves it.
+"""Runs `site-agent review`, `approve`, `refuse`, `withdraw` and `fingerprints`, with which people decide about a plan.
 
 These commands open no connection. `review --dry-run` starts the trainer, which first gives up access to the network.
 """
@@ -143,10 +143,10 @@ def approve(path: Path, plan_path: Path | None, by: str, until: str | None, yes:
 
 
 def _ask(hospital: Hospital, plan: Plan, by: str, ends: datetime | None) -> None:
-    """Show the plan in short and require a yes.
+    """Show the plan in short, and require the answer `y`.
 
     Raises:
-        UsageError: the answer was not y, or there is no terminal.
+        UsageError: the answer was not `y`, or there is no terminal.
     """
     if not sys.stdin.isatty():
         raise UsageError(
@@ -228,7 +228,7 @@ def refuse(path: Path, plan_path: Path | None, by: str, because: str) -> None:
 
 
 def read_plan(hospital: Hospital, path: Path | None) -> Plan:
-    """Return the named plan, or the last one that was announced or approved here.
+    """Return the plan from the file of --plan, or the last plan that was announced or approved here.
 
     Raises:
         OperatorError: the plan is wrong, or there is none.
@@ -302,14 +302,14 @@ def _refusals(hospital: Hospital, plan: Plan) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class _Table:
-    """The facts about this site's table under a plan, and whether it is too small."""
+    """The review's section about this site's table, and whether the table is too small."""
 
     section: Section
     is_lacking: bool
 
 
 def _of_receiver(hospital: Hospital, plan: Plan) -> Iterator[Section]:
-    """Explain the rest of the page for a site that only receives."""
+    """Yield a section for a site that only receives: it explains that the other sections concern other sites."""
     if plan.tier_of(hospital.site) != "receiving":
         return
     yield Section(
@@ -323,7 +323,7 @@ def _of_receiver(hospital: Hospital, plan: Plan) -> Iterator[Section]:
 
 
 def _meanings(hospital: Hospital, plan: Plan) -> Iterator[Section]:
-    """Return the plan's question and concepts, beside this site's contract if this user can read it."""
+    """Return the plan's question and concepts, with this site's contract if this user can read it."""
     from site_agent.desk.mapped_concepts import concept_sections
     from site_agent.trainer.data.contract import read_contract
     from site_agent.trainer.prior.found_suspicions import find_suspicions
@@ -336,7 +336,7 @@ def _meanings(hospital: Hospital, plan: Plan) -> Iterator[Section]:
 
 
 def _table(hospital: Hospital, plan: Plan) -> _Table:
-    """Compare with the stored counts of `data check`. This command reads no table."""
+    """Compare the plan with the stored counts of `data check`. The table itself is not read."""
     heading, rows = "This site's table", find_counted_rows(hospital.state_path)
     if plan.tier_of(hospital.site) == "receiving":
         told = (
@@ -356,7 +356,7 @@ def _table(hospital: Hospital, plan: Plan) -> _Table:
 
 
 def own_fingerprint(hospital: Hospital) -> str | None:
-    """Return the fingerprint of this site's key, or None if this user may not read it."""
+    """Return the fingerprint of this site's identity key, or None if this user cannot read the key."""
     from pki.identity_key import has_identity_key, identity_fingerprint, read_identity_key
 
     folder = gate_folder(hospital.state_path)
@@ -412,7 +412,7 @@ def person(by: str, option: str = "--by") -> str:
     """Return the text of --by, or of the named option, with single blanks between words.
 
     Raises:
-        UsageError: it is empty.
+        UsageError: the text is empty.
     """
     if not by.strip() or not by.isprintable():
         meant = _MEANT.get(option, "reason in a few words")
@@ -425,7 +425,7 @@ def person(by: str, option: str = "--by") -> str:
 
 
 def _end_of(text: str, now: datetime) -> datetime:
-    """Return the end of a day, or a time; aware and in the future."""
+    """Return the end of a day, or a time, as an aware time in the future."""
     try:
         found = datetime.fromisoformat(text)
     except ValueError as cause:

@@ -1,4 +1,4 @@
-"""`site-agent audit`: check, read and export the audit log, and restart it after its loss.
+"""Runs `site-agent audit`, which checks, reads and exports the audit log, and restarts it after its loss.
 
 Only `restart` changes anything.
 """

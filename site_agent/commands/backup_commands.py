@@ -1,6 +1,6 @@
-"""`site-agent backup` and `site-agent restore`: save the whole state of a site in one file, and restore it.
+"""Runs `site-agent backup` and `site-agent restore`, which save a site's whole state in one file and restore it.
 
-The file holds the site's keys, its private layers, models and reports. Protect it like patient data. The audit log
+The file has the site's keys, its private layers, models and reports. Protect it like patient data. The audit log
 records that a state was restored. If others have seen a newer state of this site, they detect it by log checkpoints,
 rounds and attempts.
 """
@@ -134,7 +134,7 @@ def _mark(state: Path, site: str, made: str) -> None:
     """Write into the audit log that the state was restored."""
     from audit.own_log import AuditLog
 
-    # A backup of an earlier version has the log beside the other folders. It is moved when the state is converted.
+    # A backup of an earlier version has the log in the state directory itself. Converting the state moves the log.
     place = audit_log_path(state) if gate_folder(state).is_dir() else state / "audit.log"
     log = AuditLog(place, site=site, now=_now)
     log.write("state_restored", made=made)

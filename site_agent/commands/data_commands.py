@@ -1,4 +1,4 @@
-"""`site-agent data`: prepare a hospital's table for training. No data leaves the hospital.
+"""Runs `site-agent data`, which prepares a hospital's table for training. No data leaves the hospital.
 
 `describe` drafts a contract. A person corrects it. `check` compares the table with it. `accept` records that a person
 accepts warnings. `invent` makes up a table for a rehearsal. Each command first gives up access to the network.
@@ -165,10 +165,7 @@ def invent(contract_path: Path, output: Path, rows: int, seed: int) -> None:
 
 
 def _keep_counts(hospital: Hospital, rows: Mapping[str, int]) -> None:
-    """Store the table's size so that `review` can compare plans with it.
-
-    Counts of a table that cannot be split are removed.
-    """
+    """Store the size of the table's parts for `review`, or remove the stored size if the table cannot be split."""
     from site_agent.desk.result_files import write_result
 
     path = counted_rows_path(hospital.state_path)

@@ -1,4 +1,4 @@
-"""`site-agent predict`, `recalibrate`, `adopt`, `export` and `card`: a run's model after the run.
+"""Runs `site-agent predict`, `recalibrate`, `adopt`, `export` and `card`, which use a run's model.
 
 Everything stays on this computer.
 """
@@ -127,7 +127,7 @@ def adopt(path: Path, model: str | None, by: str | None, run_name: str | None, a
 
 
 def _adopted(hospital: Hospital, run: str, model: str, by: str, before: Adoption | None) -> Iterator[str]:
-    """Record the decision, first in the audit log."""
+    """Record in the audit log that a person adopts a model, and then put the model in use."""
     from site_agent.desk.comparison.recommendation import MODEL_TITLES
     from site_agent.desk.results.saved_model import load_model
     from site_agent.desk.use.adoption import Adoption, keep_adoption
@@ -158,7 +158,7 @@ def _name_of(state: Path, run: str, model: str) -> str:
 
 
 def _names_of(state: Path, run: str) -> tuple[str, ...]:
-    """The models of a run, at least one.
+    """Return the names of a run's models, at least one.
 
     Raises:
         UsageError: there is no such run here.
@@ -280,7 +280,7 @@ def export(
 
 
 def _record_of(hospital: Hospital, recipient: str | None, by: str | None) -> Callable[[str, str, str], None] | None:
-    """Return the record in the audit log for an export that is handed over; None for an export that stays here."""
+    """Return a function that records an export for others in the audit log; None for an export that stays here."""
     if recipient is None and by is None:
         return None
     if recipient is None or by is None:

@@ -1,4 +1,4 @@
-"""Options that many commands of `site-agent` share."""
+"""Defines the options that many commands of `site-agent` share."""
 
 from __future__ import annotations
 

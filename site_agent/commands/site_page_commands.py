@@ -1,4 +1,4 @@
-"""`site-agent page`, `curves` and `report`: pages for people at this site about their runs."""
+"""Runs `site-agent page`, `curves` and `report`, which show people at this site what happened in their runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`site-agent release`: approvals of recipients of a run's final parameters, and records of withdrawn data.
+"""Runs `site-agent release`, which approves recipients of a run's final parameters and records withdrawn data.
 
 These commands open no connection: a site's approval is a signed file, which people send.
 """

@@ -1,4 +1,4 @@
-"""`site-agent status`, `privacy`, `maintenance` and `move-state`: the state of this site."""
+"""Runs `site-agent status`, `privacy`, `maintenance` and `move-state`, which show or change this site's state."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def _phase(facts: dict[str, Any]) -> str:
 
 
 def _ago(at: str | None) -> str:
-    """Return a time and its age, as a person reads them."""
+    """Return a time and its age as text."""
     if at is None:
         return "none since the agent started"
     seconds = (datetime.now(UTC) - datetime.fromisoformat(at)).total_seconds()
