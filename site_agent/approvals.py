@@ -1,10 +1,11 @@
-"""Stores the approvals of this hospital's persons: one small file for each plan's digest.
+"""Stores which persons of this hospital approved, refused or withdrew which plan: one small file for each plan.
 
 Nothing is trained without an approval. The gate checks the approval before it joins and before it sends each chunk.
-The trainer checks it again in its own process. It returns only tensors and numbers of the approved manifest. The rules:
+The trainer checks it again in its own process. It returns only tensors and numbers of the approved manifest. The
+rules:
 
 * only a person can approve. An approval is for exactly this plan and what follows from it;
-* an approval may end at a time. A withdrawal ends all approvals of the plan at once;
+* an approval can end at a time. A withdrawal ends all approvals of the plan at once;
 * if the policy requires several persons, the same name twice is one person.
 """
 
@@ -40,7 +41,7 @@ Moment: TypeAlias = Annotated[str, AfterValidator(_aware)]
 
 
 class Signature(Document):
-    """One named person's approval. Times are aware and in ISO 8601; `until` is None for an approval without end."""
+    """One named person's approval of a plan. Times are in ISO 8601 with a zone. `until` None means without end."""
 
     by: str
     at: Moment
@@ -48,7 +49,7 @@ class Signature(Document):
 
 
 class Withdrawal(Document):
-    """One named person's withdrawal, after an approval by any person."""
+    """One named person's withdrawal from a plan, after an approval by any person."""
 
     by: str
     at: Moment
@@ -82,7 +83,7 @@ class Approval(Document):
 def approve(state: Path, plan: Plan, *, by: str, at: datetime, until: datetime | None = None) -> Approval:
     """Record that a person approves a plan, with all alternatives of its sweep. Earlier approvals remain.
 
-    An approval after a withdrawal starts again: earlier approvals no longer count.
+    After a withdrawal, earlier approvals are no longer valid.
 
     Args:
         state: the site's state directory.
@@ -110,7 +111,7 @@ def _approve(state: Path, plan: Plan, signature: Signature) -> Approval:
         signatures=(*others, signature),
     )
     plans = approvals_folder(state) / "plans"
-    make_folder(plans, mode=0o750)  # as a service the gate runs as another user of its group, and reads plans there
+    make_folder(plans, mode=0o750)  # a gate that is a service runs as another user of the group, and reads plans here
     _write(plans / f"{plan.digest.hex()}.json", plan.canonical)
     _write(approval_path(state, plan), json.dumps(approval.model_dump(), indent=2).encode())
     return approval
@@ -119,7 +120,8 @@ def _approve(state: Path, plan: Plan, signature: Signature) -> Approval:
 def withdraw(state: Path, plan: Plan, *, by: str, at: datetime) -> Approval | None:
     """Record that a person withdraws this site from a plan, with all alternatives of its sweep.
 
-    Return None if nobody had approved it.
+    Returns:
+        the approval that is withdrawn; None if there is none.
     """
     withdrawal = Withdrawal(by=by, at=at.isoformat(timespec="seconds"))
     with _held(state):
@@ -137,7 +139,7 @@ def _withdraw(state: Path, plan: Plan, withdrawal: Withdrawal) -> Approval | Non
 
 
 def refuse(state: Path, plan: Plan, *, by: str, at: datetime, because: str) -> None:
-    """Record that a person refuses a plan, for later readers. Without an approval nothing is trained anyway."""
+    """Record that a person refuses a plan. Nothing else changes, because only an approval permits training."""
     when = at.isoformat(timespec="seconds")
     refusal = Refusal(plan_digest=plan.digest.hex(), by=by, at=when, because=because)
     place = _refusal_path(state, plan)
@@ -161,7 +163,7 @@ def find_approval(state: Path, plan: Plan) -> Approval | None:
     """Return the approval of exactly this plan and manifest, or None. `why_not` decides whether it is still valid.
 
     Raises:
-        RefusedError: the file in its place is no approval.
+        RefusedError: the file exists but is not an approval.
     """
     place = approval_path(state, plan)
     try:
@@ -191,7 +193,7 @@ def find_refusal(state: Path, plan: Plan) -> Refusal | None:
 
 
 def why_not(approval: Approval | None, *, approvers: int, now: datetime) -> str | None:
-    """Return why an approval does not permit training, in one clause, or None. Pure.
+    """Return the reason why an approval does not permit training, as a clause, or None if it does.
 
     Args:
         approval: the approval that was found.
@@ -266,11 +268,11 @@ def _has_ended(signature: Signature, now: datetime) -> bool:
 
 @contextmanager
 def _held(state: Path) -> Iterator[None]:
-    """While the block runs no other process can decide here, so no decision is lost between reading and writing."""
+    """Lock the decisions of this site, so that no other process writes one between reading and writing."""
     folder = approvals_folder(state)
     make_folder(folder)
     with opened_folder(folder) as opened:
-        # Without waiting for the writer of a pipe, which the service's user may have put there.
+        # O_NONBLOCK, because the service's user could have put a pipe there, and opening it would wait.
         flags = os.O_RDONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
         descriptor = os.open(".lock", flags, 0o644, dir_fd=opened)
         give_to_owner(descriptor, opened)
@@ -283,5 +285,5 @@ def _held(state: Path) -> Iterator[None]:
 
 def _write(path: Path, content: bytes) -> None:
     make_folder(path.parent)
-    # As a service the trainer runs as another user of the folder's group, and trains only plans that it reads here.
+    # A trainer that is a service runs as another user of the folder's group, and reads approvals here.
     replace_file(path, content, mode=0o640)

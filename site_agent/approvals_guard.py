@@ -1,10 +1,10 @@
-"""Checks by the file permissions that the programs which use approvals cannot write them.
+"""Checks by the file permissions that gate and trainer cannot write approvals themselves.
 
-An approval is valid because a person gave it. A service with write access to the folder could approve a plan itself. So
-gate and trainer check the permissions before they act. The rules, if the programs run as services:
+An approval is valid because a person gave it. A service with write access to the folder could approve a plan itself.
+So gate and trainer check the permissions before they act. The rules, if the programs run as services:
 
 * the folder, its files and the state directory above belong to root, or to a user that runs none of the services;
-* neither their group nor others may write them.
+* neither their group nor others can write them.
 
 At a terminal one user runs everything and cannot satisfy these rules, so the program warns once.
 """
@@ -20,7 +20,7 @@ from typing import Final
 from protos.errors import ConfigurationError
 from site_agent.state_folders import agent_folder, approvals_folder, gate_folder
 
-_UNKNOWN_USER: Final = 65534  # the kernel's name for users that this service's namespace lacks
+_UNKNOWN_USER: Final = 65534  # the kernel's number for users that do not exist in this user namespace
 
 
 def require_guarded(state: Path) -> None:

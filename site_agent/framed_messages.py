@@ -1,6 +1,7 @@
-"""Messages between two processes of one site: a fixed header, a small JSON object and raw bytes.
+"""Sends messages between two processes of one site: a fixed header, a small JSON object and raw bytes.
 
-Both of a site's sockets use it, each with a magic word and a closed list of frozen records of its own. The rules:
+The gate socket and the trainer socket use this file, each with a magic word and a fixed list of record types. The
+rules:
 
 * a size is checked before memory is reserved, and each kind of message has a largest size of its own;
 * the facts of a message are exactly the fields of its record, each of exactly its type;
@@ -25,7 +26,7 @@ from protos.wire.messages import MalformedMessage
 
 HEADER: Final = struct.Struct("<4sBIQ")  # magic, kind, bytes of JSON, bytes of payload
 _LARGEST_FACTS_BYTES: Final = 4096
-_SOCKET_BYTES: Final = 4 << 20  # the kernel may give less; each refill costs a change of process
+_SOCKET_BYTES: Final = 4 << 20  # the kernel can give less; each time the buffer is full costs a change of process
 _LARGE_BYTES: Final = 4 << 20
 _MOST_PARTS: Final = 64
 _PART: Final = struct.Struct("<I")
@@ -46,7 +47,7 @@ Message = TypeVar("Message", bound=Record)
 
 
 class Framing(Generic[Message]):
-    """Converts the messages of one socket to bytes and back. The position of a kind in the list is its number."""
+    """Converts the messages of one socket to bytes and back. A kind's number is its position in the list."""
 
     def __init__(self, magic: bytes, kinds: tuple[type[Message], ...]) -> None:
         self._magic, self._kinds = magic, kinds
@@ -55,7 +56,7 @@ class Framing(Generic[Message]):
         }
 
     def frame(self, message: Message, more: int = 0) -> bytes:
-        """Return header and facts. The payload follows unchanged, then this number of further bytes."""
+        """Return the header and facts of a message. Its payload follows them, and then `more` further bytes."""
         facts = {name: getattr(message, name) for name in self._facts[type(message)]}
         text = _JSON.encode(facts).encode()
         return HEADER.pack(self._magic, self._kinds.index(type(message)), len(text), len(message.payload) + more) + text
@@ -70,7 +71,7 @@ class Framing(Generic[Message]):
             largest_payload: the largest payload of a kind in bytes.
 
         Raises:
-            MalformedMessage: no such kind, or more bytes than that.
+            MalformedMessage: there is no such kind, or the payload is larger than that.
         """
         magic, number, facts, payload = HEADER.unpack(header)
         if magic != self._magic or number >= len(self._kinds) or facts > _LARGEST_FACTS_BYTES:
@@ -100,9 +101,10 @@ class Framing(Generic[Message]):
 
 
 class FramedSocket(Generic[Message]):
-    """One end of a socket, asynchronous. One task receives. Either one task sends, or all tasks post.
+    """One end of an asynchronous socket. One task receives. Either one task sends, or all tasks post.
 
-    A payload is written from its place in memory, and read into the object that is passed on. It is never copied here.
+    A payload is written from its place in memory, and read into the object that is passed on. It is never copied
+    here.
     """
 
     def __init__(self, connection: socket.socket, framing: Framing[Message]) -> None:
@@ -115,12 +117,12 @@ class FramedSocket(Generic[Message]):
         """Write one complete message.
 
         Raises:
-            OSError: the other side has gone.
+            OSError: the other side has closed.
         """
         loop = asyncio.get_running_loop()
         parts, written = (memoryview(self._framing.frame(message)), memoryview(message.payload)), 0
         with suppress(BlockingIOError):
-            written = self._socket.sendmsg(parts)  # at once, so that the other side wakes once
+            written = self._socket.sendmsg(parts)  # header and payload together wake the other side once
         for part in parts:
             if written < len(part):
                 await loop.sock_sendall(self._socket, part[written:])
@@ -130,7 +132,7 @@ class FramedSocket(Generic[Message]):
         """Return the next message, limited to the payload size of its kind.
 
         Raises:
-            OSError: the other side has gone.
+            OSError: the other side has closed.
             MalformedMessage: the bytes are none of this socket's messages.
         """
         header = await self._exactly(HEADER.size)
@@ -139,10 +141,10 @@ class FramedSocket(Generic[Message]):
         return self._framing.build(kind, text, await self._exactly(payload_bytes))
 
     def post(self, message: Message, body: bytes | memoryview = b"") -> None:
-        """Queue one complete message without waiting. A cancelled task never cuts off a message.
+        """Queue one complete message without waiting. If the calling task is cancelled, the message is still complete.
 
         `body` is the end of its payload. It is read when it is written, so nobody may change it before that. If the
-        other side has closed, the message is dropped, and the receiver is informed of the end.
+        other side has closed, the message is dropped, and `receive` raises the error.
         """
         if self._is_over:
             return
@@ -154,7 +156,7 @@ class FramedSocket(Generic[Message]):
                 asyncio.get_running_loop().add_writer(self._socket, self._write_more)
 
     def has_ended(self) -> bool:
-        """Return whether the other side has closed and nothing is unread. Call it only while no task receives."""
+        """Return whether the other side has closed and nothing is unread. Use this only while no task receives."""
         try:
             return not self._socket.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
         except BlockingIOError:
@@ -189,7 +191,7 @@ class FramedSocket(Generic[Message]):
             asyncio.get_running_loop().remove_writer(self._socket)
 
     async def _exactly(self, count: int) -> bytes | memoryview:
-        """Return this many bytes: directly if all have arrived, otherwise collected in memory of that size."""
+        """Return exactly `count` bytes, as they arrived or collected in memory of that size."""
         first = b""
         if 0 < count < _LARGE_BYTES:
             first = await self._some(count)
@@ -215,7 +217,7 @@ class FramedSocket(Generic[Message]):
 
 
 def widen(connection: socket.socket) -> socket.socket:
-    """Request buffers for several chunks in each direction."""
+    """Request socket buffers for several chunks in each direction, and return the socket."""
     for option in (socket.SO_SNDBUF, socket.SO_RCVBUF):
         connection.setsockopt(socket.SOL_SOCKET, option, _SOCKET_BYTES)
     return connection
@@ -227,7 +229,7 @@ def packed(parts: Iterable[bytes]) -> bytes:
 
 
 def unpacked(payload: bytes | memoryview, count: int) -> tuple[bytes, ...]:
-    """Split a payload of `packed` into exactly this number of byte strings.
+    """Split a payload of `packed` into exactly `count` byte strings.
 
     Raises:
         MalformedMessage: there are fewer or more, or bytes follow.

@@ -1,13 +1,13 @@
-"""The gate socket between a site's agent and its gate, and every message on it.
+"""Defines the messages on the gate socket between a site's agent and its gate.
 
 One side is the agent, which has the network and the TLS key. The other side is the gate, which has all other keys and
 decides. The gate sends orders and the agent carries them out. The gate trusts bytes from the agent no more than bytes
 from a hostile coordinator. Frames are those of framed_messages.py. The rules:
 
-* messages between coordinator and site pass as bytes, which only the gate reads and writes;
+* the agent passes messages between coordinator and gate as bytes, which only the gate reads and writes;
 * a stream has a number, so no message of an earlier stream is taken for one of the current stream;
-* at most WINDOW messages are under way in each direction of a stream;
-* the agent sends no free text. It reports the reason of an ended stream or a failed order by a word of a closed list.
+* at most WINDOW messages are unconfirmed in each direction of a stream;
+* the agent sends no free text. It reports the reason of an ended stream or a failed order by a word of a fixed list.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from protos.wire.messages import LARGEST_MESSAGE_BYTES, MalformedMessage
 from site_agent.framed_messages import Framing, unpacked
 
 WINDOW: Final = 8
-CREDITS_AT_ONCE: Final = 4  # less than the window, so that no sender waits for credits that are held back
+CREDITS_AT_ONCE: Final = 4  # less than WINDOW, so that a sender never waits for confirmations that are held back
 LARGEST_PEM_BYTES: Final = 64 << 10
 LARGEST_REQUEST_BYTES: Final = 8192
-# How a call can end, in gRPC's own words, "ended" for a stream that the coordinator has closed in order, and three for
-# a coordinator's certificate that this computer rejects.
+# How a request or stream can end: gRPC's own words, "ended" for a stream that the coordinator closed as planned, and
+# three words for a coordinator's certificate that this computer rejects.
 STATUSES: Final = (
     "ended", "ok", "cancelled", "unknown", "invalid_argument", "deadline_exceeded", "not_found", "already_exists",
     "permission_denied", "resource_exhausted", "failed_precondition", "aborted", "out_of_range", "unimplemented",
@@ -44,14 +44,14 @@ def _require(is_right: bool, what: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """To the agent: report the presented and trusted certificates; the answer is Shown."""
+    """The gate orders the agent to report the certificates that it presents and trusts. The agent replies Shown."""
 
     payload: bytes | memoryview = field(default=b"", repr=False)
 
 
 @dataclass(frozen=True, slots=True)
 class Make:
-    """To the agent: a signing request; the answer is Requested.
+    """The gate orders the agent to make a certificate signing request. The agent replies Requested.
 
     Attributes:
         key: `first` for the key of enrolment, which is created if missing; `next` for a new key, which waits for its
@@ -67,7 +67,7 @@ class Make:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """To the agent: one call on the enrolment port; the answer is Called or Unable.
+    """The gate orders the agent to send one request to the enrolment port. The agent replies Called or Unable.
 
     The payload has two parts: the roots to trust (PEM), or none to use the trusted ones, and the request. An empty
     address means the one from enrolment.
@@ -83,7 +83,7 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Install:
-    """To the agent: a certificate for the key of this kind (see Make); the answer is Shown.
+    """The gate orders the agent to install a certificate for a kind of key (see Make). The agent replies Shown.
 
     The payload has two parts: the chain and the roots, both as PEM. Both addresses come with the first certificate.
     """
@@ -101,14 +101,17 @@ class Install:
 
 @dataclass(frozen=True, slots=True)
 class Trust:
-    """To the agent: the roots that the coordinator names (PEM); the answer is Shown."""
+    """The gate orders the agent to trust the roots that the coordinator names (PEM). The agent replies Shown."""
 
     payload: bytes | memoryview = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True)
 class Settle:
-    """To the agent: delete the previous pair because the renewed one works, or restore it; the answer is Shown."""
+    """The gate reports whether the renewed certificate works. The agent deletes or restores the previous one.
+
+    The agent replies Shown.
+    """
 
     works: bool
     payload: bytes | memoryview = field(default=b"", repr=False)
@@ -116,7 +119,7 @@ class Settle:
 
 @dataclass(frozen=True, slots=True)
 class Open:
-    """To the agent: open a stream with the current certificate; an empty address is the one from enrolment."""
+    """The gate orders the agent to open a stream to the coordinator. An empty address is the one from enrolment."""
 
     stream: int
     address: str
@@ -125,7 +128,7 @@ class Open:
 
 @dataclass(frozen=True, slots=True)
 class Up:
-    """To the agent: send one message of the site unchanged; Sent follows when the stream has taken it."""
+    """The gate orders the agent to send one message to the coordinator unchanged. The agent confirms it with Sent."""
 
     stream: int
     payload: bytes | memoryview = field(repr=False)
@@ -133,7 +136,7 @@ class Up:
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """To the agent: this many messages of the coordinator were handled, so that many more may come."""
+    """The gate confirms that it handled `count` messages of the coordinator. The agent can forward as many more."""
 
     stream: int
     count: int
@@ -145,7 +148,7 @@ class Taken:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """To the agent: no more messages follow; wait a moment until the coordinator has ended the stream."""
+    """The gate sends no more messages on a stream. The agent waits briefly until the coordinator ends the stream."""
 
     stream: int
     payload: bytes | memoryview = field(default=b"", repr=False)
@@ -153,7 +156,7 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Shut:
-    """To the agent: end the stream at once."""
+    """The gate orders the agent to end a stream at once."""
 
     stream: int
     payload: bytes | memoryview = field(default=b"", repr=False)
@@ -161,10 +164,10 @@ class Shut:
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """To the gate: the certificates that this site's agent presents and trusts.
+    """The agent reports to the gate the certificates that it presents and trusts.
 
-    The payload has five parts, each PEM or empty: the current chain, the roots, the chain before the last renewal until
-    the new one has worked, and a waiting chain of the hospital's own authority with its signing request.
+    The payload has five parts, each PEM or empty: the current chain, the roots, the chain before the last renewal
+    until the new one has worked, and a waiting chain of the hospital's own authority with its signing request.
     """
 
     coordinator: str
@@ -184,21 +187,21 @@ class Shown:
 
 @dataclass(frozen=True, slots=True)
 class Requested:
-    """To the gate: a signing request (PEM)."""
+    """The agent returns to the gate a certificate signing request (PEM)."""
 
     payload: bytes | memoryview = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True)
 class Called:
-    """To the gate: the reply to a call, as the bytes of the wire."""
+    """The agent returns to the gate the coordinator's reply to a request, as received bytes."""
 
     payload: bytes | memoryview = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True)
 class Unable:
-    """To the gate: an order failed. `status` shows how a call ended.
+    """The agent reports to the gate that an order failed. `status` shows how a request to the coordinator ended.
 
     It is empty if the agent has explained the error in its own log.
     """
@@ -213,7 +216,7 @@ class Unable:
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """To the gate: the coordinator has accepted the stream; its time in milliseconds since 1970, or -1."""
+    """The agent reports that the coordinator accepted the stream, with its time in milliseconds since 1970, or -1."""
 
     stream: int
     milliseconds: int
@@ -225,7 +228,7 @@ class Opened:
 
 @dataclass(frozen=True, slots=True)
 class Down:
-    """To the gate: one message of the coordinator, unchanged."""
+    """The agent forwards one message of the coordinator to the gate, unchanged."""
 
     stream: int
     payload: bytes | memoryview = field(repr=False)
@@ -233,7 +236,7 @@ class Down:
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """To the gate: the stream has taken this many messages of the site."""
+    """The agent confirms to the gate that the stream has taken `count` messages of the site."""
 
     stream: int
     count: int
@@ -245,7 +248,7 @@ class Sent:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """To the gate: the stream has ended, and how."""
+    """The agent reports to the gate that the stream has ended, and how."""
 
     stream: int
     status: str

@@ -1,4 +1,4 @@
-"""hospital.yaml as a frozen record. A site's gate and trainer read it; its agent does not.
+"""Reads hospital.yaml as a frozen record. A site's gate and trainer read the file; its agent does not.
 
 Protections have no default, and exceptions from them are off unless the file has them. Unknown keys are refused, and
 all mistakes are reported at once. Paths are made absolute.
@@ -30,7 +30,7 @@ def _known(name: str) -> str:
 
 
 INVITATION_VARIABLE: Final = "GLOBAL_LAYERS_INVITATION"
-_LONGEST_SOCKET_PATH: Final = 107  # bytes; what Linux has room for, less the last zero
+_LONGEST_SOCKET_PATH: Final = 107  # bytes; the limit of Linux without the last zero
 MethodName: TypeAlias = Annotated[str, AfterValidator(_known)]
 
 
@@ -53,7 +53,7 @@ class Hours(Document):
 
 
 class PrivacyLimits(Document):
-    """The largest privacy budget that this hospital spends on its patients; see docs/privacy.md.
+    """The largest privacy budget (epsilon) that this hospital spends on its patients. See docs/privacy.md.
 
     Attributes:
         largest_epsilon_per_study: over all versions and runs of one study.
@@ -72,8 +72,8 @@ class Policy(Document):
     The keys with a default add a limit if they are written. Without them the approved plan decides.
 
     Attributes:
-        tier: the most that this site does: receive the result of others, send sums of declared columns, measure models
-            of others, or train.
+        tier: the most that this site does: receive the result of others, send sums of declared columns, measure
+            models of others, or train.
         methods: names of allowed methods.
         secure_aggregation: `required` refuses every plan without masking.
         smallest_sites: the fewest contributors in a sum with this site.
@@ -83,8 +83,8 @@ class Policy(Document):
         two_sites: must be stated in words if a sum has only two sites, because each then sees the other's update.
         starting_file: `allow` permits plans whose network starts from a file. Its author chooses the values, and some
             values make a sum reveal single patients.
-        exact_rows: `allow` permits plans with weights by exact counts of training rows. Between two studies this site's
-            count then changes by smallest_cell or more, or not at all.
+        exact_rows: `allow` permits plans with weights by exact counts of training rows. Between two studies this
+            site's count then changes by smallest_cell or more, or not at all.
         lost_site_budget: how many sums this site may send that, together with all earlier sums, isolate fewer sites
             than smallest_sites; counted over all runs. With each such sum, a coordinator that lied about a loss could
             compute the update of those few sites in one round. It applies only under `on_lost_site: continue`.
@@ -93,8 +93,9 @@ class Policy(Document):
         federated: patterns of the only tensors whose updates may be sent (`*`, `?`, `[abc]`); None for those of the
             plan's method. A plan is refused if a pattern matches no tensor of its network.
         private: patterns of tensors that are never sent, whatever other keys allow; as above.
-        scalars: patterns of the only numbers that may be sent beside updates; None for those in the plan.
-        smallest_training_rows: with fewer rows this site does not train. The trainer, which has the rows, counts them.
+        scalars: patterns of the only numbers that may be sent in addition to updates; None for those in the plan.
+        smallest_training_rows: with fewer rows this site does not train. The trainer, which has the rows, counts
+            them.
         smallest_cell: a sum of statistics without noise never has fewer of this site's rows.
         hours: when contributions may be sent; None for always. Outside them the site is not connected.
         approvers: how many different persons must approve a plan.
@@ -125,7 +126,7 @@ class Policy(Document):
 
 
 class Split(Document):
-    """The rows for training, validation and test. The division is the same every time.
+    """The division of the table's rows into training, validation and test. It is the same every time.
 
     Attributes:
         seed: of the shuffle.
@@ -145,8 +146,8 @@ class Data(Document):
     """The hospital's table, its contract, and the division of its rows.
 
     `unaccepted_warnings` sets whether a warning about the table that nobody has accepted stops training, or is only
-    shown. `prevalence` is the share of patients with the outcome, for a site that only receives and has no outcomes to
-    count; None takes the other sites' share.
+    shown. `prevalence` is the share of patients with the outcome, for a site that only receives and has no outcomes
+    to count; None takes the other sites' share.
     """
 
     table: PathText
@@ -174,20 +175,17 @@ class Training(Document):
 
 
 class Hospital(Document):
-    """One site. Paths are relative to the file.
+    """The configuration of one site. Paths are relative to the file hospital.yaml.
 
     Attributes:
         site: the name that the certificate proves.
         coordinator: host:port; by default from the invitation.
         invitation: the file with which a site without a certificate enrols.
         state: keys, approvals, audit log, models and reports; created with mode 0700.
-        policy: see Policy.
-        data: see Data.
-        training: see Training.
         gate_socket: the gate's socket for an agent that runs as a service; without it `site-agent join` starts the
             agent itself.
-        trainer_socket: the socket of a trainer that runs as a service; without it `site-agent join` starts the trainer
-            itself.
+        trainer_socket: the socket of a trainer that runs as a service; without it `site-agent join` starts the
+            trainer itself.
         starting_files: the folder of the files that plans name as starting_file.
         metrics_listen: the address for this computer's own monitoring, on loopback or a Unix socket.
         audit: the largest size of an audit log's file, and how long files are kept.
@@ -213,12 +211,12 @@ class Hospital(Document):
 
     @property
     def scratch_path(self) -> Path:
-        """The trainer's folder of files without names, in which images are prepared."""
+        """The trainer's folder for temporary files without names, in which images are prepared."""
         return self.state_path / "saves"
 
 
 def read_hospital(path: Path) -> Hospital:
-    """Read the configuration. Paths become absolute. The environment may give the invitation's path.
+    """Read hospital.yaml and make its paths absolute. An environment variable can replace the invitation's path.
 
     Raises:
         ConfigurationError: the file is wrong. The error lists every mistake.
@@ -245,7 +243,7 @@ def read_hospital(path: Path) -> Hospital:
 
 
 def _socket_path(key: str, base: Path, named: str | None) -> str | None:
-    """Return the absolute path of a Unix socket, whose length the kernel limits."""
+    """Return the absolute path of a Unix socket, or refuse a path that is longer than the kernel allows."""
     path = str(base / named) if named else None
     if path is not None and len(os.fsencode(path)) > _LONGEST_SOCKET_PATH:
         raise ConfigurationError(

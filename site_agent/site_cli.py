@@ -1,4 +1,4 @@
-"""The command `site-agent`: join, identity, check, review, approve, predict, audit.
+"""Defines the command `site-agent`, with join, identity and check. The folder `commands` has the others.
 
 Only `join` and `renew` open a connection, and `doctor` tests some. All other commands read and write only on this
 computer. No traceback reaches an operator: every failure is three sentences and a documented exit status.
@@ -13,7 +13,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import NoReturn
 
-# This process multiplies no matrices, and a thread of numpy would prevent `predict` from giving up the network.
+# A thread of numpy would prevent `predict` from giving up the network. This process multiplies no matrices.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 import click

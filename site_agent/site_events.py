@@ -1,4 +1,4 @@
-"""Every event that a site's two processes log, with its identifier and help."""
+"""Lists every event that a site's processes log, with its identifier and help."""
 
 from __future__ import annotations
 

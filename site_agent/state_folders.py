@@ -1,7 +1,7 @@
-"""The folders in which each process of a site keeps its own files, in the state directory.
+"""Names the folders in the state directory in which each process of a site stores its files.
 
-`agent` has the TLS key, certificates and addresses. `gate` has the identity key, the audit log, announced plans and the
-memory of masking and limits. Only a person's command writes to `approvals`. The other folders are the trainer's.
+`agent` has the TLS key, certificates and addresses. `gate` has the identity key, the audit log, announced plans and
+the memory of masking and limits. Only a person's command writes to `approvals`. The other folders are the trainer's.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ _RUN: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
 
 
 def agent_folder(state: Path) -> Path:
-    """Return the folder of the process with the network."""
+    """Return the folder of the agent, the process with the network."""
     return state / "agent"
 
 
 def gate_folder(state: Path) -> Path:
-    """Return the folder of the process with the keys."""
+    """Return the folder of the gate, the process with the keys."""
     return state / "gate"
 
 
@@ -37,10 +37,7 @@ def audit_log_path(state: Path) -> Path:
 
 
 def is_run_name(run: str) -> bool:
-    """Return whether a run's name is safe as a folder name.
-
-    The coordinator chooses the name, so it could point elsewhere.
-    """
+    """Return whether a run's name is safe as a folder name, because the coordinator chooses the name."""
     return _RUN.fullmatch(run) is not None
 
 
@@ -61,6 +58,6 @@ def require_run_name(run: str) -> None:
 def saved_runs(state: Path) -> list[str]:
     """Return the runs with a saved federated model, the latest first; empty if there is none."""
     models = (state / "models").glob(f"*/{FEDERATED_FILE}.safetensors")
-    # If two were saved within one tick of the clock, the name decides, so that the answer is always the same.
+    # If two models have the same time, the run's name decides, so that the order is always the same.
     times = {path.parent.name: path.stat().st_mtime_ns for path in models if is_run_name(path.parent.name)}
     return sorted(times, key=lambda run: (times[run], run), reverse=True)

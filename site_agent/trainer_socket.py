@@ -1,8 +1,8 @@
-"""The trainer socket between a site's gate and its trainer, and every message on it.
+"""Defines the messages on the trainer socket between a site's gate and its trainer.
 
-One side is the gate, which has the keys and never sees a patient. The other side is the trainer, which has the patients
-and neither network nor keys. The trainer sends the gate only data that may leave the site, and noisy sums of private
-layers, which stay at the gate. So its messages have no free text. Frames are those of framed_messages.py.
+One side is the gate, which has the keys and never sees a patient. The other side is the trainer, which has the
+patients and neither network nor keys. The trainer sends the gate only data that may leave the site, and noisy sums of
+private layers, which stay at the gate. So its messages have no free text. Frames are those of framed_messages.py.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ _IDLE_SECONDS: Final = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """To the trainer: read the table against its contract; nothing is trained."""
+    """The gate orders the trainer to compare the table with its contract. Nothing is trained."""
 
     payload: bytes | memoryview = field(default=b"", repr=False)
 
 
 @dataclass(frozen=True, slots=True)
 class Prepare:
-    """To the trainer: a run is announced; the payload is the plan's canonical bytes."""
+    """The gate informs the trainer that a run was announced. The payload is the plan's canonical bytes."""
 
     run: str
     payload: bytes | memoryview = field(repr=False)
@@ -38,22 +38,22 @@ class Prepare:
 
 @dataclass(frozen=True, slots=True)
 class Train:
-    """To the trainer: make a round from the payload, exactly the received values as little-endian float32.
+    """The gate orders the trainer to train one round. The payload has the received values as little-endian float32.
 
-    First the values of the tensors that the round's exchange lets down, in the manifest's order, then
-    the control variates of the same tensors where the method has them. Behind them are little-endian int64:
-    the total of the private layers' noisy sums, if these take steps under privacy.
+    They are the values of the tensors that the round shares, in the manifest's order, then the control variates of
+    the same tensors if the method has them. After them, as little-endian int64, is the total of the private layers'
+    noisy sums, if these layers are trained under privacy.
 
     Attributes:
-        resample: 0 for the ordinary draw; otherwise the same step again from its start, with batches drawn
-            again by a generator keyed by this number.
+        resample: 0 for the ordinary draw; otherwise the same step again from its start, with batches drawn again by a
+            generator keyed by this number.
         stage: what the round is for, a number of protos.wire.messages.Stage.
-        layers: which of the manifest's layers take part, in hexadecimal as an offer carries them.
-        best_round: the round whose received model had the lowest validation loss over all sites, -1 where
-            none was measured.
-        saves: the state after this round goes to disk before the answer.
+        layers: which of the manifest's layers take part, in hexadecimal as in an offer.
+        best_round: the round whose received model had the lowest validation loss over all sites; -1 if none was
+            measured.
+        saves: whether the state after this round is written to disk before the reply.
         oldest: states of earlier rounds are not needed any more.
-        returned_to: the round that was trained from these parameters before, where the run was rolled back; else -1.
+        returned_to: the round that was trained from these parameters before, if the run was rolled back; else -1.
     """
 
     round: int
@@ -69,9 +69,9 @@ class Train:
 
 @dataclass(frozen=True, slots=True)
 class Conclude:
-    """To the trainer: the payload is the last aggregate; choose, test, report. The rest as in Train.
+    """The gate orders the trainer to choose, test and report a model. The payload is the last shared parameters.
 
-    `alternative` is the chosen one of a sweep, or -1.
+    The other fields are those of Train. `alternative` is the chosen one of a sweep, or -1.
     """
 
     round: int
@@ -84,17 +84,17 @@ class Conclude:
 
 @dataclass(frozen=True, slots=True)
 class Agreed:
-    """To the agent: what was asked is done (Check, Conclude)."""
+    """The trainer reports to the gate that the order Check or Conclude is done."""
 
     payload: bytes | memoryview = field(default=b"", repr=False)
 
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """To the agent: the site's network is built; the digest of the manifest computed from it.
+    """The trainer reports to the gate that the network is built, with the digest of the manifest computed from it.
 
     The payload is the states on the trainer's disk, as pairs of little-endian int64: the round that each continues
-    with, and which draw of the round before led to it. Empty where this site has not trained in the run.
+    with, and which draw of the round before led to it. It is empty if this site has not trained in the run.
     """
 
     manifest_digest: str
@@ -103,12 +103,11 @@ class Prepared:
 
 @dataclass(frozen=True, slots=True)
 class Trained:
-    """To the agent: what the round's exchange lets up, and nothing else.
+    """The trainer returns to the gate what it computed in a round, and nothing else.
 
-    The payload is the updates as little-endian float32 in the manifest's order, then the exchange's
-    scalars without "rows" as little-endian int64. Behind them are the noisy sums of private layers, which the
-    gate keeps. `rows` is the number of training rows on the public
-    grid, 0 if the plan does not weigh by it.
+    The payload is the updates as little-endian float32 in the manifest's order, then the exchange's scalars without
+    "rows" as little-endian int64. After them are the noisy sums of private layers, which stay at the gate. `rows` is
+    the number of training rows on the public grid, 0 if the plan does not weigh by it.
     """
 
     round: int
@@ -118,9 +117,9 @@ class Trained:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """To the agent: a reason from the closed list and a federated tensor's name or nothing.
+    """The trainer reports a failure to the gate: a reason of a fixed list, and a federated tensor's name or nothing.
 
-    The explanation, which may concern patients, is printed by the trainer itself.
+    The trainer itself prints the explanation, because it can concern patients.
     """
 
     reason: int
@@ -140,28 +139,27 @@ FRAMING: Final = Framing[Message](b"GLH1", _KINDS)
 
 
 def _frame(message: Message) -> bytes:
-    """Header and facts; the payload follows unchanged."""
     return FRAMING.frame(message)
 
 
 class TrainerGone(OperatorError):
-    """The process with the patients has ended while the agent needed it."""
+    """The trainer has ended while the gate needed it."""
 
     code = "E015"
 
 
 class TrainerEnd:
-    """The trainer's end: blocking, one message at a time."""
+    """The trainer's end of the trainer socket, which blocks and handles one message at a time."""
 
     def __init__(self, connection: socket.socket, idle: Callable[[], None] = lambda: None) -> None:
-        """`idle` is called every second in which the agent neither asks nor takes anything."""
+        """`idle` is called after every second in which no byte is received or sent."""
         self._socket, self._idle = widen(connection), idle
-        # A whole second without a byte is no fault, because a study has hours without requests.
+        # A second without a byte is no error, because a study has hours without requests.
         self._socket.settimeout(_IDLE_SECONDS)
         self.largest_payload = LARGEST_PLAN_BYTES
 
     def receive(self) -> Message | None:
-        """Return the next message, or None when the agent has ended."""
+        """Return the next message, or None when the gate has closed the connection."""
         header = self._exactly(HEADER.size)
         if header is None:
             return None
@@ -176,7 +174,7 @@ class TrainerEnd:
         rest = [memoryview(_frame(message)), memoryview(message.payload)]
         while rest:
             try:
-                written = self._socket.sendmsg(rest)  # at once, so that the gate wakes once
+                written = self._socket.sendmsg(rest)  # header and payload together wake the gate once
             except TimeoutError:
                 self._idle()
                 continue
@@ -201,21 +199,21 @@ class TrainerEnd:
 
 
 class GateEnd:
-    """The gate's end: asynchronous, one question at a time."""
+    """The gate's end of the trainer socket, asynchronous, with one request at a time."""
 
     def __init__(self, connection: socket.socket) -> None:
         self._socket = FramedSocket(connection, FRAMING)
 
     async def ask(self, message: Message, largest_payload: int = 0) -> Message:
-        """Send a message and wait for its answer.
+        """Send a message to the trainer and wait for the reply.
 
         Args:
-            message: the question.
-            largest_payload: the most bytes that what was asked may be answered with.
+            message: the request.
+            largest_payload: the largest payload of the reply, in bytes.
 
         Raises:
-            TrainerGone: it has ended.
-            MalformedMessage: the answer is none of this trainer socket's.
+            TrainerGone: the trainer has ended.
+            MalformedMessage: the reply is none of this socket's messages.
         """
         try:
             await self._socket.send(message)
@@ -224,10 +222,10 @@ class GateEnd:
             raise _gone() from cause
 
     def require(self) -> None:
-        """Check on its socket that the trainer is still connected. Call it only between requests.
+        """Check that the trainer is still connected. Use this only between requests.
 
         Raises:
-            TrainerGone: it has ended.
+            TrainerGone: the trainer has ended.
         """
         if self._socket.has_ended():
             raise _gone()
