@@ -1,1 +1,1 @@
-"""The researcher's door: a federation of data frames in one process; start with `global_layers.simulation.simulate`."""
+"""Simulates a federation of data frames in one process. Start with `global_layers.simulation.simulate`."""

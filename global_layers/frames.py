@@ -1,7 +1,7 @@
-"""Data frames as tables of hospitals: the contract of each, and the concepts that several of them record.
+"""Converts data frames to tables of hospitals, with their contracts and common concepts.
 
 Equal names of columns mean the same here, because one researcher made all frames. Between hospitals this is never
-assumed: each of them maps its own columns in its contract.
+assumed: each hospital maps its own columns in its contract.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import pandas as pd
 from site_agent.trainer.data.contract import Contract
 from site_agent.trainer.data.tables import Table, read_table
 
-FEWEST_SITES: Final = 3  # that record a concept
+FEWEST_SITES: Final = 3  # sites that record a concept
 _OUTCOME: Final = "outcome of the simulation"
 
 
@@ -61,12 +61,12 @@ def tables_of(sites: Mapping[str, pd.DataFrame], outcome: str) -> tuple[dict[str
 
 
 def _column(name: str, values: pd.Series[Any]) -> dict[str, Any] | None:
-    """Return a contract's entry for a column, or None if it has only one value."""
+    """Return a contract's entry for a column, or None if the column has only one value."""
     if values.nunique() < 2:
         return None
     common = {"name": name, "role": "feature", "concept": _concept_name(name)}
     if pd.api.types.is_numeric_dtype(values) and not pd.api.types.is_bool_dtype(values):
-        # Columns with a flag are the same at all sites, so networks can share them.
+        # A column with a flag is the same at all sites, so networks can share it.
         missing = "median-and-flag" if values.isna().any() else "refuse"
         return common | {"type": "numeric", "missing": missing}
     return common | {"type": "categorical", "codes": _codes(values), "encoding": "one-hot"}
@@ -80,7 +80,7 @@ def _concept(column: Mapping[str, Any], values: pd.Series[Any]) -> dict[str, Any
 
 
 def _codes(values: pd.Series[Any]) -> list[str]:
-    """Return the codes, the most frequent first."""
+    """Return the codes of a column, the most frequent first."""
     return [str(code) for code in values.value_counts().index]
 
 

@@ -1,6 +1,6 @@
-"""A federation in one process: what sites send is built by the deployment's gate and added by its running sum.
+"""Runs a federation in one process: the gate's code builds each contribution, the coordinator's code adds them.
 
-There is no socket, no mask and no second process. Every integer is the one that would have travelled.
+There is no socket, no mask and no second process. Every integer is the same as over the network.
 """
 
 from __future__ import annotations
@@ -34,22 +34,22 @@ class Part:
 
 
 class Collection:
-    """One run, and the door through which its sites' contributions pass."""
+    """Runs the rounds of one plan: builds, adds and closes the contributions of all sites."""
 
     def __init__(self, plan: Plan) -> None:
-        """Nothing is masked here: masks cancel in every sum, so they change no bit of it."""
+        """Start the run. Nothing is masked, because masks cancel in every sum."""
         self.plan = plan
         self.run: Run = new_run(plan, terms_of(plan), Gathering(deadline=0.0))
         self._builder = Builder(plan, trains=True, smallest_rows=1)
         self.noise: Noise = partial(with_noise, plan)  # a plan with privacy uses it
-        self._own_sums: dict[str, tuple[int, ...]] = {}  # of private layers, by site, as its gate keeps them
+        self._own_sums: dict[str, tuple[int, ...]] = {}  # of private layers, by site, as the site's gate stores them
 
     def begin(self, round_number: int) -> None:
         """Start a round. No site's contribution is added yet."""
         self.run.begin_sum(round_number, self.plan.site_names)
 
     def add(self, site: str, round_number: int, part: Part) -> None:
-        """Encode a part as the site's gate does, and add it chunk by chunk."""
+        """Encode a site's part as its gate does, and add it chunk by chunk."""
         offered = self.run.offered(round_number)
         payload = part.updates.tobytes() + np.array(part.scalars, "<i8").tobytes()
         here, noise = offered.offer.parameters_digest, None if self.plan.privacy is None else partial(self._noisy, site)
@@ -60,7 +60,7 @@ class Collection:
             self.run.running_sum.add(site, index, offered.exchange.layout.body(contribution.buffer, index))
 
     def make(self, round_number: int, studies: Mapping[str, Study | PriorStudy]) -> None:
-        """Make a whole round: every site trains, and its part is added."""
+        """Run a whole round: every site trains, and its part is added."""
         offered = self.run.offered(round_number)
         self.begin(round_number)
         for name, study in studies.items():
@@ -81,7 +81,7 @@ class Collection:
         return noisy
 
     def close(self, round_number: int) -> None:
-        """Apply the server's rule and the run's course after all contributions were added."""
+        """Apply the server rule to the complete sum, and make the decisions about the next round."""
         if not self.run.is_consistent:
             raise ArithmeticError(f"round {round_number + 1} does not add up")
         self.run.close_round(round_number)
@@ -110,7 +110,7 @@ def run_rounds(plan: Plan, studies: Mapping[str, Study | PriorStudy]) -> Collect
 
 
 def asked_by(message: Offer | Finish, resample: int = 0) -> Asked:
-    """Return the request to a site in an offer or the last message of a run; `resample` as the gate adds it."""
+    """Convert an offer or the last message of a run to the request to a site. The gate adds `resample`."""
     return Asked(
         round=message.round,
         resample=resample,

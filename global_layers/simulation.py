@@ -1,7 +1,7 @@
-"""Several hospitals in one process, without network and masks: a table of what each would gain.
+"""Simulates several hospitals in one process, and computes what each would gain.
 
-The data are read, split, encoded, trained and joined by the code that hospitals run, and every number passes the
-gate's door and the coordinator's sum. Masks cancel in every sum, so their absence changes no bit of a result.
+The code that hospitals run reads, splits, encodes and trains the data, and builds and adds all contributions. There is
+no network. Masks cancel in every sum, so without them all bits of a result are the same.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _LATENT: Final = 16  # of the networks: small, so that a simulation takes second
 
 
 class _Member:
-    """One site's rows."""
+    """One site's table, rows and encoded data."""
 
     def __init__(self, table: Table, seed: int) -> None:
         self.table = table
@@ -44,7 +44,7 @@ class _Member:
         self.dataset, self.preprocessing = prepared
 
     def auroc(self, scores: Any) -> float:  # Any: any array of shape (test rows,)
-        """Of the test rows."""
+        """Return the AUROC of the test rows."""
         return float(roc_auc_score(self.dataset.test.targets, scores))
 
 
@@ -56,7 +56,7 @@ def simulate(
     rounds: int = 20,
     seed: int = 0,
 ) -> pd.DataFrame:
-    """AUROC of each site's test rows under the best local model, federated-prior and methods with networks.
+    """Return the AUROC of each site's test rows under the best local model, federated-prior and other methods.
 
     Equal names of columns mean the same at all sites; a site may lack columns. One split of one seed shows little.
     Repeat over seeds before you draw conclusions.

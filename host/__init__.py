@@ -1,1 +1,1 @@
-"""Functions for the local computer: durable files, backups, checks, local pages, messages for operators."""
+"""Provides what programs need of the local computer: durable files, backups, checks, local pages, messages."""

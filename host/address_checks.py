@@ -1,7 +1,7 @@
 """Tests a connection to an address as a site would make it: name, proxy, port and TLS, one after another.
 
-Nothing is sent but handshakes. gRPC says "Socket closed" for an expired, a foreign and an intercepted
-certificate alike, so this looks itself.
+Only handshakes are sent. gRPC reports "Socket closed" for an expired, a foreign and an intercepted certificate alike,
+so this module reads the certificate itself.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ _LONGEST_ANSWER_BYTES: Final = 8192
 
 
 def taken_addresses(listen: str) -> list[str]:
-    """Return the addresses of HOST:PORT on which another program already listens. A name may have several addresses.
+    """Return the addresses of HOST:PORT on which another program already listens. A name can have several addresses.
 
-    A server that gets only one of two would report no error, and a caller of the other address would reach a stranger.
-    A host that is unknown on this computer has no addresses.
+    A server that gets only one of two addresses reports no error, and a caller of the other address reaches a stranger.
+    An unknown host has no addresses.
     """
     host, _, port = listen.rpartition(":")
     try:
@@ -42,11 +42,11 @@ def taken_addresses(listen: str) -> list[str]:
 def _is_taken(family: int, place: tuple[object, ...]) -> bool:
     try:
         with socket.socket(family, socket.SOCK_STREAM) as own:
-            own.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # connections that have ended take no port
+            own.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # ended connections occupy no port
             if family == socket.AF_INET6:
                 own.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
             own.bind(place)
-    except OSError as cause:  # also if this computer has no IPv6 but a name has such an address
+    except OSError as cause:  # this also happens if a name has an IPv6 address and this computer has no IPv6
         return cause.errno == errno.EADDRINUSE
     return False
 
@@ -103,7 +103,7 @@ def proxy_for(host: str, environment: Mapping[str, str]) -> Proxy | None:
 
 
 def findings(target: Target, environment: Mapping[str, str], patience_seconds: float = 5.0) -> list[Finding]:
-    """Yield the checks of name, proxy, port and TLS of an address. The first failure ends them."""
+    """Check name, proxy, port and TLS of an address. The first failure ends the checks."""
     found: list[Finding] = []
     try:
         try:
@@ -175,7 +175,7 @@ def _reason(cause: OSError) -> str:
 
 
 def _connected(target: Target, proxy: Proxy | None, patience: float) -> socket.socket:
-    """A connection, through the proxy if there is one."""
+    """Open a connection to the target, through the proxy if there is one."""
     place = (target.host, target.port) if proxy is None else (proxy.host, proxy.port)
     try:
         connection = socket.create_connection(place, patience)
@@ -214,7 +214,7 @@ def _ask_for_tunnel(connection: socket.socket, target: Target, proxy: Proxy) -> 
 
 
 def _who_answers(target: Target, proxy: Proxy | None, patience: float) -> Finding:
-    """Return whose certificate the address presents, and whether it proves the coordinator of this federation."""
+    """Check whether the certificate at the address is the coordinator's of this federation."""
     anybody = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     anybody.check_hostname, anybody.verify_mode = False, ssl.CERT_NONE
     shown = _shown(target, proxy, patience, anybody)
@@ -267,7 +267,7 @@ def _times(certificate: x509.Certificate, now: datetime) -> str:
 
 
 def _issuer(certificate: x509.Certificate) -> str:
-    """The issuer's name, as plain text on one line."""
+    """Return the issuer's name as plain text on one line."""
     for kind in (NameOID.COMMON_NAME, NameOID.ORGANIZATION_NAME):
         for attribute in certificate.issuer.get_attributes_for_oid(kind):
             return ascii(str(attribute.value))[:80]

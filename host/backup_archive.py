@@ -1,10 +1,10 @@
-"""A backup: one file with whole directories, each file with its checksum, readable with `tar` alone.
+"""Writes and reads backups: one tar file of whole directories, each file with its checksum.
 
-An uncompressed tar archive, mode 0600 from its first byte, since it holds private keys. Its last member, `backup.json`,
-lists every file with size, SHA-256, mode and owner, and has a checksum of its own. So a flipped bit, a lost file and a
-cut end show. The list is sealed with a key that is in no backup (backup_key.py), so a forged archive shows too. No mode
-that is restored lets others write a file or run it as its owner. Links are refused: the files that they point at would
-not be in the backup. Sockets, locks and what was left half-written are left out.
+The archive has mode 0600 from its first byte, because it has private keys. Its last member, `backup.json`, lists every
+file with size, SHA-256, mode and owner, and has a checksum of its own. So a flipped bit, a lost file and a cut end are
+detected. The list is sealed with a key that is in no backup (backup_key.py), so a forged archive is detected too. No
+restored file is writable by others or runs as its owner. Links are refused, because their targets would not be in the
+backup. Sockets, locks and incomplete files are omitted.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _MODES: Final = 0o755  # no set-user, set-group or sticky bit, and no permission
 
 @dataclass(frozen=True, kw_only=True)
 class Entry:
-    """One file or folder in a backup; a folder has no digest.
+    """One file or folder in a backup. A folder has no digest.
 
     Owner and group are stored by name, because numbers may change.
     """
@@ -55,7 +55,7 @@ class Entry:
 
 @dataclass(frozen=True, kw_only=True)
 class Catalogue:
-    """The description inside a backup: its owner, its time (UTC), and every file by its path."""
+    """The list inside a backup: its program, its time (UTC), and every file by its path."""
 
     program: str
     name: str
@@ -107,9 +107,9 @@ def write_backup(
 
 @contextmanager
 def _new_file(path: Path) -> Iterator[BinaryIO]:
-    """A file, mode 0600, that gets its name when the block ends without an error. After an error nothing of it remains.
+    """Open a new file, mode 0600. It gets its name when the block ends, and is removed after an error.
 
-    The name must still be free. This also works on disks without links.
+    This also works on disks without links.
 
     Raises:
         ConfigurationError: root would follow another user's link (`opened_folder`).
@@ -143,7 +143,7 @@ def read_catalogue(path: Path, key: bytes | None) -> Catalogue:
         key: the key that sealed it; None only if a person has confirmed that it need not be authentic.
 
     Raises:
-        ConfigurationError: it cannot be read, was changed, cut or forged, or is of a later version.
+        ConfigurationError: the file cannot be read, was changed, cut or forged, or is of a later version.
     """
     found: dict[str, Entry | None] = {}
     catalogue = None
@@ -175,9 +175,9 @@ def read_catalogue(path: Path, key: bytes | None) -> Catalogue:
 
 
 def extract(path: Path, catalogue: Catalogue, root: str, folder: int) -> None:
-    """Write one directory of a checked backup into an empty folder, synced, and check each file once more.
+    """Write one directory of a checked backup into an empty folder, synced, and check each file again.
 
-    Before `give_back` they belong to no other user.
+    The files belong to no other user before `give_back`.
 
     Raises:
         ConfigurationError: the file changed after the check.
@@ -201,8 +201,8 @@ def extract(path: Path, catalogue: Catalogue, root: str, folder: int) -> None:
 def give_back(catalogue: Catalogue, root: str, folder: int) -> None:
     """Restore the modes of extracted files and, if the administrator restores, their owners.
 
-    Files written beside it since then belong to the owner of the whole. The folders come last. While the outer folders
-    belong to root, only root can put a link among the files.
+    Files that are not in the backup get the owner of the whole directory. The folders come last: while the outer
+    folders belong to root, only root can put a link among the files.
 
     Raises:
         OSError: this computer has no such user, or the disk cannot be written.
@@ -255,7 +255,7 @@ def _add(archive: tarfile.TarFile, at: PurePosixPath, place: Path) -> Entry:
     if place.is_dir():
         archive.addfile(archive.gettarinfo(str(place), str(at)))
         return Entry(**_facts(place.stat()))
-    # By its open folder and without following a link, with which a service's user could make root read any file.
+    # The open folder is used and links are not followed. Otherwise a service's user could make root read any file.
     with opened_folder(place.parent) as folder:
         descriptor = os.open(place.name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
     with os.fdopen(descriptor, "rb") as file:
@@ -279,7 +279,7 @@ def _facts(state: os.stat_result) -> dict[str, Any]:
 
 
 class _Hashing:
-    """A file that is hashed while it is read."""
+    """Computes the SHA-256 of a file while it is read."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file, self.digest = file, hashlib.sha256()

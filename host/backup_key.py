@@ -1,11 +1,11 @@
-"""The key that seals backups. It is made once, stored beside the state, and printed in case the computer is lost.
+"""Makes and reads the key that seals backups. People keep it on paper, in case the computer is lost.
 
-A backup holds everything but this key. So whoever can write to the place where backups are kept cannot make one that
-is restored without a question. The rules:
+A backup has everything except this key. So a person who can write to the place of the backups cannot make one that is
+restored without a question. The rules:
 
-* 20 random bytes, written as 32 letters and digits that can be read aloud, mode 0600;
-* it is in no backup; `restore` finds it beside the present state, or in a file that a person wrote from the paper;
-* without it a backup is restored only if a person uses the option `--unauthenticated`.
+* the key is 20 random bytes, written as 32 letters and digits that can be read aloud, mode 0600;
+* `restore` finds the key beside the present state, or in a file that a person wrote from the paper;
+* without the key a backup is restored only if a person uses the option `--unauthenticated`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _CONTEXT: Final = b"global-layers 2026-11 seal of a backup"
 
 
 def made_key(folder: Path) -> str:
-    """Return the key beside a state as people read it. The first call creates it.
+    """Return the backup key beside a state as people read it. The first call creates the key.
 
     Raises:
         ConfigurationError: the file was changed, or others can read it.
@@ -43,12 +43,12 @@ def made_key(folder: Path) -> str:
 
 
 def keep_key(folder: Path, words: str) -> None:
-    """Write a key beside a state, as after a restore."""
+    """Write a backup key beside a state, as after a restore."""
     replace_file(folder / NAME, f"{words}\n".encode())
 
 
 def kept_key(folder: Path) -> str | None:
-    """Return the key beside a state, or None if there is none."""
+    """Return the backup key beside a state, or None if there is none."""
     if not (folder / NAME).exists():
         return None
     with opened_folder(folder) as opened:
@@ -61,10 +61,10 @@ def kept_key(folder: Path) -> str | None:
 
 
 def typed_key(path: Path) -> str:
-    """Return the key in a file that a person wrote from the paper.
+    """Read the backup key from a file that a person wrote from the paper.
 
     Raises:
-        ConfigurationError: it cannot be read, or is no such key.
+        ConfigurationError: the file cannot be read, or has no such key.
     """
     try:
         return _words(path.read_bytes()[:100], str(path))
@@ -96,7 +96,7 @@ def key_for_restoring(folder: Path, key_file: Path | None, *, unauthenticated: b
 
 
 def sealing_key(words: str) -> bytes:
-    """Return the 32 bytes that seal a backup under a key as people read it."""
+    """Derive the 32 bytes that seal a backup from the key that people read."""
     return hmac.digest(_bytes(words), _CONTEXT, "sha256")
 
 

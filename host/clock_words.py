@@ -1,7 +1,7 @@
-"""Times and clock differences in words, for messages about certificates outside their validity.
+"""Describes times and clock differences in words, for messages about expired certificates.
 
-A certificate that has expired and a clock that is ahead look the same to a program. So each message names the
-certificate's times, the time of this clock and the difference, and a person compares the clock with a watch.
+A program cannot distinguish an expired certificate from a wrong clock. So each message names the certificate's times,
+the time of this clock and the difference, and a person compares the clock with a watch.
 """
 
 from __future__ import annotations
@@ -9,19 +9,19 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Final
 
-# Below two of a unit the next smaller unit is used, so that every number has the right plural.
+# Below two of a unit the next smaller unit is used, so that every number has a plural.
 _UNITS: Final = ((86400.0, "days"), (3600.0, "hours"), (60.0, "minutes"))
 SET_CLOCK: Final = "Set this computer's clock: `timedatectl set-ntp true`."
 COMPARE_CLOCK: Final = "Compare this computer's clock with a watch first."
 
 
 def at(time: datetime) -> str:
-    """Return a time as text in UTC, to the minute. `time` is aware and in UTC."""
+    """Format a time in UTC, to the minute. `time` is aware and in UTC."""
     return f"{time:%Y-%m-%d %H:%M} UTC"
 
 
 def spelled(seconds: float) -> str:
-    """Return a difference of two times: `10 days`, `36 hours`, `5 minutes`, `90 seconds`."""
+    """Format a difference of two times: `10 days`, `36 hours`, `5 minutes`, `90 seconds`."""
     for size, unit in _UNITS:
         if abs(seconds) >= 2 * size:
             return f"{abs(seconds) / size:.0f} {unit}"
@@ -29,7 +29,10 @@ def spelled(seconds: float) -> str:
 
 
 def outside(start: datetime, end: datetime, now: datetime) -> str:
-    """Return two sentences about a time outside an interval, with both ends and the difference; empty if inside."""
+    """Describe a time outside an interval in two sentences, with both ends and the difference.
+
+    Empty if it is inside.
+    """
     if now < start:
         apart = f"{spelled((start - now).total_seconds())} before the start"
     elif now >= end:

@@ -1,4 +1,4 @@
-"""Ends each program's command line: no traceback, three sentences, a documented exit status."""
+"""Runs each program's command line so that a failure is three sentences and a documented exit status."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from protos.errors import explained as failure_of
 
 
 class Following(io.TextIOBase):
-    """The current standard error at each write, so a bar can be drawn below the log."""
+    """Writes to the standard error of each moment, so that a bar can be drawn below the log."""
 
     def write(self, words: str) -> int:
         """Write to the current standard error."""
         return sys.stderr.write(words)
 
     def flush(self) -> None:
-        """Flush it."""
+        """Flush the current standard error."""
         sys.stderr.flush()
 
 
 def finish(program: str, commands: click.Command, arguments: Sequence[str] | None = None) -> int:
     """Run a command line, by default that of this process. Return the exit status.
 
-    A command that ends with its own status calls `sys.exit`, and this function does not catch that.
+    A command that ends with its own status calls `sys.exit`, which is not caught here.
     """
     try:
         status = commands.main(args=arguments, prog_name=program, standalone_mode=False)
@@ -50,7 +50,7 @@ def finish(program: str, commands: click.Command, arguments: Sequence[str] | Non
 
 @contextmanager
 def extra(package: str) -> Iterator[None]:
-    """Skip the block if the folder of this extra was deleted. Any other missing module is an error."""
+    """Skip the block if the package of this extra is not installed. Any other missing module is an error."""
     try:
         yield
     except ModuleNotFoundError as missing:
@@ -75,7 +75,7 @@ def explain_command(program: str, entries: Sequence[Entry]) -> click.Command:
 
 
 def usage(program: str, error: click.ClickException) -> UsageError:
-    """Return the error of a wrong command line in one sentence, with the place of its help."""
+    """Convert click's error about a command line to a UsageError with the command for its help."""
     context = getattr(error, "ctx", None)
     command = context.command_path if isinstance(context, click.Context) else program
     is_bare = isinstance(error, click.exceptions.NoArgsIsHelpError)

@@ -1,4 +1,4 @@
-"""A doctor's checks of this computer: disk, clock and kernel. Nothing is changed."""
+"""Checks disk, clock and kernel of this computer for a doctor. Nothing is changed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _TIME_ERROR: Final = 5  # adjtimex: the clock is not synchronised
 _BPF_CALLS: Final = {"x86_64": 321, "aarch64": 280}
 _BPF_PROG_LOAD: Final = 5
 _CGROUP_SKB: Final = 8
-# Return 1: let every packet pass. It is loaded and never attached.
+# The program returns 1, which lets every packet pass. It is loaded and never attached.
 _PROGRAM: Final = struct.pack("<BBhi", 0xB7, 0, 0, 1) + struct.pack("<BBhi", 0x95, 0, 0, 0)
 
 
@@ -26,7 +26,7 @@ def free_bytes(place: Path) -> int:
 
 
 def is_clock_synchronised() -> bool | None:
-    """Return whether a time server keeps the clock, as the kernel reports it, or None if it does not report."""
+    """Return whether the kernel reports that a time server sets the clock, or None if it does not report this."""
     buffer = ctypes.create_string_buffer(512)  # larger than struct timex everywhere; zeros only read the state
     try:
         state = ctypes.CDLL(None, use_errno=True).adjtimex(buffer)
@@ -36,7 +36,7 @@ def is_clock_synchronised() -> bool | None:
 
 
 def enforces_address_rules() -> bool | None:
-    """Return whether the kernel accepts programs that enforce IPAddressDeny= of systemd, or None if not root."""
+    """Return whether the kernel can enforce IPAddressDeny= of systemd, or None if the process is not root."""
     number = _BPF_CALLS.get(os.uname().machine)
     if os.geteuid() != 0 or number is None:
         return None
@@ -51,7 +51,7 @@ def enforces_address_rules() -> bool | None:
     kernel = ctypes.CDLL(None, use_errno=True)
     descriptor = kernel.syscall(number, _BPF_PROG_LOAD, attributes, 128)
     if descriptor < 0:
-        # Without the permission to try, as in a container, the answer is unknown.
+        # Without the permission to test, as in a container, the result is unknown.
         return None if ctypes.get_errno() == errno.EPERM else False
     os.close(descriptor)
     return True

@@ -1,7 +1,7 @@
-"""The findings of `doctor`, as records and judgements. Pure, so that tests cover each one with figures.
+"""Defines the findings of `doctor`, and decides from measured values which finding applies.
 
-A finding is one line: whether it is well, what was looked at, what was seen, and the remedy. Its identifier leads to
-the help of `explain`; a support bundle holds identifier, subject and severity alone.
+A finding is one line: its severity, the subject, the result, and the remedy. `explain` has help for its identifier. A
+support bundle contains only identifier, subject and severity.
 """
 
 from __future__ import annotations
@@ -138,7 +138,7 @@ _SUBJECTS: Final = {entry.identifier: entry.name for entry in AILMENTS}
 
 FEW_BYTES: Final = 1 << 30
 TOO_FEW_BYTES: Final = 64 << 20
-RENEWAL_IS_LATE_DAYS: Final = 14.0  # renewed from day 30 of 90, so 60 days remain if all is well
+RENEWAL_IS_LATE_DAYS: Final = 14.0  # renewed from day 30 of 90, so usually 60 days remain
 WIDEST_CLOCK_DIFFERENCE_SECONDS: Final = 60.0
 
 
@@ -152,7 +152,7 @@ class Severity(IntEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Finding:
-    """One checked subject.
+    """The result of checking one subject.
 
     Attributes:
         identifier: of AILMENTS.
@@ -168,12 +168,12 @@ class Finding:
 
     @property
     def subject(self) -> str:
-        """The subject of the check."""
+        """Return the subject of the check."""
         return _SUBJECTS[self.identifier]
 
     @property
     def line(self) -> str:
-        """The finding as one line for people."""
+        """Return the finding as one line for people."""
         remedy = f" {self.remedy}" if self.remedy else ""
         return f"{self.severity.name.lower():<7} {self.identifier} {self.subject}: {self.says}{remedy}"
 
@@ -193,7 +193,7 @@ def warning(identifier: str, says: str, remedy: str) -> Finding:
 
 
 def failure(identifier: str, says: str, remedy: str) -> Finding:
-    """Return a finding with which the program does not work, or soon will not."""
+    """Return a finding with which the program does not work, or soon will not work."""
     return Finding(identifier=identifier, severity=Severity.FAILURE, says=says, remedy=remedy)
 
 
@@ -222,12 +222,12 @@ def judge_validity(
     renewal: str,
     late_days: float = RENEWAL_IS_LATE_DAYS,
 ) -> Finding:
-    """Judge a certificate's remaining days by this computer's clock.
+    """Check a certificate's remaining days by this computer's clock.
 
     Args:
         owner: the owner of the certificate, as the sentence's subject.
-        start: when it begins to be valid.
-        end: when it ends.
+        start: the beginning of its validity.
+        end: the end of its validity.
         now: the time of this computer's clock; all three are aware.
         renewal: how its owner gets a new one.
         late_days: with fewer days left the owner is warned.
@@ -243,7 +243,7 @@ def judge_validity(
 
 
 def judge_clock(is_synchronised: bool | None, seconds_apart: float | None = None) -> Finding:
-    """Judge this computer's clock: whether a time server keeps it, and how far it is from the coordinator's."""
+    """Check this computer's clock: whether a time server sets it, and how far it is from the coordinator's clock."""
     remedy = "Run `timedatectl set-ntp true`, or ask the administrator of the time server."
     if seconds_apart is not None and abs(seconds_apart) > WIDEST_CLOCK_DIFFERENCE_SECONDS:
         return failure("D406", f"This computer's clock differs: it is {clocks_apart(seconds_apart)}.", remedy)
@@ -260,7 +260,7 @@ def judge_clock(is_synchronised: bool | None, seconds_apart: float | None = None
 
 
 def judge_address_rules(works: bool | None) -> Finding:
-    """Judge whether this kernel enforces rules like IPAddressDeny=. None means that no test is possible."""
+    """Check whether this kernel enforces rules like IPAddressDeny=. None means that no test is possible."""
     if works is None:
         return fine("D415", "Not checked, because only root can check this. Run this command as root.")
     if works:

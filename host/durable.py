@@ -1,12 +1,12 @@
-"""Files that are complete or absent, even after a power cut, and files that the administrator writes for services.
+"""Writes files so that a power cut leaves the old or the new content, and root never follows another user's link.
 
-A command that root runs in a service's own folder follows no symbolic link there: with one, the service's user could
-have any file of this computer written, or given to it. So folders are opened step by step, and what is made, renamed
-and given away is named relative to the open folder (`opened_folder`).
+If root wrote through a symbolic link in a service's folder, the service's user could make root write any file, or give
+it away. So folders are opened step by step, and files are made, renamed and given away relative to the open folder
+(`opened_folder`).
 
-The free space of the disk is read before something is written (`require_room`), so that a full disk leaves everything
-as it was. Two reserves keep the order of stopping: what is large stops first, so that the small records which say why
-still find room. A disk that fills in between, or a quota that this cannot see, is met by whoever writes.
+The free space of the disk is checked before a file is written (`require_room`), so that a full disk changes nothing.
+Two reserves make large files stop first. Then small records, which say why, still have space. A disk that fills after
+the check is an error of the write.
 """
 
 from __future__ import annotations
@@ -48,11 +48,11 @@ def by_descriptor(folder: int) -> Path:
 
 
 def replace_file(path: Path, content: bytes, *, mode: int = 0o600) -> None:
-    """Replace a file by one with this mode, whatever the process's mask. Its folder must exist.
+    """Replace a file by one with this content and mode, whatever the process's mask. Its folder must exist.
 
-    The content is synced beside it, then renamed, then the name is synced. Several processes may do this at once. Each
-    has a partial file of its own, which is removed after an error. Files from the administrator belong to the folder's
-    owner (`give_to_owner`).
+    A partial file is written and synced, then renamed, then the name is synced. Several processes can do this at once,
+    because each has its own partial file, which is removed after an error. A file that root writes is given to the
+    folder's owner (`give_to_owner`).
 
     Raises:
         ConfigurationError: as `opened_folder`.
@@ -63,7 +63,9 @@ def replace_file(path: Path, content: bytes, *, mode: int = 0o600) -> None:
 
 
 def replace_in(folder: int, name: str, content: bytes, *, partial: str, mode: int, is_new: bool = False) -> None:
-    """Like `replace_file`, in an open folder, in which no partial file exists. With `is_new` no file has the name yet.
+    """Replace a file in an open folder, with the unused name `partial` for the partial file. See `replace_file`.
+
+    With `is_new` it is an error if the file exists.
 
     Raises:
         OSError: the disk cannot be written; the old file is unchanged.
@@ -76,7 +78,7 @@ def replace_in(folder: int, name: str, content: bytes, *, partial: str, mode: in
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
-        put = os.link if is_new else os.replace  # a link fails where the name is taken; a rename would not
+        put = os.link if is_new else os.replace  # os.link fails if the name is taken, os.replace does not
         put(partial, name, src_dir_fd=folder, dst_dir_fd=folder)
     finally:
         with suppress(FileNotFoundError):
@@ -117,9 +119,9 @@ def append_synced(path: Path, content: bytes) -> None:
 
 
 def make_folder(folder: Path, *, mode: int = 0o700) -> None:
-    """Create a folder with its parents and sync their names. A folder from root belongs to the owner of its parent.
+    """Create a folder with its parents and sync their names. Root gives the folder to the owner of its parent.
 
-    `mode` is this folder's own, whatever the process's mask. The folders above it get mode 0700.
+    `mode` is the mode of this folder, whatever the process's mask. The folders above it get mode 0700.
 
     Raises:
         ConfigurationError: as `opened_folder`.
@@ -127,7 +129,7 @@ def make_folder(folder: Path, *, mode: int = 0o700) -> None:
     """
     if folder.is_dir():  # behind another user's link, the first write is refused
         return
-    with suppress(FileNotFoundError), opened_folder(folder):  # such a link may also have no target
+    with suppress(FileNotFoundError), opened_folder(folder):  # another user's link may also have no target
         return
     make_folder(folder.parent)
     with opened_folder(folder.parent) as above:
@@ -143,18 +145,17 @@ def make_folder(folder: Path, *, mode: int = 0o700) -> None:
 
 
 def give_to_owner(descriptor: int, folder: int) -> None:
-    """If root writes, give an open file to the owner of the open folder that contains it.
+    """Give an open file that root writes to the owner of the open folder that contains it.
 
-    Otherwise the service, which runs as that owner, could not read files that root's command left there. A folder that
-    anybody may write to, such as /tmp, gives no owner. A file with a second name may belong to anybody, so it is not
-    given away.
+    Otherwise the service, which runs as that owner, could not read the file. A folder that anybody can write to, such
+    as /tmp, gives no owner. A file with a second name can belong to anybody, so it is not given away.
     """
     if os.geteuid() != 0:
         return
     around, given = os.fstat(folder), os.fstat(descriptor)
     has_second_name = not stat.S_ISDIR(given.st_mode) and given.st_nlink != 1
     if not around.st_mode & stat.S_IWOTH and not has_second_name:
-        # an administrator of a container may lack the permission; then the file stays theirs
+        # An administrator of a container may lack the permission. Then the file stays theirs.
         with suppress(PermissionError):
             os.fchown(descriptor, around.st_uid, around.st_gid)
 
@@ -173,7 +174,7 @@ def sync_folder(folder: Path) -> None:
 
 
 def _opened_by_steps(folder: Path) -> int:
-    # It begins at a folder that this process has open. By its link's text it could meanwhile be another folder, and in
+    # The path begins at a folder that this process has open. Its text could name another folder in the meantime, and in
     # a container without real root the link `self` seems to belong to another user.
     is_open = folder.parts[: len(_DESCRIPTORS)] == _DESCRIPTORS and len(folder.parts) > len(_DESCRIPTORS)
     known = len(_DESCRIPTORS) + 1 if is_open else 0
@@ -205,7 +206,7 @@ def _opened_by_steps(folder: Path) -> int:
 def _step(step: str, here: int) -> int:
     """Open a folder, or the symbolic link itself, only as a place in the file system."""
     with suppress(NotADirectoryError):
-        # Opened as a folder, because otherwise a folder that is mounted on use would not be mounted.
+        # It is opened as a folder first, so that a folder that is mounted on use is mounted.
         return os.open(step, os.O_PATH | _FOLDER | os.O_NOFOLLOW, dir_fd=here)
     return os.open(step, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=here)
 
@@ -225,7 +226,7 @@ MODELS_RESERVE_BYTES: Final = 8 << 20  # kept free by snapshots, saved states an
 
 @contextmanager
 def on_disk(*, what: str, consequence: str, kind: type[OperatorError] = UnavailableError) -> Iterator[None]:
-    """Turn a failure of the state directory's disk inside the block into an error with three sentences.
+    """Convert a failure of the state directory's disk inside the block to an error with three sentences.
 
     Args:
         what: the failed action, without the reason.
@@ -243,7 +244,7 @@ def on_disk(*, what: str, consequence: str, kind: type[OperatorError] = Unavaila
 
 
 def keep_record(path: Path, content: bytes) -> None:
-    """Create or replace a small record, with its folder, while the reserve for records stays free.
+    """Create or replace a small record and its folder. The reserve of disk space for records stays free.
 
     Raises:
         ConfigurationError: as `opened_folder`.
@@ -258,7 +259,7 @@ def require_room(folder: Path, wanted_bytes: int, reserve_bytes: int) -> None:
     """Check that the disk of an existing folder has space for this many bytes and for the reserve.
 
     Raises:
-        OSError: ENOSPC, whose `strerror` has the figures, or the operating system's error about the folder.
+        OSError: ENOSPC, whose `strerror` has the numbers, or the operating system's error about the folder.
     """
     disk = os.statvfs(folder)
     free = disk.f_bavail * disk.f_frsize

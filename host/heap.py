@@ -1,4 +1,4 @@
-"""The programs' settings for memory from the system."""
+"""Sets how the programs request memory from the system and return it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import mmap
 from contextlib import suppress
 from typing import Final
 
-# Of malloc.h.
+# Constants of malloc.h.
 _M_TRIM_THRESHOLD: Final = -1
 _M_MMAP_THRESHOLD: Final = -3
 _M_ARENA_MAX: Final = -8
@@ -20,14 +20,14 @@ _taken: Final = list[mmap.mmap]()  # by take_memory, in use or free
 def set_up_heap() -> bool:
     """Let all threads share one heap that keeps some chunks' memory. Return whether the C library accepted this.
 
-    Call it before threads are started. Two of glibc's settings would be expensive here.
+    Call the function before threads are started. Two of glibc's settings would be expensive here:
 
-    * First, it gives each of gRPC's threads an arena of its own, up to eight for each core. A chunk that one
-      thread receives and another one sends leaves holes in all arenas, and free memory of one arena serves no other.
-      With a hundred sites this doubled the memory. A single heap cost no measurable processor time.
-    * Second, it returns memory that is freed at the heap's end to the system at once. The next chunk then takes the
-      same pages again. Each page costs a fault and is cleared. So up to 8 MiB stay in the heap. Blocks of 4 MiB or more
-      are still returned at once.
+    * each of gRPC's threads gets an arena of its own, up to eight for each core. A chunk that one thread receives and
+      another one sends leaves holes in all arenas. With a hundred sites this doubled the memory. A single heap cost no
+      measurable processor time;
+    * memory that is freed at the heap's end is returned to the system at once. The next chunk takes the same pages
+      again, and each page costs a fault and is cleared. So up to 8 MiB stay in the heap. Blocks of 4 MiB or more are
+      still returned at once.
 
     Other C libraries have no such settings and need none.
     """
@@ -43,9 +43,9 @@ def set_up_heap() -> bool:
 def take_memory(count: int) -> memoryview:
     """Return memory for a number of bytes. Its content is arbitrary, so the caller must fill all of it.
 
-    Blocks of 4 MiB or more use large pages, and are used again when no view of them is left. The system clears each
-    page before it provides the page. For the vectors of a large model that used a tenth of a round's processor time.
-    Call it from one thread.
+    Blocks of 4 MiB or more use large pages, and are used again when no view of them is left. The system clears each new
+    page. For the vectors of a large model that used a tenth of a round's processor time. Call the function from one
+    thread only.
 
     Raises:
         MemoryError: the system has no free memory.
@@ -58,9 +58,9 @@ def take_memory(count: int) -> memoryview:
         return_memory()  # of a different size
         try:
             pages = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-        except OSError as cause:  # the reader of a socket would take it for the end of the connection
+        except OSError as cause:  # the reader of a socket would treat an OSError as the end of the connection
             raise MemoryError from cause
-        with suppress(OSError):  # a kernel without large pages
+        with suppress(OSError):  # the kernel has no large pages
             pages.madvise(mmap.MADV_HUGEPAGE)
         _taken.append(pages)
     return memoryview(pages)[:count]

@@ -1,6 +1,6 @@
-"""Answers HTTP requests of a monitoring system, as bytes. Pure, so that each program can use its own loop.
+"""Answers HTTP requests of a monitoring system, as bytes. Each program can use its own loop.
 
-Only GET of known paths is answered; nothing that is asked changes anything.
+Only GET of known paths is answered. A request changes nothing.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _OTHER_HOST: Final = "This address answers only if it is asked as localhost, 127
 
 @dataclass(frozen=True)
 class Page:
-    """One answer: its status, media type and content."""
+    """An HTTP response: its status, media type and content."""
 
     status: int
     kind: str
@@ -33,10 +33,10 @@ def text(status: int, words: str) -> Page:
 
 
 def answer(request: bytes, pages: Mapping[str, Callable[[], Page]]) -> bytes:
-    """Return the whole response to a request.
+    """Return the whole HTTP response to a request.
 
     Args:
-        request: what arrived up to its empty line, at most LONGEST_REQUEST_BYTES.
+        request: the received bytes up to the empty line, at most LONGEST_REQUEST_BYTES.
         pages: path -> a function that makes its page.
     """
     page = _page(request, pages)
@@ -50,14 +50,14 @@ def answer(request: bytes, pages: Mapping[str, Callable[[], Page]]) -> bytes:
 def is_asked_here(request: bytes) -> bool:
     """Return whether a request names exactly this computer as its host.
 
-    A page from elsewhere can have a name that was made to point here. A browser then sends that name.
+    A web page from elsewhere can have a name that points to this computer. A browser then sends that name.
     """
     hosts = _hosts(request)
     return bool(hosts) and all(map(_is_loopback, hosts))
 
 
 def refuse_other_hosts(request: bytes) -> bytes | None:
-    """Return the answer to a request that names another computer as its host, otherwise None.
+    """Return the response to a request that names another computer as its host, otherwise None.
 
     A monitoring system may omit the header, but a browser never does.
     """

@@ -16,7 +16,7 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 
 
 def listen_option(port: int, *, has_socket: bool = True) -> Callable[[Command], Command]:
-    """The option for the address of a page. With `has_socket` it may be a Unix socket."""
+    """Return the option for the address of a page. With `has_socket` it can be a Unix socket."""
     return click.option(
         "--listen",
         default=f"127.0.0.1:{port}",
@@ -49,12 +49,12 @@ def plain_address(listen: str) -> str:
 
 
 def browser_host(address: str) -> str:
-    """Return a plain address as a browser names it in its requests, without the standard port of HTTP."""
+    """Return an address as a browser names it in its requests, without the standard port of HTTP."""
     return address.removesuffix(":80")
 
 
 async def until_ended(server: asyncio.Server, listen: str) -> None:
-    """Print the address of the page, and answer until this process ends."""
+    """Print the address of the page, and serve it until this process ends."""
     shown = listen if listen.startswith("unix:") else f"http://{listen}/"
     click.echo(f"The page is at {shown}", err=True)
     async with server:

@@ -1,7 +1,7 @@
-"""The frame of a live page for people on this computer: style, refresh script and a curve.
+"""Builds a live page for people on this computer: style, refresh script and curves.
 
-A page asks only the program that served it, and its own policy forbids everything else: no font, no picture, no style
-and no script from elsewhere. The live parts are the sections of its main part, each replaced when it differs.
+The page's policy forbids fonts, pictures, styles and scripts from elsewhere. The script replaces each section that has
+changed.
 """
 
 from __future__ import annotations
@@ -135,19 +135,19 @@ def curve(points: Points, *, what: str, frame: Frame = Frame()) -> str:
 
     Args:
         points: round and value, in the order of rounds; the first round is 1.
-        what: its description in words, for people who cannot see it.
+        what: a description in words, for people who cannot see the line.
         frame: the size.
     """
     return curves({"": points}, what=what, lowest_is_best=True, frame=frame)
 
 
 def curves(lines: Mapping[str, Points], *, what: str, lowest_is_best: bool, frame: Frame = Frame()) -> str:
-    """Return one or two lines over the same rounds as SVG, with the first one's best point and perhaps a legend.
+    """Return one or two lines over the same rounds as SVG, with the first line's best point and a legend.
 
     Args:
         lines: name -> round and value, in the order of rounds. A line without points is not drawn. Few points have
             dots.
-        what: their description in words.
+        what: a description in words.
         lowest_is_best: otherwise the highest is.
         frame: the size.
 

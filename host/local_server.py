@@ -1,8 +1,4 @@
-"""Serves HTTP to people on this computer: on loopback or a Unix socket, one short request at a time.
-
-It is on the lowest floor that both programs share and that may listen; the programs define the questions and the
-answers.
-"""
+"""Serves HTTP to people on this computer: on loopback or a Unix socket, one short request at a time."""
 
 from __future__ import annotations
 
@@ -17,7 +13,7 @@ from typing import Final
 from host.http_answers import LONGEST_REQUEST_BYTES, PATIENCE_SECONDS, Page, answer, refuse_other_hosts
 from protos.errors import ConfigurationError
 
-_MOST_CONNECTIONS: Final = 64  # at once; every user of this computer can open a connection to a port
+_MOST_CONNECTIONS: Final = 64  # at once, because every user of this computer can open a connection to a port
 
 
 @asynccontextmanager
@@ -74,7 +70,7 @@ async def serve_page(
     running: str,
     body_bytes: Callable[[bytes], int] = _no_body,
 ) -> asyncio.Server:
-    """Listen for a command's page. `running` names what continues if the address cannot be used.
+    """Serve a command's page on an address. `running` names the program that continues if this fails.
 
     Raises:
         ConfigurationError: the program cannot listen on the address.
@@ -97,7 +93,7 @@ async def serve_page(
 async def serve_locally(
     address: str, respond: Callable[[bytes], Awaitable[bytes]], body_bytes: Callable[[bytes], int] = _no_body
 ) -> asyncio.Server:
-    """Listen on an address of this computer: HOST:PORT of loopback, or unix:/path.
+    """Serve HTTP on an address of this computer: HOST:PORT of loopback, or unix:/path.
 
     Args:
         address: an address that was checked before. A socket from an earlier process is replaced; any other file stays.
@@ -140,9 +136,9 @@ async def serve_locally(
 
 @contextmanager
 def short_path(path: Path) -> Iterator[Path]:
-    """Yield a short path to the same place. It is valid inside the block. A socket bound there remains.
+    """Yield a short path to the same file, valid inside the block. A socket that is bound there remains.
 
-    Linux takes at most 107 characters as a socket's address.
+    Linux allows at most 107 characters for a socket's address.
 
     Raises:
         OSError: there is no such folder, or this user may not enter it.

@@ -1,6 +1,6 @@
-"""Log lines on standard error: JSON under a service manager, readable text on a terminal.
+"""Writes log lines to standard error: JSON under a service manager, readable text on a terminal.
 
-For the operator, not for evidence: what crosses the boundary is in the audit log.
+The lines are for the operator. Evidence of what crosses the boundary is in the audit log.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from host.message_catalogue import Entry, identify
 
 
 def set_up_log(entries: Sequence[Entry], program: str | None = None) -> None:
-    """Write all later lines with these identifiers and, if given, the program's name. Call it once, first."""
+    """Configure the log: each line gets the event's identifier and, if given, the program's name."""
 
     def name(_: Any, __: str, event: Any) -> Any:
         return event if program is None else {"program": program} | event

@@ -1,8 +1,8 @@
-"""Exit statuses, and identifiers of errors and events for operators, each with its help.
+"""Defines the exit statuses, and the identifiers of errors and events with their help.
 
-E is a failure, W something to look at, I a fact, D a finding of `doctor`. An identifier is never given a second
-meaning. Numbers below 100 are errors of every program, 100 to 199 the coordinator's, 200 to 399 a site's, 400 and
-above findings of both doctors. Each program adds its own events. Services are never restarted after 77 and 78.
+E is a failure, W a warning, I a fact, D a finding of `doctor`. An identifier never gets a second meaning. Numbers below
+100 are errors of every program, 100 to 199 the coordinator's, 200 to 399 a site's, 400 and above findings of both
+doctors. Services are never restarted after 77 and 78.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from protos.plan.nearest import nearest_name
 
 @dataclass(frozen=True)
 class ExitCode:
-    """One status.
+    """One exit status.
 
     Attributes:
         number: the number for the shell and the service manager.
@@ -51,7 +51,7 @@ EXIT_CODES: Final = (
 
 @dataclass(frozen=True)
 class Entry:
-    """One identifier.
+    """One identifier of the catalogue with its help.
 
     Attributes:
         identifier: a letter and three digits.
@@ -67,7 +67,7 @@ class Entry:
 
     @property
     def lines(self) -> str:
-        """The help as `explain` prints it."""
+        """Return the help as `explain` prints it."""
         return f"{self.identifier}  {self.name}\n  {self.meaning}\n  {self.remedy}"
 
 
@@ -283,7 +283,7 @@ def _nearest(entries: Sequence[Entry], wanted: str) -> str:
 
 
 def explained(entries: Sequence[Entry], wanted: str | None) -> str:
-    """Return the help on an identifier or an event's name, or a list of all.
+    """Return the help on an identifier or an event's name, or a list of all identifiers.
 
     Raises:
         UsageError: there is no such identifier or name.

@@ -1,8 +1,8 @@
-"""Stop with a clear error if another project's package has replaced one of ours.
+"""Stops a program with a clear error if another project's package has replaced one of ours.
 
-The installed packages are named `protos`, `audit` and so on, without a common prefix. Another wheel may have a
-package with the same name. Imports would then fail with a traceback, or run foreign code. Each program calls this
-before it imports anything else. This module imports only Python's own modules.
+The installed packages are named `protos`, `audit` and so on, without a common prefix. Another wheel can have a package
+with the same name. Imports would then fail with a traceback, or run foreign code. Each program calls this module before
+it imports anything else, so it imports only Python's own modules.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""One self-contained HTML page with text, tables and plots, for a desk, a phone, a dark screen and paper.
+"""Builds one self-contained HTML page with text, tables and plots, for screens, phones and paper.
 
-A page requests nothing from anywhere, and its own policy forbids it: no script, no font, no picture, no style
-from elsewhere. Every text from a table, a log or a contract is escaped here. For a screen reader each table has a name
-and head cells, each section a heading, and each box that scrolls can be reached with the keyboard.
+The page's policy forbids every request: no script, font, picture or style from elsewhere. Every text from a table, a
+log or a contract is escaped here. For a screen reader each table has a name and head cells, each section a heading, and
+each scrolling box can be reached with the keyboard.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ _FORMS: Final = {False: "'none'", True: "'self'"}
 
 @dataclass(frozen=True, kw_only=True)
 class Folded:
-    """Text that a reader can open, and the text before it is opened."""
+    """Text that a reader can open, and a summary that is shown before."""
 
     summary: str
     text: str
@@ -80,14 +80,14 @@ Cell: TypeAlias = str | float | tuple[str, ...] | Folded | None
 
 @dataclass(frozen=True, kw_only=True)
 class Section:
-    """A heading and its content, as markup from the functions of this file and of `plots`."""
+    """A heading and its content, as markup from the functions of this module and of `plots`."""
 
     heading: str
     parts: Sequence[str]
 
 
 def page(title: str, opening: Sequence[str], sections: Sequence[Section], *, has_forms: bool = False) -> str:
-    """Return the whole document.
+    """Return the whole HTML document.
 
     Args:
         title: the title in the head and the first heading.
@@ -149,7 +149,7 @@ def figure(caption: str, drawing: str, *, is_wide: bool = False) -> str:
 
 
 def figures(*drawn: str) -> str:
-    """Return plots, side by side if there is space."""
+    """Return several plots, side by side if there is space."""
     return f'<div class="plots">{"".join(drawn)}</div>'
 
 
@@ -179,7 +179,7 @@ def _cell(value: Cell, *, is_head: bool) -> str:
 
 
 def _right(rows: Sequence[Sequence[Cell]], place: int) -> str:
-    """Return the class of a column's head: aligned like its cells, to the right if they are numbers."""
+    """Return the CSS class of a column's head. It is aligned to the right if all its cells are numbers."""
     cells = [row[place] for row in rows]
     is_number = any(isinstance(cell, int | float) for cell in cells)
     return ' class="number"' if is_number and not any(isinstance(cell, str | tuple) for cell in cells) else ""

@@ -1,6 +1,6 @@
-"""The display of a running program at a terminal: one line with a bar, below the log.
+"""Draws the progress of a running program at a terminal: one line with a bar, below the log.
 
-Under a service manager nothing is drawn. There the command `status` and the journal show the same.
+Under a service manager nothing is drawn. There the command `status` shows the same.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _LOOK_SECONDS: Final = 0.5
 
 
 def drawn_on(console: Console) -> Callable[[Shown], None]:
-    """Return a function that draws its input until the loop ends. Without a terminal it draws nothing."""
+    """Return a function that draws a progress bar until the loop ends. Without a terminal it draws nothing."""
     held: list[asyncio.Task[None]] = []  # without this reference the loop would delete the task
 
     def watch(shown: Shown) -> None:

@@ -1,11 +1,10 @@
-"""Restores complete directories from a backup beside the current ones, and never over newer ones.
+"""Restores whole directories from a backup, and never replaces newer ones.
 
 Journals and audit logs only grow, so they show which state is newer. A backup is refused if one of them has lines here
-that the backup's copy lacks, or is missing in the backup. The present directories stay beside the restored ones, under
-another name, until a person removes them.
+that the backup lacks. The replaced directories are kept under another name until a person removes them.
 
-A state that is restored to an empty directory may be older than the others have seen since. This program cannot detect
-that. `mark` records the restoration in the restored state, and the others detect it by rounds, attempts and log
+A state that is restored to an empty directory may be older than what other programs have received. This program cannot
+detect that. `mark` records the restoration in the restored state, and the others detect it by rounds, attempts and log
 checkpoints.
 """
 
@@ -89,10 +88,10 @@ def restore(
 
 
 def refuse_if_newer(path: Path, catalogue: Catalogue, name: str, root: Path) -> None:
-    """Check that replacing a directory by the backup loses nothing.
+    """Check that no record is lost if the backup replaces a directory.
 
     Raises:
-        ConfigurationError: something would be lost.
+        ConfigurationError: a record would be lost.
     """
     if not root.exists():
         return
@@ -113,7 +112,7 @@ def refuse_unfinished(root: Path) -> None:
     """Check that no interrupted restore left an empty state, because a program would then create new keys.
 
     Raises:
-        ConfigurationError: a restore beside the directory is unfinished, and the directory is missing or empty.
+        ConfigurationError: a restore is unfinished, and the directory is missing or empty.
     """
     if root.is_dir() and any(place.name != ".lock" for place in root.iterdir()):
         return
@@ -129,7 +128,10 @@ def refuse_unfinished(root: Path) -> None:
 
 
 def _put_in_place(staged: Path, root: Path, before: Path) -> list[Path]:
-    """Give the staged directory its name. A directory that already has the name gets another one, which is returned."""
+    """Rename the staged directory to its final name.
+
+    Return the new name of the directory that had it before, if any.
+    """
     with opened_folder(root.parent) as around:
         try:
             os.rename(root.name, before.name, src_dir_fd=around, dst_dir_fd=around)
@@ -143,13 +145,13 @@ def _put_in_place(staged: Path, root: Path, before: Path) -> list[Path]:
 
 @contextmanager
 def _new_folder(folder: Path) -> Iterator[int]:
-    """An open new folder. It stays the same one, even if the owner of the folder around it renames it."""
+    """Open a new folder. The descriptor stays correct even if the owner of the folder above renames it."""
     with opened_folder(folder.parent) as above:
         os.mkdir(folder.name, 0o700, dir_fd=above)
         flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
         descriptor = os.open(folder.name, flags, dir_fd=above)
     try:
-        # The owner of the folder around it may have put a folder of its own there, with links, before it was opened.
+        # Before the folder was opened, the owner of the folder above may have exchanged it for one with links.
         if os.geteuid() == 0 and os.fstat(descriptor).st_uid != 0:
             raise _refused(f"{folder} was exchanged by another user", "Find out who did that before anything else.")
         yield descriptor

@@ -1,10 +1,10 @@
-"""Reads the starting file of a plan: a safetensors file with first values. Coordinator and sites each have a copy.
+"""Reads the starting file of a plan: a safetensors file with first values.
 
-The coordinator, each gate and each trainer read their own copy, so nobody has to believe another program. The rules:
+The coordinator, each gate and each trainer read their own copy, so none must trust another program. The rules:
 
-* the file's name is its SHA-256, and the digest of what was read is compared with the plan's before it is parsed;
+* the file's name is its SHA-256, and the digest of the content is compared with the plan's before parsing;
 * the plan's tensors limit the size, and the size is checked before memory is reserved;
-* names, shapes and float32 are those of the plan, without exception, and every number is finite.
+* names, shapes and float32 are exactly those of the plan, and every number is finite.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _OTHER: Final = "Ask the researcher for a plan and a file that match."
 
 
 def starting_values(folder: Path, plan: Plan) -> Starts:
-    """Return the values of a plan's starting file by the name of their tensor. A plan without the file has none.
+    """Return the values of a plan's starting file by tensor name. Empty if the plan has no such file.
 
     Args:
         folder: the folder with files called SHA256.safetensors.

@@ -1,8 +1,7 @@
-"""The version of a state directory's layout: where it is written, and how an older state is converted.
+"""Stores the version of a state directory's layout, and converts the state of an earlier version.
 
-A small file, `state-format`, shows whose state it is and its number. A state without the file is from before it was
-written: number 0. Steps lead from each number to the next; a number that this program does not support is refused,
-because an older program would take newer files for damaged ones and set them aside.
+The file `state-format` has the program and the version number. A state without the file has number 0. A step converts
+each number to the next one. An unknown number is refused, because an older program would treat newer files as damaged.
 """
 
 from __future__ import annotations
@@ -20,14 +19,14 @@ STATE_FORMAT: Final = 2
 
 
 def _begin_numbering(_: Path) -> None:
-    """From 0 to 1 only the number is new. Ledgers of format 1 are still read unchanged."""
+    """Convert format 0 to 1. Only the number is new."""
 
 
 def _part_folders(_: Path) -> None:
-    """From 1 to 2 a site's folders are separated, which the site does itself. A coordinator's folders are unchanged."""
+    """Convert format 1 to 2. A site separates its folders itself. A coordinator's folders are unchanged."""
 
 
-# The step at place n leads from format n to n + 1. Each step may be interrupted and repeated.
+# The step at place n converts format n to n + 1. Each step can be interrupted and repeated.
 _STEPS: Final[tuple[Callable[[Path], None], ...]] = (_begin_numbering, _part_folders)
 
 
@@ -66,7 +65,7 @@ def format_of(state: Path, program: str) -> int:
 
 
 def check_number(number: object, place: str) -> None:
-    """Check that this program supports a format.
+    """Check that this program supports the number of a state format.
 
     Raises:
         ConfigurationError: this program does not support it.

@@ -1,7 +1,7 @@
-"""A support bundle with facts for remote help. It contains no text that a person of this site has written.
+"""Writes a support bundle: facts for remote help, without any text that a person of this site has written.
 
-Nothing is left out by searching for secrets: only identifiers, severities, numbers of this computer and
-the catalogue's own words are put in. So no path, name, address, key or value can be in it.
+Only identifiers, severities, numbers of this computer and the catalogue's own words are included. So no path, name,
+address, key or value can be in the bundle.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def report_findings(program: str, found: Sequence[Finding], *, as_json: bool, pl
 def bundle_of(
     program: str, software: str, findings: Sequence[Finding], counts: Mapping[str, int | float] | None = None
 ) -> dict[str, Any]:  # Any: every type that JSON has
-    """Return the bundle's content.
+    """Return the content of a support bundle.
 
     Args:
         program: the program whose doctor ran.
@@ -87,7 +87,7 @@ def bundle_of(
 
 
 def write_bundle(place: Path, content: Mapping[str, Any]) -> None:
-    """Write a bundle with mode 0600. An existing file is an error.
+    """Write a support bundle with mode 0600. An existing file is an error.
 
     Raises:
         ConfigurationError: the file exists, or it cannot be written.

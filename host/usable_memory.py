@@ -1,4 +1,4 @@
-"""The memory limit of this process: that of the computer, or of its control group if that is lower."""
+"""Computes the memory limit of this process: that of the computer, or of its control group if that is lower."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _OWN: Final = Path("/proc/self/cgroup")
 def usable_memory_bytes(groups: Path = _GROUPS, own: Path = _OWN) -> int:
     """Return the least of the computer's memory and the limits (memory.max) of this process's control groups.
 
-    Memory that other processes use now is not subtracted, so a later start gets the same answer.
+    Memory that other processes use now is not subtracted, so a later start gets the same result.
 
     Args:
         groups: where the control groups of version 2 are mounted.
@@ -24,6 +24,6 @@ def usable_memory_bytes(groups: Path = _GROUPS, own: Path = _OWN) -> int:
     with suppress(OSError):
         group = next((line[4:] for line in own.read_text().splitlines() if line.startswith("0::/")), "")
         for place in (PurePosixPath(group), *PurePosixPath(group).parents):
-            with suppress(OSError, ValueError):  # no limit, or the word max
+            with suppress(OSError, ValueError):  # there is no limit, or the word max
                 limits.append(int((groups / place / "memory.max").read_text()))
     return min(limits)

@@ -1,9 +1,8 @@
-"""The federation's authority: one directory, created once, read by the coordinator.
+"""Creates and reads the federation's authority, which is one directory of keys and certificates.
 
-The issuing key lies beside the coordinator, unencrypted with mode 0600, because sites enrol and renew at times when
-nobody can type a passphrase. A person who steals it can forge certificates, but no entry in the register or in a plan.
-The root's key is sealed with a passphrase. It is needed only when the issuing certificate ends: move `root.key.sealed`
-to a USB stick after `pki init`.
+The issuing key is unencrypted beside the coordinator, with mode 0600, because sites enrol and renew at times when
+nobody can type a passphrase. A thief of this key can forge certificates, but no entry in the register or in a plan. The
+root's key is sealed with a passphrase. It is needed only when the issuing certificate expires.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ _KINDS: dict[str, strict_json.Kind] = {
 
 @dataclass(frozen=True, slots=True)
 class FederationRecord:
-    """The content of federation.json: the name, the two addresses, and every host of the certificate."""
+    """The content of federation.json: the federation's name, two addresses, and every host of the certificate."""
 
     federation: FederationName
     coordinator: Address
@@ -67,7 +66,7 @@ class FederationRecord:
 
     @classmethod
     def from_json(cls, data: bytes) -> FederationRecord:
-        """Read federation.json. Raises ConfigurationError for anything else."""
+        """Read federation.json. Raises ConfigurationError for any other content."""
         fields = strict_json.decode(data, kinds=_KINDS, subject="federation.json")
         if fields["format"] != FORMAT_VERSION:
             raise ConfigurationError(
@@ -85,7 +84,7 @@ class FederationRecord:
 
 @dataclass(frozen=True, slots=True)
 class Authority:
-    """An authority's directory. Keys are read when they are used, and not kept in memory."""
+    """The directory of an authority. Keys are read when they are used, and not kept in memory."""
 
     directory: Path
     record: FederationRecord
@@ -119,51 +118,51 @@ class Authority:
 
     @property
     def federation(self) -> FederationName:
-        """The federation's name."""
+        """Return the federation's name."""
         return self.record.federation
 
     @property
     def root_certificate_path(self) -> Path:
-        """The root certificate, which both sides of every connection trust."""
+        """Return the path of the root certificate, which both sides of every connection trust."""
         return self.directory / "root.crt"
 
     @property
     def sealed_root_key_path(self) -> Path:
-        """The root's sealed key. It may be stored elsewhere."""
+        """Return the path of the root's sealed key. The file can be stored elsewhere."""
         return self.directory / "root.key.sealed"
 
     @property
     def issuing_certificate_path(self) -> Path:
-        """The issuing authority's certificate."""
+        """Return the path of the issuing authority's certificate."""
         return self.directory / "issuing.crt"
 
     @property
     def issuing_key_path(self) -> Path:
-        """The issuing authority's key, mode 0600."""
+        """Return the path of the issuing authority's key, mode 0600."""
         return self.directory / "issuing.key"
 
     @property
     def coordinator_certificate_path(self) -> Path:
-        """The coordinator's chain: its leaf, then the issuing certificate."""
+        """Return the path of the coordinator's chain: its leaf, then the issuing certificate."""
         return self.directory / "coordinator.crt"
 
     @property
     def coordinator_key_path(self) -> Path:
-        """The coordinator's TLS key, mode 0600."""
+        """Return the path of the coordinator's TLS key, mode 0600."""
         return self.directory / "coordinator.key"
 
     @property
     def register_path(self) -> Path:
-        """The register of sites."""
+        """Return the path of the register of sites."""
         return self.directory / "register.sqlite"
 
     @property
     def identity_key_path(self) -> Path:
-        """The coordinator's identity key, mode 0600: it signs log checkpoints and nothing else."""
+        """Return the path of the coordinator's identity key, mode 0600. The key signs only log checkpoints."""
         return identity_key_path(self.directory)
 
     def identity_key(self) -> Ed25519PrivateKey:
-        """Return the coordinator's long-term identity key. Creates it if an earlier version did not."""
+        """Return the coordinator's long-term identity key. Create it if an earlier version did not."""
         if not has_identity_key(self.directory):
             return make_identity_key(self.directory)
         return read_identity_key(self.directory)
@@ -173,7 +172,10 @@ class Authority:
         return store.read_public(self.root_certificate_path)
 
     def trusted_roots_pem(self) -> bytes:
-        """Return the roots for sites as PEM. During a change: both roots, and the certificate that joins them."""
+        """Return the roots that sites receive, as PEM.
+
+        During a change: both roots, and the certificate that joins them.
+        """
         pem = store.read_public(self.previous_root_path) if self.previous_root_path.exists() else b""
         pem += self.root_pem()
         for place in (self.next_root_path, self.vouching_path):
@@ -181,12 +183,15 @@ class Authority:
         return pem
 
     def accepted_roots_pem(self) -> bytes:
-        """Return the roots under which sites' certificates are accepted, during a change also the previous root."""
+        """Return the roots under which sites' certificates are accepted, as PEM.
+
+        During a change also the previous root.
+        """
         before = store.read_public(self.previous_root_path) if self.previous_root_path.exists() else b""
         return self.root_pem() + before
 
     def authorities(self) -> list[tuple[str, x509.Certificate]]:
-        """Return every current or future authority of this federation, each with its title."""
+        """Return every previous, current or next authority of this federation, each with its title."""
         places = (
             (self.root_certificate_path, "the federation's root"),
             (self.issuing_certificate_path, "the federation's issuing authority"),
@@ -197,26 +202,26 @@ class Authority:
         return [(name, one) for at, name in places if at.exists() for one in certificates_in(store.read_public(at))]
 
     def is_changing(self) -> bool:
-        """Return whether a next root exists, or the previous root is still trusted during a change (rotation.py)."""
+        """Return whether the authority is being changed: a next root exists, or the previous one is still trusted."""
         return self.next_root_path.exists() or self.previous_root_path.exists()
 
     @property
     def next_root_path(self) -> Path:
-        """The next root. It exists only after `pki rotate begin`."""
+        """Return the path of the next root. It exists only after `pki rotate begin`."""
         return self.directory / "next-root.crt"
 
     @property
     def previous_root_path(self) -> Path:
-        """The previous root. It exists only from `pki rotate complete` to `pki rotate end`."""
+        """Return the path of the previous root. It exists only from `pki rotate complete` to `pki rotate end`."""
         return self.directory / "previous-root.crt"
 
     @property
     def vouching_path(self) -> Path:
-        """The certificate by which the older of two roots signs the newer one."""
+        """Return the path of the certificate with which the older of two roots signs the newer one."""
         return self.directory / "vouching.crt"
 
     def issue_site(self, key: ec.EllipticCurvePublicKey, site: SiteName, now: datetime) -> IssuedCertificate:
-        """Issue a certificate for a site's key. The register decides later whether it is accepted."""
+        """Issue a certificate for a site's key. The register decides later whether the certificate is accepted."""
         issuing, issuing_key = self._issuing()
         leaf = certificates.site_certificate(key, issuing, issuing_key, self.federation, site, now)
         return IssuedCertificate(
@@ -230,13 +235,13 @@ class Authority:
         return certificates_in(store.read_public(self.coordinator_certificate_path))[0]
 
     def renew_coordinator(self, now: datetime, record: Callable[[datetime], None] = lambda _: None) -> None:
-        """Issue the coordinator's next certificate for its existing key. To use it, read the file again.
+        """Issue the coordinator's next certificate for its existing key.
 
-        `record` receives its end, an aware time, before it is written. If `record` raises, the earlier certificate
-        stays.
+        A running coordinator must read the file again. `record` receives the end of the certificate, an aware time,
+        before it is written. If `record` raises, the earlier certificate stays.
         """
         key = certificates.key_from_pem(store.read_secret(self.coordinator_key_path))
-        # The same key, so certificate and key on the disk match at every moment of a power cut.
+        # The key stays the same, so certificate and key on disk match even after a power cut.
         self._issue_coordinator(key, now, record)
 
     def renew_issuing(self, passphrase: str, now: datetime) -> None:

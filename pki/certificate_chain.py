@@ -1,7 +1,7 @@
 """Checks that a certificate chain is exactly leaf, issuing authority and root of one federation.
 
-TLS makes the same check on every connection. This one is made before a certificate is written to
-disk, where no connection exists yet, and it allows this one shape only.
+TLS makes the same check on every connection. This check is needed before a certificate is written to disk, and allows
+only this one shape.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ MOST_ROOTS = 2
 
 
 def certificates_in(pem: bytes) -> list[x509.Certificate]:
-    """Return the certificates of a PEM, at least one. Raises RefusedError if it cannot be read."""
+    """Return the certificates in a PEM, at least one. Raises RefusedError if the PEM cannot be read."""
     if len(pem) > LARGEST_BYTES:
         raise _refused(f"it has more than {LARGEST_BYTES} bytes")
     try:
         found = x509.load_pem_x509_certificates(pem)
-        # Names, keys and times are decoded when they are first read, so that is done here, where an error is handled.
+        # Names, keys and times are decoded when they are first read. Reading them here raises their errors here.
         for one in found:
             _ = one.subject, one.issuer, one.public_key(), one.not_valid_before_utc, one.not_valid_after_utc
-    except Exception as cause:  # the parser of hostile bytes raises several kinds of errors, and none may pass
+    except Exception as cause:  # the parser of hostile bytes raises several kinds of errors
         raise _refused("it cannot be read") from cause
     return found
 
@@ -39,7 +39,7 @@ def verified_leaf(chain_pem: bytes, root_pem: bytes, now: datetime) -> x509.Cert
     During a change of the authority `root_pem` has two roots, and the chain ends at one of them.
 
     Raises:
-        RefusedError: the chain is wrong in any way; the message gives the reason.
+        RefusedError: the chain is wrong; the message gives the reason.
     """
     chain, roots = certificates_in(chain_pem), certificates_in(root_pem)
     if not 0 < len(roots) <= MOST_ROOTS or len(chain) != 2:
@@ -63,7 +63,7 @@ def verified_leaf(chain_pem: bytes, root_pem: bytes, now: datetime) -> x509.Cert
 
 
 def trusted_after(trusted_pem: bytes, told_pem: bytes, now: datetime) -> bytes:
-    """Return the roots to trust from now on, as PEM, after the coordinator's list was received.
+    """Return the roots that a site trusts, as PEM, after it has received the coordinator's list.
 
     A trusted root stays until the coordinator no longer names it and another trusted root is received. A new root is
     trusted only with a certificate for its key that a trusted root has signed. The coordinator cannot make one, because
@@ -102,7 +102,7 @@ def _vouches(old: x509.Certificate, paper: x509.Certificate, new: x509.Certifica
 
 
 def has_signed(upper: x509.Certificate, lower: x509.Certificate) -> bool:
-    """Return whether one certificate's key has signed the other, which names it as its issuer."""
+    """Return whether the `upper` certificate's key has signed `lower`, which names `upper` as its issuer."""
     try:
         lower.verify_directly_issued_by(upper)
     except (InvalidSignature, UnsupportedAlgorithm, ValueError, TypeError):
@@ -114,7 +114,7 @@ def _check_authority(certificate: x509.Certificate, *, path_length: int) -> None
     try:
         constraints = certificate.extensions.get_extension_for_class(x509.BasicConstraints).value
         usage = certificate.extensions.get_extension_for_class(x509.KeyUsage).value
-    except Exception as cause:  # a missing, repeated or unreadable extension, each its own kind
+    except Exception as cause:  # the extension is missing, repeated or unreadable
         raise _refused("an authority in it does not say what it may sign") from cause
     if not (constraints.ca and constraints.path_length == path_length and usage.key_cert_sign):
         raise _refused("an authority in it may not sign what stands below it")

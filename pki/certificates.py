@@ -1,12 +1,12 @@
-"""Key pairs, signing requests, and the profile of every certificate in a federation.
+"""Creates key pairs, signing requests, and every certificate of a federation.
 
 root (P-256, 10 years) -> issuing (P-256, 3 years) -> leaves (P-256, 90 days). The rules:
 
 * only the public key of a signing request is used; the names inside it are ignored;
 * a site gets client usage and exactly one name, its URI; the coordinator gets server usage;
-* the issuing certificate is bound to this federation's URIs, so that an authority for one
-  federation is none for another even where somebody trusts both roots;
-* nothing here reads a clock: `now` is an argument, and is an aware time.
+* the issuing certificate is bound to this federation's URIs. So an authority of one federation is none for another,
+  even if a program trusts both roots;
+* no function reads a clock: `now` is an argument, and is an aware time.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from protos.errors import ConfigurationError, RefusedError
 ROOT_LIFETIME = timedelta(days=3653)
 ISSUING_LIFETIME = timedelta(days=1096)
 LEAF_LIFETIME = timedelta(days=90)
-RENEW_WHEN_LEFT = timedelta(days=60)  # from day 30: two months in which a renewal may fail and be noticed
+RENEW_WHEN_LEFT = timedelta(days=60)  # from day 30: a failed renewal can be noticed for two months
 CLOCK_SKEW = timedelta(minutes=5)
 LARGEST_REQUEST_BYTES = 8 * 1024
 
@@ -36,19 +36,19 @@ Key = ec.EllipticCurvePrivateKey
 
 
 def new_tls_key() -> Key:
-    """Create a P-256 key. All TLS libraries here accept this curve in a certificate."""
+    """Create a P-256 key. All TLS libraries accept this curve in a certificate."""
     return ec.generate_private_key(ec.SECP256R1())
 
 
 def key_to_pem(key: Key) -> bytes:
-    """Return the private key as unencrypted PKCS#8 PEM. It is a secret."""
+    """Encode a private key as unencrypted PKCS#8 PEM, which is a secret."""
     return key.private_bytes(
         serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     )
 
 
 def key_from_pem(pem: bytes) -> Key:
-    """Return the P-256 private key in a PEM. Raises ConfigurationError if there is none."""
+    """Decode a P-256 private key from PEM. Raises ConfigurationError if there is none."""
     try:
         key = serialization.load_pem_private_key(pem, password=None)
     except (ValueError, TypeError, UnsupportedAlgorithm) as cause:
@@ -64,7 +64,7 @@ def is_p256(key: object) -> bool:
 
 
 def is_renewal_due(certificate: x509.Certificate, now: datetime) -> bool:
-    """Return whether a leaf has reached its renewal day."""
+    """Return whether a certificate of 90 days has at most 60 days left."""
     return now >= certificate.not_valid_after_utc - RENEW_WHEN_LEFT
 
 
@@ -91,10 +91,10 @@ def signing_request(key: Key) -> bytes:
 
 
 def requested_key(request_pem: bytes) -> ec.EllipticCurvePublicKey:
-    """Return the public key of a signing request, after checking its size, curve and signature.
+    """Return the public key of a signing request, after checking the request's size, curve and signature.
 
     Raises:
-        RefusedError: the request is not one that the authority would certify.
+        RefusedError: the authority would not certify this request.
     """
     if len(request_pem) > LARGEST_REQUEST_BYTES:
         raise _refused(f"it has more than {LARGEST_REQUEST_BYTES} bytes")
@@ -103,7 +103,7 @@ def requested_key(request_pem: bytes) -> ec.EllipticCurvePublicKey:
     try:
         request = x509.load_pem_x509_csr(request_pem)
         key, is_valid = request.public_key(), request.is_signature_valid
-    except Exception as cause:  # the parser of hostile bytes raises several kinds of errors, and none may pass
+    except Exception as cause:  # the parser of hostile bytes raises several kinds of errors
         raise _refused("it cannot be read") from cause
     if not isinstance(key, ec.EllipticCurvePublicKey) or not is_p256(key):
         raise _refused("its key is not a P-256 key")
@@ -113,7 +113,7 @@ def requested_key(request_pem: bytes) -> ec.EllipticCurvePublicKey:
 
 
 def root_certificate(key: Key, federation: FederationName, now: datetime) -> x509.Certificate:
-    """Return the self-signed root of the federation. One authority may be below it."""
+    """Return the federation's self-signed root certificate. One authority may be below it."""
     name = _authority_name(federation, "root")
     return (
         _builder(name, name, key.public_key(), now, now + ROOT_LIFETIME)
@@ -131,7 +131,10 @@ def issuing_certificate(
     federation: FederationName,
     now: datetime,
 ) -> x509.Certificate:
-    """Return the authority that signs leaves with this federation's URIs. No authority may be below it."""
+    """Return the certificate of the authority that signs leaves with this federation's URIs.
+
+    No authority may be below it.
+    """
     until = min(now + ISSUING_LIFETIME, root.not_valid_after_utc)
     permitted = x509.NameConstraints([x509.UniformResourceIdentifier(federation)], None)
     return (
@@ -153,7 +156,7 @@ def is_issuing(certificate: x509.Certificate, federation: FederationName) -> boo
 def vouching_certificate(
     next_root: x509.Certificate, root: x509.Certificate, root_key: Key, now: datetime
 ) -> x509.Certificate:
-    """Return the next root's name and key, signed by the current root as its successor."""
+    """Return a certificate with the next root's name and key, signed by the current root."""
     key = next_root.public_key()
     if not isinstance(key, ec.EllipticCurvePublicKey):
         raise ValueError("a root has a P-256 key")
@@ -201,7 +204,7 @@ def _leaf(
     usage: x509.ObjectIdentifier,
     now: datetime,
 ) -> x509.Certificate:
-    # The subject stays empty, so the name is critical: only one place states an identity.
+    # The subject is empty and the alternative name critical, so only one place states an identity.
     until = min(now + LEAF_LIFETIME, issuing.not_valid_after_utc)
     return (
         _builder(x509.Name([]), issuing.subject, key, now, until)

@@ -1,8 +1,8 @@
-"""Decisions about enrolment and renewal. Other files send the messages.
+"""Decides about requests for enrolment and renewal. Other files send the messages.
 
-A site proves three things: it holds the token, it holds the TLS key (the signing request is signed
-with it), and it holds the identity key (which signs the request, the token's hash and the
-federation). So a token that was read on its way is of no use with a request that was changed.
+A site proves that it has three things: the token, the TLS key (which signs the signing request), and the identity key
+(which signs the request, the token's hash and the federation). So a token that was read on its way cannot be used with
+a changed request.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ RENEWAL_LABEL = "renewal"
 
 @dataclass(frozen=True)
 class Issued:
-    """A site's certificate: leaf and issuing authority as PEM, and the site's name."""
+    """The decision to issue a certificate: leaf and issuing authority as PEM, and the site's name."""
 
     chain_pem: bytes
     site: SiteName
@@ -40,7 +40,10 @@ class Issued:
 
 @dataclass(frozen=True)
 class Pending:
-    """A person must still compare this fingerprint of the site's identity key. Then send the same request again."""
+    """The decision to wait until a person has compared the fingerprint of the site's identity key.
+
+    The site sends the same request again.
+    """
 
     fingerprint: str
     site: SiteName
@@ -56,9 +59,9 @@ def invite_site(
     now: datetime,
     keep: Callable[[Invitation], None] | None = None,
 ) -> Invitation:
-    """Create an invitation and record it in the register. An earlier one for this site becomes invalid.
+    """Create an invitation and record it in the register. An earlier invitation of this site becomes invalid.
 
-    `keep` saves it first. If that fails, the earlier invitation stays valid.
+    `keep` saves the new invitation first. If that fails, the earlier invitation stays valid.
     """
     invitation = Invitation(
         federation=authority.federation,
@@ -84,7 +87,7 @@ def invite_site(
 def enrolment_request(
     invitation: Invitation, signing_request: bytes, identity_key: Ed25519PrivateKey
 ) -> EnrolmentRequest:
-    """Return the request of a site with an invitation. It may be sent several times."""
+    """Return the enrolment request of a site with an invitation. The request can be sent several times."""
     parts = _enrolment_parts(invitation.federation, invitation.token, signing_request)
     return EnrolmentRequest(
         token=invitation.token,
@@ -105,7 +108,7 @@ def renewal_request(
 def handle_request(
     authority: Authority, register: Register, request: EnrolmentRequest, now: datetime
 ) -> Issued | Pending:
-    """Answer a request for enrolment. The same request has the same answer.
+    """Decide about a request for enrolment. A repeated request has the same result.
 
     Raises:
         RefusedError: the token, the signing request or the signature is invalid, or the register refuses.
@@ -142,7 +145,7 @@ def handle_request(
 
 
 def handle_renewal(authority: Authority, register: Register, request: RenewalAsked, now: datetime) -> Issued:
-    """Answer a member's request for its next certificate. The old one is accepted until `confirm`.
+    """Issue a member's next certificate. The previous one is accepted until `confirm`.
 
     The identity key's signature is the proof, so both ports may offer this. A replayed request yields only the
     certificate that was issued for it, because a TLS key is certified once.

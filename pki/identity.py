@@ -1,8 +1,8 @@
-"""Turns a certificate into a site's name, or into a reason to refuse it.
+"""Reads a site's name from its certificate, or gives a reason to refuse the certificate.
 
-TLS has checked by now that the chain ends at the federation's root. This module decides what TLS does not: exactly one
-name of exactly one spelling, exactly one usage, P-256, valid now, and no extension that this file does not list.
-Whether the certificate is still accepted is the register's answer (`Register.is_accepted`), asked on every call.
+TLS has already checked that the chain ends at the federation's root. This module checks the rest: exactly one name of
+exactly one spelling, exactly one usage, P-256, valid now, and no extension that is not listed here. The register
+decides on every call whether the certificate is still accepted (`Register.is_accepted`).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _KNOWN_EXTENSIONS = (
 
 @dataclass(frozen=True, slots=True)
 class SiteIdentity:
-    """A site's identity, proved by its certificate."""
+    """The identity of a site, as proved by its certificate."""
 
     name: SiteName
     certificate_sha256: str
@@ -70,7 +70,7 @@ def _load(leaf: bytes) -> x509.Certificate:
         if not leaf.lstrip().startswith(b"-----BEGIN"):
             return x509.load_der_x509_certificate(leaf)
         found = x509.load_pem_x509_certificates(leaf)
-    except Exception as cause:  # the parser of hostile bytes raises several kinds of errors, and none may pass
+    except Exception as cause:  # the parser of hostile bytes raises several kinds of errors
         raise _refused("it cannot be read") from cause
     if len(found) != 1:
         raise _refused(f"{len(found)} certificates came instead of one")
@@ -80,7 +80,7 @@ def _load(leaf: bytes) -> x509.Certificate:
 def _names(certificate: x509.Certificate, *, ignores_others: bool = False) -> list[x509.GeneralName]:
     try:
         extensions = list(certificate.extensions)
-    except Exception as cause:  # a repeated or unreadable extension, each its own kind
+    except Exception as cause:  # an extension is repeated or unreadable
         raise _refused("its extensions cannot be read") from cause
     others = [one for one in extensions if not isinstance(one.value, _KNOWN_EXTENSIONS)]
     if any(one.critical or not ignores_others for one in others):
@@ -98,7 +98,7 @@ def _check_profile(certificate: x509.Certificate, usage: x509.ObjectIdentifier, 
         constraints = extensions.get_extension_for_class(x509.BasicConstraints).value
         key_usage = extensions.get_extension_for_class(x509.KeyUsage).value
         usages = list(extensions.get_extension_for_class(x509.ExtendedKeyUsage).value)
-    except Exception as cause:  # a missing extension or a key of an unknown kind
+    except Exception as cause:  # an extension is missing, or the key is of an unknown kind
         raise _refused("it does not say what it may be used for") from cause
     if not is_p256(key):
         raise _refused("its key is not a P-256 key")

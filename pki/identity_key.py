@@ -1,10 +1,9 @@
-"""Identity keys (Ed25519) and the statements that they sign.
+"""Makes identity keys (Ed25519), and signs and verifies statements with them.
 
-They are long-term keys in a private directory of the process that signs. A key is made here, never leaves, is never
-renewed and is never issued by the authority. Its fingerprint is what plans list and what people compare. A dishonest
-coordinator cannot have made a statement that a site's key signs. Every statement begins with a label that names its
-purpose and every part carries its length. So a signature made for one purpose, or over parts cut at another place, is
-never valid for another. The network process of a site has no part in it.
+An identity key is long-term, in a private directory of the process that signs. It never leaves, is never renewed and is
+never issued by the authority. Plans list its fingerprint, and people compare it. So a dishonest coordinator cannot make
+a statement of a site. Every statement begins with a label for its purpose, and every part has its length. So a
+signature for one purpose or division into parts is never valid for another.
 """
 
 from __future__ import annotations
@@ -25,17 +24,17 @@ _NAME: Final = "identity.key"
 
 
 def identity_key_path(directory: Path) -> Path:
-    """Return the identity key's file, mode 0600."""
+    """Return the path of the identity key, mode 0600."""
     return directory / _NAME
 
 
 def has_identity_key(directory: Path) -> bool:
-    """Return whether the key exists."""
+    """Return whether the identity key exists."""
     return identity_key_path(directory).exists()
 
 
 def make_identity_key(directory: Path) -> Ed25519PrivateKey:
-    """Create the key. Raises ConfigurationError if it exists."""
+    """Create the identity key. Raises ConfigurationError if it exists."""
     store.make_private_directory(directory)
     pem = Ed25519PrivateKey.generate().private_bytes(
         serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
@@ -45,10 +44,10 @@ def make_identity_key(directory: Path) -> Ed25519PrivateKey:
 
 
 def read_identity_key(directory: Path) -> Ed25519PrivateKey:
-    """Return the key. It is a secret.
+    """Return the identity key. It is a secret.
 
     Raises:
-        ConfigurationError: it is missing, open to other accounts, or no Ed25519 key.
+        ConfigurationError: the key is missing, open to other accounts, or no Ed25519 key.
     """
     place = identity_key_path(directory)
     try:
@@ -61,7 +60,7 @@ def read_identity_key(directory: Path) -> Ed25519PrivateKey:
 
 
 def identity_fingerprint(key: Ed25519PrivateKey) -> str:
-    """Return the fingerprint of an identity key, as the site reads it to the federation office."""
+    """Return the fingerprint of an identity key, which the site reads aloud to the federation office."""
     return fingerprint(public_bytes(key))
 
 
@@ -71,12 +70,12 @@ def public_bytes(identity_key: Ed25519PrivateKey) -> bytes:
 
 
 def sign(identity_key: Ed25519PrivateKey, label: str, *parts: bytes) -> bytes:
-    """Sign a statement. Return 64 bytes."""
+    """Sign a statement with an identity key. Return 64 bytes."""
     return identity_key.sign(pack(label, *parts))
 
 
 def verify(public_key: bytes, signature: bytes, label: str, *parts: bytes) -> None:
-    """Check that this identity key signed this statement.
+    """Check that an identity key signed this statement.
 
     Args:
         public_key: the raw Ed25519 public key, 32 bytes.

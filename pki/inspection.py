@@ -1,7 +1,6 @@
-"""Explains a certificate or an invitation in plain words for an operator.
+"""Describes a certificate or an invitation in plain words for an operator, without checking it.
 
-Shown and not checked: whether it is accepted is decided elsewhere. An invitation's token is never
-shown, and a stranger's text comes with escapes, so that it cannot repaint a terminal.
+An invitation's token is never shown. Text of strangers is escaped, so that it cannot repaint a terminal.
 """
 
 from __future__ import annotations
@@ -23,8 +22,8 @@ def describe(data: bytes, now: datetime) -> Iterator[str]:
     """Yield lines about an invitation or about each certificate in a PEM.
 
     Raises:
-        ConfigurationError: it is no usable invitation.
-        RefusedError: it begins like a certificate and cannot be read as one.
+        ConfigurationError: the bytes are no usable invitation.
+        RefusedError: the bytes begin like a certificate and cannot be read as one.
     """
     if data.lstrip().startswith(b"-----BEGIN CERTIFICATE"):
         for certificate in certificates_in(data):
@@ -60,8 +59,8 @@ def _is_authority(certificate: x509.Certificate) -> bool:
 
 
 def _subject(certificate: x509.Certificate) -> str:
-    # Shown with escapes (`!a`), because a stranger's certificate may have characters that change the terminal's
-    # display.
+    # The text is shown with escapes (`!a`), because a stranger's certificate may have characters that change the
+    # terminal's display.
     try:
         names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     except (x509.ExtensionNotFound, x509.DuplicateExtension, x509.UnsupportedGeneralNameType, ValueError):

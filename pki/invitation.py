@@ -1,9 +1,9 @@
-"""The file that a site receives: addresses, the trusted root, and a token that works once.
+"""Reads and writes the invitation of a site: addresses, the trusted root, and a token that works one time.
 
-The authority's full certificate is inside, so nothing is trusted on first use. Any holder of the file can ask to be
-enrolled as this site, until the token is used or has expired; by default a person then compares fingerprints before a
-certificate is issued. The fingerprint of the invitation covers all that a forger would change, and can be read aloud:
-it tells nothing about the token.
+The file has the authority's full certificate, so nothing is trusted on first use. Any holder of the file can request
+enrolment as this site, until the token is used or has expired. By default a person then compares fingerprints before a
+certificate is issued. The invitation's fingerprint covers everything that a forger would change. It can be read aloud,
+because it does not reveal the token.
 """
 
 from __future__ import annotations
@@ -48,14 +48,14 @@ def new_token() -> bytes:
 
 
 def token_sha256(token: bytes) -> str:
-    """Return the digest of a token for the register, 64 hexadecimal digits. It does not reveal the token."""
+    """Return the SHA-256 of a token, 64 hexadecimal digits. The register stores only this digest."""
     # A plain hash is enough: 192 random bits cannot be guessed, unlike a password.
     return hashlib.sha256(token).hexdigest()
 
 
 @dataclass(frozen=True, kw_only=True)
 class Invitation:
-    """An invitation of one site; `expires` is aware and has whole seconds, `root_pem` is one certificate."""
+    """An invitation of one site. `expires` is aware and has whole seconds, `root_pem` is one certificate."""
 
     federation: FederationName
     site: SiteName
@@ -81,12 +81,12 @@ class Invitation:
 
     @property
     def fingerprint(self) -> str:
-        """The fingerprint: 80 bits of federation, site, addresses, expiry, root and token, in 4 groups of 4 characters.
+        """Return the fingerprint that people compare, in 4 groups of 4 characters.
 
-        The token is included by its hash, so that two invitations of one site differ.
+        It is 80 bits of a hash over federation, site, addresses, expiry, root and the token's hash.
         """
-        # 80 bits: a forger must find exactly this value, one try at a time. The birthday bound does not help, because
-        # the honest side does not let a stranger choose the other half.
+        # 80 bits are enough: a forger must find exactly this value. The birthday bound does not help a forger, because
+        # a stranger cannot choose any part of the honest invitation.
         root = certificates_in(self.root_pem)[0]
         expires = self.expires.astimezone(UTC).strftime(_TIME)
         parts = (self.federation, self.site, str(self.coordinator), str(self.enrolment), expires)
@@ -105,7 +105,7 @@ class Invitation:
             )
 
     def to_json(self) -> bytes:
-        """Return the file's bytes. They are a secret, because they contain the token."""
+        """Encode the invitation as the bytes of its file. They are a secret, because they contain the token."""
         return strict_json.encode(
             {
                 "format": FORMAT_VERSION,
@@ -121,7 +121,7 @@ class Invitation:
 
     @classmethod
     def from_json(cls, data: bytes) -> Invitation:
-        """Read an invitation that somebody sent. Raises ConfigurationError for anything else."""
+        """Decode an invitation. Raises ConfigurationError for any other bytes."""
         fields = strict_json.decode(data, kinds=_KINDS, subject="invitation")
         if fields["format"] != FORMAT_VERSION:
             raise _wrong(f"its format is {fields['format']}, and this version reads format {FORMAT_VERSION}")
@@ -143,7 +143,7 @@ class Invitation:
 
     @classmethod
     def load(cls, path: Path) -> Invitation:
-        """Read an invitation from a file. Its mode is not checked, because it arrived by e-mail or on a stick."""
+        """Read an invitation from a file. Its mode is not checked, because it came by e-mail or on a stick."""
         return cls.from_json(store.read_public(path))
 
     def save(self, path: Path) -> None:

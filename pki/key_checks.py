@@ -1,4 +1,4 @@
-"""Checks of directories, keys and certificates for doctor. They create, correct or lock nothing."""
+"""Checks directories, keys and certificates for doctor. The checks change nothing."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from protos.errors import OperatorError
 
 
 def judge_directory(place: Path) -> Finding:
-    """Check a private directory: it exists, belongs to its user, and only this user can write to it."""
+    """Check that a private directory exists, and that only its user can write to it."""
     try:
         state = place.stat()
     except FileNotFoundError:
@@ -37,7 +37,7 @@ def judge_directory(place: Path) -> Finding:
 
 
 def judge_secrets(places: Iterable[Path]) -> list[Finding]:
-    """Check secret files: one finding for each file with an error, or one finding for all."""
+    """Check that only their owner can read secret files. Return a finding for each unsafe file, or one for all."""
     wrong, number = [], 0
     for place in places:
         try:
@@ -55,7 +55,7 @@ def judge_secrets(places: Iterable[Path]) -> list[Finding]:
 
 
 def judge_certificate(place: Path, owner: str, renewal: str, now: datetime) -> Finding:
-    """Check a certificate file's remaining days."""
+    """Check the remaining days of a certificate file."""
     try:
         leaf = certificates_in(store.read_public(place))[0]
     except OperatorError as wrong:
@@ -100,12 +100,12 @@ def judge_authority(directory: Path, now: datetime) -> list[Finding]:
 
 
 def judge_members(directory: Path, now: datetime) -> list[Finding]:
-    """Check the remaining days of the root, of each site's certificate and authority, and a change of the root."""
+    """Check the remaining days of the root, each site's certificate and each hospital's authority."""
     try:
         authority = Authority.load(directory)
         members = judge_sites(authority, now)
     except OperatorError:
-        return []  # judge_authority has already reported it
+        return []  # judge_authority has already reported this error
     renewal = "Run `pki rotate begin` years before, and let it take its time."
     found = [judge_certificate(authority.root_certificate_path, "The root certificate", renewal, now), *members]
     if authority.is_changing():

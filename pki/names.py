@@ -1,10 +1,7 @@
-"""Names of federations and sites, addresses, and the URIs in certificates.
+"""Defines names of federations and sites, addresses, and the URIs in certificates.
 
-The one place where such a name is spelt or read. The rules:
-
-* a name is 1 to 40 lowercase letters, digits and hyphens, and begins with a letter, so that it is
-  the same in a URI, in a file name, in a log and over the telephone;
-* a URI is compared as a whole, never normalised: two spellings of one name do not exist.
+A name is 1 to 40 lowercase letters, digits and hyphens, and begins with a letter. So it is the same in a URI, in a file
+name, in a log and over the telephone. A URI is compared as a whole and never normalised.
 """
 
 from __future__ import annotations
@@ -25,17 +22,17 @@ _ADDRESS = re.compile(r"(\[(?P<six>[0-9a-f:.]+)\]|(?P<host>[^:\[\]]+)):(?P<port>
 
 
 def site_name(text: str) -> SiteName:
-    """Return `text` as a site's name. Raises ConfigurationError if it is not spelt as one."""
+    """Convert a text to a site's name. Raises ConfigurationError if it is not spelt as one."""
     return SiteName(_checked(text, "site"))
 
 
 def federation_name(text: str) -> FederationName:
-    """Return `text` as a federation's name. Raises ConfigurationError if it is not spelt as one."""
+    """Convert a text to a federation's name. Raises ConfigurationError if it is not spelt as one."""
     return FederationName(_checked(text, "federation"))
 
 
 def is_name(text: str) -> bool:
-    """Return whether `text` is spelt as the name of a site or a federation."""
+    """Return whether a text is spelt as the name of a site or a federation."""
     return _NAME.fullmatch(text) is not None
 
 
@@ -50,7 +47,7 @@ def coordinator_uri(federation: str) -> str:
 
 
 def host_name(text: str) -> str:
-    """Return a host as in certificates: a DNS name in lowercase or an IP address in its short form."""
+    """Convert a host to its form in certificates: a DNS name in lowercase or an IP address in its short form."""
     lowered = text.lower()
     try:
         return str(ipaddress.ip_address(lowered))
@@ -82,7 +79,7 @@ class Address:
 
     @classmethod
     def parse(cls, text: str) -> Address:
-        """Read `host:port`. An IPv6 address needs square brackets."""
+        """Parse `host:port`. An IPv6 address needs square brackets."""
         found = _ADDRESS.fullmatch(text.lower())
         if found is None:
             raise ConfigurationError(
@@ -107,5 +104,5 @@ def _checked(text: str, kind: str) -> str:
 
 
 def _shown(text: str) -> str:
-    # The received text may be long, or may have control characters that change a terminal's display.
+    # The received text can be long, or can have control characters that change a terminal's display.
     return ascii(text if len(text) <= 60 else text[:57] + "...")

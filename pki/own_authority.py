@@ -1,13 +1,13 @@
-"""A hospital's own certificate authority: which one is accepted, and the certificates below it.
+"""Checks a hospital's own certificate authority, and the certificates that this authority issued.
 
-TLS at the coordinator trusts it like the federation's root, so this module decides on every call what it may say. The
-rules:
+TLS at the coordinator trusts such an authority like the federation's root, so this module decides on every call what it
+may certify. The rules:
 
-* it counts for exactly one site; a certificate below it that names another site is refused, and that is an event;
-* it never has the key or the name of the federation's authorities or of another site's: TLS looks an issuer up by its
-  name, and one that calls itself like the federation's root would keep every other site out;
-* a site's certificate below it has what the federation's own ones have: client usage only, one URI and no other name;
-* nothing here reads a clock: `now` is an argument, and is an aware time.
+* it is accepted for exactly one site. A certificate that names another site is refused and recorded;
+* it never has the key or the name of the federation's authorities or of another site's. TLS finds an issuer by its
+  name, so an authority named like the federation's root would block every other site;
+* a site's certificate below it has the same content as the federation's: client usage only, one URI and no other name;
+* no function reads a clock: `now` is an argument, and is an aware time.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from protos.fingerprints import grouped
 MOST_BETWEEN: Final = 3  # authorities between the site's certificate and the one that is registered
 LONGEST_LIFETIME: Final = timedelta(days=398)  # of a site's certificate; a hospital's people issue it by hand
 SMALLEST_RSA_BITS: Final = 3072  # about as strong as P-256
-WARNING_DAYS: Final = 30.0  # days before a certificate ends that people must replace, not the program
+WARNING_DAYS: Final = 30.0  # days of notice for certificates that people must replace
 AUTHORITY_WARNING_DAYS: Final = 90.0  # before the authority itself ends
 _FINGERPRINT_BYTES: Final = 20
 _UNDERSTOOD: Final = (x509.BasicConstraints, x509.KeyUsage, x509.ExtendedKeyUsage, x509.NameConstraints)
@@ -50,18 +50,18 @@ class OwnAuthority:
 
     @property
     def sha256(self) -> str:
-        """The SHA-256 of its certificate, 64 lowercase hexadecimal digits."""
+        """Return the SHA-256 of the authority's certificate, 64 lowercase hexadecimal digits."""
         return certificate_sha256(self.certificate)
 
     @property
     def fingerprint(self) -> str:
-        """The text that two people read to each other."""
+        """Return the fingerprint of the authority, which two people read to each other."""
         return authority_fingerprint(self.certificate)
 
 
 @dataclass(frozen=True, slots=True)
 class OwnCertificate:
-    """A site's certificate below its own authority; `chain_pem` is leaf, intermediate authorities, authority."""
+    """A site's certificate below its own authority. `chain_pem` is leaf, intermediate authorities, authority."""
 
     identity: SiteIdentity
     leaf: x509.Certificate
@@ -83,14 +83,14 @@ class ForeignNameError(RefusedError):
 
 
 def authority_fingerprint(certificate: x509.Certificate) -> str:
-    """Return 160 bits of the SHA-256 of an authority's certificate, 8 groups of 4 characters."""
+    """Return the fingerprint of an authority: 160 bits of its certificate's SHA-256, 8 groups of 4 characters."""
     return grouped(bytes.fromhex(certificate_sha256(certificate))[:_FINGERPRINT_BYTES])
 
 
 def own_authority_in(
     pem: bytes, kin: Iterable[tuple[str, x509.Certificate]], federation: FederationName, now: datetime
 ) -> x509.Certificate:
-    """Return the one certificate in a PEM, if it may be the authority of a site.
+    """Return the one certificate in a PEM, if it can be the authority of a site.
 
     Args:
         pem: the file from the hospital's people.
@@ -99,7 +99,7 @@ def own_authority_in(
         now: an aware time.
 
     Raises:
-        RefusedError: it is not exactly one authority that is valid, strong and different from all others.
+        RefusedError: the PEM is not exactly one authority that is valid, strong and different from all others.
     """
     found = certificates_in(pem)
     if len(found) != 1:
@@ -129,7 +129,7 @@ def own_certificate_in(
         now: an aware time.
 
     Raises:
-        RefusedError: it is below an authority but is no correct certificate of a site; the message gives the reason.
+        RefusedError: the leaf is below an authority but is no correct certificate of a site.
     """
     path = _path(chain, anchors)
     if path is None:
@@ -148,11 +148,11 @@ def own_certificate_in(
 def identify_own(
     chain: Sequence[x509.Certificate], authorities: Sequence[OwnAuthority], federation: FederationName, now: datetime
 ) -> OwnCertificate | None:
-    """Identify the sender of a chain below a site's own authority; None if it is below none.
+    """Identify the site of a chain below a hospital's own authority. Return None if it is below none.
 
     Raises:
-        ForeignNameError: that authority is accepted for another site than the one in the certificate.
-        RefusedError: it is no correct certificate of a site.
+        ForeignNameError: the authority is accepted for another site than the one in the certificate.
+        RefusedError: the leaf is no correct certificate of a site.
     """
     found = own_certificate_in(chain, [one.certificate for one in authorities], federation, now)
     if found is not None:
@@ -163,7 +163,7 @@ def identify_own(
 
 
 def _path(chain: Sequence[x509.Certificate], anchors: Sequence[x509.Certificate]) -> list[x509.Certificate] | None:
-    """Return the path from the leaf to the nearest anchor. The key of each certificate has signed the one before."""
+    """Return the path from the leaf to the nearest anchor. The key of each certificate has signed the previous one."""
     path, between = [chain[0]], chain[1:]
     while len(path) <= MOST_BETWEEN + 1:
         for anchor in anchors:
@@ -177,12 +177,12 @@ def _path(chain: Sequence[x509.Certificate], anchors: Sequence[x509.Certificate]
 
 
 def _check_authority(certificate: x509.Certificate, below: int, federation: FederationName, now: datetime) -> None:
-    """`below`: the number of authorities between it and the leaf."""
+    """Check an authority with `below` other authorities between it and the leaf."""
     try:
         extensions = list(certificate.extensions)
         constraints = certificate.extensions.get_extension_for_class(x509.BasicConstraints).value
         usage = certificate.extensions.get_extension_for_class(x509.KeyUsage).value
-    except Exception as cause:  # a missing, repeated or unreadable extension, each its own kind
+    except Exception as cause:  # an extension is missing, repeated or unreadable
         raise _refused("an authority does not say what it may sign") from cause
     if not constraints.ca or not usage.key_cert_sign:
         raise _refused("it is not the certificate of an authority")
@@ -228,7 +228,7 @@ def _is_strong(certificate: x509.Certificate) -> bool:
 def _check_signature(certificate: x509.Certificate) -> None:
     try:
         algorithm = certificate.signature_hash_algorithm
-    except Exception as cause:  # an algorithm that the library does not know
+    except Exception as cause:  # the library does not know the algorithm
         raise _refused("a certificate is signed in a way that this program does not know") from cause
     if algorithm is not None and not isinstance(algorithm, _HASHES):  # Ed25519 has none of its own
         raise _refused(f"a certificate is signed over {algorithm.name}, which is not safe any more")

@@ -1,4 +1,4 @@
-"""Checks of hospitals' own authorities for both doctors, with long notice for people's renewals."""
+"""Checks hospitals' own authorities for both doctors, with long notice, because people renew by hand."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _CHANGE = "Register the hospital's next authority beside it: `pki own-authority 
 
 
 def judge_sites(authority: Authority, now: datetime) -> list[Finding]:
-    """At the office: check each site's certificate and each hospital's own authority.
+    """Check each site's certificate and each hospital's own authority, at the office.
 
     Raises:
         OperatorError: the register cannot be read.
@@ -41,7 +41,7 @@ def judge_sites(authority: Authority, now: datetime) -> list[Finding]:
 
 
 def judge_own(keys: SiteKeys, now: datetime) -> list[Finding]:
-    """At a site: check its certificate and its hospital's own authority, if it uses one.
+    """Check a site's certificate and its hospital's own authority, if the site uses one.
 
     Raises:
         OperatorError: the certificate cannot be read.
@@ -54,7 +54,7 @@ def judge_own(keys: SiteKeys, now: datetime) -> list[Finding]:
 
 
 def judge_waiting(keys: SiteKeys) -> list[Finding]:
-    """At a site: check a waiting key or certificate, if there is one."""
+    """Check whether a site's key or certificate still waits for acceptance."""
     if own_keys.staged_chain(keys) is not None:
         says = "The coordinator has not yet accepted the next certificate of the hospital's own authority."
         remedy = "Start the agent, or run `site-agent renew`. If it is refused, the log has the reason."

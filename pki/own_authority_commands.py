@@ -1,4 +1,4 @@
-"""`pki own-authority`: accept a hospital's own authority for its site alone."""
+"""Implements `pki own-authority`: accept a hospital's own authority for its site alone."""
 
 from __future__ import annotations
 

@@ -1,11 +1,9 @@
-"""Enrolment of a certificate that a hospital's own authority issued. After it the certificate is accepted.
+"""Accepts a certificate that a hospital's own authority issued for its site.
 
-The site proves three things: it holds the identity key (which signs federation, site, request and chain), it holds the
-TLS key (which signs the request), and the authority that is registered for it has issued the certificate for that very
-key. Which certificates of the federation a site has besides:
-
-* until it has connected with one of its own authority, the federation's one counts, so that nobody is locked out;
-* from the first one of its own authority on, the federation issues it none, until the authority is removed.
+A site proves that it has the identity key (which signs federation, site, request and chain) and the TLS key (which
+signs the request), and that its registered authority issued the certificate for that TLS key. The federation's
+certificate stays valid until the site has connected with one of its own authority. Then the federation issues it no
+certificate until the authority is removed.
 """
 
 from __future__ import annotations
@@ -45,10 +43,10 @@ def own_certificate_request(
 def handle_own_certificate(authority: Authority, register: Register, request: RenewalAsked, now: datetime) -> Issued:
     """Accept a certificate of a site's own authority in addition to the current one.
 
-    If a site repeats its request, it receives the same answer.
+    A repeated request has the same result.
 
     Raises:
-        ForeignNameError: a hospital's authority has issued it in the name of another site.
+        ForeignNameError: a hospital's authority has issued the certificate in the name of another site.
         RefusedError: the site is no member, the proof is invalid, or its own authority has not issued the certificate.
     """
     if not is_name(request.site):

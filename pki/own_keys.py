@@ -1,11 +1,11 @@
-"""A site with a certificate of its hospital's own authority: the request, and its result.
+"""Requests and installs a site's certificate of its hospital's own authority.
 
-tls.key.requested waits beside the pair in force until the hospital's people have issued a certificate, which may take
-weeks; tls.crt.requested is that certificate, checked, until the coordinator has taken it. The rules:
+tls.key.requested waits until the hospital's people have issued a certificate, which can take weeks. tls.crt.requested
+is that certificate, until the coordinator has accepted it. The rules:
 
-* the private key is made here and never leaves; only the signing request does;
-* the pair in force is not touched before the coordinator has said that the new one counts;
-* a certificate is kept only when it is for the waiting key, in this site's name, below the authority in its file.
+* the private key is made here and never leaves. Only the signing request does;
+* the current key and certificate stay unchanged until the coordinator has accepted the new certificate;
+* a certificate is stored only if it is for the waiting key, in this site's name, below the authority in its file.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from protos.errors import ConfigurationError, RefusedError
 
 
 def waiting_request(keys: SiteKeys, site: SiteName, *, has_new_key: bool) -> bytes:
-    """Return a signing request (PEM) for the waiting key. Creates the key if there is none, or if `has_new_key`.
+    """Return a signing request (PEM) for the waiting key. Create the key if there is none, or if `has_new_key`.
 
     Raises:
         ConfigurationError: a certificate for the key already waits for the coordinator.
@@ -50,7 +50,7 @@ def signing_request(keys: SiteKeys, site: SiteName) -> bytes:
     """Return the request (PEM) for the waiting key, with everything that the certificate must contain."""
     key = certificates.key_from_pem(store.read_secret(_requested(keys.tls_key_path)))
     uri = x509.UniformResourceIdentifier(site_uri(keys.federation(), site))
-    usage = x509.KeyUsage(True, False, False, False, False, False, False, False, False)  # signatures alone
+    usage = x509.KeyUsage(True, False, False, False, False, False, False, False, False)  # only signatures
     made = (
         x509.CertificateSigningRequestBuilder()
         .subject_name(x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, site)]))
@@ -64,7 +64,7 @@ def signing_request(keys: SiteKeys, site: SiteName) -> bytes:
 
 
 def stage(keys: SiteKeys, chain_pem: bytes, site: SiteName, now: datetime) -> OwnCertificate:
-    """Store and return the certificate of the hospital's authority until the coordinator accepts it.
+    """Store the certificate of the hospital's authority until the coordinator accepts it.
 
     Args:
         keys: of an enrolled site with a waiting key.
@@ -74,7 +74,7 @@ def stage(keys: SiteKeys, chain_pem: bytes, site: SiteName, now: datetime) -> Ow
 
     Raises:
         ConfigurationError: no key waits for a certificate.
-        RefusedError: it is not for that key and this site, or not below the last certificate in the file.
+        RefusedError: the certificate is not for that key and this site, or not below the last certificate in the file.
     """
     place = _requested(keys.tls_key_path)
     if not place.exists():
@@ -97,23 +97,23 @@ def stage(keys: SiteKeys, chain_pem: bytes, site: SiteName, now: datetime) -> Ow
 
 
 def staged_chain(keys: SiteKeys) -> bytes | None:
-    """Return the chain (PEM) that waits for the coordinator's acceptance, if there is one."""
+    """Return the chain (PEM) that waits for the coordinator's acceptance, or None."""
     place = _requested(keys.certificate_path)
     return store.read_public(place) if place.exists() else None
 
 
 def waiting_key_path(keys: SiteKeys) -> Path:
-    """Return the key that waits for a certificate, mode 0600, if there is one."""
+    """Return the path of the key that waits for a certificate, mode 0600. The file may not exist."""
     return _requested(keys.tls_key_path)
 
 
 def put_in_force(keys: SiteKeys) -> None:
-    """Start to use the waiting pair, which the coordinator has accepted. A power cut leaves the old or the new pair.
+    """Start to use the waiting key and certificate, which the coordinator has accepted.
 
-    The old pair is kept until the new one has worked, as at every renewal.
+    A power cut leaves the old or the new pair. The old pair is kept until the new one has worked.
     """
     chain = store.read_public(_requested(keys.certificate_path))
-    # After a power cut it may already be in use. A second exchange would store it as its own predecessor.
+    # After a power cut the chain may already be in use. A second exchange would store it as its own predecessor.
     if chain != store.read_public(keys.certificate_path):
         keys.exchange(_requested(keys.tls_key_path), chain)
     _forget(keys)
@@ -131,7 +131,7 @@ def authority_of(keys: SiteKeys) -> x509.Certificate:
 
 
 def _forget(keys: SiteKeys) -> None:
-    # The certificate first, because one without its key could never be used.
+    # The certificate is removed first, because it is useless without its key.
     for place in (keys.certificate_path, keys.tls_key_path):
         _requested(place).unlink(missing_ok=True)
     sync_folder(keys.directory)

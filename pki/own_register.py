@@ -1,7 +1,7 @@
-"""The hospitals' own authorities in the register: which is accepted for which site, and when.
+"""Stores in the register which hospital's own authority is accepted for which site.
 
-They lie in the register, because what is accepted has to change with them in one transaction: removing an authority
-takes away every certificate that it has issued, and a running coordinator applies both within a second.
+The removal of an authority and of every certificate that it issued is one transaction. A running coordinator applies it
+within a second.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from pki.register import Register, SiteState
 from pki.typed_fingerprints import is_same_fingerprint
 from protos.errors import RefusedError
 
-MOST_OF_A_SITE: Final = 2  # the current one and the next, while a hospital changes its authority
+MOST_OF_A_SITE: Final = 2  # the current one and its successor
 
 
 class OwnAuthorities:
-    """The hospitals' own authorities in a register."""
+    """Reads and changes the hospitals' own authorities in a register."""
 
     def __init__(self, register: Register) -> None:
-        """The owner of `register` closes it."""
+        """Use an open register, which its owner closes."""
         self._register = register
 
     def all(self) -> tuple[OwnAuthority, ...]:
@@ -37,7 +37,10 @@ class OwnAuthorities:
             return _all(database)
 
     def valid(self, now: datetime) -> tuple[OwnAuthority, ...]:
-        """Return the valid authorities. TLS would stop at an expired one, even beside another with the same name."""
+        """Return the authorities that are valid now.
+
+        TLS would stop at an expired one, even if another has the same name.
+        """
         return tuple(
             one
             for one in self.all()
@@ -45,7 +48,7 @@ class OwnAuthorities:
         )
 
     def trusted_pem(self, now: datetime) -> bytes:
-        """Return the certificates that TLS must trust beside the federation's roots, as PEM."""
+        """Return the valid authorities as PEM. TLS must trust them in addition to the federation's roots."""
         return b"".join(certificate_pem(one.certificate) for one in self.valid(now))
 
     def add(
@@ -93,9 +96,10 @@ class OwnAuthorities:
             return OwnAuthority(site, certificate)
 
     def remove(self, site: SiteName, fingerprint: str | None = None) -> tuple[OwnAuthority, ...]:
-        """Stop accepting the authorities of a site, or the one with this fingerprint. Return the removed ones.
+        """Stop accepting a site's authorities, or the one with this fingerprint, and their certificates.
 
-        Certificates that they have issued are no longer accepted either.
+        Returns:
+            The removed authorities.
 
         Raises:
             RefusedError: there is no such authority.
@@ -142,7 +146,7 @@ def _between(database: sqlite3.Connection, site: SiteName) -> list[tuple[str, x5
 
 
 def _told_apart(one: x509.Certificate, other: x509.Certificate) -> bool:
-    """Whether TLS, which finds an issuer by its name, finds the right one of two."""
+    """Return whether TLS can distinguish two authorities. TLS finds an issuer by its name or key identifier."""
     return (
         one.subject != other.subject
         or one.public_key() == other.public_key()

@@ -1,7 +1,7 @@
-"""The command `pki`: create a federation's authority, and decide who belongs to it.
+"""Implements the command `pki`: create a federation's authority, and decide who belongs to it.
 
-Only this file of the room reads the clock, the terminal and the command line. No traceback reaches
-an operator: every failure is three sentences on standard error and a documented exit status.
+In this package only this file reads the clock, the terminal and the command line. An operator never sees a traceback:
+every failure is three sentences on standard error and a documented exit status.
 """
 
 from __future__ import annotations
@@ -139,7 +139,7 @@ def invite(site: str, directory: Path, output: Path, valid_hours: float, pre_app
             )
         except BaseException:
             if has_saved:
-                output.unlink(missing_ok=True)  # the register does not have it
+                output.unlink(missing_ok=True)  # the register does not have this invitation
             raise
     click.echo(f"Invitation of site {site} written to {output}, valid until {invitation.expires:%Y-%m-%d %H:%M} UTC.")
     click.echo(f"Fingerprint to read aloud: {invitation.fingerprint}")
@@ -356,7 +356,7 @@ def _facts(site: SiteRecord) -> dict[str, object]:
 
 
 def _plan_snippet(sites: Sequence[SiteRecord]) -> str:
-    # A site that nobody has approved yet is not included, because nobody has compared its key.
+    # A site that is not approved yet is omitted, because nobody has compared its key.
     listed = [site for site in sites if site.state in (SiteState.ACTIVE, SiteState.APPROVED)]
     lines = [f"  - name: {site.name}\n    identity: {site.identity_fingerprint}" for site in listed]
     return "\n".join(["sites:", *lines]) if lines else "sites: []"

@@ -1,15 +1,15 @@
-"""The federation's register: which sites exist, and which of their certificates are accepted.
+"""Stores which sites exist in the federation, and which of their certificates are accepted.
 
-A site walks through the states invited, requested, approved, active; revoked is possible from
-each, and a revoked site begins again with a new invitation. The rules:
+A site has the states invited, requested, approved, active. It can be revoked in each state, and then begins again with
+a new invitation. The rules:
 
-* a token is redeemed in one transaction: of all that race for it, exactly one key wins;
-* a reply that was lost costs nothing: the same keys may ask again and get the same answer;
+* a token is redeemed in one transaction. If several requests use it at once, exactly one key succeeds;
+* a repeated request with the same keys has the same result, so a lost reply does no harm;
 * a TLS key is certified at most once, so a replayed request never yields a second certificate;
-* only the hash of a token is kept.
+* only the hash of a token is stored.
 
-Several processes may use one file at once, each through its own `Register`; do not carry one
-across a fork. Times are aware and come from the caller; they are kept in whole seconds.
+Several processes can use one file at once, each with its own `Register`. A `Register` must not be used across a fork.
+Times are aware, from the caller, and stored in whole seconds.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _DAY_SECONDS: Final = 86_400
 
 
 class SiteState(StrEnum):
-    """The progress of a site's enrolment; `approved` waits for the site to fetch its certificate."""
+    """The progress of a site's enrolment. An `approved` site has not fetched its certificate yet."""
 
     INVITED = "invited"
     REQUESTED = "requested"
@@ -57,13 +57,13 @@ class SiteRecord:
 
     @property
     def identity_fingerprint(self) -> str | None:
-        """The fingerprint of the site's identity key, after the site has requested enrolment."""
+        """Return the fingerprint of the site's identity key, or None before the site has requested enrolment."""
         return None if self.identity_key is None else fingerprint(self.identity_key)
 
 
 @dataclass(frozen=True, slots=True)
 class Redemption:
-    """The request of a site with its token. Every field was checked before (pki/enrolment_decisions.py)."""
+    """The checked request of a site with its token (pki/enrolment_decisions.py)."""
 
     token_sha256: str
     identity_key: bytes
@@ -73,7 +73,7 @@ class Redemption:
 
 @dataclass(frozen=True, slots=True)
 class IssuedCertificate:
-    """A leaf in the register: SHA-256 of its DER, SHA-256 of its public key, and its chain as PEM."""
+    """A leaf certificate in the register: its SHA-256 (DER), that of its public key, and its chain as PEM."""
 
     sha256: str
     tls_key_sha256: str
@@ -81,7 +81,7 @@ class IssuedCertificate:
 
 
 class Register:
-    """The register in one SQLite file, created by `Register.create`."""
+    """Reads and changes the register in one SQLite file, created by `Register.create`."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -110,7 +110,7 @@ class Register:
     def invite(
         self, name: SiteName, token_sha256: str, *, expires: datetime, is_pre_approved: bool, now: datetime
     ) -> None:
-        """Record an invitation. An earlier one for this site, and its request, become invalid.
+        """Record an invitation. An earlier invitation of this site, and its request, become invalid.
 
         Raises:
             ConfigurationError: the site is active, and would lose its membership.
@@ -136,7 +136,7 @@ class Register:
             )
 
     def request(self, asked: Redemption, now: datetime) -> SiteRecord:
-        """Redeem a token for one pair of keys, or repeat the answer for the same keys.
+        """Redeem a token for one pair of keys, or repeat the result for the same keys.
 
         Returns:
             The site: requested, or approved at once if the invitation allowed that. A later call with the same keys
@@ -206,9 +206,10 @@ class Register:
     def add_certificate(
         self, name: SiteName, issued: IssuedCertificate, now: datetime, authority_sha256: str | None = None
     ) -> bytes:
-        """Accept a renewed certificate beside the current one. For a repeated request the first one is kept.
+        """Accept a site's renewed certificate in addition to the current one.
 
-        `authority_sha256` names the site's own authority that has issued it; None for the federation's.
+        For a repeated request the first one is kept. `authority_sha256` is the site's own authority that has issued the
+        certificate; None means the federation's.
         """
         with self.changing() as database:
             if self._site(name).state is not SiteState.ACTIVE:
@@ -230,10 +231,10 @@ class Register:
             return issued.chain_pem
 
     def confirm(self, name: SiteName, certificate_sha256: str) -> None:
-        """Record that the site has connected with this certificate. Its earlier certificates are no longer accepted."""
+        """Record that a site has connected with this certificate. Its earlier certificates are no longer accepted."""
         values = (name, certificate_sha256)
         with self.reading() as database:
-            # First checked without the write lock, because nearly every call finds nothing to do.
+            # This query needs no write lock. Nearly every call finds nothing to do.
             older = database.execute(
                 "SELECT 1 FROM certificates WHERE site = ? AND is_accepted = 1"
                 " AND rowid < (SELECT rowid FROM certificates WHERE sha256 = ?)",
@@ -248,7 +249,7 @@ class Register:
                 )
 
     def is_accepted(self, name: SiteName, certificate_sha256: str) -> bool:
-        """Return whether this site may use this certificate now. This is fast, because every call needs it."""
+        """Return whether a site may use this certificate now. The query is fast, because every call needs it."""
         with self.reading() as database:
             found = database.execute(
                 "SELECT 1 FROM certificates JOIN sites ON sites.name = certificates.site WHERE sha256 = ?"
@@ -280,7 +281,7 @@ class Register:
         return site.identity_key
 
     def revoke(self, name: SiteName, now: datetime) -> None:
-        """Remove a site's certificates, own authority, open invitation and membership, immediately."""
+        """Revoke a site at once: its membership, certificates, own authority and open invitation end."""
         with self.changing() as database:
             self._site(name)
             database.execute("UPDATE certificates SET is_accepted = 0 WHERE site = ?", (name,))
@@ -300,25 +301,25 @@ class Register:
             return tuple(self._site(SiteName(row[0])) for row in names)
 
     def generation(self) -> int:
-        """Return a number that grows with every change by any process. This is fast enough for every second."""
+        """Return a number that grows with every change of the register by any process. The query is fast."""
         with self.reading() as database:
             return int(database.execute("SELECT generation FROM counter").fetchone()[0])
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Prevent changes to the register by any process inside the block, so that its files may be copied."""
+        """Prevent changes to the register by any process inside the block, so that its files can be copied."""
         with self.changing():
             yield
 
     @contextmanager
     def reading(self) -> Iterator[sqlite3.Connection]:
-        """Open the database for reading, for this thread alone, inside the block."""
+        """Open the database for reading inside the block, for this thread alone."""
         with self._lock, register_tables.explained(self._path):
             yield self._connection
 
     @contextmanager
     def changing(self) -> Iterator[sqlite3.Connection]:
-        """Open the database in one transaction: all changes of the block, or none, as one generation."""
+        """Open the database in one transaction inside the block: all changes are made, or none."""
         with self.reading() as database, register_tables.transaction(database):
             yield database
 
@@ -371,7 +372,7 @@ class Register:
         (recent,) = self._connection.execute(
             "SELECT COUNT(*) FROM certificates WHERE site = ? AND issued_at > ?", (name, since)
         ).fetchone()
-        if recent >= MOST_EACH_DAY:  # each one is kept for good
+        if recent >= MOST_EACH_DAY:  # each certificate is kept permanently
             raise _refused(f"site {name} received {recent} certificates within a day; the limit is {MOST_EACH_DAY}")
         self._connection.execute(
             "INSERT INTO certificates (sha256, site, tls_key_sha256, chain_pem, is_accepted, issued_at)"

@@ -1,7 +1,7 @@
-"""The tables of the register, and opening its file.
+"""Creates and opens the register's file, and defines its tables.
 
-One SQLite file in write-ahead mode, mode 0600, synchronised to the disk at every change: a
-revocation that was confirmed to a person survives a power cut. Readers of expiry dates open it on their own.
+It is one SQLite file in write-ahead mode, mode 0600, synced at every change. So a confirmed revocation survives a power
+cut.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ _SCHEMA = (
     "INSERT INTO counter VALUES (0)",
     f"PRAGMA user_version = {_VERSION}",
 )
-# Registers of earlier states of this version lack these and get them when they are opened. An older program that opens
-# the file later ignores them, and trusts no hospital's authority.
+# Registers that were made earlier lack these tables. They are added when the register is opened. An older program
+# ignores them, and trusts no hospital's authority.
 _LATER: Final = (
     """CREATE TABLE IF NOT EXISTS own_authorities (
         sha256 TEXT PRIMARY KEY,
@@ -96,7 +96,7 @@ def connect(path: Path) -> sqlite3.Connection:
 
 @contextmanager
 def explained(path: Path) -> Iterator[None]:
-    """Turn SQLite's failures into errors with three sentences."""
+    """Convert SQLite's failures to errors with three sentences."""
     try:
         yield
     except sqlite3.OperationalError as cause:
@@ -115,8 +115,8 @@ def explained(path: Path) -> Iterator[None]:
 
 @contextmanager
 def transaction(connection: sqlite3.Connection) -> Iterator[None]:
-    """Apply all of the changes inside or none, as one new generation."""
-    # IMMEDIATE takes the write lock first, so data read inside cannot change before it is written.
+    """Make all changes of the block in one transaction, or none, and increase the generation."""
+    # IMMEDIATE takes the write lock first, so data that is read inside cannot change before it is written.
     connection.execute("BEGIN IMMEDIATE")
     try:
         yield
@@ -133,7 +133,7 @@ def _open(path: Path) -> sqlite3.Connection:
         f"{path.resolve().as_uri()}?mode=rw",
         uri=True,
         timeout=_PATIENCE_SECONDS,
-        isolation_level=None,  # transactions are explicit, and never begun automatically
+        isolation_level=None,  # transactions never begin automatically
         check_same_thread=False,
     )
     connection.execute("PRAGMA synchronous = FULL")
@@ -151,25 +151,19 @@ def _connection(path: Path) -> Iterator[sqlite3.Connection]:
 
 
 def certificate_ends(register: Path) -> dict[str, datetime]:
-    """Return for each site the end of its newest accepted certificate, in UTC. Sites without one are left out.
-
-    Args:
-        register: the register's file.
+    """Return for each site the end of its newest accepted certificate, in UTC. Sites without one are omitted.
 
     Raises:
-        OperatorError: it cannot be read.
+        OperatorError: the register's file cannot be read.
     """
     return {site: leaf.not_valid_after_utc for site, leaf in newest_certificates(register).items()}
 
 
 def newest_certificates(register: Path) -> dict[str, x509.Certificate]:
-    """Return for each site its accepted certificate with the latest end. Sites without one are left out.
-
-    Args:
-        register: the register's file.
+    """Return for each site its accepted certificate with the latest end. Sites without one are omitted.
 
     Raises:
-        OperatorError: it cannot be read.
+        OperatorError: the register's file cannot be read.
     """
     with store.explained(register, "read"), closing(connect(register)) as connection:
         rows = _accepted(connection)

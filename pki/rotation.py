@@ -1,14 +1,14 @@
-"""Changes a federation's authority during operation: a new root is trusted before it is used.
+"""Replaces a federation's root key during operation: the new root is trusted before it is used.
 
-Three steps, weeks apart if need be, and no program is stopped for any of them:
+The change has three steps, possibly weeks apart. No program is stopped:
 
-* begin: the next root and its issuing key are made, and the present root vouches for the next one with a certificate;
-  each site receives it on its stream and trusts both from then on;
-* complete: the next authority issues from now on; coordinator and sites still take certificates of the one before;
-* end: every site has a certificate of the new authority, and the old root is trusted no more.
+* begin: the next root and its issuing key are made, and the present root signs the next one. Each site receives the
+  next root on its stream and trusts both from then on;
+* complete: the next authority issues from now on. Coordinator and sites still accept certificates of the previous one;
+* end: every site has a certificate of the new authority, and the old root is no longer trusted.
 
-The site itself decides what it trusts (`chain.trusted_after`): without a vouching signature by the root key, which the
-coordinator does not hold, nobody can make it trust another root.
+The site itself decides what it trusts (`certificate_chain.trusted_after`). The coordinator does not have the root key,
+so it cannot make a site trust another root.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from protos.errors import ConfigurationError
 
 
 def begin(authority: Authority, passphrase: str, next_passphrase: str, now: datetime) -> None:
-    """Create the next authority. The current one continues to issue.
+    """Create the next authority. The current one continues to issue certificates.
 
     Raises:
         ConfigurationError: a change is already in progress, or the sealed root key is not here.
-        RefusedError: the passphrase does not open it.
+        RefusedError: the passphrase does not open the sealed key.
     """
     if authority.is_changing():
         raise _under_way("begun")
@@ -44,12 +44,12 @@ def begin(authority: Authority, passphrase: str, next_passphrase: str, now: date
     store.write_secret(authority.directory / "next-issuing.key", certificates.key_to_pem(issuing_key), replace=True)
     store.write_public(authority.directory / "next-issuing.crt", certificates.certificate_pem(issuing))
     store.write_public(authority.vouching_path, certificates.certificate_pem(vouching))
-    # Last, because its presence means that all the others exist.
+    # This file is written last, because its presence means that all the others exist.
     store.write_public(authority.next_root_path, certificates.certificate_pem(next_root))
 
 
 def complete(authority: Authority, now: datetime) -> None:
-    """Let the next authority issue from now on. After a crash, call it again.
+    """Let the next authority issue certificates from now on. After a crash, call this function again.
 
     Raises:
         ConfigurationError: no change was begun.

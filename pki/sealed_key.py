@@ -1,8 +1,7 @@
-"""The authority's stored root key, sealed with a passphrase.
+"""Seals the authority's stored root key with a passphrase.
 
-scrypt (n = 2 ** 17, r = 8, p = 1: 128 MiB of memory for each guess) gives the key of
-AES-256-GCM. The usual encrypted PKCS#8 file derives its key with 2,048 rounds of PBKDF2, which one
-graphics card tries several hundred thousand times a second; that is why it is not used here.
+scrypt (n = 2 ** 17, r = 8, p = 1: 128 MiB of memory for each guess) derives the key of AES-256-GCM. Encrypted PKCS#8 is
+not used, because one graphics card tries several hundred thousand of its passphrases a second.
 """
 
 from __future__ import annotations
@@ -53,7 +52,7 @@ def seal(secret: bytes, passphrase: str) -> bytes:
 
 
 def unseal(container: bytes, passphrase: str) -> bytes:
-    """Return the secret inside a container.
+    """Return the secret inside a sealed container.
 
     Raises:
         ConfigurationError: the bytes are not a container of this format.
@@ -61,7 +60,7 @@ def unseal(container: bytes, passphrase: str) -> bytes:
     """
     kinds: dict[str, strict_json.Kind] = dict.fromkeys(("format", "function", "salt", "nonce", "sealed"), str)
     fields = strict_json.decode(container, kinds=kinds, subject="sealed key")
-    # The cost is a constant, not read from the file: a hostile file cannot ask for a terabyte of memory.
+    # The cost is a constant, not read from the file, so a hostile file cannot require a terabyte of memory.
     if (fields["format"], fields["function"]) != (_FORMAT, _FUNCTION):
         raise _unusable()
     try:

@@ -1,7 +1,4 @@
-"""The certificates that a site's agent sends and trusts, as its other processes see them. No keys.
-
-It reads bytes that came over a socket or from files, and decides nothing. No key is part of it.
-"""
+"""Reads the certificates that a site's agent uses, for the site's other processes. No key is part of them."""
 
 from __future__ import annotations
 
@@ -20,7 +17,7 @@ from protos.errors import RefusedError
 
 @dataclass(frozen=True, kw_only=True)
 class ShownCertificates:
-    """Chains are PEM, leaf first, and empty if there is none.
+    """The certificates of a site's agent. Chains are PEM, leaf first, and empty if there is none.
 
     Attributes:
         chain: the chain in use.
@@ -87,7 +84,7 @@ def _uri_parts(leaf: x509.Certificate) -> list[str]:
         parts: list[str] = names.get_values_for_type(x509.UniformResourceIdentifier)[0].split("/")
         if len(parts) != 5:
             raise ValueError("a URI of another shape")
-    except Exception as cause:  # a missing, repeated or unreadable extension, each its own kind
+    except Exception as cause:  # the extension is missing, repeated or unreadable
         raise _refused("it names no site of a federation") from cause
     return parts
 
@@ -101,10 +98,10 @@ def checked_leaf(
     federation: str,
     now: datetime,
 ) -> x509.Certificate:
-    """Return the leaf of a chain for this site, for this key, under this root.
+    """Return the leaf of a chain, after checking that it is for this site and key, under this root.
 
     Raises:
-        RefusedError: it is for another site or key, or not under this root.
+        RefusedError: the leaf is for another site or key, or not under this root.
     """
     leaf = verified_leaf(chain_pem, root_pem, now)
     identity = identify_site(certificates.certificate_pem(leaf), federation, now)

@@ -1,11 +1,11 @@
-"""The TLS key and the certificates of a site, in one private directory of its agent.
+"""Stores the TLS key and the certificates of a site in one private directory of its agent.
 
-tls.key (P-256) is made here and never leaves. tls.crt (leaf, then issuing authority) and root.crt come with
-enrolment. A renewal prepares tls.key.next beside tls.key, and the old pair is in force until the new pair is
-complete. The identity key is no part of this: another process keeps it (identity_key.py). The rules:
+tls.key (P-256) is made here and never leaves. tls.crt (leaf, then issuing authority) and root.crt come with enrolment.
+A renewal prepares tls.key.next, and the old pair is used until the new pair is complete. Another process has the
+identity key (identity_key.py). The rules:
 
 * an existing key is never overwritten, except by a renewal that has its certificate;
-* a certificate is written only when it is for our key, our name and our federation, under our root.
+* a certificate is written only if it is for this key, site and federation, under the trusted root.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ from protos.errors import ConfigurationError
 
 @dataclass(frozen=True, slots=True)
 class SiteKeys:
-    """A site's directory of keys. Secrets are read when they are used, and not kept in memory."""
+    """The directory of a site's TLS key and certificates. The key is read when it is used, and not kept in memory."""
 
     directory: Path
 
     @classmethod
     def exists(cls, directory: Path) -> bool:
-        """Return whether the key exists."""
+        """Return whether the TLS key exists."""
         return (directory / "tls.key").exists()
 
     @classmethod
     def create(cls, directory: Path) -> SiteKeys:
-        """Create the key. Raises ConfigurationError if it exists."""
+        """Create the TLS key. Raises ConfigurationError if it exists."""
         store.make_private_directory(directory)
         keys = cls(directory)
         if cls.exists(directory):
@@ -53,7 +53,7 @@ class SiteKeys:
 
     @classmethod
     def load(cls, directory: Path) -> SiteKeys:
-        """Open a site's key and its certificates, if any, after checking each of them."""
+        """Open a site's TLS key and certificates, after checking that they belong together."""
         keys = cls(directory)
         keys._finish_interrupted_renewal()
         key = certificates.key_from_pem(store.read_secret(keys.tls_key_path))
@@ -67,17 +67,17 @@ class SiteKeys:
 
     @property
     def tls_key_path(self) -> Path:
-        """The TLS key, mode 0600."""
+        """Return the path of the TLS key, mode 0600."""
         return self.directory / "tls.key"
 
     @property
     def certificate_path(self) -> Path:
-        """The file with the site's certificate, followed by the issuing certificate."""
+        """Return the path of the site's certificate, which is followed by the issuing certificate in the file."""
         return self.directory / "tls.crt"
 
     @property
     def root_certificate_path(self) -> Path:
-        """The federation's root certificate."""
+        """Return the path of the federation's root certificate."""
         return self.directory / "root.crt"
 
     def is_enrolled(self) -> bool:
@@ -93,7 +93,7 @@ class SiteKeys:
         return certificates.certificate_sha256(self.leaf())
 
     def expiry(self) -> datetime:
-        """Return when the current certificate ends, with its zone."""
+        """Return the end of the current certificate, with a time zone."""
         return self.leaf().not_valid_after_utc
 
     def federation(self) -> str:
@@ -102,28 +102,28 @@ class SiteKeys:
 
     @property
     def previous_certificate_path(self) -> Path:
-        """The chain before the last renewal, until the new one has worked."""
+        """Return the path of the chain before the last renewal. It exists until the new one has worked."""
         return self._previous(self.certificate_path)
 
     def has_previous(self) -> bool:
-        """Return whether the previous pair is kept, because the new one has not worked yet."""
+        """Return whether the previous key and certificate are kept, because the new ones have not worked yet."""
         return self._previous(self.tls_key_path).exists()
 
     def forget_previous(self) -> None:
-        """Delete the previous pair, because the new pair has worked."""
+        """Delete the previous key and certificate, because the new ones have worked."""
         for path in (self.certificate_path, self.tls_key_path):
             self._previous(path).unlink(missing_ok=True)
         sync_folder(self.directory)
 
     def restore_previous(self) -> None:
-        """Restore the previous pair, because the new one was refused. The old pair is still accepted."""
+        """Restore the previous key and certificate, because the coordinator refused the new ones."""
         for path in (self.tls_key_path, self.certificate_path):
             with store.explained(path, "replaced"):
                 self._previous(path).replace(self._next(path))
         self._exchange()
 
     def hear_roots(self, roots_pem: bytes, now: datetime) -> None:
-        """Trust the coordinator's roots as far as `trusted_after` permits."""
+        """Trust the coordinator's root certificates as far as `trusted_after` permits."""
         trusted = store.read_public(self.root_certificate_path)
         after = trusted_after(trusted, roots_pem, now)
         if after != trusted:
@@ -144,16 +144,16 @@ class SiteKeys:
             now: an aware time.
 
         Raises:
-            RefusedError: it is not for our key and our name, or not under this root.
+            RefusedError: the certificate is not for our key and our name, or not under this root.
         """
         self._check(self.tls_key_path, chain_pem, root_pem, site=site, federation=federation, now=now)
         store.write_public(self.root_certificate_path, root_pem)
         store.write_public(self.certificate_path, chain_pem)
 
     def next_signing_request(self) -> bytes:
-        """Return a signing request (PEM) for a new TLS key. It replaces the key of an unfinished renewal."""
-        # Always a new key. A key that waited for months in an interrupted renewal may belong to a certificate that has
-        # expired, and a key is certified only once.
+        """Create a new TLS key and return its signing request (PEM). The key of an unfinished renewal is replaced."""
+        # A key that waited for months in an interrupted renewal may belong to a certificate that has expired, and a key
+        # is certified only once. So the key is always new.
         key = certificates.new_tls_key()
         store.write_secret(self._next(self.tls_key_path), certificates.key_to_pem(key), replace=True)
         return certificates.signing_request(key)
@@ -163,8 +163,8 @@ class SiteKeys:
     ) -> None:
         """Replace key and certificate by the renewed pair. A power cut leaves the old or the new pair.
 
-        The old pair is kept until `forget_previous`. `roots_pem` are the roots that the coordinator names. They are
-        accepted only as `trusted_after` permits.
+        The old pair is kept until `forget_previous`. The coordinator's `roots_pem` are accepted only as `trusted_after`
+        permits.
 
         Raises:
             RefusedError: the chain is not for the next key and our name, or not under our root.
@@ -177,9 +177,9 @@ class SiteKeys:
         self._exchange()
 
     def exchange(self, key: Path, chain_pem: bytes) -> None:
-        """Replace the current pair by another checked key and chain. The replaced pair is kept as above.
+        """Replace the current key and chain by another checked pair. The old pair is kept until `forget_previous`.
 
-        `key` stays in place until its owner removes it, so this can be repeated after a power cut.
+        `key` stays in its place until its owner removes it, so the call can be repeated after a power cut.
         """
         self._keep_previous()
         next_key = self._next(self.tls_key_path)

@@ -1,10 +1,10 @@
-"""Reads and writes key files: modes, owners and atomic replacement.
+"""Reads and writes key files: modes, owners and atomic replacement. Only this module writes secrets of pki to disk.
 
-The only file that writes secrets to disk. The rules:
+The rules:
 
 * a secret has mode 0600 from the moment its file exists; a private directory has 0700;
-* a file appears or is replaced whole, and is on the disk when the call returns;
-* a secret that another account could read, or that another account owns, is not used.
+* a file appears or is replaced as a whole, and is on disk when the call returns;
+* a secret that another account owns or could read is not used.
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ def read_secret(path: Path) -> bytes:
     Raises:
         ConfigurationError: the file is missing, too large, owned by another account, or open to others.
     """
-    # Without waiting, because the file may be a pipe that nobody ever writes to.
+    # The call does not wait, because the file may be a pipe that nobody writes to.
     flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
     with explained(path, "read"), os.fdopen(os.open(path, flags), "rb") as file:
-        # The open file is examined, not the path: the path could be exchanged in between.
+        # The open file is checked, not the path, because the path could be exchanged in between.
         state = os.fstat(file.fileno())
         check_secret(path, state)
         return _at_most(file.read(LARGEST_BYTES + 1), path)
@@ -68,7 +68,7 @@ def check_secret(path: Path, state: os.stat_result) -> None:
             f"can be used by other accounts of this computer (mode {stat.S_IMODE(state.st_mode):04o})",
             f"If nobody else had access, run `chmod 600 {path}`; otherwise make a new key.",
         )
-    # The administrator may manage a service's secrets, and may give secrets to a service.
+    # The administrator can manage a service's secrets, and give secrets to a service.
     if os.geteuid() != 0 and state.st_uid not in (0, os.geteuid()):
         raise _unsafe(path, "belongs to another account", "Run this as the account that owns the file.")
 
@@ -92,11 +92,11 @@ def hold_directory(directory: Path, program: str) -> int:
         The descriptor that has the lock; the caller need not keep it.
 
     Raises:
-        ConfigurationError: another process holds it, or it cannot be written.
-        UnavailableError: its disk cannot be written.
+        ConfigurationError: another process has the lock, or the directory cannot be written.
+        UnavailableError: the disk cannot be written.
     """
     with explained(directory, "held"), opened_folder(directory) as folder:
-        # Without waiting, because a service's user may have put a pipe there that nobody ever reads.
+        # The call does not wait, because a service's user may have put a pipe there that nobody reads.
         flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
         descriptor = os.open(".lock", flags, 0o600, dir_fd=folder)
         give_to_owner(descriptor, folder)
@@ -115,7 +115,7 @@ def hold_directory(directory: Path, program: str) -> int:
 
 @contextmanager
 def explained(path: Path, verb: str) -> Iterator[None]:
-    """Turn the operating system's errors about a path into errors with three sentences."""
+    """Convert the operating system's errors about a path to errors with three sentences."""
     try:
         yield
     except OperatorError:

@@ -1,7 +1,7 @@
-"""Small JSON objects from files that somebody else may have written.
+"""Reads small JSON objects strictly, because somebody else may have written the file.
 
-An object has exactly the expected keys, each once and of exactly the expected type; it is at most
-64 KiB of UTF-8. Everything else is a three-sentence error, and never a traceback.
+An object has exactly the expected keys, each once and of exactly the expected type, in at most 64 KiB of UTF-8.
+Everything else is a three-sentence error.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ Kind = type[str] | type[int] | type[bool]
 
 
 def encode(values: Mapping[str, str | int | bool]) -> bytes:
-    """Return the object as readable UTF-8 JSON with a final newline."""
+    """Encode an object as readable UTF-8 JSON with a final newline."""
     return (json.dumps(dict(values), indent=2) + "\n").encode("utf-8")
 
 
 def decode(data: bytes, *, kinds: Mapping[str, Kind], subject: str) -> dict[str, str | int | bool]:
-    """Read one flat object.
+    """Read one flat JSON object.
 
     Args:
         data: the bytes of the file.
@@ -30,7 +30,7 @@ def decode(data: bytes, *, kinds: Mapping[str, Kind], subject: str) -> dict[str,
         subject: the kind of file, for the error, such as "invitation".
 
     Raises:
-        ConfigurationError: it is anything else.
+        ConfigurationError: the bytes are not exactly such an object.
     """
     if len(data) > LARGEST_BYTES:
         raise _wrong(subject, f"it has {len(data)} bytes, more than {LARGEST_BYTES}")
@@ -53,7 +53,7 @@ def decode(data: bytes, *, kinds: Mapping[str, Kind], subject: str) -> dict[str,
 
 
 class _RepeatedKeyError(ValueError):
-    """A key occurs twice; two readers could choose differently."""
+    """A key occurs twice, so two readers could choose different values."""
 
 
 def _without_repetition(pairs: list[tuple[str, object]]) -> dict[str, object]:
@@ -64,7 +64,7 @@ def _without_repetition(pairs: list[tuple[str, object]]) -> dict[str, object]:
 
 
 def _of_kind(value: object, kind: Kind, key: str, subject: str) -> str | int | bool:
-    # `type(...) is`, because True is an int to isinstance.
+    # `type(...) is` is needed, because True is an int to isinstance.
     if type(value) is not kind or not isinstance(value, str | int | bool):
         raise _wrong(subject, f"the value of {key} is not of type {kind.__name__}")
     if isinstance(value, str) and any("\ud800" <= letter <= "\udfff" for letter in value):

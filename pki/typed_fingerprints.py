@@ -1,7 +1,6 @@
-"""Fingerprints as people type them. Capitals, spaces and missing hyphens do not matter.
+"""Compares fingerprints as people type them, ignoring capitals, spaces and missing hyphens.
 
-Everything else does: a fingerprint that is shortened is another one. Compared in constant time. A fingerprint that
-differs is refused with both in view, because the office has to find out which of the two the hospital has.
+A shortened fingerprint is a different one. The comparison takes constant time.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Builds packages for institutions: `deploy/packages/build.sh`, or `python deploy/packages` with Python 3.11 and pip.
 
-Wheels are collected once, under constraints.txt. Everything else is made of them without a network, so two
-builds of one commit on one machine give the same files.
+Wheels are collected once, under constraints.txt. Everything else is made of them without a network, so two builds of
+one commit on one machine give the same files.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _NO_HISTORY: Final = "315532800"
 
 
 def main() -> None:
-    """Read the command line and build."""
+    """Read the command line and build the packages."""
     options = _options()
     os.environ["SOURCE_DATE_EPOCH"] = os.environ.get("SOURCE_DATE_EPOCH") or _time_of_commit()
     os.umask(0o022)
@@ -50,7 +50,7 @@ def main() -> None:
                     version=version,
                     tree=ROOT,
                     wheels=wheels,
-                    root=Path(place, "root"),  # not the folder itself, which only its owner may enter
+                    root=Path(place, "root"),  # not the folder itself, which only its owner can enter
                     output=output,
                     store=store,
                 )
@@ -83,7 +83,7 @@ def _options() -> argparse.Namespace:
 
 
 def _time_of_commit() -> str:
-    """Seconds since 1970 of the newest commit, the date of every file in the packages."""
+    """Return the time of the newest commit in seconds since 1970. It is the date of every file in the packages."""
     told = subprocess.run(["git", "-C", ROOT, "log", "-1", "--format=%ct"], capture_output=True, text=True, check=False)
     return told.stdout.strip() or _NO_HISTORY
 

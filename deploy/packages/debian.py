@@ -1,4 +1,4 @@
-"""Builds Debian packages: a folder laid out as the file system, control files beside it, and dpkg-deb."""
+"""Builds Debian packages with dpkg-deb, from a folder laid out as the file system and control files."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _HOME: Final = "/usr/lib/global-layers"
 
 @dataclass(frozen=True, kw_only=True)
 class Package:
-    """One package: its name and its content.
+    """One Debian package: its name and its content.
 
     Attributes:
         name: Debian's name for it.
@@ -50,7 +50,7 @@ class Package:
 
     @property
     def environment(self) -> str:
-        """The place of the environment after installation."""
+        """Return the path of the environment after installation."""
         return f"{_HOME}/{self.short}"
 
 
@@ -123,8 +123,8 @@ class Build:
 
 
 def build_package(build: Build, *, compression: str) -> Path:
-    """Lay out the files, write the control files, build the package, and return its file."""
-    before = os.umask(0o022)  # installed files must be readable, whoever builds them
+    """Lay out the files, write the control files, build the package, and return its path."""
+    before = os.umask(0o022)  # installed files must be readable, whoever builds the package
     try:
         return _build(build, compression)
     finally:
@@ -162,7 +162,7 @@ def _build(build: Build, compression: str) -> Path:
 
 
 def _lay_out(build: Build) -> None:
-    """Install units, users, directories, examples and pages."""
+    """Copy units, users, directories, examples and pages into the package."""
     package, root, tree = build.package, build.root, build.tree
     systemd = tree / "deploy/systemd"
     for unit in package.units:
@@ -191,7 +191,7 @@ def _write_control(build: Build) -> None:
         f"Architecture: {_architecture()}",
         "Maintainer: The global-layers authors <global-layers@localhost>",
         f"Installed-Size: {size}",
-        # All of them are in a Debian 12 with systemd, so nothing must be downloaded.
+        # A Debian 12 with systemd has all of them, so nothing must be downloaded.
         "Depends: python3 (>= 3.11), python3 (<< 3.12), systemd (>= 252), libc6 (>= 2.28), libstdc++6",
         "Section: science",
         "Priority: optional",
@@ -222,7 +222,7 @@ def _write_control(build: Build) -> None:
 
 
 def _set_times(root: Path) -> None:
-    """Every file has the date of its commit, so equal builds are equal."""
+    """Give every file the date of its commit, so that equal builds are equal."""
     epoch = int(os.environ["SOURCE_DATE_EPOCH"])
     for path in (root, *root.rglob("*")):
         os.utime(path, (epoch, epoch), follow_symlinks=False)

@@ -1,4 +1,4 @@
-"""The contents of a package: a bill of materials in CycloneDX, and checksums."""
+"""Writes a package's bill of materials in CycloneDX, and checksums."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ def write_bill(path: Path, name: str, version: str, *, wheels: Path, library: Pa
 
     Args:
         path: the file to write.
-        name: of what was made.
-        version: of what was made.
+        name: of the package.
+        version: of the package.
         wheels: the folder of all wheels, whose digests are listed.
         library: the installed packages; without it, every wheel of the folder is listed.
     """
@@ -42,7 +42,7 @@ def write_bill(path: Path, name: str, version: str, *, wheels: Path, library: Pa
 
 
 def write_checksums(folder: Path) -> None:
-    """Write SHA256SUMS over every file in the folder, as `sha256sum --check` reads it."""
+    """Write SHA256SUMS for every file in the folder, in the format of `sha256sum --check`."""
     files = sorted(path for path in folder.rglob("*") if path.is_file() and path.name != "SHA256SUMS")
     lines = [f"{_digest(path)}  {path.relative_to(folder)}\n" for path in files]
     (folder / "SHA256SUMS").write_text("".join(lines))

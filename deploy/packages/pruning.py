@@ -1,9 +1,9 @@
 """Removes parts of libraries that no program here reads, a fifth of the packages' size.
 
-A rule has to be safe without running anything, so there are four kinds alone: libraries' own tests, which only tests
+A rule must be safe without running anything, so there are only four kinds: libraries' own tests, which only tests
 import; headers and build files, which only a compiler reads; programs of a library that nothing here starts; archives
-of objects, which only a linker reads. Two of the modules that stay import tests: mpmath's own command to run them, and
-a script that makes a table of scipy. Licences stay, wherever they lie.
+of objects, which only a linker reads. Two of the remaining modules import tests: mpmath's own command to run them, and
+a script that makes a table of scipy. Licences are never removed.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Final
 
 _FOLDERS: Final = ("torch/test", "torch/include", "torch/share", "joblib/test", "pyarrow/include", "pyarrow/src")
 _FILES: Final = ("torch/bin/*", "*.a")
-# torch starts this one itself, where tensors pass between processes.
+# torch starts this program itself if tensors pass between processes.
 _KEPT: Final = ("torch/bin/torch_shm_manager",)
 _LICENCE: Final = re.compile(r"licen[cs]e|copying|notice|authors", re.IGNORECASE)
 
@@ -49,7 +49,7 @@ def prune(library: Path) -> int:
 
 def _found(library: Path) -> Iterator[Path]:
     folders = [library / name for name in _FOLDERS]
-    # Only below a package: a distribution called `tests` would be somebody's module.
+    # Only below a package, because a distribution called `tests` could be a real module.
     folders += library.glob("*/**/tests")
     for folder in folders:
         yield from (path for path in folder.rglob("*") if not path.is_dir() or path.is_symlink())

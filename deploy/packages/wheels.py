@@ -1,7 +1,7 @@
-"""Wheels: collected under constraints.txt, then installed into a folder that becomes an environment.
+"""Collects wheels under constraints.txt, and installs them into a folder that becomes an environment.
 
-The dependencies take nearly all of the build time and hardly ever change, so a store keeps them from build to build:
-their wheels, the build tools of a wheel, and each environment pruned and compiled without this project.
+The dependencies take nearly all of the build time and rarely change. So a store keeps them from build to build: their
+wheels, the build tools of a wheel, and each environment pruned and compiled without this project.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ ROOMS: Final = ("protos", "host", "audit", "pki", "coordinator", "site_agent")
 def opened_store(tree: Path, cache: Path) -> Iterator[Path]:
     """Yield the folder in `cache` with third-party wheels of the pinned versions. Older folders are removed.
 
-    Only one build uses it at a time. Another one waits. Unfinished files are only in its folder `work`. So an
-    interrupted build leaves nothing that looks complete.
+    Only one build uses the folder at a time; another build waits. Unfinished files are only in its subfolder `work`. So
+    an interrupted build leaves nothing that looks complete.
     """
     cache.mkdir(parents=True, exist_ok=True)
     decisive = (tree / "constraints.txt", tree / "pyproject.toml", *sorted(Path(__file__).parent.glob("*.py")))
@@ -56,7 +56,7 @@ def opened_store(tree: Path, cache: Path) -> Iterator[Path]:
 
 
 def collect_wheels(tree: Path, folder: Path, store: Path) -> None:
-    """Fill a folder with the wheels of this project and of all that a site needs.
+    """Fill a folder with the wheels of this project and of its dependencies at a site.
 
     Args:
         tree: the checkout.
@@ -99,11 +99,11 @@ def make_environment(
 
     Args:
         root: the folder that becomes the package.
-        place: absolute path of the environment once it is installed.
+        place: absolute path of the environment after installation.
         wheels: a folder with all wheels; nothing is downloaded.
         requirement: what to install, such as `global-layers[site]`.
         programs: entry points as `module:function`, by the name of their program.
-        store: of others' libraries.
+        store: of third-party libraries.
     """
     environment = root / place.lstrip("/")
     library = environment / LIBRARY
@@ -113,7 +113,7 @@ def make_environment(
         others = _libraries(store, place, wheels, requirement, {path.name for path in own.iterdir()})
         for part in (own, others):
             shutil.copytree(part, library, symlinks=True, copy_function=_link, dirs_exist_ok=True)
-    # The interpreter is Debian's own, so that its security updates reach this environment too.
+    # The interpreter is Debian's own, so that its security updates apply to this environment too.
     (environment / "pyvenv.cfg").write_text(
         f"home = {Path(INTERPRETER).parent}\ninclude-system-site-packages = false\nversion = 3.11\n"
     )
@@ -132,7 +132,7 @@ def make_environment(
 
 
 def _libraries(store: Path, place: str, wheels: Path, requirement: str, own: set[str]) -> Path:
-    """Return the third-party part of an environment, without our own names. It is built once from these wheels."""
+    """Return the third-party part of an environment. It is built once from these wheels, without our own packages."""
     sizes = sorted(f"{wheel.name} {wheel.stat().st_size}\n" for wheel in wheels.glob("*.whl") if wheel != _own(wheels))
     kept = store / f"{Path(place).name}-{hashlib.sha256(''.join(sizes).encode()).hexdigest()[:16]}"
     if not kept.exists():
@@ -144,9 +144,9 @@ def _libraries(store: Path, place: str, wheels: Path, requirement: str, own: set
 
 
 def _install(library: Path, place: str, wheels: Path, *words: str, without: Iterable[str] = ()) -> None:
-    """Install into a new folder, pruned and compiled."""
+    """Install packages into a new folder, then prune and compile them."""
     _pip("install", "--no-index", "--find-links", wheels, "--no-compile", "--target", library, *words)
-    # Programs, with the path of the interpreter that installed them in the first line.
+    # These are programs with the path of the interpreter that installed them in the first line.
     for name in ("bin", *without):
         path = library / name
         shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
@@ -160,7 +160,7 @@ def _own(wheels: Path) -> Path:
 
 
 def _link(source: str, target: str) -> None:
-    """Copy by links if both are on one file system."""
+    """Copy a file by a hard link if possible."""
     try:
         os.link(source, target, follow_symlinks=False)
     except OSError:
@@ -168,7 +168,7 @@ def _link(source: str, target: str) -> None:
 
 
 def _compile(library: Path, place: str) -> None:
-    """Compile once here, because services may not write there and each start would take seconds longer."""
+    """Compile the modules here, because services cannot write there and each start would take seconds longer."""
     done = compileall.compile_dir(
         library,
         quiet=2,
@@ -182,6 +182,6 @@ def _compile(library: Path, place: str) -> None:
 
 
 def _pip(*words: object) -> None:
-    """Run pip to its end. Its output explains a failure."""
+    """Run pip to its end. An error has pip's own output."""
     command = [sys.executable, "-m", "pip", "--quiet", "--no-input", "--disable-pip-version-check", *map(str, words)]
     subprocess.run(command, check=True)

@@ -1,7 +1,7 @@
-"""A rehearsal with results: `python deploy/quickstart`, or `deploy/quickstart.sh` with an environment.
+"""Runs a rehearsal of a federation: `python deploy/quickstart`, or `deploy/quickstart.sh` with an environment.
 
-Real programs over mutual TLS on loopback train on real clinical data whose sites have different
-columns; each site then sees what it would have reached alone.
+Real programs over mutual TLS on loopback train on real clinical data of sites with different columns. Each site then
+sees what it would have reached alone.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ def rehearse(
 
 
 def _default_methods(data: str, *, has_concepts: bool) -> tuple[str, ...]:
-    """Return the methods that suit the data.
+    """Return the default methods for the data.
 
     FedAvg shares the columns' layer, but the divided table has no common column.
     """
@@ -131,7 +131,7 @@ def _hospitals(data: str, sites: int | None, tables: Path, seed: int) -> list[Ho
 
 
 def _check_words(*, data: str, sites: int | None, json_file: Path | None, methods: tuple[str, ...]) -> None:
-    """Refuse an impossible request before anything is created."""
+    """Refuse an impossible request before any file is created."""
     studies_of(methods)
     most = {BREAST_CANCER: 20, DIGITS: 20, UCI_HEART: len(UCI_HOSPITALS)}.get(data, len(HEART))
     if sites is not None and sites > most:
@@ -179,7 +179,7 @@ def _say(console: Console, text: str) -> None:
 
 
 def main() -> NoReturn:
-    """Run the command. An operator never sees a traceback."""
+    """Run the command and end the process with its exit status."""
     os.umask(0o077)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     try:

@@ -1,4 +1,4 @@
-"""A federation on this machine: real commands, real processes, mutual TLS on loopback."""
+"""Prepares a federation on this machine with the real commands: mutual TLS on loopback."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ PROGRAMS = Path(sys.executable).parent
 
 @dataclass(frozen=True, kw_only=True)
 class Rehearsal:
-    """The rehearsal's settings.
+    """The settings of a rehearsal.
 
-    `methods` are as people write them and run one after another; networks have the latent size.
+    `methods` are as people write them and run one after another. Networks have the latent size.
     """
 
     folder: Path
@@ -41,7 +41,7 @@ class Rehearsal:
 
     @cached_property
     def studies(self) -> tuple[Study, ...]:
-        """The chosen methods, each as a study with its own plan.
+        """Return each chosen method as a study with its own plan.
 
         Raises:
             ConfigurationError: there is no such method, or several cannot be composed.
@@ -50,7 +50,10 @@ class Rehearsal:
 
     @property
     def is_masked_pair(self) -> bool:
-        """Whether exactly two sites mask. Each can then compute the other's update, and both must accept this."""
+        """Return whether exactly two sites mask.
+
+        Each can then compute the other's update, and both must accept this.
+        """
         return self.is_masked and len(self.hospitals) == 2
 
 
@@ -99,7 +102,7 @@ def prepare(rehearsal: Rehearsal) -> None:
 
 
 def _check_plans(rehearsal: Rehearsal) -> None:
-    """Return every reason against the plans, before an authority is created; identities are made up."""
+    """Check all plans with made-up identities, before an authority is created."""
     letters = string.ascii_lowercase
     names = [hospital.name for hospital in rehearsal.hospitals]
     identities = {name: "-".join([f"aaa{letters[number]}"] * 8) for number, name in enumerate(names)}
@@ -113,7 +116,7 @@ def command(*words: object) -> str:
     program, *arguments = map(str, words)
     done = subprocess.run([PROGRAMS / program, *arguments], capture_output=True, text=True, check=False)
     if done.returncode:
-        sys.stderr.write(done.stderr)  # three sentences of its own
+        sys.stderr.write(done.stderr)  # the program's own error
         sys.exit(done.returncode)
     return done.stdout
 

@@ -1,4 +1,4 @@
-"""The results of a rehearsal: the figures of every site and method, and the table for people."""
+"""Collects the results of a rehearsal for every site and method, and prints them as a table."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def collect(rehearsal: Rehearsal) -> dict[str, Any]:
 
 
 def _of_site(reports: dict[str, Any], last: str) -> dict[str, Any]:
-    """One site's figures; `reports` by method."""
+    """Return the metrics of one site. `reports` is by method."""
     networks = [method for method in reports if method != PRIOR]
     report, best = reports[last], reports[last]["best_local"]
     alone = reports[networks[-1] if networks else last][SILOED]["metrics"]
@@ -68,10 +68,10 @@ def _of_site(reports: dict[str, Any], last: str) -> dict[str, Any]:
 
 
 def table_of(figures: dict[str, Any]) -> Table:
-    """Return one row for each site: the best local model, every method, and the last method's gain."""
+    """Return a table with one row for each site: the best local model, every method, and the last method's gain."""
     methods = list(figures["runs"])
     has_prior = PRIOR in methods
-    # It has to fit a terminal of 80 columns, so long names break at their hyphens.
+    # The table must fit a terminal of 80 columns, so long names break at their hyphens.
     names = ["best\nlocal", *(method.replace("-", "-\n") for method in methods), "gain, points\n[95% interval]"]
     columns = [Column(name, no_wrap=True) for name in ("hospital", *names, *(["others\nbrought"] if has_prior else []))]
     table = Table(

@@ -1,9 +1,9 @@
-"""The hospitals of the rehearsal: their tables and contracts, each with columns of its own.
+"""Writes the tables and contracts of the rehearsal's hospitals, each with columns of its own.
 
-There are three sets of hospitals. `uci-heart` is the default: four clinics that asked the same question and recorded
-partly the same columns. Their tables are in deploy/data. `breast-cancer` deals scikit-learn's table (569 patients of
-the University of Wisconsin) to hospitals that record different families of measurements. A folder holds the three
-heart studies of the Global Layers paper.
+There are three sets of hospitals. `uci-heart` is the default: four clinics that recorded partly the same columns for
+the same question (deploy/data). `breast-cancer` divides scikit-learn's table (569 patients of the University of
+Wisconsin) among hospitals that record different families of measurements. A folder has the three heart studies of the
+Global Layers paper.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def uci_hospitals(folder: Path) -> list[HospitalData]:
 
 
 def heart_hospitals(source: Path, folder: Path) -> list[HospitalData]:
-    """Return the three heart studies of a folder, under the contracts in deploy/data."""
+    """Return the three heart studies of a folder, with the contracts in deploy/data."""
     hospitals = []
     for name, file in HEART.items():
         contract = folder / f"{name}.contract.yaml"

@@ -1,8 +1,8 @@
-"""Hospitals with images: scikit-learn's 1,797 handwritten digits as PNG files, dealt with unequal shares of the digits.
+"""Divides scikit-learn's 1,797 handwritten digits among hospitals, as PNG files with unequal shares of the digits.
 
-Source of the deal: Elhussein and Gürsoy 2025, "PLayer-FL": for each class the hospitals' shares are drawn from a
-Dirichlet distribution with the parameter 0.5. Differs in one thing: each hospital first receives eight images of each
-digit, so that it has every class in training and in test.
+Source: Elhussein and Gürsoy 2025, "PLayer-FL": for each class the hospitals' shares are drawn from a Dirichlet
+distribution with the parameter 0.5. One thing differs: each hospital first receives eight images of each digit, so that
+it has every class in training and in test.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _BRIGHTNESS = 15  # the table's intensities are 0 to 16
 
 
 def digit_hospitals(count: int, folder: Path, seed: int) -> list[HospitalData]:
-    """The images of digits divided among 2 to 20 hospitals: a table, a contract and a folder of PNG files for each."""
+    """Divide the images of digits among 2 to 20 hospitals. Each has a table, a contract and a folder of PNG files."""
     from PIL import Image
     from sklearn.datasets import load_digits
 
@@ -44,7 +44,7 @@ def digit_hospitals(count: int, folder: Path, seed: int) -> list[HospitalData]:
 
 
 def deal(classes: np.ndarray, count: int, generator: np.random.Generator) -> list[np.ndarray]:
-    """The rows of each of `count` sites, rising; `classes` has the class of each row."""
+    """Return the sorted rows of each of `count` sites. `classes` has the class of each row."""
     sites: list[list[int]] = [[] for _ in range(count)]
     for one in np.unique(classes):
         rows = generator.permutation(np.flatnonzero(classes == one))

@@ -1,4 +1,4 @@
-"""A plan for each study of a rehearsal: one or several methods, with a suitable network."""
+"""Writes a plan for each study of a rehearsal: one or several methods, with a suitable network."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def choice_of(words: str) -> MethodChoice:
 
 
 def studies_of(methods: Sequence[str]) -> tuple[Study, ...]:
-    """Return the studies in order, each with its own name. A repeated method runs once."""
+    """Return the studies of these methods, each with its own name. A repeated method runs once."""
     choices = list(dict.fromkeys(choice_of(words) for words in methods))
     studies: list[Study] = []
     for number, choice in enumerate(choices, start=1):
@@ -115,7 +115,7 @@ def plan_of(
 
 
 def _prior_plan(study: Study, hospitals: Sequence[HospitalData]) -> dict[str, Any]:
-    """The concepts that three or more of the hospitals record.
+    """Return a plan for federated-prior with the concepts that three or more of the hospitals record.
 
     With the default of four, a clinic with few women would remove the column `sex` for all others.
     """
@@ -142,7 +142,7 @@ def _network(method: Method, latent: int) -> dict[str, Any]:
 
 
 def _image_network(method: Method, image: ImageSize, latent: int) -> dict[str, Any]:
-    """Three blocks and two linear layers, as the paper of PLayer-FL has them for small images."""
+    """Return three blocks and two linear layers, as in the paper of PLayer-FL for small images."""
     read = {"image": image.model_dump(mode="json")}
     blocks = [latent // 4, latent // 2, latent // 2]
     is_common = isinstance(method.federated, Parts) and Part.COMMON in method.federated.parts
@@ -154,7 +154,7 @@ def _image_network(method: Method, image: ImageSize, latent: int) -> dict[str, A
 
 
 def _columns(hospitals: Sequence[HospitalData], share: float, *, is_masked: bool) -> dict[str, Any]:  # Any: YAML
-    """Return the first encoded columns of each hospital, each name once, and the sites of columns that not all record.
+    """Return each hospital's first encoded columns, and the sites of each column that not all record.
 
     Under masking, if fewer than three of three or more hospitals record a column, the column is not used, because its
     sum would cover too few sites. If no column remains, all are kept, and the plan is refused with the reason.

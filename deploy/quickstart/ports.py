@@ -1,4 +1,4 @@
-"""Ports on loopback for a rehearsal."""
+"""Finds a free port on loopback for a rehearsal."""
 
 from __future__ import annotations
 

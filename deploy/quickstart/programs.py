@@ -1,4 +1,4 @@
-"""The rehearsal's processes: started together, watched while they work, and ended together."""
+"""Starts the rehearsal's processes together, watches them, and ends them together."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def run_to_the_end(rehearsal: Rehearsal, console: Console) -> None:
     """Start the coordinator and the agents, and show progress until all have ended.
 
     Raises:
-        OperatorError: one of them ended with a failure; the end of its log is shown.
+        OperatorError: a program ended with a failure; the end of its log is shown.
     """
     programs = _start(rehearsal)
     try:
@@ -49,7 +49,7 @@ def run_to_the_end(rehearsal: Rehearsal, console: Console) -> None:
 
 
 def _start(rehearsal: Rehearsal) -> dict[str, subprocess.Popen[bytes]]:
-    """The coordinator and one agent per hospital; each writes a log beside its configuration."""
+    """Start the coordinator and one agent per hospital. Each writes a log beside its configuration."""
     started = {}
     for name, log in _logs(rehearsal).items():
         words = ("coordinator", "start") if name == "coordinator" else ("site-agent", "join")

@@ -1,7 +1,7 @@
 """Generates pages from the programs: `python deploy/reference --docs docs`, or `--manuals FOLDER`.
 
-Pages of the documentation are kept in the repository, and a test says when they are not current; manual
-pages and completions are made where a package is built.
+Pages of the documentation are in the repository, and a test fails when they are not current. Manual pages and
+completions are made when a package is built.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ read no other variable of this kind. A path in a variable replaces the path in t
 
 
 def configuration_page() -> str:
-    """Return docs/configuration.md."""
+    """Return the text of docs/configuration.md."""
     examples = HOUSE / "deploy/examples"
     parts = [_MADE, "# Every key of the configurations"]
     for name, model, program in (
@@ -70,7 +70,7 @@ def configuration_page() -> str:
 
 
 def messages_page() -> str:
-    """Return docs/messages.md."""
+    """Return the text of docs/messages.md."""
     parts = [_MADE, "# Every message", "## Exit codes", _exit_table()]
     parts += ["Each message has an identifier; `site-agent explain W251` and `coordinator explain W251` tell the same."]
     for title, entries in (

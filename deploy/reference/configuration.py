@@ -1,7 +1,7 @@
-"""Every key of a configuration as a table: type, default and bounds from the records, the reason from the example.
+"""Describes every key of a configuration in a table: type, default and bounds, and the reason for the key.
 
-The records check what people write and the examples explain it; this page is put together from both, so
-that it cannot differ from them.
+Types come from the records that check what people write, reasons from the examples. So the page cannot differ from
+them.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Key:
 
 
 def keys_of(model: type[BaseModel], example: Path) -> list[Key]:
-    """Return all keys of a record in order, including those inside groups."""
+    """Return all keys of a record, including those inside groups."""
     schema = model.model_json_schema()
     reasons = reasons_in(example.read_text())
     return [
@@ -58,7 +58,7 @@ def keys_of(model: type[BaseModel], example: Path) -> list[Key]:
 
 
 def table_of(keys: list[Key]) -> str:
-    """Return the table as Markdown."""
+    """Return the table of the keys as Markdown."""
     rows = (f"| `{key.name}` | {key.kind} | {key.default} | {key.unit} | {key.reason} |" for key in keys)
     return "\n".join(
         ("| key | type | default | unit | what it is, and why one would change it |", "|" + "---|" * 5, *rows)
@@ -87,7 +87,7 @@ def reasons_in(text: str) -> dict[str, str]:
 
 
 def _found(name: str, reasons: Mapping[str, str]) -> str:
-    """The comment of a key, or of the group that it is in."""
+    """Return the comment of a key, or of the group that contains the key."""
     while name:
         if name in reasons:
             return reasons[name].replace("|", "\\|")

@@ -1,4 +1,4 @@
-"""Manual pages and completions of the programs, from their commands' help."""
+"""Writes manual pages and completions of the programs, from their commands' help."""
 
 from __future__ import annotations
 
@@ -68,13 +68,13 @@ def _page(words: str, command: click.Command, context: click.Context, version: s
 
 
 def _plain(text: str) -> str:
-    """Quote words so that the page's reader finds no command in them."""
+    """Quote words so that the reader of the manual page finds no command in them."""
     joined = " ".join(text.split()).replace("\\", "\\e").replace("-", "\\-")
     return f"\\&{joined}" if joined.startswith((".", "'")) else joined
 
 
 def completion_of(program: str, command: click.Command, shell: str) -> str:
-    """Return a shell's completion script. It requests words from the program itself."""
+    """Return a shell's completion script. The script requests words from the program itself."""
     kind = get_completion_class(shell)
     assert kind is not None
     return kind(command, {}, program, f"_{program.replace('-', '_').upper()}_COMPLETE").source()

@@ -1,1 +1,1 @@
-"""The process with the network. It stores the TLS key, connects and relays. It reads no message of a run."""
+"""Runs the process with the network. It has the TLS key, connects and relays, and decodes no message of a run."""

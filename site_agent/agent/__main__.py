@@ -1,7 +1,7 @@
-"""The agent process: `python -m site_agent.agent --folder STATE/agent --socket FD`.
+"""Starts the agent process: `python -m site_agent.agent --folder STATE/agent --socket FD`.
 
-Started by `site-agent join` over a socket pair, or as a service of its own that connects to the gate's Unix socket. It
-reads no configuration, because the gate orders all its work.
+`site-agent join` starts it with a socket pair, or it is a service of its own that connects to the gate's Unix socket.
+It reads no configuration, because the gate orders all its work.
 """
 
 from __future__ import annotations
@@ -45,7 +45,8 @@ def main(folder: Path, descriptor: int | None, place: Path | None) -> None:
     os.umask(0o077)
     set_up_heap()
     if descriptor is not None:
-        # A terminal sends the signal to both. This process ends with the gate, so the last messages are still sent.
+        # A terminal sends the signal to both processes. This process ends with the gate, so the last messages are still
+        # sent.
         signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         kept = KeptCertificates(folder)
@@ -77,7 +78,7 @@ async def _relay(connection: socket.socket, kept: KeptCertificates) -> None:
 
 
 async def _pulse(relay: Relay) -> None:
-    """The service is ready when it has reached the gate. The status shows whether the coordinator answers."""
+    """Notify systemd that the service is ready and alive. The status line shows whether the coordinator answers."""
     notifier = sdnotify.SystemdNotifier()
     notifier.notify("READY=1")
     while True:
@@ -86,7 +87,7 @@ async def _pulse(relay: Relay) -> None:
 
 
 def _connected(place: Path | None) -> socket.socket:
-    """Return the gate's socket. A service that has just started gets time to listen."""
+    """Connect to the gate's socket. A gate that has just started gets time to listen."""
     deadline = time.monotonic() + _WAIT_SECONDS
     while place is not None:
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)

@@ -1,7 +1,6 @@
-"""The agent's half of `site-agent doctor`: TLS key, certificate, clock, and the connection to the coordinator.
+"""Implements the agent's half of `site-agent doctor`: TLS key, certificate, clock and connection.
 
-It reads no patient's data and changes nothing. The trainer's half checks the table in its own process. Every check has
-a limit of seconds.
+It reads no patient's data and changes nothing. Every check has a limit of seconds.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ _RENEWAL: Final = (
 
 
 async def examine(hospital: Hospital, environment: Mapping[str, str]) -> list[Finding]:
-    """Check everything that the agent needs, in the order in which it is needed."""
+    """Return the findings of all checks of the agent."""
     now = datetime.now(UTC)
     keys = SiteKeys(agent_folder(hospital.state_path))
     found = [key_checks.judge_directory(keys.directory)]
@@ -60,7 +59,7 @@ async def examine(hospital: Hospital, environment: Mapping[str, str]) -> list[Fi
 
 
 def _certificate(keys: SiteKeys, now: datetime) -> list[Finding]:
-    """Check the current certificate, and a waiting one."""
+    """Check the current certificate, and a waiting certificate if there is one."""
     usual = key_checks.judge_certificate(keys.certificate_path, "This site's certificate", _RENEWAL, now)
     try:
         return [*(own_authority_checks.judge_own(keys, now) or [usual]), *own_authority_checks.judge_waiting(keys)]
@@ -85,7 +84,10 @@ def _enrolment(hospital: Hospital, environment: Mapping[str, str], now: datetime
 async def _coordinator(
     hospital: Hospital, keys: SiteKeys, environment: Mapping[str, str]
 ) -> tuple[list[Finding], float | None]:
-    """Check the way to the coordinator, whether it accepts this site, and by how many seconds the clocks differ."""
+    """Check the connection to the coordinator and whether it accepts this site.
+
+    Return also how far the clocks differ.
+    """
     record = keys.directory / ADDRESSES
     address = hospital.coordinator or str(json.loads(store.read_public(record))["coordinator"])
     root = store.read_public(keys.root_certificate_path)
@@ -101,10 +103,10 @@ async def _coordinator(
 
 
 def _closed_at_once(leaf: x509.Certificate, now: datetime) -> Finding:
-    """The coordinator proved itself, and closed the connection when it saw this site's certificate.
+    """Return the finding that the coordinator closed the connection when it received this site's certificate.
 
-    A gRPC server sends no TLS alert with its reason. A clock that is wrong by days at the coordinator has the same
-    effect as an untrusted certificate. So both are named, with the times that a person needs to compare clocks.
+    A gRPC server sends no TLS alert with its reason. A wrong clock at the coordinator has the same effect as an
+    untrusted certificate. So the finding names both, with the times that a person needs to compare clocks.
     """
     start, end = leaf.not_valid_before_utc, leaf.not_valid_after_utc
     says = "The coordinator rejects this site's certificate. It closes the connection at once."
@@ -128,7 +130,7 @@ def _target(address: str, root: bytes) -> address_checks.Target:
 
 
 async def _membership(address: str, credentials: Credentials, leaf: x509.Certificate) -> tuple[Finding, float | None]:
-    """Open a stream, send nothing on it, and check whether it is accepted; `leaf` is this site's certificate."""
+    """Open a stream, send nothing on it, and check whether it is accepted. `leaf` is this site's certificate."""
     taken: list[float | None] = []
     answered = asyncio.Event()
 

@@ -1,8 +1,8 @@
-"""gRPC and TLS. No other file of a site opens a network connection.
+"""Opens gRPC and TLS connections to the coordinator. No other file of a site opens a network connection.
 
 A site opens one stream outwards and listens on no port. The coordinator must present a certificate of this federation's
 authority in the coordinator's name. The site presents its own certificate. This file handles messages as bytes. The
-gate reads and writes them.
+gate encodes and decodes them.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Final
 
 # As at the coordinator. With ECDSA certificates a TLS 1.2 peer finds no common cipher.
 os.environ["GRPC_SSL_CIPHER_SUITES"] = "ECDHE-RSA-AES256-GCM-SHA384"
-# This program words the error of a refused handshake. The library's own lines would be plain text among lines of JSON.
+# This program writes the error of a refused handshake itself. The library's lines would be plain text among JSON lines.
 os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 # gRPC reads https_proxy and no_proxy only in lower case, and would ignore a proxy in capitals.
 os.environ |= {
@@ -58,8 +58,8 @@ class Credentials:
     root: bytes
 
 
-class CallEnded(Exception):  # an end, and no failure of this program; the caller words it
-    """A stream or a call has ended; `status` is one of gate_socket.STATUSES."""
+class CallEnded(Exception):  # this is an end and no failure of this program; the caller explains it
+    """A stream or a call has ended. `status` is one of gate_socket.STATUSES."""
 
     def __init__(self, status: str) -> None:
         super().__init__(status)
@@ -67,12 +67,12 @@ class CallEnded(Exception):  # an end, and no failure of this program; the calle
 
 
 class Connection:
-    """One stream to the coordinator; use it as an asynchronous context."""
+    """One stream to the coordinator, as an asynchronous context."""
 
     def __init__(
         self, address: str, credentials: Credentials, accepted: Callable[[float | None], None] | None = None
     ) -> None:
-        """`accepted` is called once, after the coordinator has accepted this stream.
+        """Prepare the stream. `accepted` is called once, after the coordinator has accepted the stream.
 
         It receives the coordinator's time in seconds since 1970 in UTC, or None from an earlier version.
         """
@@ -94,10 +94,10 @@ class Connection:
         if self._stream is not None:
             self._stream.cancel()
         await self._channel.close()
-        self._stream = None  # gRPC closes the connection when nothing refers to the stream
+        self._stream = None  # gRPC closes the connection when no variable refers to the stream
 
     async def send(self, raw: bytes) -> None:
-        """Send the bytes of one message. Waits if the coordinator reads more slowly than this site writes.
+        """Send the bytes of one message. Wait if the coordinator reads more slowly than this site writes.
 
         Raises:
             CallEnded: the stream has ended.
@@ -117,20 +117,20 @@ class Connection:
         """
         assert self._stream is not None
         assert self._greeting is not None
-        if not self._greeting.done():  # the report of acceptance comes before every message, and with every end
+        if not self._greeting.done():  # acceptance is reported before every message and every end
             await asyncio.wait({self._greeting})
         try:
             raw = await self._stream.read()
         except grpc.RpcError as cause:
             raise _ended(cause) from cause
-        if not isinstance(raw, bytes):  # the mark that the stream has ended
+        if not isinstance(raw, bytes):  # the stream has ended
             raise CallEnded("ended")
         return raw
 
     async def part(self) -> None:
         """Stop sending, and wait a short time until the coordinator ends the stream.
 
-        A stream that is left at once is cancelled. gRPC then drops data that the other side has not read, also the
+        gRPC cancels a stream that is closed at once. It then drops data that the other side has not read, also the
         reason for leaving.
         """
         assert self._stream is not None
@@ -151,7 +151,7 @@ class Connection:
 
 
 async def call_renew(address: str, root: bytes, request: bytes) -> bytes:
-    """Request the next certificate on the enrolment port. See call_enrol."""
+    """Request the next certificate on the enrolment port. Arguments and errors are those of call_enrol."""
     return await _call(RENEW, address, root, request)
 
 
@@ -176,7 +176,7 @@ async def _call(name: str, address: str, root: bytes, request: bytes) -> bytes:
 def _ended(cause: BaseException) -> CallEnded:
     if not isinstance(cause, grpc.aio.AioRpcError):
         return CallEnded("ended")
-    # BoringSSL's words for an error in the coordinator's certificate, for which gRPC has no code.
+    # BoringSSL's words for an error in the coordinator's certificate. gRPC has no code for them.
     told = cause.details() or ""
     found = [status for words, status in _OF_CERTIFICATES.items() if words in told]
     return CallEnded(found[0] if found else cause.code().name.lower())

@@ -1,4 +1,4 @@
-"""The agent's TLS key and certificates. The gate orders all changes.
+"""Stores the agent's TLS key and certificates, and changes them as the gate orders.
 
 The gate decides and records all changes of a certificate. The agent checks each order again by the rules of
 pki/site_keys.py. So no order can install a certificate for another key, site or root.
@@ -24,16 +24,16 @@ ADDRESSES: Final = "federation.json"
 
 
 class KeptCertificates:
-    """One site's folder `agent`."""
+    """Reads and changes one site's folder `agent`."""
 
     def __init__(self, directory: Path, now: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
-        """`directory` is created with mode 0700 if it is missing; `now` gives aware times."""
+        """Load the keys, or create them in a new folder with mode 0700. `now` returns aware times."""
         self._now = now
         exists = SiteKeys.exists(directory)
         self._keys = SiteKeys.load(directory) if exists else SiteKeys.create(directory)
 
     def shown(self) -> Shown:
-        """Return the current certificates and trusted roots."""
+        """Return the current certificates and trusted roots, for the gate."""
         keys, addresses = self._keys, self._addresses()
         staged = own_keys.staged_chain(keys) if keys.is_enrolled() else None
         parts = (
@@ -76,12 +76,13 @@ class KeptCertificates:
         """Start to use a certificate. The previous pair is kept until `settle`.
 
         Raises:
-            RefusedError: it is not for this key, site and root.
+            RefusedError: the certificate is not for this key, site and root.
         """
         (chain, roots), now, site = unpacked(order.payload, 2), self._now(), site_name(order.site)
         match order.key:
             case "first":
-                # The addresses first, because a certificate without them could not be used after a power cut.
+                # The addresses are written first, because a certificate without them could not be used after a power
+                # cut.
                 addresses = {"coordinator": order.coordinator, "enrolment": order.enrolment}
                 store.write_public(self._keys.directory / ADDRESSES, json.dumps(addresses).encode())
                 self._keys.install(chain, roots, site=site, federation=order.federation, now=now)
@@ -96,7 +97,7 @@ class KeptCertificates:
         self._keys.hear_roots(roots, self._now())
 
     def settle(self, *, works: bool) -> None:
-        """Delete the pair before the last renewal, or restore it."""
+        """Delete the key and certificate before the last renewal, or restore them."""
         if self._keys.has_previous():
             if works:
                 self._keys.forget_previous()

@@ -1,11 +1,10 @@
-"""The work of the agent: it carries out the gate's orders in sequence and relays one stream.
+"""Carries out the gate's orders and relays one stream to the coordinator.
 
-It decodes no message of a run and makes no decision about one. It has the TLS key and the connection, and stores
-nothing else. The rules:
+The agent decodes no message of a run and makes no decision about one. The rules:
 
 * at most WINDOW messages of the coordinator wait at the gate at once, so memory stays small;
 * a stream ends with the socket to the gate, or with the next order to open a stream;
-* this process's own log explains errors. The gate only receives a word of a closed list.
+* this process's own log explains errors. The gate receives only a word of a closed list.
 """
 
 from __future__ import annotations
@@ -52,7 +51,7 @@ _ORDERS: Final = (Look, Make, Call, Install, Trust, Settle, Open, Up, Taken, Par
 
 
 class Relay:
-    """The agent of one site, while the gate's socket is open."""
+    """Works as the agent of one site while the gate's socket is open."""
 
     def __init__(self, gate: FramedSocket[Message], kept: KeptCertificates) -> None:
         self._gate, self._kept = gate, kept
@@ -60,7 +59,7 @@ class Relay:
 
     @property
     def line(self) -> str:
-        """One status line for the service manager."""
+        """Return one status line for the service manager."""
         if self._stream is None:
             return "the gate is here, no stream is wanted"
         return "connected to the coordinator" if self._stream.is_accepted else "connecting to the coordinator"
@@ -115,7 +114,7 @@ class _Stream:
         self._task: asyncio.Task[None] | None = None
 
     def open(self, address: str, kept: KeptCertificates) -> None:
-        """Open the stream, and report how it ends."""
+        """Open the stream, and report later how it ends."""
         self._task = asyncio.create_task(self._live(address, kept))
 
     def take(self, order: Up | Taken | Part) -> None:
@@ -130,7 +129,7 @@ class _Stream:
 
     async def shut(self) -> None:
         """End the stream immediately."""
-        task, self._task = self._task, None  # a cancelled task keeps its frames, and with them the connection
+        task, self._task = self._task, None  # a cancelled task would keep its frames, and with them the connection
         if task is not None:
             task.cancel()
             await asyncio.wait({task})
@@ -148,17 +147,17 @@ class _Stream:
                     self._report(Ended(self.number, ended.status))
                 finally:
                     writer.cancel()
-        except OperatorError as error:  # of this site's own files
+        except OperatorError as error:  # an error of this site's own files
             print(error.lines("site-agent"), file=sys.stderr, flush=True)
             self._report(Ended(self.number, "unknown"))
 
     async def _write(self, connection: Connection) -> None:
         written = 0
-        with suppress(CallEnded):  # the reader sees the end as well, and reports it
+        with suppress(CallEnded):  # the reader detects the end too, and reports it
             while True:
                 match await self._up.get():
                     case Up(payload=payload):
-                        await connection.send(bytes(payload))  # already bytes, so not copied
+                        await connection.send(bytes(payload))  # already bytes, so nothing is copied
                         written += 1
                         if written == CREDITS_AT_ONCE:
                             self._report(Sent(self.number, written))
@@ -174,7 +173,7 @@ class _Stream:
 
 
 async def answer_of(kept: KeptCertificates, order: Look | Make | Call | Install | Trust | Settle) -> Answer:
-    """Carry out an order of the gate about certificate files or a call to the coordinator. Log why it failed."""
+    """Carry out an order of the gate about certificates or a call to the coordinator. A failure is logged."""
     try:
         match order:
             case Look():

@@ -1,1 +1,1 @@
-"""The process with the keys: policy, approvals, limits, encoding, masks and audit log."""
+"""Runs the process with the keys: policy, approvals, limits, encoding, masks and audit log."""

@@ -1,8 +1,8 @@
-"""The gate's end of the gate socket: orders to the agent, and at most one stream to the coordinator.
+"""Sends the gate's orders to the agent, and opens at most one stream to the coordinator through it.
 
-Reports of the agent are checked like messages of a hostile coordinator. An agent that sends what no agent of this
-version sends ends this site's part. An agent that has ended is started again, or waited for, when the next stream is
-opened.
+Reports of the agent are checked like messages of a hostile coordinator. If an agent sends a report that no agent of
+this version sends, this site's part ends. An agent that has ended is started again, or waited for, when the next stream
+is opened.
 """
 
 from __future__ import annotations
@@ -62,10 +62,10 @@ class AgentGone(UnavailableError):
 
 
 class AgentLink:
-    """One site's agent, whichever process it currently is."""
+    """Connects the gate to this site's agent, also after the agent's process was replaced."""
 
     def __init__(self, start: Callable[[], Awaitable[socket.socket]]) -> None:
-        """`start` gives the connected socket of an agent: one that it starts, or the service."""
+        """Prepare the connection. `start` returns the connected socket of an agent: a new process, or the service."""
         self._start = start
         self._socket: FramedSocket[Message] | None = None
         self._reader: asyncio.Task[None] | None = None
@@ -76,21 +76,22 @@ class AgentLink:
         self._number = 0
 
     async def ask(self, order: Order) -> Answer:
-        """Send an order and return its answer. Orders run one after the other.
+        """Send an order to the agent and return its answer. Only one order is sent at a time.
 
         Raises:
             AgentGone: the agent has ended.
-            ProtocolError: it sends bytes that no agent sends.
+            ProtocolError: the agent sends bytes that no agent sends.
         """
-        # Finish what was begun. A late answer would be read as the answer to the next order.
+        # The order is finished even if the caller is cancelled. A late answer would be read as the answer to the next
+        # order.
         return await asyncio.shield(asyncio.ensure_future(self._ask(order)))
 
     def stream(self, address: Callable[[], str], accepted: Accepted) -> Stream:
         """Return a stream to the coordinator, to use as an asynchronous context.
 
         Args:
-            address: HOST:PORT, or empty for the one that came with enrolment.
-            accepted: awaited once when the coordinator has taken the stream, with its time in seconds since 1970 in
+            address: HOST:PORT, or empty for the address that came with enrolment.
+            accepted: awaited once when the coordinator has accepted the stream, with its time in seconds since 1970 in
                 UTC, or None from an earlier version.
         """
         return Stream(self, address, accepted)
@@ -107,7 +108,7 @@ class AgentLink:
             self._stream = None
 
     def post(self, order: Order, body: bytes | memoryview = b"") -> None:
-        """Send an order without an answer, with `body` at the end of its payload. Only Stream calls this."""
+        """Send an order that has no answer, with `body` at the end of its payload. Only Stream calls this."""
         if self._socket is not None and self._failure is None:
             self._socket.post(order, body)
 
@@ -166,7 +167,7 @@ class AgentLink:
 
 
 class Stream:
-    """One stream to the coordinator; messages are read and written here, where the agent sees only bytes."""
+    """Sends and receives messages on one stream to the coordinator. The agent relays them as bytes."""
 
     def __init__(self, link: AgentLink, address: Callable[[], str], accepted: Accepted) -> None:
         self._link, self._address, self._accepted = link, address, accepted
@@ -188,7 +189,7 @@ class Stream:
         self._link.post(Shut(self.number))
 
     async def send(self, message: SiteMessage | Upkeep) -> None:
-        """Send one message. Waits if the coordinator reads more slowly than this site writes.
+        """Send one message. Wait if the coordinator reads more slowly than this site writes.
 
         Raises:
             UnavailableError: the stream has ended.
@@ -205,13 +206,13 @@ class Stream:
             self._link.post(Up(self.number, encode_site_message(message)))
 
     async def receive(self) -> CoordinatorMessage | Upkeep:
-        """Return the next message.
+        """Return the next message of the coordinator.
 
         Raises:
             UnavailableError: the stream has ended.
             RefusedError: the coordinator does not accept this site's certificate.
             MalformedMessage: the coordinator sent bytes that no coordinator of this version sends.
-            OperatorError: what `accepted` raised.
+            OperatorError: an error of `accepted`.
         """
         while not self._parts:
             match await self._came.get():
@@ -225,21 +226,24 @@ class Stream:
                 case Opened(milliseconds=milliseconds):
                     await self._accepted(None if milliseconds < 0 else milliseconds / 1000)
                 case failure:
-                    self._came.put_nowait(failure)  # for whoever reads next
+                    self._came.put_nowait(failure)  # for the next reader
                     raise failure
         return decode_coordinator_message(self._parts.popleft())
 
     async def part(self) -> None:
         """Stop sending, and wait a short time until the coordinator ends the stream.
 
-        A stream that is left at once is cancelled. gRPC then drops data that the other side has not read, also the
+        gRPC cancels a stream that is closed at once. It then drops data that the other side has not read, also the
         reason for leaving.
         """
         self._link.post(Part(self.number))
         await asyncio.wait({asyncio.ensure_future(self._is_over.wait())}, timeout=PARTING_SECONDS)
 
     def take(self, report: Opened | Down | Sent | Ended) -> None:
-        """Handle a report about this stream. Raises MalformedMessage if it is unexpected. Only AgentLink calls this."""
+        """Handle the agent's report about this stream. Raises MalformedMessage if it is unexpected.
+
+        Only AgentLink calls this.
+        """
         match report:
             case Sent(count=count) if count <= self._under_way:
                 self._under_way -= count
@@ -263,11 +267,11 @@ class Stream:
             self._end = failure
             self._came.put_nowait(failure)
             self._is_over.set()
-            self._room.release()  # a task that waits for room continues, and raises
+            self._room.release()  # a task that waits for space continues, and raises
 
 
 def ending(address: str, status: str) -> OperatorError:
-    """Explain to an operator how a stream ended."""
+    """Return the error that explains to an operator how a stream ended."""
     at = f" at {address}" if address else ""
     if status in REFUSALS:
         return RefusedError(

@@ -1,7 +1,7 @@
-"""Announced absence of this site: a person enters it, and each connection reports it to the coordinator.
+"""Stores the announced absence of this site, which a person enters and each connection reports.
 
-One small file in the state directory, written by `site-agent maintenance` and read by the agent. When it changes the
-agent reconnects, which costs nothing, and its greeting reports the begin and the end.
+`site-agent maintenance` writes it to a small file in the state directory. When the file changes, the agent reconnects
+and its greeting reports the begin and the end.
 """
 
 from __future__ import annotations
@@ -16,28 +16,28 @@ from host.durable import replace_file
 from protos.errors import ConfigurationError, UnavailableError, UsageError
 
 FILE: Final = "maintenance.json"
-LONGEST_DAYS: Final = 14  # as coordinator/rounds/absences.py has it; more it would not believe
+LONGEST_DAYS: Final = 14  # the limit of coordinator/rounds/absences.py
 WINDOW_POLL_SECONDS: Final = 2.0
 
 
 @dataclass(frozen=True)
 class Window:
-    """A period from begin to end, as aware UTC times. The end is after the beginning."""
+    """A period of absence from begin to end, as aware UTC times. The end is after the beginning."""
 
     begins: datetime
     ends: datetime
 
     @property
     def seconds(self) -> tuple[int, int]:
-        """Begin and end in seconds since 1970."""
+        """Return begin and end in seconds since 1970."""
         return int(self.begins.timestamp()), int(self.ends.timestamp())
 
 
 def window_from(begins: str, ends: str, now: datetime) -> Window:
-    """Build a window from two ISO times. A time without a zone is in this computer's zone.
+    """Parse begin and end of an absence as ISO times. A time without a zone is in this computer's zone.
 
     Raises:
-        UsageError: no such times, or a window that is over, has no length, or is longer than anybody waits.
+        UsageError: a time is invalid, or the period is over, has no length, or is longer than LONGEST_DAYS.
     """
     try:
         window = Window(*(datetime.fromisoformat(text).astimezone(UTC) for text in (begins, ends)))
@@ -51,7 +51,7 @@ def window_from(begins: str, ends: str, now: datetime) -> Window:
 
 
 def keep_window(state: Path, window: Window | None) -> None:
-    """Store a window on disk in place of the previous one; None removes it.
+    """Store the announced absence on disk in place of the previous one; None removes it.
 
     Raises:
         UnavailableError: the disk cannot be written.
@@ -68,7 +68,7 @@ def keep_window(state: Path, window: Window | None) -> None:
 
 
 def kept_window(state: Path) -> Window | None:
-    """Return the stored window, even if it is over.
+    """Return the stored absence, even if it is over.
 
     Raises:
         ConfigurationError: the file is not one of this program's.
@@ -87,16 +87,16 @@ def kept_window(state: Path) -> Window | None:
 
 
 def window_seconds(state: Path) -> tuple[int, int]:
-    """Return the window as a greeting contains it: 0 and 0 for none."""
+    """Return begin and end of the stored absence in seconds since 1970; 0 and 0 if there is none."""
     window = kept_window(state)
     return (0, 0) if window is None else window.seconds
 
 
 def require_window(state: Path, told: tuple[int, int]) -> None:
-    """Check that the window on disk is the one that was reported.
+    """Check that the absence on disk is the one that was reported to the coordinator.
 
     Raises:
-        UnavailableError: it is another one; the stream must restart with it.
+        UnavailableError: the absence has changed; the stream must restart with it.
     """
     if window_seconds(state) == told:
         return

@@ -1,8 +1,8 @@
-"""Renewal of this site's certificate: which request the identity key signs, and what an answer may change.
+"""Renews this site's certificate: signs the request, and checks and records the answer.
 
 Here the gate signs only two kinds of statement: that this site requests a certificate for a signing request
-(`renewal`), and that a certificate of the hospital's own authority shall be accepted (`own certificate`). Both name the
-federation and the site. A certificate is verified and recorded before it is used.
+(`renewal`), and that a certificate of the hospital's own authority should be accepted (`own certificate`). Both name
+the federation and the site. A certificate is verified and recorded before it is used.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from site_agent.gate.site_certificates import SiteCertificates
 async def renewal_due(
     certificates: SiteCertificates, site: str, identity_key: Ed25519PrivateKey, now: datetime, *, is_own_refused: bool
 ) -> RenewalAsked | None:
-    """Return the request that is due now, or None. A waiting certificate has priority over a renewal.
+    """Return the request for a certificate that is due now, or None. A waiting certificate has priority.
 
-    `is_own_refused`: whether the coordinator has refused the waiting one.
+    `is_own_refused`: whether the coordinator has refused the waiting certificate.
     """
     shown = certificates.shown
     if shown.staged_chain and not is_own_refused:
@@ -45,13 +45,13 @@ async def renewal_of(certificates: SiteCertificates, site: str, identity_key: Ed
 
 
 def own_certificate_of(shown: ShownCertificates, site: str, identity_key: Ed25519PrivateKey) -> RenewalAsked:
-    """Return the waiting certificate of the hospital's own authority, signed with the identity key."""
+    """Return a request to accept the waiting certificate of the hospital's own authority."""
     federation, name = federation_name(shown.federation()), SiteName(site)
     return own_certificate_request(federation, name, shown.staged_request, shown.staged_chain, identity_key)
 
 
 def write_request(audit: AuditLog, shown: ShownCertificates, asked: RenewalAsked) -> None:
-    """Record the request before it is sent."""
+    """Record a request for a certificate before it is sent."""
     if asked.chain:
         audit.write("own_certificate_shown", certificate_sha256=sha256_of_chain(asked.chain))
     else:
@@ -60,7 +60,7 @@ def write_request(audit: AuditLog, shown: ShownCertificates, asked: RenewalAsked
 
 
 async def trust_roots(certificates: SiteCertificates, roots: bytes, now: datetime, audit: AuditLog) -> None:
-    """Trust the next root that the trusted root has signed, after this is on record."""
+    """Trust the next root that the trusted root has signed, after this is recorded."""
     if _record_roots(certificates, roots, now, audit):
         await certificates.trust(roots)
 
@@ -73,11 +73,11 @@ async def install_renewed(
     now: datetime,
     audit: AuditLog,
 ) -> None:
-    """Start to use a renewed pair and its roots, after both are on record.
+    """Start to use a renewed certificate and its roots, after both are recorded.
 
     Raises:
-        RefusedError: the pair is not ours.
-        AuditError: it cannot be recorded; key and certificate are unchanged.
+        RefusedError: the certificate is not for this site's key.
+        AuditError: the change cannot be recorded; key and certificate are unchanged.
     """
     shown = certificates.shown
     federation, name = shown.federation(), SiteName(site)

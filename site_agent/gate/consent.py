@@ -1,7 +1,7 @@
-"""Checks whether the persons here still approve. The check is so cheap that it runs before every chunk.
+"""Checks whether the persons at this hospital still approve a plan. The check runs before every chunk.
 
-The approval is a file that `site-agent approve` and `site-agent withdraw` write; it is read again only when it was
-replaced. Times are the caller's.
+The approval is a file that `site-agent approve` and `site-agent withdraw` write. It is read again only if it was
+replaced.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from site_agent.gate.spent import Spent
 
 
 class ConsentEnded(RefusedError):
-    """The persons at this site no longer agree to the plan; `because` is a clause for the log."""
+    """The persons at this site no longer agree to the plan. `because` is a clause for the log."""
 
     def __init__(self, study: str, because: str) -> None:
         super().__init__(
@@ -41,14 +41,18 @@ class Consent:
         now: Callable[[], datetime],
         guard: Callable[[Path], None] = lambda _: None,
     ) -> None:
-        """`approvers` is the policy's; `now` gives aware times; `guard` refuses what a service could have written."""
+        """Prepare the check for one plan.
+
+        `approvers` is the policy's number of persons. `now` returns aware times. `guard` refuses a file that a service
+        could have written.
+        """
         self.state, self.plan, self.approvers, self._now, self._guard = state, plan, approvers, now, guard
         self._path = approval_path(state, plan)
         self._seen: tuple[int, int, int] | None = None
         self._approval: Approval | None = None
 
     def why_not(self) -> str | None:
-        """Return in one clause why nothing may train or be sent under the plan, or None.
+        """Return in one clause why no training and no sending is allowed under the plan, or None.
 
         Raises:
             RefusedError: the file of the approval is no approval.
@@ -68,14 +72,14 @@ class Consent:
         """Check that persons here approve.
 
         Raises:
-            ConsentEnded: they do not, or no longer.
+            ConsentEnded: they do not approve, or no longer.
         """
         because = self.why_not()
         if because is not None:
             raise ConsentEnded(self.plan.study, because)
 
     def named_alike(self) -> str | None:
-        """Return the digest of another approved plan of the same study and version, or None."""
+        """Return the digest of another approved plan with the same study and version, or None."""
         found = last_approved(self.state, self.plan)
         is_alike = found is not None and found[0].version == self.plan.version
         return found[0].digest.hex() if found is not None and is_alike else None
@@ -92,7 +96,7 @@ def refuse_replay(
     Args:
         state: the site's state directory.
         plan: the announced plan.
-        finished: the audit log's records of runs that were finished here; the run's own file counts as well.
+        finished: the audit log's records of runs that were finished here; the run's own file is read too.
         now: an aware time.
 
     Raises:
@@ -104,7 +108,7 @@ def refuse_replay(
     # A coordinator that crashed at the end may still send offers. After this time it has given up.
     patience = timedelta(seconds=plan.deadlines.return_seconds + plan.deadlines.join_seconds)
     ends = [datetime.fromisoformat(facts["time"]) for facts in finished if facts["run"] == plan.run_name]
-    kept = Spent(state, plan.run_name).finished  # the log may have been put aside since
+    kept = Spent(state, plan.run_name).finished  # the log may have been renamed since
     ends += [] if kept is None else [kept]
     if ends and now - max(ends) > patience:
         return f"its run was finished here on {max(ends):%Y-%m-%d}"

@@ -1,10 +1,9 @@
-"""The only way out of a site: contributions are built and released here.
+"""Builds and releases every contribution of a site. This module is the only way out of a site.
 
-Builds the contribution for a round from the result of training. Nothing else in the site agent may build one, and the
-connection sends no chunk that is not cut from one. The rules:
+No other file of the site agent builds a contribution, and the connection sends only chunks of one. The rules:
 
 * a payload that is not exactly as long as in the round's exchange is refused, not padded;
-* a scalar beyond its bounds is refused. One that a second draw would repeat is sent as 0 then;
+* a scalar beyond its bounds is refused. A resampled attempt sends 0 for a scalar that must be sent only one time;
 * a value that is not finite is refused, and so is a vector with too many clipped values;
 * the whole vector is encoded and checked before its first byte leaves;
 * one position has one contribution: it is kept and sent again, never built a second time;
@@ -52,7 +51,7 @@ def unexpected_answer() -> GateRefusal:
 
 @dataclass(frozen=True)
 class Contribution:
-    """A checked vector, ready for one position and draw; only the gate makes them."""
+    """A checked vector, ready for one position and draw. Only the gate makes contributions."""
 
     position: bytes
     exchange: Exchange
@@ -63,7 +62,7 @@ class Contribution:
 
 
 class Gate:
-    """The door for one run."""
+    """Builds and releases the contributions of one run."""
 
     def __init__(
         self,
@@ -76,7 +75,7 @@ class Gate:
         allowance: Allowance,
         consent: Consent,
     ) -> None:
-        """`masking` is None only where the plan has secure aggregation off."""
+        """Prepare the gate. `masking` is None only if the plan has secure aggregation off."""
         if (masking is None) != (plan.secure_aggregation == "off"):
             raise ValueError("a plan is masked or it is not")
         self._masking = masking
@@ -90,14 +89,14 @@ class Gate:
         """Encode and check the trainer's answer. See Builder.
 
         Raises:
-            GateRefusal: it may not leave.
-            AuditError: the cost cannot be recorded.
+            GateRefusal: the contribution may not leave.
+            AuditError: the privacy cost cannot be recorded.
         """
         noise = partial(self._permission.with_noise, position) if self._permission.has_noise else None
         return self._builder.build(position, exchange, payload, rows=rows, resample=resample, noise=noise)
 
     def own_sums(self, position: bytes | None) -> bytes:
-        """Return the total of the private layers' noisy sums before a step, or of all, as little-endian int64."""
+        """Return the total of the private layers' noisy sums before a step, or of all steps, as little-endian int64."""
         return self._permission.own_sums(position)
 
     def finish(self) -> None:
@@ -105,13 +104,13 @@ class Gate:
         self._permission.finish()
 
     def release(self, contribution: Contribution, bind: Bind) -> Iterator[Chunk]:
-        """Yield the contribution's chunks that the coordinator lacks, after writing the log.
+        """Record the release in the audit log, then yield the contribution's chunks that the coordinator lacks.
 
         Raises:
             AuditError: the log cannot be written; no chunk is handed out.
             ConsentEnded: the persons here no longer agree.
-            PolicyForbids: the policy does not let it out.
-            OutsideHours: not at this time of day.
+            PolicyForbids: the policy does not allow the contribution.
+            OutsideHours: the policy allows no release at this time of day.
             MaskingRefused: this vector may not be masked for these contributors.
             MalformedMessage: the coordinator requests a chunk that does not exist.
         """
@@ -144,9 +143,9 @@ class Gate:
         return self._hand_out(contribution, bind)
 
     def _hand_out(self, contribution: Contribution, bind: Bind) -> Iterator[Chunk]:
-        """The chunks, and at their end a second record: how much left, and the hash of these very bytes.
+        """Yield the chunks, then record how many bytes were sent and their hash.
 
-        The hash of masked bytes confirms no guess of the update, but the hash of the update itself would.
+        The hash of masked bytes confirms no guess of the update. The hash of the update itself would.
         """
         sent, total = blake3(), 0
         for index, body in enumerate(self._bodies(contribution, bind), start=bind.first_chunk):
@@ -165,10 +164,13 @@ class Gate:
 
 
 class Builder:
-    """Encodes and checks vectors under one plan; the vectors leave through the gate alone."""
+    """Encodes and checks vectors under one plan. Only the gate sends them."""
 
     def __init__(self, plan: Plan, *, trains: bool, smallest_rows: int) -> None:
-        """`trains` is False for a site that only evaluates; it trains on at least `smallest_rows` rows."""
+        """Prepare the encoding.
+
+        `trains` is False for a site that only evaluates; `smallest_rows` limits its row count.
+        """
         self._plan, self._trains, self._smallest_rows = plan, trains, smallest_rows
         self._fixed_point = FixedPoint(plan.encoding.clipping_range, len(plan.sites))
 
@@ -185,16 +187,16 @@ class Builder:
         """Encode and check the trainer's answer.
 
         Args:
-            position: what it was computed from.
+            position: digest of the inputs of the computation.
             exchange: the values that may be sent in this round.
             payload: the updates as little-endian float32, then the scalars without "rows" as
                 little-endian int64, each in the exchange's order, then the noisy sums of private layers.
-            rows: training rows as the plan counts them; not used where their number is not sent.
-            resample: which draw of the step it is, 0 for the ordinary one.
+            rows: training rows as the plan counts them; not used if their number is not sent.
+            resample: the number of the draw of batches, 0 for the ordinary one.
             noise: returns the scalars with noise, and keeps the sums behind them; a plan with privacy needs it.
 
         Raises:
-            GateRefusal: it may not leave.
+            GateRefusal: the contribution may not leave.
         """
         if len(payload) != payload_bytes(exchange):
             what = "The trainer's answer is shorter or longer than what travels in this round."
@@ -238,7 +240,7 @@ class Builder:
         return scalars if noise is None else noise(scalars)
 
     def _own_sums(self, exchange: Exchange, payload: memoryview) -> list[int]:
-        """The sums of private layers, which the trainer made noisy and which never leave."""
+        """Return the sums of private layers. The trainer added their noise, and they never leave the site."""
         training = self._plan.private_training
         if training is None or not exchange.own_numbers:
             return []
@@ -249,7 +251,7 @@ class Builder:
         return found
 
     def _weigh(self, exchange: Exchange, rows: int) -> float:
-        """The factor of the updates."""
+        """Return the factor of the updates."""
         match self._plan.weighting:
             case EqualWeights():
                 return 1.0
@@ -264,7 +266,7 @@ class Builder:
                 assert_never(self._plan.weighting)
 
     def _scalars(self, exchange: Exchange, payload: memoryview, rows: int, resample: int) -> list[int]:
-        """The exchange's scalars, each within its bound."""
+        """Return the exchange's scalars, after checking that each is within its bounds."""
         start = 4 * exchange.updates
         values: list[int] = np.frombuffer(payload, "<i8", exchange.counted_scalars, start).tolist()
         if exchange.rows_place is not None:
@@ -281,7 +283,7 @@ class Builder:
 
 
 def _listed(exchange: Exchange) -> list[str]:
-    """The scalars' names; the numbers of a private gradient, which are as many as the network's, as one line."""
+    """Return the scalars' names for the log. A large private gradient is one entry."""
     names = [scalar.name for scalar in exchange.scalars if not scalar.name.startswith("private gradient: ")]
     gradient = len(exchange.scalars) - len(names)
     few = gradient <= _MOST_LISTED
@@ -289,5 +291,5 @@ def _listed(exchange: Exchange) -> list[str]:
 
 
 def payload_bytes(exchange: Exchange) -> int:
-    """Return the required length of the trainer's answer for an exchange."""
+    """Return the required length of the trainer's answer for an exchange, in bytes."""
     return 4 * exchange.updates + 8 * (exchange.counted_scalars + exchange.own_numbers)

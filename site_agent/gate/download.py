@@ -1,4 +1,4 @@
-"""Received parameters: filled chunk by chunk, and accepted only if the digest is correct.
+"""Collects received parameters chunk by chunk, and accepts them only if their digest is correct.
 
 Memory is reserved for the numbers of such a round under the approved plan, whatever is announced.
 """
@@ -25,14 +25,14 @@ class Download:
 
     @property
     def is_complete(self) -> bool:
-        """Whether all chunks have arrived."""
+        """Return whether all chunks have arrived."""
         return self._next == down_chunks(self.vector.size)
 
     def add(self, chunk: Chunk) -> None:
         """Add the next chunk.
 
         Raises:
-            MalformedMessage: it is not the next one, not of its size, or the whole is not what was offered.
+            MalformedMessage: the chunk is not the next one, or does not have its size.
         """
         attempt = self.announced.attempt if isinstance(self.announced, Offer) else 0
         if (chunk.round, chunk.attempt, chunk.index) != (self.announced.round, attempt, self._next) or self.is_complete:
@@ -45,6 +45,6 @@ class Download:
         self._next += 1
 
     def check(self) -> None:
-        """Raise MalformedMessage if the complete vector is not the announced one."""
+        """Check that the complete vector is the announced one. Raises MalformedMessage otherwise."""
         if self._hash.digest() != self.announced.parameters_digest:
             raise MalformedMessage("parameters that are not what was announced")

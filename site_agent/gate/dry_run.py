@@ -1,7 +1,8 @@
-"""`site-agent review --dry-run`: make and check one round as in a run, but send nothing.
+"""Implements `site-agent review --dry-run`: one round is made and checked as in a run, and nothing is sent.
 
 The trainer is started with `--rehearse`: it requires no approval, stores nothing on disk and answers for one round. A
-person who can start it can read the table anyway. The service, which others can reach, is never started in this way.
+person who can start it can read the table anyway. The service, which other processes can reach, is never started in
+this way.
 """
 
 from __future__ import annotations
@@ -100,6 +101,6 @@ def _first_rounds(plan: Plan, manifest: Manifest) -> Iterator[tuple[int, Exchang
 
 
 def _received(plan: Plan, manifest: Manifest, exchange: Exchange) -> bytes:
-    """What would come down: the first values, then control variates and sums of private layers, all 0."""
+    """Return what the site would receive: the first values, then control variates and sums of private layers, all 0."""
     values = manifest.initial_parameters(plan.seed) if exchange.down else np.empty(0, np.float32)
     return values.tobytes() + bytes(4 * (exchange.down_numbers - values.size) + 8 * exchange.own_numbers)

@@ -1,7 +1,7 @@
-"""This site's answers under other plans, read from their ledgers and compared with the audit log.
+"""Counts this site's sums under other plans, from their ledgers, and compares the ledgers with the audit log.
 
-A sum of one plan can be subtracted from a sum of another (protos/masking/answered_sets.py). So every plan for which
-this site ever masked counts, whatever its study is called. The rules:
+A sum of one plan can be subtracted from a sum of another (docs/design/sets.md). So every plan for which this site ever
+masked counts, whatever its study is called. The rules:
 
 * if a ledger cannot be read, is missing, or is older than the audit log or `spent/RUN.json`, this site does not mask
   until a person has restored the file;
@@ -27,22 +27,22 @@ _LEDGERS: Final = "masking"
 
 
 def ledger_path(state: Path, run: str) -> Path:
-    """Return the file of a run's ledger."""
+    """Return the path of a run's ledger."""
     return gate_folder(state) / _LEDGERS / f"{run}.json"
 
 
 class EarlierRuns:
-    """The ledgers of all runs at one site."""
+    """Reads the ledgers of all runs at one site."""
 
     def __init__(self, state: Path, audit: AuditLog, uncounted: tuple[str, ...] = ()) -> None:
-        """`uncounted` are the runs that the policy leaves out."""
+        """Prepare the reading. The policy excludes the runs `uncounted`."""
         self._state, self._audit, self._uncounted = state, audit, frozenset(uncounted)
 
     def answered_beside(self, run: str, identities: Mapping[str, str]) -> Counter[Answer]:
-        """Count how often each answer was given in other runs.
+        """Count how often each sum was answered in other runs.
 
         Args:
-            run: the run that is under way.
+            run: the current run, which is not counted.
             identities: its sites' fingerprints by name, for ledgers of a version that did not write them.
 
         Raises:
@@ -67,7 +67,7 @@ class EarlierRuns:
             raise MaskingRefused(Reason.RECORD_UNREADABLE) from cause
 
     def _witnessed(self) -> dict[str, set[Mark]]:
-        """The newest masked release of each run, by the audit log and by what was spent."""
+        """Return the newest masked release of each run, from the audit log and from the files of `spent`."""
         found: dict[str, set[Mark]] = {}
         for run, mark in (*self._logged(), *self._kept()):
             found.setdefault(run, set()).add(mark)

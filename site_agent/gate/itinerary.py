@@ -1,11 +1,11 @@
-"""Decides which rounds a coordinator may offer in one run, from the site's own memory.
+"""Decides from the site's own memory which rounds a coordinator may offer in one run.
 
-The rules, beside those of the plan (protos/plan/exchange.py):
+The rules, in addition to those of the plan (protos/plan/exchange.py):
 
-* a new round comes after all others; one that comes again, after a crash somewhere, is the same step, byte
-  for byte, under no earlier attempt; what the run no longer goes back to is over for good;
-* the rounds in which nothing was trained yet (the probe, the statistics, the first training round) start from
-  the values that the plan gives; this site computes them itself and refuses any others;
+* a new round comes after all others. A repeated round is the same step with the same bytes, under no earlier attempt.
+  Rounds to which the run cannot return are final;
+* in the rounds before any training (the probe, the statistics, the first training round) the site computes the plan's
+  values itself and refuses any others;
 * stages only advance, and a measurement is not repeated in a second round;
 * the layers that PLayer-FL's probe has chosen stay the chosen ones to the end;
 * a result comes after the last round, which the plan fixes unless training may end early;
@@ -32,7 +32,7 @@ _REPEATED: Final = (Stage.TRAINING, Stage.NEWTON)
 
 
 class Itinerary:
-    """The offers that this site received in a run, and the messages that may therefore follow."""
+    """Checks the offers of one run against the earlier offers that this site received."""
 
     def __init__(
         self,
@@ -43,13 +43,13 @@ class Itinerary:
         *,
         only_receives: bool = False,
     ) -> None:
-        """`released` is what left this site in this run, oldest first, in the words of the audit log.
+        """Read the earlier rounds. `released` are the audit log's records of this run's releases, oldest first.
 
-        A site that `only_receives` was offered no round, so only the plan limits when a result may come.
+        A site that `only_receives` was offered no round, so only the plan limits when a result can come.
         """
         self._run, self._plan, self._only_receives = run, plan, only_receives
         self._exchanges = Exchanges(plan, manifest)
-        self._known: dict[int, tuple[int, bytes]] = {}  # of each round the newest attempt, and its position
+        self._known: dict[int, tuple[int, bytes]] = {}  # for each round the newest attempt, and its position
         self._oldest = 0
         self.newest: int | None = None  # the round that was offered last, by this process
         self._last: tuple[int, Stage] | None = None
@@ -89,7 +89,7 @@ class Itinerary:
         """Return the tensors that a site receives with a result.
 
         Raises:
-            MalformedMessage: it comes too early, or names other layers or a round that was not measured.
+            MalformedMessage: the result comes too early, or names other layers or a round that was not measured.
         """
         closing = [Stage.VALIDATION] if self._plan.has_validation_round else []
         closing += [Stage.REPORT] if self._plan.gain == "sums" else []
@@ -122,7 +122,10 @@ class Itinerary:
             raise MalformedMessage("other layers than those that the probe has chosen")
 
     def _check_start(self, offer: Offer, exchange: Exchange) -> None:
-        """Before any training the values are the plan's; later ones follow from sums that this site cannot check."""
+        """Check that the values before any training are the plan's.
+
+        Later values follow from sums that a site cannot check.
+        """
         is_start = offer.round <= self._plan.has_probe
         if is_start and not hmac.compare_digest(offer.parameters_digest, self._exchanges.start_digest(exchange)):
             raise MalformedMessage("first parameters that are not the plan's")

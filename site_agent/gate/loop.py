@@ -1,7 +1,7 @@
-"""The main loop of the gate: receive, send requests to the trainer, decide, send.
+"""Runs the main loop of the gate: receive, send requests to the trainer, decide, send.
 
-It never sees a patient. Messages and the trainer's answers arrive in one inbox and are handled one at a time. Training
-continues while a stream is down, and a built contribution is kept for its step.
+The gate never sees a patient. Messages and the trainer's answers arrive in one inbox and are handled one at a time.
+Training continues while a stream is down, and a built contribution is kept for its step.
 """
 
 from __future__ import annotations
@@ -74,19 +74,19 @@ from site_agent.trainer_socket import Message as TrainerMessage
 
 FIRST_WAIT_SECONDS: Final = 0.5
 LONGEST_WAIT_SECONDS: Final = 30.0
-MOST_DEATHS: Final = 5  # of the trainer, without one contribution between them
+MOST_DEATHS: Final = 5  # of the trainer, without a contribution between them
 
 
 @dataclass(frozen=True)
 class Adopted:
-    """The operator has changed the configuration."""
+    """A notice that the operator has changed the configuration."""
 
 
 _Item: TypeAlias = CoordinatorMessage | Upkeep | Built | Concluded | Adopted | BaseException
 
 
 class SiteGate:
-    """One site's part in all runs of a coordinator."""
+    """Takes part in all runs of a coordinator for one site."""
 
     def __init__(
         self,
@@ -101,9 +101,10 @@ class SiteGate:
         standing: Standing | None = None,
         upkeep: SiteUpkeep | None = None,
     ) -> None:
-        """`identity_key` is this site's long-term key; `connect` opens a stream; `renew_trainer` starts another.
+        """Create the gate's loop.
 
-        `standing` is kept up for those who ask what the agent does.
+        `identity_key` is this site's long-term key; `connect` opens a stream; `renew_trainer` starts another trainer.
+        The loop updates `standing` for status reports.
         """
         self._standing, self._upkeep = standing or Standing(), upkeep
         self._hospital, self._identity_key, self._trainer, self._audit = hospital, identity_key, trainer, audit
@@ -111,10 +112,10 @@ class SiteGate:
         self._connect, self._software, self._renew_trainer = connect, software, renew_trainer
         self._deaths, self._has_lost_trainer = 0, False
         self._inbox: asyncio.Queue[_Item] = asyncio.Queue(16)
-        self._unheard: Farewell | None = None  # came while this site was at work, and then the stream ended
+        self._unheard: Farewell | None = None  # a farewell that arrived during other work, before the stream ended
         self._connection: Stream | None = None
         self._rounds: Rounds | None = None
-        self._run, self._tensors = "", frozenset[str]()  # of the announced plan: its run and its tensors' names
+        self._run, self._tensors = "", frozenset[str]()  # the announced plan's run and tensor names
         self._asking = asyncio.Lock()
         self._tasks: set[asyncio.Task[None]] = set()
         self._log = structlog.get_logger()
@@ -153,7 +154,7 @@ class SiteGate:
                         failures, self._connection, told = 1, None, ""
                     self._standing.failed(gone)
                     wait = min(LONGEST_WAIT_SECONDS, FIRST_WAIT_SECONDS * 2.0**failures) * random.uniform(0.5, 1.0)  # noqa: S311  # spreads reconnections, guards nothing
-                    if told != gone.remedy:  # the same in every attempt of one outage, where words have the time
+                    if told != gone.remedy:  # once in each outage, although each attempt has other words
                         self._log.warning("coordinator_unavailable", what=gone.what, remedy=gone.remedy)
                         told = gone.remedy
         finally:
@@ -167,12 +168,12 @@ class SiteGate:
         self._spawn(self._inbox.put(Adopted()))
 
     def _require_trainer(self) -> None:
-        """Raise TrainerGone if the trainer has ended, unless a request is open, which reports that itself."""
+        """Raise TrainerGone if the trainer has ended, unless an open request will report it."""
         if not self._asking.locked():
             self._trainer.require()
 
     async def _restart_trainer(self) -> None:
-        """Handle the end of the trainer: another one continues the run from its disk."""
+        """Start another trainer after the trainer has ended. The new one continues the run from its disk."""
         assert self._renew_trainer is not None
         for task in list(self._tasks):
             task.cancel()
@@ -185,7 +186,7 @@ class SiteGate:
         self._has_lost_trainer, self._standing.trainer = False, "idle"
 
     async def _converse(self, connection: Stream) -> bool:
-        """Handle one stream from greeting to end. Return whether everything is over."""
+        """Handle one stream from greeting to end. Return whether all runs are over."""
         away = window_seconds(state := gate_folder(self._hospital.state_path))
         upkeep = UPKEEP_VERSION if self._upkeep else 0
         await connection.send(Hello(PROTOCOL_VERSION, self._software, upkeep, *away, together=True))
@@ -223,7 +224,7 @@ class SiteGate:
             self._forget_messages()
 
     def _work_beside(self, connection: Stream, state: Path, away: tuple[int, int]) -> list[asyncio.Task[None]]:
-        """Start what runs as long as a stream."""
+        """Start the tasks that run as long as a stream."""
         return [
             self._spawn(self._read(connection)),
             self._spawn(watch(self._require_consent, CONSENT_POLL_SECONDS)),
@@ -234,7 +235,7 @@ class SiteGate:
         ]
 
     def _forget_messages(self) -> None:
-        """A new stream starts from the beginning; the trainer's answers do not belong to the stream and stay."""
+        """Remove the messages of the closed stream from the inbox. The trainer's answers stay."""
         for _ in range(self._inbox.qsize()):
             item = self._inbox.get_nowait()
             of_stream = isinstance(item, UnavailableError | MalformedMessage | TrainerGone)
@@ -267,7 +268,7 @@ class SiteGate:
                 self._rounds.follow(self._hospital.policy)
                 await self._check_policy(self._rounds.plan, self._rounds.manifest)
             case Adopted() | Farewell():
-                return  # nothing is under way; a farewell was handled before
+                return  # no run is active; a farewell was handled before
             case _:
                 await self._running().handle(item)
 
@@ -280,7 +281,7 @@ class SiteGate:
         if message.run != plan.run_name:
             raise MalformedMessage("a run that is not the one of its plan")
         self._run = message.run
-        if self._rounds is None or self._rounds.run != message.run:  # the name holds the plan's digest
+        if self._rounds is None or self._rounds.run != message.run:  # the name contains the plan's digest
             if self._rounds is not None:
                 self._rounds.end()
             await self._check_policy(plan, manifest_of(plan))
@@ -368,17 +369,17 @@ class SiteGate:
         try:
             async with self._asking, self._standing.asking(type(message).__name__.lower()):
                 answer = await self._trainer.ask(message, largest_payload)
-        except MalformedMessage as cause:  # of this site's own; the coordinator is not to be blamed
+        except MalformedMessage as cause:  # this site's own trainer is at fault, not the coordinator
             raise unexpected_answer() from cause
         if isinstance(answer, Failed):
-            self._require_consent()  # the trainer may see a withdrawal first; it is one all the same
+            self._require_consent()  # the trainer may detect a withdrawal first, which counts as a withdrawal
             raise TrainerFailed(answer)
         return answer
 
     async def _send(self, message: Join | Refusal | Outgoing) -> None:
         if self._connection is not None and isinstance(message, Done) and self._upkeep is not None:
-            await self._upkeep.tell(self._connection.send, at_least=1)  # the run may be over with this word
-        if self._connection is not None:  # without one the next offer asks again
+            await self._upkeep.tell(self._connection.send, at_least=1)  # the run may be over after this message
+        if self._connection is not None:  # without a stream the next offer repeats the request
             await self._connection.send(message)
 
     async def _end_part(self, ended: GateRefusal | ConsentEnded | TrainerFailed) -> None:
@@ -391,7 +392,7 @@ class SiteGate:
                 await self._refuse(SiteReason(failed.reason), self._named(failed))
 
     def _named(self, failed: Failed) -> str:
-        """Return the tensor that a failure names, or nothing: a name outside the plan could be a patient's."""
+        """Return the tensor of a failure if the plan has it. Another name could be a patient's."""
         return failed.tensor if failed.tensor in self._tensors else ""
 
     async def _refuse(self, reason: SiteReason, tensor: str, because: str = "", *, tells: bool = True) -> None:
@@ -401,7 +402,7 @@ class SiteGate:
             await self._tell(Refusal(self._run, reason, tensor))
 
     async def _tell(self, refusal: Refusal) -> None:
-        """Report why this site stops, if the stream is open. It stops in any case."""
+        """Report why this site stops, if the stream is open. The site stops in any case."""
         with suppress(UnavailableError, RefusedError):
             await self._send(refusal)
             if self._connection is not None:
@@ -414,7 +415,7 @@ class SiteGate:
         return misbehaved(malformed)
 
     def _part(self, farewell: Farewell) -> bool:
-        """Return whether a farewell ends everything well. Raises if a person has to act."""
+        """Return whether a farewell ends everything well. Raise an error if a person must act."""
         self._log.info("coordinator_parted", reason=farewell.reason.name, detail=farewell.detail)
         return is_over(farewell, self._audit)
 
@@ -431,7 +432,7 @@ class SiteGate:
         return self._rounds
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        """Run beside the loop. An error is put into the inbox, so none is lost."""
+        """Run a task beside the loop. Its error is put into the inbox."""
 
         async def guarded() -> None:
             try:

@@ -1,4 +1,4 @@
-"""Errors that end an agent's run or a stream, in words for an operator."""
+"""Defines the errors that end an agent's run or a stream, in words for an operator."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from protos.masking.masking_refusals import MaskingRefused, Reason
 from protos.wire.messages import CoordinatorReason, Farewell, MalformedMessage, SiteReason
 from site_agent.trainer_socket import Failed
 
-# A fault of this site's disk: the run waits for the site to return with its state, and is not ended for all.
+# The fault is of this site's disk. The run waits for the site to return with its state, and does not end for all.
 OF_THE_DISK: Final = frozenset({Reason.RECORD_UNREADABLE, Reason.RECORD_OLDER})
 
 
 class TrainerFailed(OperatorError):
-    """The trainer stopped with a reason of its own, which it has printed itself."""
+    """The trainer stopped and has printed the reason itself."""
 
     code = "E013"
 
@@ -28,11 +28,14 @@ class TrainerFailed(OperatorError):
             remedy="Follow the trainer's message, then start the site agent again.",
         )
         self.failed = failed
-        self.exit_status = failed.exit_status  # what no restart can correct there, none corrects here
+        self.exit_status = failed.exit_status  # a restart of the gate does not correct it either
 
     @property
     def can_continue(self) -> bool:
-        """Whether the operator can remove the cause, for example a full disk. The run then waits for the trainer."""
+        """Return whether the operator can remove the cause, for example a full disk.
+
+        Then the run waits for the trainer.
+        """
         is_own = self.failed.reason == SiteReason.TRAINER_FAILED
         return is_own and self.failed.exit_status == UnavailableError.exit_status
 
@@ -70,13 +73,13 @@ def masks_nothing(refused: MaskingRefused) -> OperatorError:
 
 
 def of_certificate(address: str, status: str, now: datetime, code: str) -> UnavailableError | None:
-    """Return the error of a coordinator's certificate that is expired, not yet valid or not trusted; None otherwise.
+    """Return the error of a coordinator's certificate that is expired, not yet valid or not trusted; otherwise None.
 
     Args:
-        address: HOST:PORT where it is shown.
+        address: HOST:PORT of the coordinator.
         status: of gate_socket.STATUSES.
         now: the time of this computer's clock, aware and in UTC.
-        code: of the kind of call.
+        code: the error code for the kind of call.
     """
     judge = f"By this computer's clock, {at(now)}, the certificate of the coordinator at {address}"
     match status:
@@ -109,7 +112,7 @@ def misbehaved(malformed: MalformedMessage) -> ProtocolError:
 
 
 def is_over(farewell: Farewell, audit: AuditLog) -> bool:
-    """Return true if all runs are over. Raises if a person must act or this site must reconnect."""
+    """Return true if all runs are over. Raise an error if a person must act or this site must reconnect."""
     if farewell.reason is not CoordinatorReason.ALL_RUNS_OVER:
         raise parted(farewell)
     if (run := unfinished_run(audit)) is not None:

@@ -1,15 +1,15 @@
-"""The gate's one decision about release: for a plan, a contribution, a draw of noise and a chunk.
+"""Decides about every release: of a plan, a contribution, a draw of noise and a chunk.
 
-It never trusts the coordinator. A decision has every reason against the release, from these parts:
+The decision never relies on the coordinator. It has every reason against the release:
 
 * the persons here (consent.py), and whether an approved plan is too old to be repeated;
 * the hospital's policy: rules for a whole plan (policy.py), hours, and the limits of a run (`Allowance`);
 * the patients' budget under a plan with privacy (privacy_ledger.py).
 
 A plan is decided when it is announced and again when the configuration changes. Each contribution is decided again
-before it leaves, from the exchange, its contributors, and what has left in this run. So an error before the gate,
-or an agent that another program controls, ends here. A refusal is one record in the audit log, with all reasons,
-and the record is written before the error is raised. Which round may come next is decided in itinerary.py.
+before it leaves, from the exchange, its contributors, and the earlier releases in this run. A refusal is one record in
+the audit log, with all reasons, which is written before the error is raised. itinerary.py decides which round can come
+next.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _CLOSED: Final = "the policy lets nothing leave at this time of day"
 
 
 class GateRefusal(OperatorError):
-    """The gate refused to release a contribution; `reason` and `tensor` may be sent to the coordinator."""
+    """The gate refused to release a contribution. `reason` and `tensor` may be sent to the coordinator."""
 
     code = "E012"
 
@@ -55,7 +55,7 @@ class PolicyForbids(GateRefusal):
 
 
 class OutsideHours(UnavailableError):
-    """The hospital allows no release at this time of day, but does later."""
+    """The hospital allows no release at this time of day, but allows it later."""
 
     def __init__(self) -> None:
         super().__init__(
@@ -67,7 +67,7 @@ class OutsideHours(UnavailableError):
 
 @dataclass(frozen=True, kw_only=True)
 class Decision:
-    """Every reason against a release, each one clause. No reason: it may leave.
+    """Every reason against a release, each one clause. Without a reason the release is allowed.
 
     Attributes:
         withdrawn: why the persons here do not agree, or None.
@@ -81,7 +81,7 @@ class Decision:
 
     @property
     def reasons(self) -> str | None:
-        """All reasons in one line, or None."""
+        """Return all reasons in one line, or None."""
         closed = (_CLOSED,) if self.is_closed else ()
         withdrawn = () if self.withdrawn is None else (self.withdrawn,)
         return "; ".join((*withdrawn, *closed, *self.forbidden)) or None
@@ -96,14 +96,14 @@ def decide_plan(
     audit: AuditLog,
     announced_at: datetime | None = None,
 ) -> Decision:
-    """Decide whether this hospital's policy and its patients' budget allow a plan. The persons' approval is separate.
+    """Decide whether this hospital's policy and its patients' budget allow a plan. The approval is separate.
 
     Args:
-        hospital: the configuration as it is now.
+        hospital: the current configuration.
         plan: announced, or about to be approved.
         manifest: computed from the plan here.
         identity: the fingerprint of this site's key; None skips the check that the plan lists it.
-        audit: this site's log, which holds payments too.
+        audit: this site's log, which has payments too.
         announced_at: an aware time; with it, a plan that is too old to be repeated is refused too.
 
     Raises:
@@ -121,21 +121,24 @@ def decide_plan(
 
 
 class Permission:
-    """The decisions of one run, about everything that is about to leave."""
+    """Decides about every release of one run."""
 
     def __init__(self, run: str, plan: Plan, *, allowance: Allowance, consent: Consent, audit: AuditLog) -> None:
-        """`allowance` has the policy's limits and what is used of them; `consent` is that of the persons here."""
+        """Prepare the decisions.
+
+        `allowance` has the policy's limits and their use; `consent` is that of the persons here.
+        """
         self._run, self._plan, self._audit = run, plan, audit
         self._allowance, self._consent = allowance, consent
         self._spending = None if plan.privacy is None else PrivacyLedger(consent.state, audit)
 
     @property
     def has_noise(self) -> bool:
-        """Whether numbers are only sent with noise whose cost was recorded."""
+        """Return whether numbers are only sent with noise whose cost was recorded."""
         return self._spending is not None
 
     def still_open(self) -> Decision:
-        """Decide cheaply about the next chunk of an allowed contribution."""
+        """Decide about the next chunk of an allowed contribution. This check is fast."""
         return Decision(withdrawn=self._consent.why_not(), is_closed=not self._allowance.is_open)
 
     def decide(self, exchange: Exchange, bind: Bind, *, masked: bool) -> Decision:
@@ -145,12 +148,12 @@ class Permission:
         return Decision(withdrawn=now.withdrawn, is_closed=now.is_closed, forbidden=tuple(forbidden))
 
     def require(self, decision: Decision, bind: Bind | None = None) -> None:
-        """Check that a decision has no reason against it. Otherwise record all reasons and raise.
+        """Check that a decision has no reason against the release. Otherwise record all reasons and raise.
 
         Raises:
             AuditError: the refusal cannot be recorded.
             ConsentEnded: the persons here no longer agree.
-            OutsideHours: not at this time of day.
+            OutsideHours: the policy allows no release at this time of day.
             PolicyForbids: policy or budget forbid it.
         """
         if decision.reasons is None:
@@ -184,7 +187,7 @@ class Permission:
         """Return the total of the private layers' noisy sums before a step. See PrivacyLedger.
 
         Raises:
-            RefusedError: it was lost.
+            RefusedError: the total was lost.
         """
         return b"" if self._spending is None else self._spending.own_sums(self._plan, position).tobytes()
 
@@ -192,7 +195,7 @@ class Permission:
         """Record that a contribution is released.
 
         Raises:
-            AuditError: it cannot be recorded; it must not leave.
+            AuditError: the release cannot be recorded; the contribution must not leave.
         """
         self._allowance.take(exchange, bind, position)
 
@@ -200,7 +203,7 @@ class Permission:
         """Record the end of the run. Its noisy numbers are not sent again.
 
         Raises:
-            AuditError: that cannot be recorded.
+            AuditError: the end cannot be recorded.
         """
         if self._spending is not None:
             self._spending.forget_numbers(self._plan)
@@ -219,32 +222,33 @@ class Allowance:
         released: Iterable[Mapping[str, Any]],  # Any: every type that JSON has
         spent: Spent | None = None,
     ) -> None:
-        """`released` are the audit log's records of what left in this run; `local_time` is the hospital's.
+        """Count what has already left in this run.
 
-        What `spent` has kept of the run counts as well, and it records what leaves: the log may be put aside.
+        `released` are the audit log's records of this run; `spent` counts too, because log files can be deleted.
+        `local_time` is the hospital's.
         """
         self.policy, self._plan, self._site, self._local_time = policy, plan, site, local_time
         self._spent = spent
         self._bytes: dict[int, int] = {} if spent is None else spent.bytes_by_round
         for facts in released:
             self._bytes[facts["round"]] = max(self._bytes.get(facts["round"], 0), facts["bytes"])
-        self._total = sum(self._bytes.values())  # kept, because a run may have many thousand rounds
+        self._total = sum(self._bytes.values())  # stored, because a run can have many thousand rounds
 
     @property
     def trains(self) -> bool:
-        """Whether this site's updates may differ from zero."""
+        """Return whether this site's updates can differ from zero."""
         return self._plan.tier_of(self._site) == "training"
 
     @property
     def is_open(self) -> bool:
-        """Whether contributions may be sent at this time of day."""
+        """Return whether contributions may be sent at this time of day."""
         return self.policy.hours is None or self.policy.hours.is_open(self._local_time())
 
     def take(self, exchange: Exchange, bind: Bind, position: bytes) -> None:
         """Count a release. A round counts once, even if its bytes are sent several times.
 
         Raises:
-            AuditError: that cannot be recorded; it must not leave.
+            AuditError: the release cannot be recorded; the contribution must not leave.
         """
         before = self._bytes.get(bind.round, 0)
         self._bytes[bind.round] = max(before, exchange.layout.total_bytes)

@@ -1,7 +1,7 @@
-"""Decides what this hospital allows, from its own file and the announced plan. Pure functions.
+"""Decides from the hospital's own file which announced plans are allowed.
 
-The policy overrides any plan, approved or not, and every broken rule is reported. What is decided here of a whole plan
-is decided again of each contribution before it leaves (permission.py).
+The policy overrides any plan, approved or not, and every broken rule is reported. permission.py decides again about
+each contribution before it leaves.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def refusals(policy: Policy, plan: Plan, manifest: Manifest, *, site: str, ident
 
 
 def remedy_of_refusal(plan: Plan, site: str, identity: str | None) -> str:
-    """Return the remedy after a refusal: the researcher changes the plan, or this hospital changes its policy."""
+    """Return the remedy after a refusal: another plan, or another policy."""
     if _listing(plan, site, identity):
         return "Send the researcher the fingerprint that `site-agent identity` prints. The plan must list it."
     return "Agree with the researcher on another plan, or change the policy in hospital.yaml."
@@ -61,7 +61,7 @@ def _reasons(policy: Policy, plan: Plan, manifest: Manifest, site: str) -> Itera
     if forbidden and tier != "statistics":
         yield f"the policy does not allow the method {' or '.join(forbidden)}, it allows {', '.join(policy.methods)}"
     if tier == "receiving":
-        return  # nothing leaves this site, so the limits on outgoing values do not apply
+        return  # nothing leaves this site, so the limits do not apply
     if policy.secure_aggregation == "required" and plan.secure_aggregation != "required":
         yield "the policy requires secure aggregation, and the plan has it off"
     if plan.two_sites is not None and policy.two_sites is None:
@@ -135,7 +135,7 @@ def _of_tensors(policy: Policy, plan: Plan, manifest: Manifest) -> Iterator[str]
 
 
 def forbidden_tensors(policy: Policy, names: Iterable[str]) -> Iterator[str]:
-    """Yield why a tensor's update may not be sent, one clause each."""
+    """Yield the reasons why a tensor's update may not be sent, one clause each."""
     for name in names:
         if _is_private(policy, name):
             yield f"the policy keeps {name} private"
@@ -144,7 +144,7 @@ def forbidden_tensors(policy: Policy, names: Iterable[str]) -> Iterator[str]:
 
 
 def forbidden_scalars(policy: Policy, names: Iterable[str]) -> Iterator[str]:
-    """Yield why a number beside the updates may not be sent, one clause each."""
+    """Yield the reasons why a scalar may not be sent, one clause each."""
     if policy.scalars is None:
         return
     for name in names:
@@ -157,7 +157,7 @@ def _is_private(policy: Policy, tensor: str) -> bool:
 
 
 def _is_not_allowed(policy: Policy, tensor: str) -> bool:
-    """Of a tensor that is not private anyway."""
+    """Return whether the policy omits a tensor that is not private."""
     is_named = policy.federated is None or any(fnmatchcase(tensor, pattern) for pattern in policy.federated)
     return not is_named and not _is_private(policy, tensor)
 

@@ -1,13 +1,13 @@
 """Records how much of its patients' privacy budget this site has spent, and for which noise.
 
-One file of payments for each run, below `privacy/` in the gate's folder, and a folder of the noisy numbers that they
-bought, a file for each step. The rules:
+Each run has a file of payments below `privacy/` in the gate's folder, and a folder with the noisy numbers of each step.
+The rules:
 
-* the first payment of a run is for all noisy sums that its plan has, so no run ends halfway because a budget is spent;
-* under local noise the trainer has drawn it, and what it answered first at a step is what is kept and sent;
-* the trainer's noisy sums of private layers are kept beside them as a total. A step is always made from the same total;
+* the first payment of a run is for all noisy sums of its plan, so no run ends halfway because a budget is spent;
+* under local noise the trainer has drawn the noise. Its first answer at a step is stored and sent;
+* the total of the trainer's noisy sums of private layers is stored too. A step always uses the same total;
 * a payment is on disk, after the noisy numbers that it buys, and then in the audit log, before a byte leaves;
-* numbers that were paid for are sent again as they are, so a restart neither draws other noise nor pays twice;
+* numbers that were paid for are sent again unchanged, so a restart neither draws other noise nor pays twice;
 * noise that is drawn a second time is paid for a second time, also in the same run: in full, as if for a whole run;
 * if something left that the file of payments does not record, the next draw is paid for again;
 * a payment counts if the files or the audit log record it, even if one of the two was lost or restored;
@@ -44,8 +44,8 @@ from site_agent.hospital import PrivacyLimits
 from site_agent.state_folders import gate_folder
 
 YEAR: Final = timedelta(days=365)
-_LARGEST_TOTAL: Final = 1 << 61  # of the sums of private layers; a step adds less than 2**62 to it
-_ROUNDING: Final = 1.0 + 1e-6  # of an epsilon that was turned into a ratio and back
+_LARGEST_TOTAL: Final = 1 << 61  # of the sums of private layers, to which a step adds less than 2**62
+_ROUNDING: Final = 1.0 + 1e-6  # the relative error of an epsilon after conversion to a ratio and back
 
 
 class Payment(Document):
@@ -55,8 +55,8 @@ class Payment(Document):
         identifier: names the payment in file and audit log.
         run, study, version: for which it was made.
         at: aware time, ISO 8601.
-        epsilon, delta: what the plan promises for everything that leaves with this draw.
-        sampling: with which probability a patient takes part in a sum; None if all do in all sums.
+        epsilon, delta: the plan's promise for everything that leaves with this draw.
+        sampling: the probability with which a patient takes part in a sum; None if all patients are in all sums.
     """
 
     identifier: str
@@ -70,12 +70,12 @@ class Payment(Document):
 
     @property
     def ratio(self) -> float:
-        """The value mu of the draw."""
+        """Return the ratio mu of the draw."""
         return ratio_of(self.epsilon, self.delta)
 
 
 class _Draw(Document):
-    """Noise for one step; `payment` is None where an earlier one of the run was for this draw too."""
+    """Noise for one step. `payment` is None if an earlier payment of the run covers this draw."""
 
     payment: Payment | None
     position: str
@@ -87,17 +87,17 @@ class _Kept(Document):
 
 @dataclass(frozen=True)
 class Standing:
-    """Epsilon at the policy's delta."""
+    """The spent epsilon of a study and of one year, at the policy's delta."""
 
     of_study: float
     of_year: float
 
 
 class PrivacyLedger:
-    """The payments of one site."""
+    """Records the payments of one site."""
 
     def __init__(self, state: Path, audit: AuditLog, *, random_bytes: RandomBytes = os.urandom) -> None:
-        """`state` is the site's state folder; `random_bytes` is the operating system's outside of tests."""
+        """Prepare the ledger in the site's state folder. `random_bytes` is the operating system's outside of tests."""
         self._state, self._audit, self._random_bytes = state, audit, random_bytes
         self._may_have_left: dict[str, set[str]] = {}  # steps of each run, so that a round does not read the whole log
 
@@ -130,16 +130,16 @@ class PrivacyLedger:
         return any(payment.run == run for payment in self.payments())
 
     def kept(self, run: str, position: bytes) -> list[int] | None:
-        """The noisy numbers that were paid for at a step, or None."""
+        """Return the noisy numbers that were paid for at a step, or None."""
         if all(draw.position != position.hex() for draw in self._read(self._path(run))):
-            return None  # drawn, perhaps, and not paid for
+            return None  # the numbers may exist, but were not paid for
         try:
             return [int(number) for number in np.frombuffer(self._numbers(run, position).read_bytes(), "<i8")]
         except FileNotFoundError:
             return None
 
     def is_paid(self, plan: Plan, position: bytes) -> bool:
-        """Whether a payment of this run is also for a draw at a step that had none yet."""
+        """Return whether a payment of this run covers a draw at a step that had none yet."""
         draws = self._read(self._path(plan.run_name))
         paid = [place for place, draw in enumerate(draws) if draw.payment is not None]
         known, here = {draw.position for draw in draws}, position.hex()
@@ -149,7 +149,7 @@ class PrivacyLedger:
         return len(draws) - paid[-1] < plan.private_releases
 
     def _left(self, run: str) -> set[str]:
-        """The steps that had left when this run was first asked for, and all that were paid for since."""
+        """Return the steps that had left when this run was first used here, and all that were paid for since."""
         if run not in self._may_have_left:
             released = self._audit.records("contribution_released")
             self._may_have_left[run] = {facts["position"] for facts in released if facts["run"] == run}
@@ -160,7 +160,7 @@ class PrivacyLedger:
 
         Args:
             plan: with privacy, and masked.
-            position: the step that the numbers belong to.
+            position: the step of the numbers.
             numbers: this site's sums, in the order of the exchange, then the noisy sums of private layers.
 
         Returns:
@@ -189,13 +189,13 @@ class PrivacyLedger:
     def own_sums(self, plan: Plan, position: bytes | None) -> npt.NDArray[np.int64]:
         """Return the total of the private layers' noisy sums of all steps before a step.
 
-        A step that was drawn before has the total from which it was made then. `position` is None after the last step.
+        A repeated step has the same total as the first time. `position` is None after the last step.
 
         Returns:
             int64 of shape (numbers of private layers,).
 
         Raises:
-            RefusedError: the numbers of the step before were lost.
+            RefusedError: the numbers of the previous step were lost.
         """
         drawn, training = self._drawn(plan.run_name), plan.private_training
         if position is not None and position.hex() in drawn:
@@ -213,7 +213,7 @@ class PrivacyLedger:
         return np.array(kept[-plan.own_numbers :], np.int64)
 
     def forget_numbers(self, plan: Plan) -> None:
-        """Delete the noisy numbers of a finished run. Its payments remain, and the last total of private layers.
+        """Delete the noisy numbers of a finished run. Its payments and the last total of private layers remain.
 
         Raises:
             AuditError: the file cannot be written.
@@ -228,11 +228,11 @@ class PrivacyLedger:
                 folder.rmdir()
 
     def _drawn(self, run: str) -> list[str]:
-        """The steps of a run that have noise, in the order of their first draws."""
+        """Return the steps of a run that have noise, in the sequence of their first draws."""
         return list(dict.fromkeys(draw.position for draw in self._read(self._path(run))))
 
     def _unpaid(self, paid: set[str]) -> Iterator[Payment]:
-        """Private runs from which something left, although files and log lack the payment."""
+        """Yield a payment for each private run that sent data, although files and log lack its payment."""
         left = {path.stem for path in (gate_folder(self._state) / "spent").glob("*.json")} - paid
         for path in sorted((gate_folder(self._state) / "plans").glob("*.json")) if left else ():
             plan = plan_from_wire(path.read_bytes())
@@ -289,19 +289,19 @@ def _recorded() -> AbstractContextManager[None]:
 
 
 def with_noise(plan: Plan, numbers: Sequence[int], random_bytes: RandomBytes = os.urandom) -> list[int]:
-    """A site's sums with its share of the noise, before the payment from the budget."""
+    """Return a site's sums with its share of the noise. The payment follows."""
     if plan.private_training is not None and plan.private_training.is_local:
         return list(numbers)  # the trainer has added noise in each of its steps
-    sent = len(numbers) - plan.own_numbers  # behind them are sums that have the trainer's noise and do not leave
+    sent = len(numbers) - plan.own_numbers  # the sums after them have the trainer's noise and do not leave
     noise = discrete_gaussian(sent, plan.noise_variance, random_bytes)
-    noisy: list[int] = (np.array(numbers[:sent], np.int64) + noise).tolist()  # both lie far within 64 bits
+    noisy: list[int] = (np.array(numbers[:sent], np.int64) + noise).tolist()  # both are far within 64 bits
     return [*noisy, *numbers[sent:]]
 
 
 def overspends(
     limits: PrivacyLimits, study: str, asked: Privacy, payments: Sequence[Payment], now: datetime
 ) -> str | None:
-    """Return in one clause why one more draw exceeds a limit, or None. Pure."""
+    """Return in one clause why one more draw exceeds a limit, or None."""
     after = standing(limits, study, payments, now, asked)
     for what, epsilon, largest in (
         (f"the study {study}", after.of_study, limits.largest_epsilon_per_study),
@@ -315,7 +315,7 @@ def overspends(
 def standing(
     limits: PrivacyLimits, study: str, payments: Sequence[Payment], now: datetime, asked: Privacy | None = None
 ) -> Standing:
-    """Return the epsilon of a study and of the last 365 days at the policy's delta.
+    """Return the epsilon of a study and of the last 365 days, at the policy's delta.
 
     `asked` is a plan that would pay in addition, if there is one.
     """
@@ -327,7 +327,7 @@ def standing(
 
 
 def _epsilon_of_all(costs: Sequence[Payment | Privacy], delta: float) -> float:
-    """Epsilon of everything together. Sampled runs are no Gaussians: their epsilons and their deltas add up."""
+    """Return the epsilon of all costs together. Sampled runs are no Gaussians: their epsilons and deltas add up."""
     sampled = [cost for cost in costs if cost.sampling is not None]
     ratios = [cost.ratio for cost in costs if cost.sampling is None]
     rest = delta - fsum(cost.delta for cost in sampled)
@@ -337,6 +337,6 @@ def _epsilon_of_all(costs: Sequence[Payment | Privacy], delta: float) -> float:
 
 
 def _logged(facts: Mapping[str, Any]) -> Payment:  # Any: every type that JSON has
-    """The payment in a record of the audit log, whose time is that of the record."""
+    """Return the payment in a record of the audit log. Its time is the record's."""
     known = {name: facts["time" if name == "at" else name] for name in Payment.model_fields if name != "sampling"}
     return Payment.model_validate(known | {"sampling": facts.get("sampling")})

@@ -1,10 +1,9 @@
 """Checks how the kernel separates the patients from the process with the keys.
 
-A site has three processes: agent (network), gate (keys) and trainer (patients). As services they run under three user
-accounts. The trainer's user owns the table, and the kernel refuses it to the others. At a terminal one user starts
-all three. Then the kernel refuses nothing, and only the programs' own code keeps them apart: agent and gate have no
-code that reads a table. The gate also checks that no service could have written an approval. The trainer's own log
-states whether the trainer has given up the network.
+As services, agent (network), gate (keys) and trainer (patients) run under three user accounts. The trainer's user owns
+the table, and the kernel refuses it to the others. At a terminal one user starts all three. Then only the programs' own
+code keeps them apart: agent and gate have no code that reads a table. The gate also checks that no service could have
+written an approval. The trainer's own log states whether the trainer has given up the network.
 """
 
 from __future__ import annotations
@@ -25,18 +24,18 @@ def may_read(table: Path) -> bool:
     try:
         os.close(os.open(table, os.O_RDONLY | os.O_CLOEXEC))
     except OSError as refused:
-        # A table that this user cannot even find is out of reach as well.
+        # A table that this user cannot find is also unreadable.
         return refused.errno not in (errno.EACCES, errno.EPERM, errno.ENOENT)
     return True
 
 
 def guard_of(hospital: Hospital) -> Callable[[Path], None]:
-    """Return the check of approvals. A terminal has none, because one user runs everything."""
+    """Return the check of approvals. At a terminal it checks nothing, because one user runs everything."""
     return (lambda _: None) if hospital.gate_socket is None else require_guarded
 
 
 def tell_guard(hospital: Hospital) -> None:
-    """Refuse approvals that a service could have written. At a terminal, only warn once.
+    """Refuse approvals that a service could have written. At a terminal, only log a warning.
 
     Raises:
         ConfigurationError: a service could have written them; the message has the command that corrects it.
@@ -51,7 +50,7 @@ def tell_guard(hospital: Hospital) -> None:
 
 
 def tell_separation(hospital: Hospital) -> bool:
-    """Log whether the kernel denies this process the table, and return it."""
+    """Log and return whether the kernel denies this process the table."""
     log = structlog.get_logger()
     if may_read(Path(hospital.data.table)):
         log.warning(

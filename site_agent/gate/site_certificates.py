@@ -1,10 +1,10 @@
-"""This site's certificates from the gate's side. The agent has the key and the files.
+"""Manages this site's certificates from the gate's side. The agent has the key and the files.
 
 The gate verifies and records a certificate before it orders the agent to use it. The agent checks it again.
 
-The gate remembers its federation in a file of its own: the name, and the roots that it trusted before and trusts now.
-It signs nothing for another federation, whatever an invitation or the agent presents. A site with its identity key, its
-ledger and its approvals belongs to one federation for good.
+A file of the gate stores its federation: the name, and the roots that it trusted before and trusts now. The gate signs
+nothing for another federation, whatever an invitation or the agent presents. A site with its identity key, its ledger
+and its approvals belongs to one federation permanently.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ Ask: TypeAlias = Callable[[Order], Awaitable[Answer]]
 
 
 class AgentUnable(OperatorError):
-    """The agent could not carry out an order, and has explained it itself."""
+    """The agent could not carry out an order, and has printed the reason itself."""
 
     def __init__(self, unable: Unable) -> None:
         super().__init__(
@@ -61,19 +61,19 @@ class _Federation(Document):
 
 
 class SiteCertificates:
-    """The agent's certificate and trusted roots, and the requests that change them."""
+    """Has the agent's certificates and trusted roots, and sends the orders that change them."""
 
     def __init__(self, ask: Ask, folder: Path) -> None:
-        """`ask` sends an order to the agent; `folder` is the gate's own folder, which names its federation."""
+        """Start without certificates. `ask` sends an order to the agent; `folder` is the gate's own folder."""
         self._ask, self._memory = ask, folder / "pinned-federation.json"
         self.shown = ShownCertificates(chain=b"", roots=b"")
-        self.coordinator = self.enrolment = ""  # addresses that came with enrolment
+        self.coordinator = self.enrolment = ""  # the addresses that came with enrolment
 
     def check(self, federation: str, roots: bytes) -> None:
-        """Compare a federation with the one to which this site belongs, if any.
+        """Check that a federation is the one to which this site belongs, if any.
 
         Raises:
-            ConfigurationError: it is another one, or the file that remembers it cannot be read.
+            ConfigurationError: it is another federation, or the file with this site's federation cannot be read.
         """
         known, shown = self._remembered(), _Federation(name=federation, roots=_fingerprints(roots))
         if known is None or (shown.name == known.name and shown.roots <= known.roots):
@@ -88,7 +88,7 @@ class SiteCertificates:
         )
 
     def remember(self, federation: str, roots: bytes) -> None:
-        """Record membership in this federation, and trust these roots beside the current ones."""
+        """Record this site's federation and its roots, in addition to the current roots."""
         known = _fingerprints(self.shown.roots) if self.shown.roots else frozenset()
         kept = _Federation(name=federation, roots=_fingerprints(roots) | known)
         if kept != self._remembered():
@@ -110,7 +110,7 @@ class SiteCertificates:
         """Return the current certificates and trusted roots.
 
         Raises:
-            OperatorError: as all methods here: the agent has ended, or could not.
+            OperatorError: the agent has ended, or could not carry out the order. All methods here raise this.
         """
         return await self._shown(Look())
 
@@ -126,8 +126,8 @@ class SiteCertificates:
 
         Args:
             name: `enrol` or `renew`.
-            address: where to call; None for the address that came with enrolment.
-            roots: what to trust there (PEM); empty for the roots that are trusted already.
+            address: of the port; None for the address that came with enrolment.
+            roots: the roots to trust there (PEM); empty for the roots that are trusted already.
             request: the bytes of the request.
 
         Raises:
@@ -152,15 +152,15 @@ class SiteCertificates:
         federation: str,
         addresses: tuple[str, str] = ("", ""),
     ) -> None:
-        """Start to use a certificate that is verified and on record."""
+        """Let the agent start to use a certificate that is verified and recorded."""
         await self._shown(Install(key, site, federation, *addresses, payload=packed((chain, roots))))
 
     async def trust(self, roots: bytes) -> None:
-        """Trust the roots that the coordinator names, after this is on record."""
+        """Let the agent trust the roots that the coordinator names, after this is recorded."""
         await self._shown(Trust(roots))
 
     async def settle(self, *, works: bool) -> None:
-        """Delete the pair before the last renewal, or restore it."""
+        """Let the agent delete the certificate before the last renewal, or restore it."""
         await self._shown(Settle(works))
 
     async def _shown(self, order: Look | Install | Trust | Settle) -> ShownCertificates:

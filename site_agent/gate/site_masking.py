@@ -1,11 +1,9 @@
-"""This site's half of secure aggregation: keys for a key session, and masks for a round.
+"""Masks this site's contributions: agrees on keys for a key session, and makes the masks of a round.
 
-Keys exist only in the memory of this process. A digest of the masked vector, its step and its set are on disk before
-a byte is sent. So neither a restart nor an earlier backup lets this site mask a step for a second set. The mathematics
-is in protos/masking/, and the ledger there decides what a set costs. One rule is here, beside those of the ledger:
-
-* a memory that lacks something of the audit log, or of the run's last release where the log no longer
-  has it (spent.py), is none: a file that was deleted or restored is refused.
+Keys exist only in the memory of this process. A digest of the masked vector, its step and its set are on disk before a
+byte is sent. So neither a restart nor an earlier backup lets this site mask a step for a second set. The mathematics is
+in protos/masking/, and the ledger there decides what a set costs. In addition, a ledger is refused if the audit log or
+spent.py has a newer release.
 """
 
 from __future__ import annotations
@@ -52,7 +50,7 @@ from site_agent.gate.earlier_runs import EarlierRuns, ledger_path
 
 
 class SiteMasking:
-    """One site's masking in one run."""
+    """Masks the contributions of one site in one run."""
 
     def __init__(
         self,
@@ -69,12 +67,12 @@ class SiteMasking:
         audit: AuditLog,
         uncounted_runs: tuple[str, ...] = (),
     ) -> None:
-        """`quorum`, `smallest` set and `budget` are the stricter of plan and policy.
+        """Read the ledger of the run. `quorum`, `smallest` set and `budget` are the stricter of plan and policy.
 
-        `uncounted_runs` are those that the policy leaves out when sums are compared.
+        The policy excludes `uncounted_runs` when sums are compared.
 
         Raises:
-            MaskingRefused: what was masked earlier in this run cannot be read, or `audit` has more.
+            MaskingRefused: the ledger cannot be read, or `audit` has a newer release.
         """
         self._run, self._plan, self._manifest, self._site = run, plan, manifest, site
         self._identity_key, self._quorum, self._budget = identity_key, quorum, budget
@@ -88,13 +86,13 @@ class SiteMasking:
             self._ledger.refuse_if_older(witnessed)
         others = EarlierRuns(state, audit, uncounted_runs).answered_beside(run, listing.identities)
         self._compared = Comparison(smallest, others)
-        self._check = ""  # of the file as it is on disk; empty until this process has written it whole
+        self._check = ""  # the checksum of the file on disk; empty until this process has written the whole file
         self._terms: KeySessionTerms | None = None
         self._secret: KeySessionSecret | None = None
         self._advert: KeyAdvert | None = None
         self._roster: tuple[KeyAdvert, ...] = ()
         self._transcript = b""
-        self._made: tuple[tuple[object, ...], bytes] = ((), b"")  # the newest context, after what it was made of
+        self._made: tuple[tuple[object, ...], bytes] = ((), b"")  # the newest context, after the values behind it
         self._highest_key_session = 0
         self.key_session = 0
 
@@ -102,7 +100,7 @@ class SiteMasking:
         """Check that the ledger contains the newest release that the audit log records.
 
         Raises:
-            MaskingRefused: it was rolled back, or is missing.
+            MaskingRefused: the ledger is missing, or an older version was restored.
         """
         self._ledger.refuse_if_older(Mark(step, attempt))
 
@@ -110,7 +108,7 @@ class SiteMasking:
         """Create keys for a new key session, and delete those of the previous one.
 
         Raises:
-            MaskingRefused: the key session is not new, or its sites are not the plan's, enough, and this one too.
+            MaskingRefused: the key session is not new, or its sites are too few, not the plan's, or without this site.
         """
         require(message.key_session > self._highest_key_session, Reason.WRONG_KEY_SESSION)
         require(self._site in message.sites, Reason.NOT_A_CONTRIBUTOR)
@@ -133,7 +131,7 @@ class SiteMasking:
         """Check every site's key and sign the list.
 
         Raises:
-            MaskingRefused: a key is not what the plan lists, or the roster is not what was opened.
+            MaskingRefused: a key is not in the plan, or the roster does not belong to this key session.
         """
         terms, advert = self._opened(message.key_session)
         require(not self._roster, Reason.ANOTHER_TRANSCRIPT)
@@ -145,7 +143,7 @@ class SiteMasking:
         """Derive the key of each pair after every site has signed the same transcript.
 
         Raises:
-            MaskingRefused: a site is missing or has seen another roster.
+            MaskingRefused: a site is missing or has received another roster.
         """
         terms, _ = self._opened(message.key_session)
         require(bool(self._roster) and self._secret is not None, Reason.ACKNOWLEDGEMENTS_INCOMPLETE)
@@ -162,12 +160,10 @@ class SiteMasking:
         self._ledger = self._ledger.void()
 
     def check_draw(self, position: bytes, bind: Bind, layout: Layout) -> None:
-        """Check that this round may be masked for these contributors with the resampling that they received.
-
-        It is called before anything is trained for the round.
+        """Check that this round may be masked for these contributors with this draw, before any training for it.
 
         Raises:
-            MaskingRefused: it may not.
+            MaskingRefused: the round may not be masked.
         """
         self._check_bind(bind)
         if self._is_open(self._context(position, bind, layout)):
@@ -175,16 +171,16 @@ class SiteMasking:
         self._ledger.permit(self._ask(position, bind), self._compared, self._budget)
 
     def freeze(self, position: bytes, bind: Bind, layout: Layout, vector: bytes) -> None:
-        """Write to disk what will be masked. Nothing may be sent before this returns.
+        """Write to disk what will be masked. Nothing may be sent before this function returns.
 
         Args:
-            position: what the vector was computed from.
+            position: digest of the inputs of the vector.
             bind: attempt and contributors.
             layout: of the vector, as in the round's exchange.
             vector: digest of the whole encoded vector, 32 bytes.
 
         Raises:
-            MaskingRefused: not this vector for this step and set.
+            MaskingRefused: this vector may not be masked for this step and set.
             OperatorError: the disk cannot be written.
         """
         self._check_bind(bind)
@@ -196,7 +192,7 @@ class SiteMasking:
         self._keep(self._ledger.freeze(ask, context, vector, self._compared, self._budget), bind.round)
 
     def forget_before(self, oldest: int) -> None:
-        """Close all earlier rounds. The run can no longer return to them.
+        """Close all rounds before `oldest`, because the run can no longer return to them.
 
         Raises:
             OperatorError: the disk cannot be written.
@@ -206,7 +202,7 @@ class SiteMasking:
             self._keep(shorter, None)
 
     def _keep(self, ledger: Ledger, step: int | None) -> None:
-        """Write a ledger to disk: a line for the step that was just masked, or all of it."""
+        """Write a ledger to disk: a line for the step that was just masked, or the whole ledger."""
         with on_disk(
             what="The next masked contribution cannot be recorded",
             consequence="Nothing of this round left this site.",
@@ -214,7 +210,7 @@ class SiteMasking:
         ):
             if step is not None and self._check:
                 line, check = ledger.line_after(self._check, step)
-                self._check = ""  # should the line come to lie there in part, the next writing replaces it
+                self._check = ""  # if the line is written only in part, the next write replaces the file
                 append_synced(self._path, line.encode())
             else:
                 text = ledger.to_text()
@@ -248,7 +244,7 @@ class SiteMasking:
         return Ask(Mark(bind.round, bind.attempt), position, bind.sites, bind.resample)
 
     def _is_open(self, context: bytes) -> bool:
-        """Whether this process froze exactly this vector, so that the same bytes are sent again."""
+        """Return whether this process froze exactly this vector, so that the same bytes are sent again."""
         opened = self._ledger.open
         return opened is not None and opened.context == context
 
@@ -268,6 +264,6 @@ class SiteMasking:
 
 
 def _releases(audit: AuditLog, run: str) -> Iterator[Mark]:
-    """Every place in a run at which the audit log records a masked release."""
+    """Return the round and attempt of every masked release of a run in the audit log."""
     released = audit.records("contribution_released")
     return (Mark(facts["round"], facts["attempt"]) for facts in released if facts["run"] == run and facts["masked"])

@@ -1,8 +1,7 @@
-"""One run at one site: checks each request of the coordinator and carries it out.
+"""Carries out one run at one site: checks each request of the coordinator and acts on it.
 
-itinerary.py decides what a round may ask for. A step that comes again is the same step, byte for byte; the contributors
-have to be the plan's, enough, and this site among them. A message that breaks a rule is a MalformedMessage or a
-MaskingRefused, and the caller stops.
+itinerary.py decides what a round may request. A message that breaks a rule is a MalformedMessage or a MaskingRefused,
+and the caller stops.
 """
 
 from __future__ import annotations
@@ -60,27 +59,28 @@ RoundMessage: TypeAlias = Offer | Chunk | Bind | Finish | KeySessionOpen | KeySe
 
 @dataclass(frozen=True)
 class Built:
-    """The gate has built a contribution."""
+    """A notice that the gate has built a contribution."""
 
     contribution: Contribution
 
 
 @dataclass(frozen=True)
 class Concluded:
-    """The trainer has loaded the last aggregate, after this number of rounds."""
+    """A notice that the trainer has loaded the last aggregate, after this number of rounds."""
 
     rounds: int
 
 
 @dataclass(frozen=True, kw_only=True)
 class Surroundings:
-    """The agent's services that a run needs.
+    """The functions of the agent's loop that a run needs.
 
     Attributes:
-        send: to the coordinator; does nothing while there is no stream, since the next offer asks again.
-        ask: the trainer, one question at a time, and how many bytes it may answer with at most.
-        spawn: run beside the loop; its failures reach the loop.
-        deliver: put what has become ready into the loop's inbox.
+        send: sends a message to the coordinator; does nothing without a stream, because the next offer repeats the
+            request.
+        ask: sends the trainer one request at a time, with the largest number of bytes of its answer.
+        spawn: runs a task beside the loop; its failures reach the loop.
+        deliver: puts a notice into the loop's inbox.
     """
 
     send: Callable[[Outgoing], Awaitable[None]]
@@ -90,7 +90,7 @@ class Surroundings:
 
 
 class Rounds:
-    """The rounds of one run at this site."""
+    """Carries out the rounds of one run at this site."""
 
     def __init__(
         self,
@@ -106,7 +106,7 @@ class Rounds:
         around: Surroundings,
         saved: tuple[Saved, ...],
     ) -> None:
-        """`consent` has the decisions of persons here; `saved` are the states on the trainer's disk, or none."""
+        """Start the run. `consent` has the decisions of persons here; `saved` are the states on the trainer's disk."""
         self.run, self.plan, self.manifest, self.consent = run, plan, manifest, consent
         self._site, self._audit, self._masking, self._around = site, audit, masking, around
         released = [facts for facts in audit.records("contribution_released") if facts["run"] == run]
@@ -114,34 +114,34 @@ class Rounds:
         self._allowance = Allowance(policy, plan, site=site, local_time=clock, released=released, spent=self._spent)
         if masking is not None and (newest := self._spent.newest) is not None:
             masking.require_memory(newest.round, newest.attempt)
-        # A site that only receives has no door, so nothing in this process can build a contribution.
+        # A site that only receives has no gate object, so nothing in this process can build a contribution.
         door = partial(Gate, run, plan, manifest, audit=audit, masking=masking)
         self._gate = None if self._receives else door(allowance=self._allowance, consent=consent)
         self._download: Download | None = None
         self._offer: Offer | None = None
         self._bind: Bind | None = None
-        self._exchange: Exchange | None = None  # of what was offered last
+        self._exchange: Exchange | None = None  # of the newest offer
         self._is_concluded, self._result_sha256 = False, ""
-        self._position = b""  # of what was downloaded whole last
+        self._position = b""  # of the newest complete download
         self._vector: npt.NDArray[np.float32] = np.empty(0, np.float32)
         self._asked_resample, self._upload_number, self._log = 0, 0, structlog.get_logger()
         self._contribution: Contribution | None = None
         made = (*released, *self._spent.beyond(released))
         self._itinerary = Itinerary(run, plan, manifest, made, only_receives=self._receives)
-        self._alternative: int | None = None  # what a sweep chose
+        self._alternative: int | None = None  # the choice of a sweep
         self._saved = {state.round: state for state in saved}
         self.next_round: int | None = None if saved else 0
-        self._return: tuple[int, int | None] | None = None  # the newest rollback that is on record
+        self._return: tuple[int, int | None] | None = None  # the newest rollback that was recorded
         self._upload: asyncio.Task[None] | None = None
 
     @property
     def key_session(self) -> int:
-        """The key session whose masking keys this site has; 0 for none."""
+        """Return the key session whose masking keys this site has; 0 for none."""
         return self._masking.key_session if self._masking else 0
 
     @property
     def chosen(self) -> tuple[str, str] | None:
-        """The run that a sweep chose, and its values, once this is known."""
+        """Return the run that a sweep chose, and its values, or None."""
         sweep, number = self.plan.sweep, self._alternative
         if sweep is None or number is None:
             return None
@@ -153,7 +153,7 @@ class Rounds:
 
     @property
     def saved(self) -> tuple[Saved, ...]:
-        """The states on the trainer's disk, or only the newest if there are many."""
+        """Return the states on the trainer's disk, or only the newest if there are many."""
         return tuple(self._saved[number] for number in sorted(self._saved)[-MOST_SAVED:])
 
     def follow(self, policy: Policy) -> None:
@@ -178,11 +178,11 @@ class Rounds:
         self._download, self._offer, self._bind = None, None, None
 
     async def handle(self, message: RoundMessage) -> None:
-        """Carry out a message's request.
+        """Carry out the request of a message.
 
         Raises:
             MalformedMessage: an honest coordinator would not request this.
-            MaskingRefused: this site does not mask for this.
+            MaskingRefused: this site does not mask for this request.
         """
         if self._receives and not isinstance(message, Finish | Chunk):
             raise MalformedMessage("a round or key for a site that only receives")
@@ -205,9 +205,9 @@ class Rounds:
                 self._audit.write("key_session_agreed", run=self.run, key_session=message.key_session, sites=sites)
 
     async def built(self, contribution: Contribution) -> None:
-        """Send an allowed contribution, or report that it is ready."""
+        """Send a contribution that the gate has built, or report that it is ready."""
         if (contribution.position, contribution.resample) != (self._position, self._asked_resample):
-            return  # a draw that was asked for before the contributors changed
+            return  # a draw from before the contributors changed
         self._contribution = contribution
         if self._bind is not None:
             await self._contribute(self._bind)
@@ -215,7 +215,7 @@ class Rounds:
             await self._around.send(Ready(self._offer.round, self._offer.attempt))
 
     async def concluded(self, rounds: int) -> None:
-        """Handle the trainer's report that it received the last sum."""
+        """Handle the trainer's report that it has loaded the last aggregate."""
         self._is_concluded = True
         self._position, self._contribution, self._vector = b"", None, np.empty(0, np.float32)
         return_memory()
@@ -275,7 +275,7 @@ class Rounds:
         return exchange
 
     def _note_return(self, message: Offer | Finish) -> None:
-        """Record, once a round, that too few sites accepted the parameters that they had received."""
+        """Record, once in each round, that too few sites accepted the parameters that they had received."""
         here = (message.round, message.returned_to)
         if message.returned_to is not None and here != self._return:
             self._return = here
@@ -305,7 +305,7 @@ class Rounds:
         return set(sites) <= set(self.plan.site_names)
 
     async def _contribute(self, bind: Bind) -> None:
-        """Send the contribution that is built for these contributors, or let it be trained."""
+        """Send the contribution that is built for these contributors, or let the trainer make it."""
         assert self._offer is not None
         assert self._exchange is not None
         if self._masking is not None:
@@ -330,7 +330,7 @@ class Rounds:
         returned = -1 if offer.returned_to is None else offer.returned_to
         question = Train(offer.round, resample, int(offer.stage), layers, best, payload, saves, offer.oldest, returned)
         if self.next_round in (None, 0) and not self._saved:
-            self._saved[offer.round] = Saved(offer.round)  # it can always start from the beginning
+            self._saved[offer.round] = Saved(offer.round)  # the site can always start from the beginning
         self.next_round = offer.round + 1
         self._around.spawn(self._train_and_build(question, self._exchange, self._position))
 
@@ -357,7 +357,7 @@ class Rounds:
     def _stop_upload(self) -> None:
         """Stop an upload, even one that has not begun.
 
-        It is not cancelled, because gRPC treats a write that is cancelled midway as the end of the stream.
+        The upload is not cancelled, because gRPC treats a cancelled write as the end of the stream.
         """
         self._upload_number += 1
 
@@ -365,16 +365,16 @@ class Rounds:
         try:
             await self._send_chunks(contribution, bind, upload_number)
         except UnavailableError:
-            # The write that an ended stream left behind fails late: who read that stream has told its end, and the next
-            # one is not to end for it.
+            # A write on an ended stream fails late. The reader of that stream has reported its end, and the next stream
+            # must not end because of it.
             if upload_number == self._upload_number:
                 raise
 
     async def _send_chunks(self, contribution: Contribution, bind: Bind, upload_number: int) -> None:
         if len(self.plan.sites) > MOST_CHUNKS_AT_ONCE:
-            await self._around.send(Ready(bind.round, bind.attempt))  # passed by where the attempt is over
+            await self._around.send(Ready(bind.round, bind.attempt))  # ignored if the attempt is over
         if upload_number != self._upload_number:
-            return  # nothing is frozen and logged either
+            return  # so nothing is frozen or logged
         if self._gate is None:
             raise MalformedMessage("a round for a site that only receives")
         for chunk in self._gate.release(contribution, bind):

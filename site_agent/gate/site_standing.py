@@ -1,7 +1,6 @@
-"""The current work of this site's agent, for status, metrics and the service manager.
+"""Records the current work of this site's agent, for status, metrics and the service manager.
 
-The agent records its work here, and no decision depends on it. The volume of sent data is not recorded here but counted
-from the audit log, which is the evidence.
+No decision depends on these records. The volume of sent data is counted from the audit log, which is the evidence.
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ class Mishap:
 
 
 class Standing:
-    """The present state of the agent. Its loop updates it, and `status` reads it."""
+    """The present state of the agent. Its loop updates the state, and `status` reads it."""
 
     def __init__(self, now: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
         """`now` gives aware UTC times."""
@@ -59,12 +58,12 @@ class Standing:
         self.address: str | None = None
         self.connected_since: datetime | None = None
         self.heard_at: datetime | None = None
-        self._offered: tuple[int, datetime] | None = None  # the newest one, unless something came between
+        self._offered: tuple[int, datetime] | None = None  # the newest offer, unless the stream was interrupted since
         self._seconds: deque[float] = deque(maxlen=_NEWEST)
         self.concluding_since: datetime | None = None
         self.contributed_at: datetime | None = None
         self.mishap: Mishap | None = None
-        self.chosen: tuple[str, str] | None = None  # the run of the newest sweep, and its values
+        self.chosen: tuple[str, str] | None = None  # the chosen run of the newest sweep, and its values
         self.may_read_patients: bool | None = None  # whether the kernel would let this process open the table
 
     def began_run(self, run: str, rounds: int) -> None:
@@ -95,7 +94,7 @@ class Standing:
         self.mishap = Mishap(self._now(), error.code, error.what)
 
     def saw(self, item: object) -> None:
-        """Record that a message or an answer of the trainer has arrived."""
+        """Record that a message of the coordinator or an answer of the trainer has arrived."""
         match item:
             case Offer(round=number):
                 self.phase, self.round = "training", number
@@ -110,18 +109,19 @@ class Standing:
 
     def _take_offer(self, number: int) -> None:
         at = self._now()
-        # A round lasts from its offer to the next round's offer. A repeated offer was interrupted, so it is left out.
+        # A round lasts from its offer to the next round's offer. A repeated offer was interrupted, so it is not
+        # measured.
         if self._offered is not None and number == self._offered[0] + 1 and at >= self._offered[1]:
             self._seconds.append((at - self._offered[1]).total_seconds())
         self._offered = (number, at)
 
     @property
     def seconds_a_round(self) -> float | None:
-        """The duration of the newest rounds, from offer to offer. None before the second round."""
+        """Return the median duration of the newest rounds, from offer to offer. None before the second round."""
         return statistics.median(self._seconds) if self._seconds else None
 
     def _ends(self) -> datetime | None:
-        """The time at which the last round would end at this pace. It is never in the past."""
+        """Return the expected end of the last round at this pace. It is never in the past."""
         pace, offered = self.seconds_a_round, self._offered
         if pace is None or offered is None or self.rounds is None or self.connected_since is None:
             return None
@@ -134,7 +134,7 @@ class Standing:
         self.phase = "ready" if self.phase == "training" else self.phase
 
     def concluded(self, chosen: tuple[str, str] | None) -> None:
-        """Record that the run is over for this site, and which run of a sweep was chosen with it, if any."""
+        """Record that the run is over for this site, and which run a sweep chose, if any."""
         self.phase, self.chosen = "finished", chosen or self.chosen
 
     @asynccontextmanager
@@ -150,7 +150,7 @@ class Standing:
 
     @property
     def line(self) -> str:
-        """One status line for the service manager."""
+        """Return one status line for the service manager."""
         at = "" if self.round is None else f": round {self.round + 1} of {self.rounds}"
         return f"{self.run}{at}, {self.phase}" if self.run else self.phase
 

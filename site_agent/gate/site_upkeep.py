@@ -1,8 +1,7 @@
-"""Tasks outside the rounds: this site and the coordinator witness each other's log, and the certificate renews itself.
+"""Does the work outside the rounds: site and coordinator cosign each other's log, and certificates are renewed.
 
-Begins only when the coordinator has shown that it supports it, so that one of an earlier version is left alone. If a
-witness finds an error, this site's part ends: people must examine a log that does not continue from its earlier
-position.
+It begins only after the coordinator has reported that it supports this. If a log does not continue from its earlier
+position, this site's part ends, because people must examine the log.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ Send: TypeAlias = Callable[[Upkeep], Awaitable[None]]
 
 
 class SiteUpkeep:
-    """The work outside the rounds, over all streams of this process: renewals, checkpoints, maintenance."""
+    """Renews certificates and exchanges checkpoints of logs, over all streams of this process."""
 
     def __init__(
         self,
@@ -53,19 +52,19 @@ class SiteUpkeep:
         witness: Path,
         now: Callable[[], datetime],
     ) -> None:
-        """`witness` is the folder of what is remembered of checkpoints; `now` gives aware UTC times."""
+        """Prepare the work. `witness` is the folder of stored checkpoints; `now` returns aware UTC times."""
         self._site, self._identity_key, self._certificates = site, identity_key, certificates
         self._audit, self._witness, self._now = audit, witness, now
         self._party = LogParty(audit, witness, self._spent)
         self._session: LogSession | None = None
         self._asked: RenewalAsked | None = None
         self._is_answered = False
-        self._roots: RenewalAnswered | None = None  # not looked at yet
+        self._roots: RenewalAnswered | None = None  # not handled yet
         self._has_warned = self._is_own_refused = False
         self._log = structlog.get_logger()
 
     async def keep_up(self, send: Send) -> None:
-        """Send what is due once a second, from the beginning of a stream to its end."""
+        """Send the messages that are due, once a second, from the beginning of a stream to its end."""
         self.begin()
         while True:
             await asyncio.sleep(PULSE_SECONDS)
@@ -77,12 +76,12 @@ class SiteUpkeep:
         self._has_warned = self._is_own_refused = False
 
     async def tell(self, send: Send, at_least: int = GROWTH) -> None:
-        """Send what is due after this number of new records."""
+        """Send the messages that are due if the log has this many new records."""
         for message in await self.due(at_least):
             await send(message)
 
     async def take(self, message: Upkeep, send: Send) -> None:
-        """Handle a message and send the answers. See `heard`."""
+        """Handle a message and send the replies. See `heard`."""
         for answer in await self.heard(message):
             await send(answer)
 
@@ -93,12 +92,12 @@ class SiteUpkeep:
             await self._certificates.settle(works=True)
 
     async def heard(self, message: Upkeep) -> list[Upkeep]:
-        """Handle a message and return the answers.
+        """Handle a message and return the replies.
 
         Raises:
             RefusedError: the earlier records of one of the two logs have changed.
-            UnavailableError: there is a new certificate; the next stream shows it.
-            MalformedMessage: it is not expected here.
+            UnavailableError: there is a new certificate; the next stream uses it.
+            MalformedMessage: the message is not expected here.
         """
         try:
             match message:
@@ -112,12 +111,12 @@ class SiteUpkeep:
                 case RenewalAsked():
                     raise MalformedMessage("a question that only a site asks")
         except CheckpointRefused as refused:
-            if not isinstance(message, LogGrowth):  # a growth that was refused is on record already
+            if not isinstance(message, LogGrowth):  # a refused growth is already recorded
                 self._audit.write("log_refused", owner=COORDINATOR, reason=str(refused))
             raise _not_what_it_was(refused) from refused
 
     async def due(self, at_least: int = GROWTH) -> list[Upkeep]:
-        """Return the messages that are due after this number of new records. Raises RefusedError as `heard`."""
+        """Return the messages that are due if the log has this many new records. Raises RefusedError as `heard`."""
         if self._session is None:
             return []
         try:
@@ -135,7 +134,7 @@ class SiteUpkeep:
             raise MalformedMessage("where a log stands, twice")
         known = checkpoint_memory.peer_key(self._witness, COORDINATOR)
         if known is None:
-            # Seen over TLS with the coordinator's certificate; from now on no other key is taken for its own.
+            # The key came over TLS with the coordinator's certificate. From now on no other key is accepted.
             self._audit.write("coordinator_key_first_seen", key=standing.key.hex())
             checkpoint_memory.keep_peer_key(self._witness, COORDINATOR, standing.key)
         self._session = LogSession(self._party, COORDINATOR, known or standing.key)
@@ -163,7 +162,7 @@ class SiteUpkeep:
         return [asked]
 
     def _warn(self) -> None:
-        """A certificate of the hospital's own authority is renewed by people, who are informed in time."""
+        """Warn people in time about the end of a certificate of the hospital's own authority, which they renew."""
         left = self._certificates.shown.expiry() - self._now()
         if not self._has_warned and left.days < WARNING_DAYS:
             self._has_warned = True
@@ -176,13 +175,13 @@ class SiteUpkeep:
             self._roots = answer
             await self._trust()
             return
-        if self._asked is None or self._is_answered:  # each one is a record
+        if self._asked is None or self._is_answered:  # each answer is a record
             raise MalformedMessage("a certificate that was not asked for")
         with self._party.charged(COORDINATOR):
             await self._renewed(self._asked, answer)
 
     async def _trust(self) -> None:
-        """Take the newest roots over. A change is a record, so above the budget it waits."""
+        """Trust the newest roots. The change is a record, so it waits while the budget is used up."""
         if self._roots is not None and self._party.budget.allows(COORDINATOR):
             told, self._roots = self._roots, None
             with self._party.charged(COORDINATOR):

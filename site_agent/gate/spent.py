@@ -1,9 +1,7 @@
-"""A record, outside the audit log, of what each run has sent. Limits remain when log files are deleted.
+"""Records, outside the audit log, what each run has sent, so that limits remain when log files are deleted.
 
-A file of the log is deleted after its time, and a log can be restarted. A run's limits, its end and its totals stay
-valid even then. One small file per run, synced before the announced step happens. Its first line has everything until
-this process started, and each further line one contribution. A last line that is cut off announced nothing that
-happened.
+There is one small file per run, synced before the announced step happens. Its first line has everything until this
+process started, and each further line one contribution. The step of an incomplete last line did not happen.
 """
 
 from __future__ import annotations
@@ -21,7 +19,7 @@ from site_agent.state_folders import gate_folder
 
 
 class Release(Document):
-    """The contribution that was sent last, with the facts of the audit log."""
+    """The newest contribution that was sent, with the facts of the audit log."""
 
     round: int
     attempt: int
@@ -43,7 +41,7 @@ class _Sent(Document):
 
 
 class Spent:
-    """One run's file.
+    """Reads and writes the file of one run.
 
     Attributes:
         finished: when the run was finished here, as an aware time, or None.
@@ -51,10 +49,10 @@ class Spent:
     """
 
     def __init__(self, state: Path, run: str) -> None:
-        """`state` is the site's state directory.
+        """Read the file of a run in the site's state directory.
 
         Raises:
-            RefusedError: there is a file in its place that is none.
+            RefusedError: the file cannot be read.
         """
         self._path = gate_folder(state) / "spent" / f"{run}.json"
         self._bytes: dict[int, int] = {}
@@ -70,15 +68,15 @@ class Spent:
                 consequence="Nothing of this run is sent.",
                 remedy="Restore the state from a backup, and inform the data protection officer.",
             ) from cause
-        self._takes_lines = False  # only a file that this process has written whole
+        self._takes_lines = False  # true only if this process has written the whole file
 
     @property
     def bytes_by_round(self) -> dict[int, int]:
-        """The bytes sent in each round. A repeated contribution counts once."""
+        """Return the bytes sent in each round. A repeated contribution counts once."""
         return dict(self._bytes)
 
     def beyond(self, released: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:  # Any: every type that JSON has
-        """Return facts that these records of the audit log lack: the last release, if the records end before it."""
+        """Return the facts of the newest release, if these records of the audit log end before it."""
         last = max(((facts["round"], facts["attempt"]) for facts in released), default=(-1, -1))
         newest = self.newest
         return [newest.model_dump()] if newest and (newest.round, newest.attempt) > last else []
@@ -87,7 +85,7 @@ class Spent:
         """Record that this number of bytes will be sent.
 
         Raises:
-            AuditError: it cannot be recorded, so nothing may leave.
+            AuditError: the release cannot be recorded, so nothing may leave.
         """
         is_counted = self._bytes.get(release.round, -1) >= count
         if is_counted and self.newest == release:
@@ -97,10 +95,10 @@ class Spent:
         self._write(sent)
 
     def finish(self, at: datetime) -> None:
-        """Record the end of the run, at a time with its zone.
+        """Record the end of the run, at an aware time.
 
         Raises:
-            AuditError: it cannot be recorded.
+            AuditError: the end cannot be recorded.
         """
         self.finished = at
         self._write()
@@ -119,8 +117,11 @@ class Spent:
         self.newest = sent.release
 
     def _write(self, sent: _Sent | None = None) -> None:
-        """Append one contribution if the file takes lines, else replace the file. Its size would slow each round."""
-        takes_lines, self._takes_lines = self._takes_lines, False  # a line that fails midway is replaced next time
+        """Append one contribution if possible, else replace the file. Replacing a large file would slow each round."""
+        takes_lines, self._takes_lines = (
+            self._takes_lines,
+            False,
+        )  # a line that is written in part is replaced next time
         with on_disk(
             what="The number of sent bytes cannot be recorded",
             consequence="Nothing of this round left this site.",

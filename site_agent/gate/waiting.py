@@ -28,11 +28,11 @@ async def await_approval(
 ) -> None:
     """Wait until enough persons here have approved exactly this plan, as the policy requires.
 
-    `tell` is called once where that is not so yet; the audit log has why, and every change of it.
+    `tell` is called if the approval is missing; the audit log has the reason, and every change of it.
 
     Raises:
-        OutsideHours: the policy's hours have ended meanwhile; the stream on which the plan came is not kept.
-        TrainerGone: the trainer has ended meanwhile.
+        OutsideHours: the policy's hours have ended in the meantime, so the stream ends.
+        TrainerGone: the trainer has ended in the meantime.
     """
     plan, told = consent.plan, ""
     while because := consent.why_not():
@@ -48,7 +48,7 @@ async def await_approval(
 
 
 async def watch(check: Callable[[], None], seconds: float) -> None:
-    """Call a check at this interval, in seconds, until it raises. Never return."""
+    """Repeat a check at this interval, in seconds, until it raises an error."""
     while True:
         check()
         await asyncio.sleep(seconds)
@@ -64,7 +64,7 @@ def require_hours(hours: Hours | None) -> None:
     """Check that the policy permits sending at this time, by this computer's clock.
 
     Raises:
-        OutsideHours: it may not.
+        OutsideHours: the policy does not permit sending now.
     """
     if hours is not None and not hours.is_open(datetime.now()):  # the hospital's own day
         raise OutsideHours
@@ -74,7 +74,7 @@ async def await_hours(current: Callable[[], Hours | None], require_trainer: Call
     """Wait until the policy permits sending, by this computer's clock.
 
     Raises:
-        TrainerGone: the trainer has ended meanwhile.
+        TrainerGone: the trainer has ended in the meantime.
     """
     has_told = False
     while (hours := current()) is not None and not hours.is_open(datetime.now()):  # the hospital's own day

@@ -1,1 +1,1 @@
-"""The gate as a service: starts and stops the three processes, enrols, and shows the state of this site."""
+"""Runs the gate as a service: starts and stops the three processes, enrols, and reports the site's state."""

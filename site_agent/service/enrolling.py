@@ -1,6 +1,6 @@
 """Requests a site's first certificate, or a new one after expiry, through the enrolment port.
 
-The gate reads the invitation, signs with the identity key and verifies the answers. The agent makes the TLS key and
+The gate reads the invitation, signs with the identity key and verifies the replies. The agent makes the TLS key and
 sends the calls.
 """
 
@@ -33,7 +33,7 @@ ENROLMENT_POLL_SECONDS: Final = 2.0
 
 
 def now() -> datetime:
-    """Return the current time with its zone, UTC."""
+    """Return the current time, aware, in UTC."""
     return datetime.now(UTC)
 
 
@@ -42,7 +42,7 @@ def site_identity_key(folder: Path) -> Ed25519PrivateKey:
     if not has_identity_key(folder):
         try:
             return make_identity_key(folder)
-        except ConfigurationError:  # the service and a command may create it at the same moment, and one of them did
+        except ConfigurationError:  # the service and a command can create the key at the same moment
             if not has_identity_key(folder):
                 raise
     return read_identity_key(folder)
@@ -51,7 +51,7 @@ def site_identity_key(folder: Path) -> Ed25519PrivateKey:
 async def enrol_where_needed(
     hospital: Hospital, certificates: SiteCertificates, identity_key: Ed25519PrivateKey, audit: AuditLog
 ) -> None:
-    """Ensure that this site has a valid certificate. Enrols or renews if necessary.
+    """Ensure that this site has a valid certificate: enrol or renew if necessary.
 
     Raises:
         ConfigurationError: there is neither a certificate nor an invitation.
@@ -67,7 +67,7 @@ async def enrol_where_needed(
 async def _enrol(
     hospital: Hospital, certificates: SiteCertificates, identity_key: Ed25519PrivateKey, audit: AuditLog
 ) -> None:
-    """Request a certificate until a person at the federation office has approved it."""
+    """Request a certificate again and again until a person at the federation office has approved it."""
     invitation = _invitation(hospital)
     certificates.check(invitation.federation, invitation.root_pem)
     signing_request = await certificates.make("first")
@@ -112,7 +112,7 @@ async def _answered(
 
 
 def _reply(raw: bytes) -> EnrolmentReply:
-    """Return the coordinator's answer to a request, if it is no refusal."""
+    """Decode the coordinator's reply to a request. A refusal raises RefusedError."""
     try:
         reply = decode_enrolment_reply(raw)
     except MalformedMessage as malformed:

@@ -1,4 +1,4 @@
-"""The gate's half of `site-agent doctor`: folders, identity key, policy, audit log and sockets.
+"""Implements the gate's half of `site-agent doctor`: folders, identity key, policy, audit log and sockets.
 
 It reads no patient's data, opens no connection and changes nothing.
 """
@@ -23,7 +23,7 @@ _MANY_RECORDS: Final = 5000
 
 
 async def examine(hospital: Hospital) -> list[Finding]:
-    """Check everything that the gate needs, in the order in which it is needed."""
+    """Return the findings of all checks of the gate."""
     folder = gate_folder(hospital.state_path)
     found = [key_checks.judge_directory(folder), judge_disk(computer_checks.free_bytes(hospital.state_path))]
     found += key_checks.judge_secrets((identity_key_path(folder),))
@@ -35,7 +35,7 @@ async def examine(hospital: Hospital) -> list[Finding]:
 
 
 def _policy(hospital: Hospital) -> list[Finding]:
-    """Return settings that weaken protection, so that nobody has them without knowing."""
+    """Return the policy's settings that weaken protection."""
     policy, loose = hospital.policy, []
     if policy.secure_aggregation == "not-required":
         loose.append("secure_aggregation: not-required lets a plan send updates without masks")
@@ -54,7 +54,7 @@ async def _program(hospital: Hospital) -> list[Finding]:
     if not found:
         remedy = "Run `systemctl start site-gate` or `site-agent join`. Run this check as the gate's user."
         found.append(warning("D418", "No gate is running here.", remedy))
-    if hospital.trainer_socket is not None and not answer:  # a running gate uses its only connection
+    if hospital.trainer_socket is not None and not answer:  # a running gate uses the trainer's only connection
         found.append(_trainer_socket(Path(hospital.trainer_socket)))
     return found
 

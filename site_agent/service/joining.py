@@ -1,10 +1,10 @@
-"""`site-agent join`: this process is the gate, connected to the agent and the trainer.
+"""Implements `site-agent join`: this process is the gate, connected to the agent and the trainer.
 
 The table is checked before anything is sent anywhere. Every process that was started here is ended here, whatever ends
 the gate.
 
-SIGHUP reads hospital.yaml again; a file with an error changes nothing. A running gate takes over its policy and the
-coordinator's address. All other keys need a restart. The operator is informed which ones changed.
+SIGHUP reads hospital.yaml again. A file with an error changes nothing. A running gate adopts its policy and the
+coordinator's address. All other keys need a restart, and the operator is informed which ones changed.
 """
 
 from __future__ import annotations
@@ -58,16 +58,16 @@ def adopted(held: Hospital, read: Hospital) -> tuple[Hospital, tuple[str, ...]]:
 
 
 class Reloading:
-    """The configuration in use. Call this to read it again."""
+    """Reads hospital.yaml again when it is called."""
 
     def __init__(self, path: Path, hospital: Hospital, standing: Standing) -> None:
-        """`path` is the file of `hospital`."""
+        """Store the configuration in use. `path` is its file."""
         self._path, self._standing = path, standing
         self.hospital = hospital
         self.tell: Callable[[Hospital], None] = lambda _: None
 
     def __call__(self) -> None:
-        """Read the file. If it is wrong, the earlier configuration stays in use."""
+        """Read the file again. If it is wrong, the earlier configuration stays in use."""
         log = structlog.get_logger()
         try:
             self.hospital, waiting = adopted(self.hospital, read_hospital(self._path))
@@ -167,7 +167,7 @@ def hold_state(state: Path, site: str) -> int:
 
 
 class _Greeting:
-    """The start of a stream: its address, and the actions after the coordinator has accepted it."""
+    """The address of each stream, and the actions after the coordinator has accepted it."""
 
     def __init__(
         self, reloading: Reloading, certificates: SiteCertificates, standing: Standing, upkeep: SiteUpkeep
@@ -191,16 +191,14 @@ class _Greeting:
 
 
 async def check_table(trainer: GateEnd) -> None:
-    """Let the trainer read the table before anything is sent."""
+    """Let the trainer check the table before anything is sent."""
     answer = await trainer.ask(Check())
     if isinstance(answer, Failed):
         raise TrainerFailed(answer)
 
 
 async def renew_now(hospital: Hospital, path: Path) -> ShownCertificates:
-    """Renew the certificate immediately, with a new key, while no gate of this site runs.
-
-    Return the current certificates.
+    """Renew the certificate immediately, with a new key, while no gate of this site runs. Return the certificates.
 
     Args:
         hospital: the configuration.
@@ -216,7 +214,7 @@ async def renew_now(hospital: Hospital, path: Path) -> ShownCertificates:
     key: Ed25519PrivateKey = read_identity_key(gate_folder(state))
     limits = hospital.audit.limits
     audit = AuditLog(audit_log_path(state), site=hospital.site, now=now, identity_key=key, limits=limits)
-    # A child of its own, also if the agent is a service, because that one is idle while no gate runs.
+    # A new child process is used even if the agent is a service, because the service is idle while no gate runs.
     alone = hospital.model_copy(update={"gate_socket": None})
     try:
         async with neighbours_of(alone, path) as neighbours:
@@ -256,7 +254,7 @@ async def _put_back(certificates: SiteCertificates, audit: AuditLog, refused: Re
 
 
 def handle_signals(reload: Callable[[], None]) -> None:
-    """Handle signals: SIGTERM and SIGINT cancel the work and close every context; SIGHUP reloads the configuration."""
+    """Cancel the current task on SIGTERM and SIGINT, and reload the configuration on SIGHUP."""
     task = asyncio.current_task()
     assert task is not None
     loop = asyncio.get_running_loop()

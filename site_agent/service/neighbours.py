@@ -1,7 +1,7 @@
-"""The gate's two neighbour processes: the agent with the network, and the trainer with the patients.
+"""Starts or finds the gate's two neighbour processes: the agent (network) and the trainer (patients).
 
 At a terminal each is a child of this process over a socket pair, and ends with it. As a service the agent connects to
-the Unix socket that `gate_socket` names, and the trainer listens on the one that `trainer_socket` names.
+the Unix socket `gate_socket`, and the trainer listens on `trainer_socket`.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Neighbours:
     """Starts or finds both processes, also again after one has ended."""
 
     def __init__(self, hospital: Hospital, path: Path) -> None:
-        """`path` is the file of the configuration, which a trainer started here reads itself."""
+        """Store the configuration. A trainer that is started here reads its file `path` itself."""
         self._hospital, self._path = hospital, path
         self._agent: _Child | None = None
         self._next_agent: _Child | None = None  # started, and not yet returned by `agent`
@@ -38,7 +38,7 @@ class Neighbours:
         self._listener: socket.socket | None = None
 
     def start_agent(self) -> None:
-        """Start the agent, if it is no service. It loads its libraries while the trainer reads the table."""
+        """Start the agent, unless it is a service. It loads its libraries while the trainer reads the table."""
         if self._hospital.gate_socket is None:
             words = ["site_agent.agent", "--folder", str(agent_folder(self._hospital.state_path))]
             self._next_agent = _Child(words)
@@ -85,12 +85,12 @@ class Neighbours:
 
 
 class _Child:
-    """A process of this site that was started here, and this process's end of the socket pair."""
+    """A child process of this site, and this process's end of the socket pair."""
 
     def __init__(self, words: list[str]) -> None:
         self.ours, theirs = socket.socketpair()
         command = [sys.executable, "-P", "-m", *words, "--socket", str(theirs.fileno())]
-        # It has no service manager of its own. The gate's would take its messages for the gate's.
+        # The child has no service manager of its own. Its messages would be mistaken for the gate's.
         environment = {name: value for name, value in os.environ.items() if name != "NOTIFY_SOCKET"}
         self._process = subprocess.Popen(command, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, env=environment)
         theirs.close()
@@ -118,7 +118,7 @@ async def neighbours_of(hospital: Hospital, path: Path) -> AsyncIterator[Neighbo
 
 
 def _listening(place: Path) -> socket.socket:
-    """Return the gate's socket. A socket from an earlier process is replaced; any other file stays."""
+    """Open the gate's socket. A socket from an earlier process is replaced; any other file stays."""
     if place.is_socket():
         place.unlink()
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -138,7 +138,7 @@ def _listening(place: Path) -> socket.socket:
 
 
 async def _found_trainer(place: str) -> GateEnd:
-    """Return the trainer's socket. A service that has just ended gets time to restart."""
+    """Connect to the trainer's socket. A service that has just ended gets time to restart."""
     deadline = asyncio.get_running_loop().time() + RESTART_SECONDS
     while True:
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)

@@ -1,6 +1,6 @@
-"""The amount of data that this site sent, counted from the audit log without changing it.
+"""Counts from the audit log how much data this site has sent.
 
-Each reading continues at the end of the last one, so frequent requests cost little. The log is not verified here:
+Each reading continues at the end of the previous one, so frequent requests cost little. The log is not verified here:
 `site-agent audit verify` does that.
 """
 
@@ -23,7 +23,7 @@ COSIGNED: Final = "checkpoint_cosigned"
 
 @dataclass(frozen=True)
 class Left:
-    """The figures from the audit log.
+    """The totals from the audit log.
 
     Attributes:
         contributions: complete uploads; a repeated upload counts again.
@@ -52,7 +52,7 @@ class Left:
 
 
 class GrowingLog:
-    """Reads the lines of a log once, over all its files, including rotated ones. Verifies nothing."""
+    """Reads each line of a log one time, over all its files, including rotated ones. Nothing is verified."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -61,7 +61,7 @@ class GrowingLog:
     def read(self, take: Callable[[bytes], None], begin: Callable[[], None]) -> None:
         """Pass each new line to `take`. Call `begin` first if another file has replaced a file."""
         for path in all_files(self._path):
-            with suppress(FileNotFoundError), path.open("rb") as file:  # renamed since: found at the next reading
+            with suppress(FileNotFoundError), path.open("rb") as file:  # a renamed file is found at the next reading
                 found = os.fstat(file.fileno())
                 if found.st_size < self._sizes.get(found.st_ino, 0):
                     self._sizes.clear()
@@ -75,7 +75,7 @@ class GrowingLog:
 
 
 class LeftCount:
-    """Counts one log as it grows."""
+    """Counts the records of one log as it grows."""
 
     def __init__(self, path: Path) -> None:
         self._log, self._left = GrowingLog(path), Left()
@@ -94,4 +94,4 @@ class LeftCount:
             numbers = int(facts.get("bytes", 0)), float(facts.get("epsilon", 0.0))
             self._left = self._left.after(str(facts["event"]), *numbers)
         except (ValueError, KeyError, TypeError, AttributeError):
-            self._left = self._left.after("", 0)  # damaged; the verification reports it
+            self._left = self._left.after("", 0)  # a damaged line, which the verification reports

@@ -1,6 +1,6 @@
-"""Metrics and health of a site for local monitoring: on loopback or a Unix socket, never for the federation.
+"""Serves metrics and health of a site for local monitoring, on loopback or a Unix socket.
 
-Everything is put together when somebody asks. No label names a column, a file or a patient.
+Metrics are computed when they are requested. No label names a column, a file or a patient.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ _PREFIX: Final = "global_layers_site"
 
 
 class SiteCollector(Collector):
-    """The facts of `site-agent status` as Prometheus metrics."""
+    """Converts the facts of `site-agent status` to Prometheus metrics."""
 
     def __init__(self, facts: Callable[[], Mapping[str, Any]], state: Path) -> None:
-        """`facts` are those of Told; the disk is the one with `state`."""
+        """Create the collector. `facts` are those of Told; the metric of free space is for the disk with `state`."""
         self._facts, self._state = facts, state
 
     def collect(self) -> Iterator[Metric]:

@@ -1,7 +1,7 @@
-"""The page of a site's agent: its current work, and what this site has sent according to its audit log.
+"""Serves the page of a site's agent: its current work, and what this site has sent according to its audit log.
 
-Read-only, on loopback or a Unix socket, served by a process of its own that runs as the agent's user. It shows no data
-of patients. The trainer's side draws this site's curves and gain with `site-agent report --html`.
+The page is read-only, on loopback or a Unix socket, from a process of its own that runs as the agent's user. It shows
+no data of patients.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from site_agent.state_folders import audit_log_path
 
 _MOST_RECORDS: Final = 15
 _HANDED_OVER: Final = "contribution_handed_over"
-# The figures that a data protection officer needs first. `site-agent audit show` shows the whole log.
+# The events that a data protection officer needs first. `site-agent audit show` shows the whole log.
 _TOLD: Final = frozenset(
     {
         "approval_refused",
@@ -42,7 +42,7 @@ _TOLD: Final = frozenset(
 
 @dataclass
 class RunLeft:
-    """The data that were sent in one run. Repeated uploads count each time."""
+    """The amount of data that was sent in one run. Repeated uploads count each time."""
 
     name: str
     first: str
@@ -52,7 +52,7 @@ class RunLeft:
 
 
 class LogView:
-    """The data that were sent according to a log. Each reading continues at the end of the last one.
+    """Reads from a log what was sent. Each reading continues at the end of the previous one.
 
     The log is not verified.
     """
@@ -62,7 +62,7 @@ class LogView:
         self._begin()
 
     def look(self) -> None:
-        """Read the lines that were written since the last call."""
+        """Read the lines of the log that were written since the last call."""
         self._log.read(self._take, self._begin)
 
     def _begin(self) -> None:
@@ -83,14 +83,14 @@ class LogView:
                 run.handed_bytes += int(facts["bytes"])
                 self.releases.appendleft(facts)
         except (ValueError, KeyError, TypeError, AttributeError):
-            self.damaged += 1  # the verification shows which line
+            self.damaged += 1  # the verification shows which line is damaged
 
 
 class SitePage:
-    """The content of the page, read again for every request."""
+    """Computes the content of the page again for every request."""
 
     def __init__(self, site: str, state: Path) -> None:
-        """`state` is the site's state directory."""
+        """Load the page's template. `state` is the site's state directory."""
         self._site, self._state = site, state
         self._view = LogView(audit_log_path(state))
         environment = Environment(
@@ -103,12 +103,12 @@ class SitePage:
         self._template = environment.get_template("site.html")
 
     async def main(self) -> str:
-        """Return the live part as HTML."""
+        """Return the live part of the page as HTML."""
         told = await read_status(self._state)
         status: dict[str, Any] = json.loads(told) if told else {}
         self._view.look()
         return self._template.render(site=self._site, status=status, view=self._view)
 
     async def respond(self, request: bytes) -> bytes:
-        """Return the whole response to a request."""
+        """Return the whole HTTP response to a request."""
         return await live_answer(request, f"Site {self._site}", self.main)

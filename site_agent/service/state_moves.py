@@ -4,7 +4,7 @@ In that version, the files that are now in `agent` and `gate` were together in t
 
 * nothing is moved while a program of that version uses the state, or while it has an unfinished run;
 * each move is a rename, and can be repeated after a power cut. No file is replaced or removed;
-* a file stays in the old place, so that the earlier version does not take the state for an empty one.
+* a file stays in the old place, so that the earlier version does not treat the state as an empty one.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def is_of_old_version(state: Path) -> bool:
 
 
 def move_old_state(state: Path, site: str, *, gives_up_by: str | None = None) -> bool:
-    """Split the folders of an earlier version's state. Return whether there was one.
+    """Move the files of an earlier version's state to separate folders. Return whether there were any.
 
     Args:
         state: the state directory.
@@ -92,9 +92,9 @@ def _refuse_run(state: Path, site: str, gives_up_by: str | None) -> None:
 
 
 def _moves(state: Path) -> Iterator[tuple[Path, Path]]:
-    """Yield the old and new places, the audit log last.
+    """Yield the old and new place of each file, the audit log last.
 
-    Until it is moved, each start checks again for an unfinished run.
+    Until the log is moved, each start checks again for an unfinished run.
     """
     gate, agent, keys = gate_folder(state), agent_folder(state), state / "keys"
     yield keys / "identity.key", gate / "identity.key"
@@ -136,7 +136,7 @@ def _give(target: Path) -> None:
 
 
 def _copy_approved_plans(state: Path) -> None:
-    """Copy approved plans beside their approvals."""
+    """Copy approved plans to the folder of their approvals."""
     folder = approvals_folder(state)
     for approval in folder.glob("*.json"):
         plan, target = gate_folder(state) / "plans" / approval.name, folder / "plans" / approval.name

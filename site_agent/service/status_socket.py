@@ -1,6 +1,6 @@
-"""The agent's status: on a Unix socket for its own user, and for the service manager.
+"""Reports the agent's status on a Unix socket for its own user, and to the service manager.
 
-It only writes. It never reads data that are sent to the socket.
+The socket only writes. It never reads data that are sent to it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ PATIENCE_SECONDS: Final = 10.0
 
 
 class Told:
-    """All reported facts about a site, collected at each request."""
+    """Collects all facts about a site again for each request."""
 
     def __init__(
         self,
@@ -39,7 +39,7 @@ class Told:
         software: str,
         now: Callable[[], datetime],
     ) -> None:
-        """`now` gives aware UTC times."""
+        """Store the sources of the facts. `now` returns aware UTC times."""
         self._site, self._standing, self._certificates = site, standing, certificates
         self._software, self._now = software, now
         self._left = LeftCount(audit_log_path(state))
@@ -58,14 +58,14 @@ class Told:
         }
 
     def _certificate_days(self) -> float | None:
-        """Days until the site's certificate ends; None if it has none yet."""
+        """Return the days until the site's certificate ends, or None if it has no certificate yet."""
         with suppress(OperatorError, ValueError, IndexError):
             return round((self._certificates.shown.expiry() - self._now()).total_seconds() / 86400, 2)
         return None
 
 
 def shown(standing: Standing) -> tuple[str, int, int]:
-    """Return the text, the started rounds and all rounds, as the bar at a terminal shows them."""
+    """Return the text of the progress bar at a terminal, the started rounds and all rounds."""
     begun = 0 if standing.round is None else standing.round + 1
     rounds = standing.rounds or max(begun, 1)
     return f"{standing.run or 'no run'}: {standing.phase}", min(begun, rounds), rounds
@@ -73,7 +73,7 @@ def shown(standing: Standing) -> tuple[str, int, int]:
 
 @asynccontextmanager
 async def telling(folder: Path, told: Told, standing: Standing) -> AsyncIterator[None]:
-    """Serve the status socket and send signs of life to the service manager, inside the block.
+    """Serve the status socket and notify the service manager, inside the block.
 
     Raises:
         ConfigurationError: the socket cannot be created.
@@ -108,10 +108,7 @@ async def _listen(folder: Path, told: Told) -> asyncio.Server:
 
 
 async def _pulse(standing: Standing) -> None:
-    """Ready means that the agent has connected once.
-
-    Later the status shows a broken stream, and the agent reconnects by itself.
-    """
+    """Notify systemd: ready after the first connection, then alive every second with a status line."""
     notifier = sdnotify.SystemdNotifier()
     is_ready = False
     while True:
