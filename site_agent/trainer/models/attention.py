@@ -1,4 +1,4 @@
-"""Attention with many narrow heads, fast on a CPU.
+"""Computes attention with many narrow heads, fast on a CPU.
 
 The usual ways (fused kernels, batched matrix products) start one tiny product for each head and row. With heads of
 width 2, most of their time is overhead. Here heads and batch together are the last, contiguous axis ("lanes"), and
@@ -8,10 +8,10 @@ every operation processes many tokens x lanes numbers at once. The rules:
 * the result is softmax(q·k / √width)·v of Vaswani et al. 2017, eq. 1, for each head;
 * sums run in a fixed order, so equal inputs give equal bits on one thread.
 
-Powers are of 2, with log2(e) in the queries, because torch's exp2 takes a quarter of the time of its exp. Few lanes are
-computed for all pairs of tokens at once, because most time is spent on starting operations, and the probabilities are
-stored. Many lanes are computed for one token after the other, so that all numbers stay in the processor's cache. The
-backward pass computes the probabilities again, because reading them from memory would take longer.
+Powers are of 2, with log2(e) in the queries, because torch's exp2 takes a quarter of the time of its exp. With few
+lanes, all pairs of tokens are computed at once and the probabilities are stored, because starting operations takes most
+of the time. With many lanes, one token is computed after the other, so that all numbers stay in the CPU's cache. The
+backward pass then computes the probabilities again, because reading them from memory would take longer.
 
 Both functions work outside autograd; `transformer.py` calls them from its own forward and backward.
 """
@@ -25,16 +25,16 @@ from typing import Final, NamedTuple
 import torch
 from torch import Tensor
 
-# Pairs of tokens x lanes up to which all are computed at once: their probabilities are 2 MB of float32.
+# Up to so many pairs of tokens x lanes are computed at once. Their probabilities are 2 MB of float32.
 _FEW: Final = 1 << 19
-# Tokens x lanes of a group, 512 KB; half or twice as many change the time by less than a tenth.
+# Tokens x lanes of a group, 512 KB. Half or twice as many change the time by less than a tenth.
 _IN_A_GROUP: Final = 1 << 17
-# A smaller sum of powers of 2 might have lost some of its terms to underflow.
+# In a smaller sum of powers of 2, some terms can be lost to underflow.
 _SMALLEST_TOTAL: Final = 2.0**-100
 
 
 class Attended(NamedTuple):
-    """The values that the backward pass needs; w channels a head, d tokens, L lanes.
+    """The values that the backward pass of attention needs: w channels a head, d tokens, L lanes.
 
     With scores s = q·k·log2(e) / √w the probabilities are P = 2^s / Σ_k 2^s, and the result is O = Σ_k P·v.
     """
@@ -42,7 +42,7 @@ class Attended(NamedTuple):
     queries: Tensor  # (w, d, L), already times log2(e) / √w
     keys: Tensor  # (w, d, L)
     values: Tensor  # (w, d, L)
-    kept: Tensor  # P, (d, d, L), of few lanes; of many ones -log2 Σ_k 2^s, (d, L)
+    kept: Tensor  # with few lanes P, (d, d, L); with many lanes -log2 Σ_k 2^s, (d, L)
     result: Tensor  # (w, d, L)
 
 
@@ -55,7 +55,7 @@ def attend(projections: Tensor, heads: int) -> tuple[Tensor, tuple[Attended, ...
         heads: number of heads.
 
     Returns:
-        (e, d, B) or (S, e, d, B), and what `attend_backward` needs, for one group of rows after the other.
+        (e, d, B) or (S, e, d, B), and the values that `attend_backward` needs, one entry for each group of rows.
     """
     *stack, rows, tokens, batch = projections.shape
     result = projections.new_empty((*stack, rows // 3, tokens, batch))
@@ -91,7 +91,7 @@ def attend_backward(gradient: Tensor, attended: Sequence[Attended], heads: int) 
 
 
 def _attend_few(queries: Tensor, keys: Tensor, values: Tensor) -> Attended:
-    """All are (w, d, L)."""
+    """Compute attention for few lanes at once. All arguments are (w, d, L)."""
     scores = _sum_of_products(queries.unsqueeze(2).unbind(), keys.unbind())
     powers = scores.sub_(scores.amax(1, keepdim=True)).exp2_()
     probabilities = powers.div_(powers.sum(1, keepdim=True))
@@ -111,8 +111,8 @@ def _backward_few(attended: Attended, incoming: Tensor, of_rows: Tensor, of_lane
 
 
 def _attend_many(queries: Tensor, keys: Tensor, values: Tensor) -> Attended:
-    """As `_attend_few`, for one key after the other."""
-    # At least the largest score, and faster to compute: the largest product of each channel alone.
+    """Compute attention for many lanes, one key after the other."""
+    # An upper bound of the largest score, faster to compute: the sum of each channel's largest product.
     bounds = torch.maximum(queries * keys.amax(1, keepdim=True), queries * keys.amin(1, keepdim=True))
     starts = bounds.sum(0).neg_()
     result, totals = _sums_of_powers(queries, keys, values, starts)
@@ -123,7 +123,7 @@ def _attend_many(queries: Tensor, keys: Tensor, values: Tensor) -> Attended:
 
 
 def _sums_of_powers(queries: Tensor, keys: Tensor, values: Tensor, starts: Tensor) -> tuple[Tensor, Tensor]:
-    """Σ_k 2^(s + start)·v, (w, d, L), and Σ_k 2^(s + start), (d, L)."""
+    """Return Σ_k 2^(s + start)·v, (w, d, L), and Σ_k 2^(s + start), (d, L)."""
     result, totals, powers = torch.zeros_like(queries), torch.zeros_like(starts), torch.empty_like(starts)
     channels, of_channels = queries.unbind(), powers.unsqueeze(0)
     for key, value in zip(_tokens(keys), values.unsqueeze(1).unbind(2), strict=True):
@@ -134,7 +134,7 @@ def _sums_of_powers(queries: Tensor, keys: Tensor, values: Tensor, starts: Tenso
 
 
 def _largest_scores(queries: Tensor, keys: Tensor) -> Tensor:
-    """max_k s, (d, L)."""
+    """Return max_k s, (d, L)."""
     largest = torch.full_like(queries[0], -math.inf)
     for key in _tokens(keys):
         torch.maximum(largest, _sum_of_products(queries.unbind(), key), out=largest)
@@ -142,7 +142,7 @@ def _largest_scores(queries: Tensor, keys: Tensor) -> Tensor:
 
 
 def _backward_many(attended: Attended, incoming: Tensor, of_rows: Tensor, of_lanes: Tensor) -> None:
-    """As `_backward_few`, for one query after the other."""
+    """Write the same gradients as `_backward_few`, for one query after the other."""
     queries, keys, values, starts, _ = attended
     of_queries, of_keys, of_values = of_lanes.unbind()
     of_keys.zero_()
@@ -165,7 +165,7 @@ def _backward_many(attended: Attended, incoming: Tensor, of_rows: Tensor, of_lan
 def _sum_of_products(
     left: Sequence[Tensor], right: Sequence[Tensor], start: Tensor | None = None, result: Tensor | None = None
 ) -> Tensor:
-    """start + Σ_c left[c]·right[c] over channels, shapes by torch's rules."""
+    """Return start + Σ_c left[c]·right[c] over channels, shapes by torch's rules."""
     if start is None:
         total = torch.mul(left[0], right[0], out=result)
     else:
@@ -176,13 +176,13 @@ def _sum_of_products(
 
 
 def _tokens(values: Tensor) -> list[tuple[Tensor, ...]]:
-    """(w, d, L) as w rows (L,) for each of the d tokens."""
+    """Split (w, d, L) into w rows (L,) for each of the d tokens."""
     rows, tokens = values.flatten(0, 1).unbind(), values.shape[1]
     return [rows[token::tokens] for token in range(tokens)]
 
 
 def _groups(rows: Tensor, heads: int) -> list[Tensor]:
-    """(S, c, d, B), or (c, d, B) as a stack of one, in groups of some copies, or of some rows of one copy."""
+    """Split (S, c, d, B), or (c, d, B), into groups of some copies, or of some rows of one copy."""
     rows = rows.unsqueeze(0) if rows.dim() == 3 else rows
     copies, _, tokens, batch = rows.shape
     room = max(1, _IN_A_GROUP // (tokens * heads))
@@ -194,19 +194,19 @@ def _groups(rows: Tensor, heads: int) -> list[Tensor]:
 
 
 def _even(count: int, most: int) -> int:
-    """The size of the smallest number of almost equal groups, none of more than `most`."""
+    """Return the size of the smallest number of almost equal groups, none larger than `most`."""
     return math.ceil(count / math.ceil(count / most))
 
 
 def _by_lane(rows: Tensor, heads: int, parts: int) -> Tensor:
-    """A copy of (S, parts·w·heads, d, B) as (parts, w, d, L), lanes in the order heads, copies, batch."""
+    """Copy (S, parts·w·heads, d, B) to (parts, w, d, L), with lanes in the order heads, copies, batch."""
     copies, channels, tokens, batch = rows.shape
     by_head = rows.view(copies, channels // heads, heads, tokens, batch).permute(1, 3, 2, 0, 4)
     return by_head.clone(memory_format=torch.contiguous_format).view(parts, -1, tokens, heads * copies * batch)
 
 
 def _by_token(lanes: Tensor, heads: int, rows: Tensor) -> None:
-    """Write (..., w, d, L) to where `_by_lane` would have read it, (S, parts·w·heads, d, B)."""
+    """Write (..., w, d, L) back into rows (S, parts·w·heads, d, B). Undoes `_by_lane`."""
     copies, channels, tokens, batch = rows.shape
     by_head = rows.view(copies, channels // heads, heads, tokens, batch).permute(1, 3, 2, 0, 4)
     by_head.copy_(lanes.view(by_head.shape))

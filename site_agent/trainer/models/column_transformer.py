@@ -18,7 +18,7 @@ from site_agent.trainer.models.layers import LayerNormalisation, Linear, paramet
 
 
 class FeatureTokens(nn.Module):
-    """The complete network; `represent` gives the deciding token after the last block."""
+    """The complete transformer. `represent` returns the output token after the last block."""
 
     def __init__(self, architecture: FeatureTokensNetwork, columns: int, outputs: int) -> None:
         super().__init__()
@@ -48,7 +48,7 @@ class FeatureTokens(nn.Module):
 
 
 class Tokenizer(nn.Module):
-    """x_j·W_j + b_j for every column j, after the deciding token, which is the same for every row."""
+    """Computes a token x_j·W_j + b_j for every column j. The output token, equal for every row, comes first."""
 
     def __init__(self, columns: int, width: int) -> None:
         super().__init__()
@@ -62,10 +62,13 @@ class Tokenizer(nn.Module):
 
 
 class WordTokenizer(nn.Module):
-    """W[c_j] + b_j for the word at place j, whose bucket is c_j, after the tokens of output and other columns."""
+    """Computes a token W[c_j] + b_j for the word at place j of a note, where c_j is the word's bucket.
+
+    The tokens of the output and of other columns come first.
+    """
 
     def __init__(self, note: NoteSize, others: int, width: int) -> None:
-        """`others` is the number of columns before those of the note."""
+        """Build the tables. `others` is the number of columns before those of the note."""
         super().__init__()
         self._buckets, self._longest, self._others = note.buckets, note.longest, max(others, 0)
         self.weight = parameter(note.buckets, width)
@@ -76,10 +79,10 @@ class WordTokenizer(nn.Module):
             self.column_bias = parameter(self._others, width)
 
     def forward(self, rows: Tensor) -> tuple[Tensor, Tensor]:
-        """Map (B, d) to tokens (B, n, w), and whether each takes part in attention, (B, 1, 1, n)."""
+        """Map (B, d) to tokens (B, n, w), and to whether each token takes part in attention, (B, 1, 1, n)."""
         codes = (rows[..., -self._longest :] * self._buckets + 0.5).clamp(0, self._buckets).long()
         places = (codes - 1).clamp(min=0)
-        if self.weight.dim() == 3:  # the tables of a stack are one below the other
+        if self.weight.dim() == 3:  # a stack's tables are joined into one long table
             places = places + torch.arange(len(self.weight), device=rows.device)[:, None, None] * self._buckets
         words = functional.embedding(places, self.weight.reshape(-1, self.weight.shape[-1]))
         tokens = words + self.bias.unsqueeze(-3)
@@ -92,18 +95,18 @@ class WordTokenizer(nn.Module):
 
 
 def _of_columns(rows: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    """x_j·W_j + b_j for each column j: (B, d) to (B, d, w)."""
+    """Return x_j·W_j + b_j for each column j: (B, d) to (B, d, w)."""
     # The batch is between the stack axis, if there is one, and the parameter's own axes.
     return torch.addcmul(bias.unsqueeze(-3), rows.unsqueeze(-1), weight.unsqueeze(-3))
 
 
 def _decided(decision: Tensor, tokens: Tensor) -> Tensor:
-    """The tokens behind the deciding one."""
+    """Return the tokens after the output token."""
     return torch.cat((decision[..., None, None, :].expand(*tokens.shape[:-2], 1, -1), tokens), dim=-2)
 
 
 class Block(nn.Module):
-    """x + attention(LN(x)), then x + feedforward(LN(x))."""
+    """Computes x + attention(LN(x)), then x + feedforward(LN(x))."""
 
     def __init__(self, architecture: FeatureTokensNetwork) -> None:
         super().__init__()
@@ -118,7 +121,7 @@ class Block(nn.Module):
 
 
 class Attention(nn.Module):
-    """softmax(q·k / √(w / heads))·v in every head, of normalised tokens. Vaswani et al. 2017, eq. 1."""
+    """Computes softmax(q·k / √(w / heads))·v in every head, of normalised tokens. Vaswani et al. 2017, eq. 1."""
 
     def __init__(self, architecture: FeatureTokensNetwork) -> None:
         super().__init__()
@@ -140,7 +143,7 @@ class Attention(nn.Module):
 
 
 class TokenFeedForward(nn.Module):
-    """W2·(ReLU(first half) ⊙ second half) of W1·LN(x), or W2·GELU(W1·LN(x)); dropout before W2."""
+    """Computes W2·(ReLU(first half) ⊙ second half) of W1·LN(x), or W2·GELU(W1·LN(x)). Dropout precedes W2."""
 
     def __init__(self, architecture: FeatureTokensNetwork) -> None:
         super().__init__()
@@ -163,7 +166,7 @@ class TokenFeedForward(nn.Module):
 
 
 class Output(nn.Module):
-    """Linear(ReLU(LN(x)))."""
+    """Computes Linear(ReLU(LN(x)))."""
 
     def __init__(self, inputs: int, outputs: int) -> None:
         super().__init__()

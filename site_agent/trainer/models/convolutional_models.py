@@ -36,7 +36,7 @@ from site_agent.trainer.models.layers import (
 
 @runtime_checkable
 class ReadsImages(Protocol):
-    """A network whose layers compute `numbers_per_row` numbers for one image. So few images are read at once."""
+    """A network of images, which computes `numbers_per_row` numbers for one image. This limits the rows in memory."""
 
     numbers_per_row: int
 
@@ -60,9 +60,9 @@ class Convolution(nn.Module):
         self.bias = parameter(outer) if has_bias else None
 
     def forward(self, images: Tensor) -> Tensor:
-        """Map (B, inner, height, width) to (B, outer, height, width), of which each side is divided by the stride.
+        """Map (B, inner, height, width) to (B, outer, height, width), with each side divided by the stride.
 
-        The copies of a stack are side by side in the channels.
+        The copies of a stack are joined in the channels.
         """
         copies = self.weight.shape[0] if self.weight.dim() == 5 else 1
         weight = self.weight.reshape(-1, *self.weight.shape[-3:])
@@ -72,7 +72,7 @@ class Convolution(nn.Module):
 
 
 class ImageNormalisation(nn.Module):
-    """Scale and shift of each channel, before it mean 0 and variance 1 of each image by itself. `fixed` skips that."""
+    """Scales each image to mean 0 and variance 1, then computes γ·x + β. The kind `fixed` skips the first step."""
 
     def __init__(self, channels: int, kind: ImageNormalisationName = "image") -> None:
         super().__init__()
@@ -90,7 +90,7 @@ class ImageNormalisation(nn.Module):
 
 
 class Block(nn.Module):
-    """Convolution, normalisation of each image by itself, activation, the largest of each 2 by 2 pixels."""
+    """Applies a convolution, a normalisation of each image, an activation, and the maximum of each 2 by 2 pixels."""
 
     def __init__(self, inner: int, outer: int, activation: Activation, *, has_normalisation: bool) -> None:
         super().__init__()
@@ -104,13 +104,13 @@ class Block(nn.Module):
         return self._activation(images if self.normalisation is None else self.normalisation(images))
 
     def forward(self, images: Tensor) -> Tensor:
-        """Map (B, inner, height, width) to (B, outer, ...), half as high and wide where that is possible."""
+        """Map (B, inner, height, width) to (B, outer, ...). Height and width are halved if possible."""
         images = self.convolved(images)
         return functional.max_pool2d(images, 2) if is_halved(*images.shape[-2:]) else images
 
 
 class Blocks(nn.Module):
-    """Blocks one after the other."""
+    """Convolutional blocks in sequence."""
 
     def __init__(self, channels: Sequence[int], activation: Activation, *, has_normalisation: bool) -> None:
         super().__init__()
@@ -118,7 +118,7 @@ class Blocks(nn.Module):
             self.add_module(f"block{number}", Block(inner, outer, activation, has_normalisation=has_normalisation))
 
     def forward(self, images: Tensor) -> Tensor:
-        """Map Map (B, first channels, height, width) to (B, last channels, ...)."""
+        """Map (B, first channels, height, width) to (B, last channels, ...)."""
         for block in self.children():
             images = block(images)
         return images
@@ -152,7 +152,7 @@ class Body(nn.Module):
 
 
 class Convolutional(nn.Module):
-    """Blocks, then linear layers; `represent` gives the inputs of the last layer."""
+    """A network of convolutional blocks, then linear layers. `represent` returns the inputs of the last layer."""
 
     def __init__(self, architecture: ConvolutionalNetwork, outputs: int) -> None:
         super().__init__()
@@ -165,7 +165,7 @@ class Convolutional(nn.Module):
         self.head = nn.ModuleDict({"output": Linear(last, outputs, bias=True)})
 
     def represent(self, rows: Tensor) -> tuple[Tensor]:
-        """Map Map (B, pixels) to (B, last hidden width), before dropout."""
+        """Map (B, pixels) to (B, last hidden width), before dropout."""
         images, copies = as_images(rows, self._image)
         return (self.body(self.input(images), copies),)
 
@@ -181,7 +181,7 @@ class Convolutional(nn.Module):
 
 
 class ParallelConvolutional(nn.Module):
-    """Two extractors of the same image under one head. Tavakoli et al. 2024, "FENDA-FL", section 3."""
+    """A network with two extractors of the same image and one head. Tavakoli et al. 2024, "FENDA-FL", section 3."""
 
     def __init__(self, architecture: ParallelConvolutionalNetwork, outputs: int) -> None:
         super().__init__()
@@ -199,7 +199,7 @@ class ParallelConvolutional(nn.Module):
         return as_rows(self.common(images), copies), as_rows(self.unique(images), copies)
 
     def decide(self, representations: tuple[Tensor, ...]) -> Tensor:
-        """Apply the head to both results side by side, after dropout: to (B, C)."""
+        """Join both extractors' results, and apply dropout and the head: to (B, C)."""
         together = functional.dropout(torch.cat(representations, dim=-1), self._dropout, self.training)
         logits: Tensor = self.head["output"](together)
         return logits
@@ -215,7 +215,7 @@ def _extractor(channels: Sequence[int], architecture: ConvolutionalNetwork | Par
 
 
 def as_images(rows: Tensor, image: ImageSize) -> tuple[Tensor, int | None]:
-    """Map (B, pixels) to (B, channels, height, width); return the copies of a stack side by side, and their number."""
+    """Map (B, pixels) to (B, channels, height, width). Join a stack's copies in the channels, and return their number."""
     if rows.dim() == 2:
         return rows.view(-1, image.channels, image.height, image.width), None
     copies, count = rows.shape[:2]

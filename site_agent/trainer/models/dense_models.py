@@ -1,4 +1,4 @@
-"""Linear layers in sequence, and the networks built of them: dense, parallel and columns.
+"""Defines networks of linear layers: dense, parallel and the chains that both use.
 
 Parameters are those of `protos.plan.architecture.network_tensors`, in names, order and shapes, and there are no
 buffers. Rows are (B, d), or (S, B, d) if parameters have a stack axis. A new network contains NaN, because the plan's
@@ -19,10 +19,10 @@ from site_agent.trainer.models.layers import Activation, Linear, activation_of
 
 
 class Chain(nn.Module):
-    """Linear layers, each followed by the activation; without layers it changes nothing."""
+    """Linear layers in sequence, each followed by the activation. Without layers, values stay unchanged."""
 
     def __init__(self, widths: Sequence[int], activation: Activation, first: int = 1) -> None:
-        """`widths` from the input on; the layers are numbered from `first`."""
+        """Build a layer between each two neighbouring `widths`. The layers are numbered from `first`."""
         super().__init__()
         self._activation = activation
         for number, (inner, outer) in enumerate(pairwise(widths), start=first):
@@ -36,7 +36,7 @@ class Chain(nn.Module):
 
 
 class Dense(nn.Module):
-    """Logistic or linear regression, or an MLP; `represent` gives the inputs of the last layer."""
+    """A logistic or linear regression, or an MLP. `represent` returns the inputs of the last layer."""
 
     def __init__(self, architecture: DenseNetwork, columns: int, outputs: int) -> None:
         super().__init__()
@@ -65,7 +65,7 @@ class Dense(nn.Module):
 
 
 class Parallel(nn.Module):
-    """Two extractors under one head. Tavakoli et al. 2024, "FENDA-FL", section 3."""
+    """A network with two extractors and one head. Tavakoli et al. 2024, "FENDA-FL", section 3."""
 
     def __init__(self, architecture: ParallelNetwork, columns: int, outputs: int, common: int) -> None:
         super().__init__()
@@ -83,7 +83,7 @@ class Parallel(nn.Module):
         return self.common(rows[..., : self._common_columns]), self.unique(rows)
 
     def decide(self, representations: tuple[Tensor, ...]) -> Tensor:
-        """Apply the head to both results side by side, after dropout: to (B, C)."""
+        """Join both extractors' results, and apply dropout and the head: to (B, C)."""
         values = functional.dropout(torch.cat(representations, dim=-1), self._dropout, self.training)
         *hidden, last = self.head.values()
         for layer in hidden:

@@ -1,6 +1,7 @@
-"""The EfficientNet-B0 of `protos.plan.networks.efficient_networks`, with its tensors in names, order and shapes.
+"""EfficientNet-B0, with the tensors of `protos.plan.networks.efficient_networks` in names, order and shapes.
 
-There are no buffers. Rows are flat images, and stacks are side by side in the channels, as in `convolutional_models`.
+There are no buffers. Rows are flat images, and a stack's copies are joined in the channels, as in
+`convolutional_models`.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from site_agent.trainer.models.layers import Linear
 
 
 class Squeeze(nn.Module):
-    """Multiplies each channel by a weight between 0 and 1 that follows from the means of all channels."""
+    """Multiplies each channel by a weight between 0 and 1, computed from the means of all channels."""
 
     def __init__(self, channels: int, squeezed: int) -> None:
         super().__init__()
@@ -34,7 +35,7 @@ class Squeeze(nn.Module):
 
 
 class Inverted(nn.Module):
-    """One block: expand the channels, filter each by itself, weight them, and map them to fewer."""
+    """One block of EfficientNet: expands the channels, filters and weights each channel, and maps them to fewer."""
 
     def __init__(self, block: InvertedBlock, kind: ImageNormalisationName) -> None:
         super().__init__()
@@ -48,13 +49,13 @@ class Inverted(nn.Module):
         )
 
     def forward(self, images: Tensor) -> Tensor:
-        """Map (B, inner, height, width) to (B, outer, ...), half as high and wide with a stride of 2."""
+        """Map (B, inner, height, width) to (B, outer, ...). Height and width are halved with a stride of 2."""
         found: Tensor = self.block(images)
         return found + images if self._is_residual else found
 
 
 class Efficient(nn.Module):
-    """The first convolution, the stages, the mean of each channel, and a linear map of the means."""
+    """The complete network: a first convolution, the stages, the mean of each channel, and a linear map of the means."""
 
     def __init__(self, architecture: EfficientNetwork, outputs: int) -> None:
         super().__init__()

@@ -22,11 +22,11 @@ from site_agent.trainer.models.transformer import TransformerBlock, transform
 
 
 class GlobalLayers(nn.Module):
-    """The complete network; `input`, `body` and `head` may also be called one after the other.
+    """The complete network: `input`, then `body`, then `head`, with an optional linear path.
 
     Source: Obeidi, "Global Layers", with batch normalisation as an affine map, as in the authors'
-    experiment. `input` maps (B, d) to (B, 4s), `body` to (B, 2s), `head` to (B, C); the linear path,
-    if there is one, adds its own (B, C) from the same rows.
+    experiment. `input` maps (B, d) to (B, 4s), `body` to (B, 2s), `head` to (B, C). The linear path
+    adds its own (B, C) from the same rows.
     """
 
     def __init__(self, architecture: GlobalLayersNetwork, columns: int, outputs: int) -> None:
@@ -46,7 +46,7 @@ class GlobalLayers(nn.Module):
         return (inner,) if self.unique is None else (inner, self.unique["path"](rows))
 
     def decide(self, representations: tuple[Tensor, ...]) -> Tensor:
-        """Return logits (B, C) of the result of `represent`."""
+        """Return logits (B, C) from the result of `represent`."""
         logits: Tensor = self.head(representations[0])
         return logits if self.unique is None else logits + representations[1]
 
@@ -56,7 +56,7 @@ class GlobalLayers(nn.Module):
 
 
 class InputPart(nn.Module):
-    """Entities, transformer blocks and layer 1: private, because their shapes depend on the columns."""
+    """Entities, transformer blocks and layer 1. They are private, because their shapes depend on the columns."""
 
     def __init__(self, architecture: GlobalLayersNetwork, columns: int) -> None:
         super().__init__()
@@ -76,7 +76,7 @@ class InputPart(nn.Module):
         return layer1
 
     def _transformed(self, embedding: Embedding, rows: Tensor) -> Tensor:
-        """(B, d) to the entities after all blocks, side by side: (B, d·e)."""
+        """Map (B, d) to the entities of each row after all blocks: (B, d·e)."""
         tokens: Tensor = embedding(rows.mT.contiguous())
         blocks = [block.tensors() for block in self.children() if isinstance(block, TransformerBlock)]
         tokens = transform(tokens, blocks, self._heads, self._dropout if self.training else 0.0)
@@ -102,7 +102,7 @@ class BodyPart(nn.Module):
 
 
 class HeadPart(nn.Module):
-    """Layer 5 and the logits: private, because their shapes depend on the outcome."""
+    """Layer 5 and the logits. They are private, because their shapes depend on the outcome."""
 
     def __init__(self, architecture: GlobalLayersNetwork, outputs: int) -> None:
         super().__init__()
@@ -116,7 +116,7 @@ class HeadPart(nn.Module):
 
 
 class Output(nn.Module):
-    """Linear(BN(x))."""
+    """Computes Linear(BN(x))."""
 
     def __init__(self, inputs: int, outputs: int) -> None:
         super().__init__()
@@ -130,7 +130,7 @@ class Output(nn.Module):
 
 
 class Embedding(nn.Module):
-    """For every column its own Linear(1 -> e), then BN over the columns."""
+    """Maps every column by its own Linear(1 -> e), then applies BN over the columns."""
 
     def __init__(self, columns: int, width: int) -> None:
         super().__init__()
@@ -140,7 +140,7 @@ class Embedding(nn.Module):
 
     def forward(self, columns: Tensor) -> Tensor:
         """Map (d, B) to (e, d, B)."""
-        # Turned and copied here, 2·d·e numbers, so that the tokens come out contiguous.
+        # Transposed and copied (2·d·e numbers), so that the tokens are contiguous.
         weight, bias = self.weight.mT.contiguous(), self.bias.mT.contiguous()
         tokens: Tensor = self.normalisation(
             torch.addcmul(bias.unsqueeze(-1), weight.unsqueeze(-1), columns.unsqueeze(-3))

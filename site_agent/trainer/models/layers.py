@@ -1,4 +1,4 @@
-"""The layers that the networks of this folder share: normalise, map, select and drop.
+"""Defines the layers that the networks of this folder share: linear maps, normalisation and dropout.
 
 The batch is the first axis and channels are the second, as in torch's own layers. If parameters have a stack axis of S
 copies before their own axes, values have it too. The rules:
@@ -27,12 +27,12 @@ Activation: TypeAlias = Callable[[Tensor], Tensor]
 NORMALISATION_EPSILON = 1e-5
 NORMALISATION_FACTOR = 1.0 / math.sqrt(1.0 + NORMALISATION_EPSILON)
 
-# AlphaDropout's replacement of a dropped value: SELU's lowest result, -scale·alpha.
+# AlphaDropout replaces a dropped value by SELU's lowest result, -scale·alpha.
 _DROPPED_VALUE = -1.0507009873554804934193349852946 * 1.6732632423543772848170429916717
 
 
 class Linear(nn.Module):
-    """W·x + b."""
+    """A linear layer, W·x + b."""
 
     def __init__(self, inputs: int, outputs: int, *, bias: bool) -> None:
         super().__init__()
@@ -45,7 +45,7 @@ class Linear(nn.Module):
 
 
 class Normalisation(nn.Module):
-    """γ·x/√(1 + 1e-5) + β over the second axis: BatchNorm1d that never measures."""
+    """Computes γ·x/√(1 + 1e-5) + β over the second axis, like BatchNorm1d without measuring the batch."""
 
     def __init__(self, channels: int) -> None:
         super().__init__()
@@ -59,12 +59,12 @@ class Normalisation(nn.Module):
             own = (len(weight), 1, -1) + (1,) * (values.dim() - 3)
             return torch.addcmul(self.bias.view(own), values, weight.view(own) * NORMALISATION_FACTOR)
         mean, variance = standard_statistics(weight)
-        # One kernel forward and one backward, which is faster than any other form of this line.
+        # One kernel forward and one backward, which is faster than any other way.
         return torch.batch_norm(values, weight, self.bias, mean, variance, False, 0.0, NORMALISATION_EPSILON, False)
 
 
 class LayerNormalisation(nn.Module):
-    """Mean 0 and variance 1 over the last axis of every row by itself, then γ·x + β. Ba et al. 2016."""
+    """Scales every row to mean 0 and variance 1 over its last axis, then computes γ·x + β. Ba et al. 2016."""
 
     def __init__(self, channels: int) -> None:
         super().__init__()
@@ -82,7 +82,7 @@ class LayerNormalisation(nn.Module):
 
 
 class FeedForward(nn.Module):
-    """W2·SELU(W1·Dropout(BN(x))), or W2·(SELU(W1·Dropout(BN(x))) ⊙ W3·x) with a gate."""
+    """Computes W2·SELU(W1·Dropout(BN(x))), or with a gate W2·(SELU(W1·Dropout(BN(x))) ⊙ W3·x)."""
 
     def __init__(self, channels: int, width: int, hidden: int, *, gate: bool, bias: bool, dropout: float) -> None:
         super().__init__()
@@ -102,7 +102,7 @@ class FeedForward(nn.Module):
 
 
 class FullyConnected(nn.Module):
-    """Dropout(SELU(Linear(BN(x))))."""
+    """Computes Dropout(SELU(Linear(BN(x))))."""
 
     def __init__(self, inputs: int, outputs: int, dropout: float) -> None:
         super().__init__()
@@ -125,14 +125,17 @@ def linear_map(values: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """
     if weight.dim() == 2:
         return functional.linear(values, weight, bias)
-    # The ignore: torch leaves Function.apply untyped.
+    # Torch does not give Function.apply a type.
     mapped: Tensor = _StackedMap.apply(values.flatten(1, -2), weight, bias)  # type: ignore[no-untyped-call]
     return mapped.view(*values.shape[:-1], weight.shape[1])
 
 
 class _StackedMap(torch.autograd.Function):
-    """S linear maps at once. The derived gradient of a batched product would come out transposed, and adding
-    a transposed matrix to one that is not takes as long as the product itself."""
+    """Computes S linear maps at once, with a handwritten gradient.
+
+    Torch's own gradient of a batched product would be transposed. Adding a transposed matrix to one that is not takes
+    as long as the product itself.
+    """
 
     @staticmethod
     def forward(ctx: Any, rows: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
@@ -177,8 +180,8 @@ def standard_statistics(scale: Tensor) -> tuple[Tensor, Tensor]:
 
 @lru_cache(maxsize=256)
 def _statistics(channels: int, dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
-    # Constants, not buffers, so that they are never saved or sent. Tensors made in inference mode could not be used in
-    # a later training step, so it is switched off.
+    # Constants, not buffers, so that they are never saved or sent. Inference mode is switched off, because a later
+    # training step cannot use tensors made in it.
     with torch.inference_mode(False):
         return torch.zeros(channels, dtype=dtype, device=device), torch.ones(channels, dtype=dtype, device=device)
 
@@ -187,10 +190,10 @@ def dropout_terms(values: Tensor, rate: float) -> tuple[Tensor, Tensor]:
     """Draw a new factor and shift of the same shape. AlphaDropout is factor·x + shift.
 
     Source: Klambauer et al. 2017, section 3: a dropped value becomes SELU's lowest result, then an
-    affine map restores mean 0 and variance 1. The choice comes from torch's default generator.
+    affine map restores mean 0 and variance 1. The random choice uses torch's default generator.
 
     Args:
-        values: only shape and type matter.
+        values: only shape and type are used.
         rate: probability of dropping one value, in (0, 1).
     """
     scale = 1.0 / math.sqrt((1.0 - rate) * (1.0 + rate * _DROPPED_VALUE**2))
@@ -206,5 +209,5 @@ def _dropped(values: Tensor, rate: float, is_training: bool) -> Tensor:
 
 
 def parameter(*shape: int) -> nn.Parameter:
-    """Return a parameter filled so that forgotten first values are noticed at once."""
+    """Return a parameter filled with NaN, so that missing first values are noticed at once."""
     return nn.Parameter(torch.full(shape, math.nan))

@@ -39,7 +39,7 @@ from site_agent.trainer.models.u_net_model import UNet
 def build_network(architecture: Architecture, columns: int, outputs: int, common: int | None = None) -> nn.Module:
     """Build the network of a plan, float32 on the CPU, from rows (B, columns) to logits (B, outputs).
 
-    Every one has `represent` and `decide`, see `site_agent.trainer.training.training_model`.
+    Every network has `represent` and `decide`, see `site_agent.trainer.training.training_model`.
 
     Args:
         architecture: the plan's choice.
@@ -51,7 +51,7 @@ def build_network(architecture: Architecture, columns: int, outputs: int, common
         ConfigurationError: the architecture has no network, or its sizes are out of range.
     """
     shared = columns if common is None else common
-    # sizes are checked before memory is reserved
+    # Sizes are checked before memory is reserved.
     network_tensors(architecture, columns=columns, outputs=outputs, common=shared)
     match architecture:
         case GlobalLayersNetwork():

@@ -1,4 +1,4 @@
-"""A hospital's own network, from a Python file on its own disk.
+"""Loads a hospital's own network from a Python file on the hospital's disk.
 
 This is the only place in this program where the text of a file becomes code. The path is in hospital.yaml, never in a
 plan or a message. The rules:
@@ -6,7 +6,7 @@ plan or a message. The rules:
 * only the owners can write the file or replace it in its folders. The program runs exactly the text that it read from
   the open file, and no earlier compiled file replaces it;
 * the module has every tensor that the plan lists as federated, with its name and shape;
-* every other parameter and every buffer, counters included, is private and stays;
+* every other parameter and every buffer, including counters, is private and stays at the site;
 * an error text of the file's own code is shown to this site's operator and sent to nobody.
 
 The file defines `build(columns: int, outputs: int) -> torch.nn.Module`: rows (B, columns) to (B, outputs),
@@ -44,24 +44,24 @@ _CONSEQUENCE: Final = "Nothing was trained and nothing left this site."
 
 
 def build_own_module(path: Path, columns: int, outputs: int, tensors: Sequence[TensorSpec], seed: int) -> nn.Module:
-    """Return the module that the file builds, after comparing it with the plan's shared tensors.
+    """Return the module that the hospital's file builds, after comparing it with the plan's shared tensors.
 
-    Its code draws random numbers from torch's generator, set by the seed every time; the caller's own generator is
-    unchanged.
+    The file's code draws random numbers from torch's generator, set by the seed every time. The caller's own generator
+    is unchanged.
 
     Args:
         path: the file, from hospital.yaml.
         columns: encoded columns of this site.
         outputs: 1 for two classes or a number, otherwise the number of classes.
         tensors: the plan's federated tensors.
-        seed: of the first values that the file draws.
+        seed: the seed of the first values that the file draws.
 
     Returns:
-        The module in training mode; its federated parameters still hold what the file gave them.
+        The module in training mode. Its federated parameters still have the file's first values.
 
     Raises:
-        ConfigurationError: other accounts can change the file, its code fails, or the module is not what
-            the plan and this site's table need.
+        ConfigurationError: other accounts can change the file, its code fails, or the module does not fit the plan
+            and this site's table.
     """
     source = read_source(path)
     with torch.random.fork_rng(devices=[]):
@@ -75,13 +75,13 @@ def build_own_module(path: Path, columns: int, outputs: int, tensors: Sequence[T
 def keep_terms(
     path: Path, network: nn.Module, declared: NamedTensors, frozen: Sequence[TensorSpec], seed: int, columns: int
 ) -> None:
-    """Freeze what the plan freezes, and refuse a module without the representations or with buffers that it excludes.
+    """Freeze the tensors that the plan freezes, and check the module's representations and buffers.
 
-    A frozen parameter becomes a buffer with its first values, so nothing trains or sends it. They are those of the
-    plan's starting file, or follow from the plan's seed.
+    A frozen parameter becomes a buffer, so nothing trains or sends it. Its values are those of the plan's starting
+    file, or follow from the plan's seed.
 
     Raises:
-        ConfigurationError: the module is not what the plan declares beside its trained tensors.
+        ConfigurationError: a frozen tensor, a buffer or the representations differ from the plan.
     """
     there = dict(network.named_parameters()) | dict(network.named_buffers())
     _check_federated(path, {name: tuple(values.shape) for name, values in there.items()}, frozen, "freezes")
@@ -138,8 +138,8 @@ def check_batch(path: Path, network: nn.Module, columns: int, rows: int, federat
     """Refuse a module that cannot train on batches of this size, such as batch normalisation on one row.
 
     Raises:
-        ConfigurationError: a step on a batch of zeros, (rows, columns), made the file's code fail, gave what is
-            no finite number, or has no gradient for one of the federated parameters.
+        ConfigurationError: on a batch of zeros, (rows, columns), the file's code fails, its output is not finite, or a
+            federated parameter has no gradient.
     """
     trial = copy.deepcopy(network).train()
     trial.zero_grad(set_to_none=True)
@@ -172,15 +172,15 @@ def read_source(path: Path) -> bytes:
     """Return the file's bytes, after checking that only its owners can write or replace it.
 
     Raises:
-        ConfigurationError: others can, or it cannot be read.
+        ConfigurationError: others can write or replace the file, or it cannot be read.
     """
     try:
         real = path.resolve(strict=True)
         for folder in real.parents:
             _check_writers(folder, folder.stat(), is_file=False)
-        # Opening must not wait, as it would for the other end of a pipe.
+        # Opening a pipe must not wait for its other end.
         with os.fdopen(os.open(real, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK), "rb") as file:
-            # The open file is examined, not the path: the path could be exchanged in between.
+            # The open file is checked, because the file at this path could be replaced in between.
             _check_writers(real, os.fstat(file.fileno()), is_file=True)
             source = file.read(_LARGEST_FILE_BYTES + 1)
     except OSError as cause:
@@ -209,7 +209,7 @@ def _check_writers(path: Path, state: os.stat_result, *, is_file: bool) -> None:
 def _built(path: Path, source: bytes, columns: int, outputs: int) -> nn.Module:
     module = ModuleType(_MODULE_NAME)
     module.__file__ = str(path)
-    sys.modules[_MODULE_NAME] = module  # dataclasses look their module up by name
+    sys.modules[_MODULE_NAME] = module  # dataclasses find their module by name
     try:
         exec(compile(source, str(path), "exec"), module.__dict__)  # noqa: S102  # the hospital's own file, checked above
         network = module.build(columns, outputs)
@@ -240,7 +240,7 @@ def _check_parameters(path: Path, network: nn.Module, tensors: Sequence[TensorSp
 def _check_federated(
     path: Path, found: Mapping[str, tuple[int, ...]], tensors: Sequence[TensorSpec], verb: str = "federates"
 ) -> None:
-    """Refuse a module that lacks tensors of the plan or changes a shape; the federation receives the first."""
+    """Refuse a module that lacks tensors of the plan or has other shapes. The error names the first such tensor."""
     differences, remedies = dict[str, str](), []
     free = found.keys() - {tensor.name for tensor in tensors}
     for tensor in tensors:
@@ -262,7 +262,7 @@ def _check_federated(
 
 def _check_outputs(path: Path, network: nn.Module, columns: int, outputs: int) -> None:
     try:
-        # A copy, so that counters and running means begin with the file's values.
+        # A copy, so that counters and running means keep the file's first values.
         trial = copy.deepcopy(network).eval()
         with torch.no_grad():
             found = trial(torch.zeros(_DRY_ROWS, columns))
@@ -282,7 +282,7 @@ def _check_outputs(path: Path, network: nn.Module, columns: int, outputs: int) -
 
 
 def _told(error: BaseException, path: Path) -> str:
-    """The file's own traceback: this program's frames above it say nothing to the one who wrote it."""
+    """Return the traceback from the hospital's file on, without the calls of this program before it."""
     inner: TracebackType | None = error.__traceback__
     while inner is not None and inner.tb_frame.f_code.co_filename != str(path):
         inner = inner.tb_next

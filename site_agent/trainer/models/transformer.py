@@ -1,4 +1,4 @@
-"""The paper's transformer blocks as a single autograd step, with a handwritten gradient.
+"""Computes the paper's transformer blocks as a single autograd step, with a handwritten gradient.
 
 For small batches most of a block's time is spent on starting its hundred small operations. A handwritten gradient
 starts about half as many as the derived one. Tokens have the axes (e, d, B): entity width, columns, batch. Every linear
@@ -6,7 +6,7 @@ map is then one matrix product over all tokens of all rows. If the tensors have 
 other arrays have it too. The rules:
 
 * gradients are those of the formulas below, to rounding; a test compares with finite differences;
-* the caller draws dropout's random choice, so this file draws no random number.
+* the caller makes dropout's random draws, so this file draws no random number.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ from site_agent.trainer.models.layers import (
     standard_statistics,
 )
 
-# SELU's two constants, Klambauer et al. 2017, with torch's values.
+# SELU's two constants (Klambauer et al. 2017), with torch's values.
 _SELU_ALPHA, _SELU_SCALE = 1.6732632423543772848170429916717, 1.0507009873554804934193349852946
 
 
 class BlockTensors(NamedTuple):
-    """The tensors of one block, or their gradients; without a gate there is no gate."""
+    """The tensors of one block, or their gradients. Without a gate, `gate` is None."""
 
-    scale: Tensor  # (d,), as the shift and the inner ones: the two normalisations
+    scale: Tensor  # (d,), as `shift` and the inner ones: two normalisations
     shift: Tensor
     projections: Tensor  # (3e, e)
     output: Tensor  # (e, e)
@@ -51,7 +51,7 @@ class BlockTensors(NamedTuple):
 
 
 class TransformerBlock(nn.Module):
-    """x ← BN(x); x ← attention(x) + x; SELU(FF(x)) + x; holds the tensors, `transform` computes."""
+    """Stores the tensors of x ← BN(x); x ← attention(x) + x; SELU(FF(x)) + x. `transform` computes the block."""
 
     def __init__(self, architecture: GlobalLayersNetwork, columns: int) -> None:
         super().__init__()
@@ -88,7 +88,7 @@ def transform(tokens: Tensor, blocks: Sequence[BlockTensors], heads: int, dropou
     Args:
         tokens: (e, d, B) or (S, e, d, B), contiguous.
         blocks: the tensors of each block.
-        heads: attention's heads.
+        heads: the number of attention's heads.
         dropout: AlphaDropout's rate inside each feed-forward part; 0 outside training.
 
     Returns:
@@ -98,20 +98,20 @@ def transform(tokens: Tensor, blocks: Sequence[BlockTensors], heads: int, dropou
         return tokens
     terms = [dropout_terms(tokens, dropout) if dropout else None for _ in blocks]
     flat = [tensor for block in blocks for tensor in block]
-    # The ignore: torch leaves Function.apply untyped.
+    # Torch does not give Function.apply a type.
     transformed: Tensor = _Blocks.apply(tokens, heads, terms, *flat)  # type: ignore[no-untyped-call]
     return transformed
 
 
 class _Blocks(torch.autograd.Function):
-    """Every block in one step of autograd, because each step costs as much as several operations."""
+    """Runs every block in one step of autograd, because each step costs as much as several operations."""
 
     @staticmethod
     def forward(
         ctx: Any, tokens: Tensor, heads: int, terms: list[tuple[Tensor, Tensor] | None], *flat: Tensor | None
     ) -> Tensor:
         ctx.save_for_backward(*flat)
-        # Only intermediate results are on the context itself. Inputs are saved as autograd requires.
+        # Only intermediate results are attributes of the context. Inputs are saved as autograd requires.
         ctx.heads, ctx.kept = heads, []
         for block, dropout in zip(_grouped(flat), terms, strict=True):
             tokens, kept = _block(tokens, block, heads, dropout)
@@ -136,7 +136,7 @@ def _grouped(flat: Sequence[Any]) -> list[BlockTensors]:
 
 @dataclass(slots=True)
 class _Kept:
-    """Intermediate results of one block; matrices (rows, d·B) unless said, a stack axis before all."""
+    """Intermediate results of one block, as matrices (rows, d·B) or in the shape of their comment."""
 
     tokens: Tensor  # (e, d, B)
     normalised: Tensor
@@ -144,7 +144,7 @@ class _Kept:
     attended: Tensor
     between: Tensor
     ready: Tensor  # after normalisation and dropout
-    factor: Tensor | None  # dropout's, (e, d, B)
+    factor: Tensor | None  # dropout's factor, (e, d, B)
     selected: Tensor
     gating: Tensor | None
     hidden: Tensor
@@ -154,7 +154,7 @@ class _Kept:
 def _block(
     tokens: Tensor, block: BlockTensors, heads: int, dropout: tuple[Tensor, Tensor] | None
 ) -> tuple[Tensor, _Kept]:
-    """n = BN(x); a = Wo·attention(Wp·n) + n; SELU(W2·h) + a with h = SELU(W1·(f·BN(a) + t)) [⊙ W3·a].
+    """Compute n = BN(x); a = Wo·attention(Wp·n) + n; SELU(W2·h) + a with h = SELU(W1·(f·BN(a) + t)) [⊙ W3·a].
 
     f and t are dropout's factor and shift, 1 and 0 if there is none.
     """
@@ -183,7 +183,7 @@ def _block(
 
 
 def _block_backward(gradient: Tensor, block: BlockTensors, kept: _Kept, heads: int) -> tuple[Tensor, BlockTensors]:
-    """The gradients of the tokens and of the block's tensors, from that of its result, (e, d, B)."""
+    """Return the gradients of the tokens and of the block's tensors, from that of its result, (e, d, B)."""
     shape = gradient.shape
     flat = (*shape[:-2], -1)
     gradient = gradient.view(flat)
@@ -200,7 +200,7 @@ def _block_backward(gradient: Tensor, block: BlockTensors, kept: _Kept, heads: i
 def _feedforward_backward(
     gradient: Tensor, block: BlockTensors, kept: _Kept, shape: torch.Size
 ) -> tuple[Tensor, tuple[Tensor, Tensor, Tensor, Tensor | None, Tensor]]:
-    """The gradients of a, residual included, and of the five tensors from `inner_scale` on."""
+    """Return the gradients of a, residual included, and of the five tensors from `inner_scale` on."""
     of_result = _selu_backward(gradient, kept.result)
     of_outer = _product(of_result, kept.hidden.mT)
     of_hidden = _product(block.outer.mT, of_result)
@@ -221,12 +221,12 @@ def _feedforward_backward(
 
 
 def _product(left: Tensor, right: Tensor) -> Tensor:
-    """(m, k)·(k, n), or S such products of (S, m, k) and (S, k, n)."""
+    """Return (m, k)·(k, n), or S such products of (S, m, k) and (S, k, n)."""
     return torch.mm(left, right) if left.dim() == 2 else torch.bmm(left, right)
 
 
 def _sum_of_product(start: Tensor, left: Tensor, right: Tensor) -> Tensor:
-    """start + left·right, of the same shapes as `_product`."""
+    """Return start + left·right, of the same shapes as `_product`."""
     return torch.addmm(start, left, right) if left.dim() == 2 else torch.baddbmm(start, left, right)
 
 
@@ -251,6 +251,6 @@ def _normalised_backward(gradient: Tensor, tokens: Tensor, scale: Tensor) -> tup
 
 
 def _selu_backward(gradient: Tensor, result: Tensor) -> Tensor:
-    # The gradient of SELU follows from its result, so its argument need not be kept.
+    # The gradient of SELU follows from SELU's result, so its argument is not kept.
     found: Tensor = torch.ops.aten.elu_backward.default(gradient, _SELU_ALPHA, _SELU_SCALE, 1.0, True, result)
     return found

@@ -1,4 +1,4 @@
-"""CHFL's two columns of layers. Each can be trained on its own loss.
+"""CHFL's network: two columns of layers, each of which can be trained on its own loss.
 
 Source: Mori et al. 2022; `protos.plan.networks.column_networks` has the formula. Parameters are those of
 `protos.plan.architecture.network_tensors`; a new network contains NaN. To step the common column on its own loss and
@@ -22,7 +22,7 @@ from site_agent.trainer.models.layers import Activation, Linear, activation_of, 
 
 
 class Columns(nn.Module):
-    """A common and a unique column; logits are the sum of both columns' last results."""
+    """A network with a common and a unique column. Its logits are the sum of both columns' last results."""
 
     def __init__(self, architecture: ColumnsNetwork, columns: int, outputs: int, common: int) -> None:
         super().__init__()
@@ -58,7 +58,7 @@ class Columns(nn.Module):
 
 
 class Column(nn.Module):
-    """An MLP whose layers, from the second on, may read those of another one before them."""
+    """An MLP whose layers, from the second on, can also read the layers of another MLP."""
 
     def __init__(self, architecture: ColumnsNetwork, inputs: int, outputs: int, *, strength: float) -> None:
         super().__init__()
@@ -78,7 +78,7 @@ class Column(nn.Module):
 
 
 class Hearing(nn.Module):
-    """W·z + b, plus strength·U·(the other column's values) if there is a strength."""
+    """A linear layer that computes W·z + b, plus strength·U·(the other column's values) if the strength is not 0."""
 
     def __init__(self, inputs: int, outputs: int, strength: float) -> None:
         super().__init__()

@@ -1,7 +1,7 @@
-"""The U-Net of `protos.plan.networks.u_networks`, with its tensors in names, order and shapes, and without buffers.
+"""The U-Net, with the tensors of `protos.plan.networks.u_networks` in names, order and shapes, and without buffers.
 
-Rows are images laid out flat, as in `convolutional_models`. The outputs are logits of the pixels, row by row: shape
-(B, height * width), or (S, B, ...) if parameters carry a stack axis.
+Rows are flat images, as in `convolutional_models`. The outputs are logits of the pixels, row by row: shape
+(B, height * width), or (S, B, ...) if parameters have a stack axis.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from site_agent.trainer.models.layers import Linear, activation_of
 
 
 class Pair(nn.Module):
-    """Two convolutions one after the other, without halving."""
+    """Two convolutions in sequence, which keep height and width."""
 
     def __init__(self, inner: int, outer: int, architecture: UNetNetwork) -> None:
         super().__init__()
@@ -30,13 +30,13 @@ class Pair(nn.Module):
 
 
 class UNet(nn.Module):
-    """The way down, the way up, and a linear map of each pixel's channels."""
+    """The complete U-Net: levels of falling size, levels of rising size, and a linear map of each pixel's channels."""
 
     def __init__(self, architecture: UNetNetwork) -> None:
         super().__init__()
         self._image, self._width, self._levels = architecture.image, architecture.width, architecture.levels
         down, up = architecture.ways
-        # The most numbers in memory for an image: both results of each block, and the input that the way up joins.
+        # The most numbers in memory for an image: both results of each block, and the joined inputs of the way up.
         pixels = architecture.image.pixels
         of_levels = [2 * outer * pixels >> 2 * level for level, (_, outer) in enumerate(down)]
         joined = [(inner + 2 * outer) * pixels >> 2 * level for level, (inner, outer) in enumerate(up[::-1])]
@@ -70,14 +70,14 @@ class UNet(nn.Module):
 
 
 def _doubled(images: Tensor) -> Tensor:
-    """Each pixel four times. Not torch's interpolate, whose gradient on a graphics card adds up in any order."""
+    """Repeat each pixel four times. On a graphics card, the gradient of torch's interpolate is not reproducible."""
     count, channels, height, width = images.shape
     wide = images[:, :, :, None, :, None].expand(count, channels, height, 2, width, 2)
     return wide.reshape(count, channels, 2 * height, 2 * width)
 
 
 def _beside(images: Tensor, others: Tensor, copies: int) -> Tensor:
-    """The channels of both, copy by copy: the copies of a stack are side by side in the channels."""
+    """Join the channels of two image batches, separately for each copy of a stack."""
     count, _, height, width = images.shape
     both = [one.reshape(count, copies, -1, height, width) for one in (images, others)]
     return torch.cat(both, dim=2).reshape(count, -1, height, width)
