@@ -2,8 +2,7 @@
 
 cell_rules.py decides the meaning of a cell. Plain spellings in a block of cells are converted at once. Each different
 other spelling is read once by its rule, with the same result. A cell that does not fit becomes a `Flaw`, whose words
-have no part of the cell. No function here raises. Only few spellings are plain, so this file need not find out why a
-cell is no number.
+have no part of the cell. No function here raises.
 """
 
 from __future__ import annotations
@@ -57,11 +56,11 @@ Parser: TypeAlias = Callable[[str], float | Flaw]
 
 @dataclass(frozen=True, kw_only=True)
 class Parsed:
-    """A block of one column.
+    """The numbers and flaws of one column's block of cells.
 
     Attributes:
-        values: float64 of shape (cells,), NaN where flawed.
-        flaws: by words, the places of the cells in the block.
+        values: float64 of shape (cells,), NaN for flawed cells.
+        flaws: for each flaw, by its words, the places of its cells in the block.
         outside: float64, the numbers outside of the declared range, for a hint about their unit.
     """
 
@@ -70,7 +69,7 @@ class Parsed:
     outside: Numbers = field(default_factory=lambda: np.empty(0))
 
 
-# Of an array of texts without nulls, or of numbers with nulls where a value is missing; see `Block`.
+# Parses an array of texts without nulls, or of numbers with nulls for missing values; see `Block`.
 BlockParser: TypeAlias = Callable[[arrow.Array], Parsed]
 
 
@@ -83,7 +82,7 @@ class Spelling:
 
 
 def feature_parser(feature: NumericFeature | CategoricalFeature, spelling: Spelling) -> BlockParser:
-    """Return a parser of a feature's cells. It returns NaN for a missing number and -1 for a missing code."""
+    """Return a parser of a feature's cells. The parser returns NaN for a missing number and -1 for a missing code."""
     return _parser(feature_rule(feature, spelling), spelling.decimal)
 
 
@@ -101,7 +100,7 @@ def feature_rule(feature: NumericFeature | CategoricalFeature, spelling: Spellin
 
 
 def group_parser(group: GroupColumn, spelling: Spelling, *, for_prediction: bool) -> BlockParser:
-    """Return a parser like that of a coded feature. In predictions an undeclared code is unknown."""
+    """Return a parser of a group column's codes. For predictions an undeclared code is unknown, otherwise a flaw."""
     markers = {"", *spelling.markers, *group.missing_markers}
     otherwise = UNKNOWN_POSITION if for_prediction else UNDECLARED
     return _parser(CodeRule(_positions(group.codes), markers, otherwise=otherwise), spelling.decimal)
@@ -135,7 +134,10 @@ def date_rule(column: DateFeature | DayColumn, spelling: Spelling) -> DateRule:
 
 
 def date_parser(column: DateFeature | DayColumn, spelling: Spelling, today: date) -> BlockParser:
-    """Return days since the year 1; NaN if missing. The interval decides whether missing is allowed."""
+    """Return a parser of dates, which returns days since the year 1 and NaN for a missing date.
+
+    The rule of the interval decides whether a date is allowed to be missing.
+    """
     rule = date_rule(column, spelling)
     refuses_after = float(today.toordinal()) if rule.refuses_future else math.inf
     written = [_DATE_AND_TIME if one == PLAIN_DATE else f"^{_as_expression(one)}$" for one in rule.patterns]
@@ -155,7 +157,7 @@ _DAYS_BEFORE_1970: Final = date(1970, 1, 1).toordinal()
 
 
 def _as_expression(pattern: str) -> str:
-    """Return the pattern of a date in full width. strptime reads other dates too, one by one."""
+    """Return a date pattern as a regular expression with full width. strptime reads other spellings, one by one."""
     pieces = re.split("(%.)", pattern)
     return "".join(_PARTS.get(piece, re.escape(piece)) for piece in pieces)
 
@@ -163,7 +165,7 @@ def _as_expression(pattern: str) -> str:
 def _days(
     texts: arrow.StringArray, written: Sequence[str], absent: arrow.Array, refuses_after: float
 ) -> tuple[Numbers, Bools]:
-    """Days of the texts that are plainly written dates, not in the future; and which texts those are not."""
+    """Return the days of plainly written dates that are not in the future, and which texts are not such dates."""
     days, is_open = np.full(len(texts), np.nan), np.ones(len(texts), dtype=bool)
     for one in written:
         found, is_other = _days_written(texts, one, absent, refuses_after)
@@ -199,7 +201,7 @@ def _parser(rule: NumberRule | CodeRule, decimal: str) -> BlockParser:
 
 
 class _Remembered(dict[str, float | Flaw]):
-    """Cells that were parsed before, as many as fit into little memory; most columns repeat theirs."""
+    """Remembers the values of cells that were parsed before, within little memory. Most columns repeat their cells."""
 
     def __init__(self, parse: Parser) -> None:
         super().__init__()
@@ -219,7 +221,7 @@ def _none(texts: arrow.StringArray) -> tuple[Numbers, Bools]:
 def _each_once(
     cells: arrow.Array, remembered: _Remembered, at_once: Callable[[arrow.StringArray], tuple[Numbers, Bools]]
 ) -> Parsed:
-    """Each different cell parsed once: those that `at_once` leaves open one after the other."""
+    """Parse each different cell once. Cells that `at_once` does not convert are parsed one by one."""
     texts = texts_of(cells)
     assert texts is not None  # numbers always are
     encoded = texts.dictionary_encode()
@@ -239,7 +241,7 @@ def _each_once(
 
 
 def _in_order(flaws: Mapping[str, list[int]]) -> dict[str, list[int]]:
-    """Kinds in the order in which the block has them."""
+    """Sort kinds of flaws by their first place in the block."""
     return dict(sorted(flaws.items(), key=lambda kind: kind[1][0]))
 
 
@@ -253,7 +255,7 @@ class _NumberColumn:
         self._remembered = _Remembered(lambda cell: rule.read(cell, decimal))
 
     def __call__(self, cells: arrow.Array) -> Parsed:
-        """The column's part of a block."""
+        """Parse the column's cells in one block."""
         values = _plain_numbers(cells, self._absent_words, self._decimal)
         if values is not None:
             return self._judged(values)
@@ -268,7 +270,7 @@ class _NumberColumn:
         return _together(is_plain, self._judged(easy), _each_once(hard, self._remembered, _none))
 
     def _judged(self, values: Numbers) -> Parsed:
-        """Numbers, NaN where missing, none of them too large; the array is written to."""
+        """Check numbers against the rule, NaN if missing, none of them too large. The array is changed."""
         if len(self._absent_numbers):
             values[np.isin(values, self._absent_numbers)] = np.nan
         is_outside = (values < self._rule.low) | (values > self._rule.high)
@@ -282,7 +284,7 @@ class _NumberColumn:
 
 
 def _together(is_first: Bools, first: Parsed, second: Parsed) -> Parsed:
-    """One block of two parts: the cells of the first are those for which `is_first` is true."""
+    """Join two parts of a block. The cells of `first` are those for which `is_first` is true."""
     values, flaws = np.empty(len(is_first)), dict[str, list[int]]()
     for part, places in ((first, np.flatnonzero(is_first)), (second, np.flatnonzero(~is_first))):
         values[places] = part.values
@@ -296,14 +298,14 @@ def _plain_numbers(cells: arrow.Array, words: arrow.StringArray, decimal: str) -
     """Return float64 of shape (cells,), NaN if missing, or None if any cell is not a plain number.
 
     Args:
-        cells: texts without nulls, or numbers with nulls where the source has none.
-        words: the texts that say that a value is missing.
-        decimal: the character between whole and fraction in a text.
+        cells: texts without nulls, or numbers with nulls for missing values.
+        words: the texts that mean a missing value.
+        decimal: the decimal point or comma of a text.
     """
     if not arrow.types.is_string(cells.type):
         return _usable(_as_numpy(cells.cast(arrow.float64(), safe=False)), is_number=True, missing=cells.null_count)
     values = _converted(cells, words, decimal)
-    # Blanks around a number are rare, and removing them first would cost every column a fifth of its time.
+    # Blanks around a number are rare. Removing them first would cost every column a fifth of its time.
     return _converted(compute.utf8_trim_whitespace(cells), words, decimal) if values is None else values
 
 
@@ -331,12 +333,12 @@ def _converted(texts: arrow.StringArray, words: arrow.StringArray, decimal: str)
 
 
 def _as_numpy(values: arrow.DoubleArray) -> Numbers:
-    # Into a copy, because the source array is read-only.
+    # A copy, because the source array is read-only.
     return np.array(values.to_numpy(zero_copy_only=False), dtype=np.float64)
 
 
 def _usable(values: Numbers, *, is_number: bool, missing: int) -> Numbers | None:
-    """The values, unless one is too large to compute with; a text that says NaN is no number."""
+    """Return the values, or None if one is too large to compute with. The text NaN is not a number."""
     with np.errstate(invalid="ignore"):
         is_within = np.abs(values) <= LARGEST_MAGNITUDE
     outside = len(values) - np.count_nonzero(is_within)
@@ -346,7 +348,7 @@ def _usable(values: Numbers, *, is_number: bool, missing: int) -> Numbers | None
 
 
 def interval_rule(feature: DateFeature) -> IntervalRule:
-    """Return the rule for the time between two days: how to count, and what is allowed."""
+    """Return the rule for the time between two days: its unit, and its limits."""
     return IntervalRule(
         feature.range or (None, None),
         sign=1 if feature.since is not None else -1,
@@ -357,16 +359,16 @@ def interval_rule(feature: DateFeature) -> IntervalRule:
 
 
 def interval_of(feature: DateFeature, own: Parsed, days: Mapping[str, Parsed]) -> Parsed:
-    """Convert a block of a date feature to its unit.
+    """Convert a block of a date feature to the time between two days, in its unit.
 
     Args:
         feature: the declaration.
-        own: its dates in days, NaN where missing or flawed.
-        days: the same of every date column, by name.
+        own: the block's dates in days, NaN if missing or flawed.
+        days: the parsed block of every date column, by name.
 
     Returns:
-        values: float64 of shape (rows,); flaws: those of the dates, of the interval's range, and missing ones where
-        those are refused. A row that is flawed already is not reported again as missing.
+        values: float64 of shape (rows,). flaws: those of the dates, of the interval's range, and missing values if the
+        contract refuses them. A flawed row is not reported again as missing.
     """
     other = days.get(feature.other)
     other_days = other.values if other is not None else float(date.fromisoformat(feature.other).toordinal())

@@ -1,8 +1,8 @@
-"""A summary of the training rows by column. It is stored with a model, so that unusual new rows are found.
+"""Summarises the training rows by column. The summary is stored with a model, so that unusual new rows are found.
 
 A profile has shares and rounded limits, and no rows. It stays at the site with the model. An export has only the
-limits. They lie beyond the lowest and the highest value, so it has neither of these values. Predictions abstain outside
-of the limits, and monitoring compares new rows with the shares. The rules:
+limits. They lie beyond the lowest and the highest value, so an export has neither of these values. Predictions abstain
+outside of the limits, and monitoring compares new rows with the shares. The rules:
 
 * only training rows are read;
 * everything is counted before preprocessing, as the contract reads a cell. So a profile does not depend on an encoding.
@@ -26,18 +26,18 @@ _MOST_REPEATED: Final = 50_000
 
 
 class ColumnProfile(Document):
-    """One feature in the training rows.
+    """A summary of one feature in the training rows.
 
     Attributes:
         name: as declared.
         kind: a number, or a position among declared codes.
-        low, high: a number's limits, from `rounded_outward`; None for codes, and where no row has a value.
-        edges: of a number's bins, rising; bin i holds values above edges[i - 1] up to edges[i]. Those of a code
-            are empty: its bins are the positions of the declared codes.
-        shares: of each bin among the rows that have a value.
+        low, high: a number's limits, from `rounded_outward`; None for codes, and if no row has a value.
+        edges: the rising edges of a number's bins. Bin i has values above edges[i - 1] up to edges[i]. A code has no
+            edges: its bins are the positions of the declared codes.
+        shares: the share of each bin among the rows that have a value.
         missing: the share of rows without a value, or with an unknown code.
-        effect: how many rows with a value tell as much as one row of a patient of its own; 1 where each patient has
-            one row. `effective_rows` has the rule.
+        effect: the number of rows that give as much information as one row of a patient of its own, see
+            `effective_rows`. It is 1 if each patient has one row.
     """
 
     name: str
@@ -56,7 +56,7 @@ class ColumnProfile(Document):
         return there.astype(np.int64) if is_code else np.searchsorted(self.edges, there, side="left").astype(np.int64)
 
     def bins(self, values: Numbers) -> npt.NDArray[np.float64]:
-        """Return the shares of this profile's bins among the present values; zeros if there are none.
+        """Return the share of each bin among the present values; zeros if there are none.
 
         Args:
             values: float64 of shape (rows,), as `Table.features` has them.
@@ -68,14 +68,14 @@ class ColumnProfile(Document):
         return np.bincount(places, minlength=len(self.shares)).astype(np.float64) / max(1, len(places))
 
     def is_outside(self, values: Numbers) -> npt.NDArray[np.bool_]:
-        """Return which values, of shape (rows,), are numbers outside the limits. Missing values are not."""
+        """Return for each value, of shape (rows,), whether it is outside the limits. A missing value is not."""
         if self.low is None or self.high is None:
             return np.zeros(len(values), dtype=bool)
         return np.asarray((values < self.low) | (values > self.high))
 
 
 class Profile(Document):
-    """Every feature of the training rows, in declared order."""
+    """Summaries of all features in the training rows, in declared order."""
 
     rows: int
     columns: tuple[ColumnProfile, ...]
@@ -84,13 +84,13 @@ class Profile(Document):
 def profile_of(
     contract: Contract, table: Table, training_rows: Rows, patients: npt.NDArray[np.int64] | None = None
 ) -> Profile:
-    """Count the training rows of a table. Other rows are not read.
+    """Summarise the training rows of a table. Other rows are not read.
 
     Args:
-        contract: the declaration the table was read under.
+        contract: the declaration under which the table was read.
         table: the whole table.
         training_rows: int64 of shape (training rows,).
-        patients: int64 of shape (training rows,), equal for rows of one patient; None if nobody is declared.
+        patients: int64 of shape (training rows,), equal for rows of one patient; None without a patient column.
     """
     columns, some, owners = [], *_repeated(patients)
     for feature in contract.features:
@@ -109,7 +109,7 @@ def profile_of(
 
 
 def _repeated(patients: npt.NDArray[np.int64] | None) -> tuple[Rows, npt.NDArray[np.int64] | None]:
-    """Rows of whole patients, some thousand of them, and whose they are; None where each patient has one row."""
+    """Return some thousand rows of whole patients, and the patients' numbers; None if each patient has one row."""
     nobody: Rows = np.empty(0, dtype=np.int64)
     if patients is None or not len(patients):
         return nobody, None
@@ -169,7 +169,8 @@ def effective_rows(bins: npt.NDArray[np.int64], patients: npt.NDArray[np.int64] 
     """Return the number of independent rows that would give the same information about the shares of bins.
 
     Source: Rao and Scott 1981, the mean of the design effects over bins, with shares' variances over whole patients.
-    At most the number of rows, and at least that of patients divided by the rows of the one who has most.
+    The result is at most the number of rows. It is at least the number of patients divided by the most rows of one
+    patient.
 
     Args:
         bins: int64 of shape (rows,): each row's bin, from 0.

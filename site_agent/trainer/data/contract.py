@@ -1,4 +1,4 @@
-"""The contract: what a hospital declares about its table before a row is read.
+"""Defines the contract: a hospital's declaration about its table before a row is read.
 
 A data manager writes the contract as YAML. `read_contract` returns it as a frozen record or reports all mistakes at
 once. The contract has names, units, ranges and codes. It has no patient's value, and nothing in it is guessed from the
@@ -83,7 +83,10 @@ Task = Literal["binary", "multi-class", "regression", "segmentation"]
 
 
 class BinaryTarget(Document):
-    """Yes or no. Every code not in `positive` is negative, unless `negative` lists those allowed."""
+    """A target column with the outcome yes or no.
+
+    Every code not in `positive` is negative, unless `negative` lists the allowed codes.
+    """
 
     name: Name
     role: Literal["target"]
@@ -112,7 +115,7 @@ class BinaryTarget(Document):
 
 
 class MultiClassTarget(Document):
-    """One of several declared codes; its index among them is the class."""
+    """A target column with one of several declared codes. The code's index is the class."""
 
     name: Name
     role: Literal["target"]
@@ -136,7 +139,7 @@ class MultiClassTarget(Document):
 
 
 class RegressionTarget(Document):
-    """A number to be predicted."""
+    """A target column with a number."""
 
     name: Name
     role: Literal["target"]
@@ -155,12 +158,12 @@ class RegressionTarget(Document):
 
     @property
     def classes(self) -> tuple[str, ...]:
-        """Empty: a number has no classes."""
+        """Always empty, because a number has no classes."""
         return ()
 
 
 class MaskTarget(Document):
-    """The mask of a structure in each row's image: a grey PNG file as large as `image`, 255 inside and 0 outside."""
+    """A target column with masks: for each image a grey PNG file of the same size, 255 inside and 0 outside."""
 
     name: Name
     role: Literal["target"]
@@ -172,11 +175,11 @@ class MaskTarget(Document):
 
     @property
     def classes(self) -> tuple[str, ...]:
-        """Empty, because a mask has no classes."""
+        """Always empty, because a mask has no classes."""
         return ()
 
 
-# Their outcome is in the cell itself. `missing: drop` skips rows without an outcome; they are counted and shown.
+# Targets with the outcome in the cell. `missing: drop` skips rows without an outcome. They are counted and shown.
 CellTarget = BinaryTarget | MultiClassTarget | RegressionTarget
 Target = CellTarget | MaskTarget
 Column = Annotated[
@@ -192,7 +195,7 @@ Column = Annotated[
 
 
 class Contract(Document):
-    """The whole declaration. Without a header, `columns` stand in the order of the file."""
+    """The whole declaration of a table. Without a header, `columns` are in the order of the file."""
 
     format: Format
     missing_markers: tuple[Code, ...] = ("",)
@@ -309,7 +312,7 @@ class Contract(Document):
     @property
     def digest(self) -> str:
         """The SHA-256 of everything declared, in hexadecimal. Comments and the order of keys do not matter."""
-        # Contracts that refuse missing outcomes, or have images, keep the digest from before the other choice.
+        # Keys of later versions are left out at their default value, so that earlier contracts keep their digest.
         left_out = {} if self.target.missing == "drop" else {self.columns.index(self.target): {"missing"}}
         if self.image is not None and self.image.files is None:
             left_out[self.columns.index(self.image)] = {"files"}
@@ -325,7 +328,7 @@ def read_contract(path: Path) -> Contract:
     """Read the contract that a data manager wrote.
 
     Raises:
-        ConfigurationError: the file cannot be read or is wrong; every mistake with line and column.
+        ConfigurationError: the file cannot be read or is wrong; every mistake is reported with line and column.
     """
     return read_document(path, Contract, consequence="The table was not read and nothing left this site.")
 
@@ -343,7 +346,7 @@ def require_answer(plan: Plan, contract: Contract, site: str) -> None:
     """Refuse a plan that describes this site's outcome differently from its contract.
 
     Raises:
-        ConfigurationError: they differ.
+        ConfigurationError: plan and contract differ.
     """
     reason = other_answer(plan, contract, site)
     if reason is not None:

@@ -1,7 +1,7 @@
-"""The columns of a table other than the outcome: model inputs, patients and groups.
+"""Defines the columns of a table other than the outcome: model inputs, patients and groups.
 
 A measured feature is a number, or a date that is counted from or to another date. A coded feature is one of several
-declared codes. The columns of a feature follow only from its declaration.
+declared codes. The encoded columns of a feature follow only from its declaration.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from site_agent.trainer.data.terms_column import TermsFeature
 
 _PATTERN: Final = re.compile(r"(%[YmdHMS]|[-./ :T])+")
 _DATE: Final = date(2001, 12, 31)
-# Each day of each month that has 28 days, in years whose digits could be a day and a month: 1012 as 10.12.
+# The first 28 days of each month, in two years whose digits could be a day and a month: 1012 as 10.12.
 _DAYS: Final = tuple(date(year, month, day) for year in (1012, 2011) for month in range(1, 13) for day in range(1, 29))
 
 
@@ -33,7 +33,7 @@ def patterns_of(pattern: Pattern) -> tuple[str, ...]:
 
 
 def check_patterns(pattern: Pattern) -> None:
-    """Check that the patterns read every text as one day; a ValueError names the fault."""
+    """Raise ValueError if a pattern is unusable, or if two patterns read one text as different days."""
     patterns = patterns_of(pattern)
     if not patterns:
         raise ValueError("pattern names at least one way in which the dates are written")
@@ -63,16 +63,16 @@ def _unconfirmed(name: str) -> str:
     )
 
 
-# The key that `data describe` writes if it guesses a concept. A contract with this key is refused.
+# `data describe` writes this key if it guesses a concept. A contract with the key is refused.
 ProposedConcept = Annotated[ConceptName, AfterValidator(_unconfirmed)]
 
 
 class MeasuredFeature(Document):
-    """The attributes of every number; see NumericFeature and DateFeature.
+    """The keys that numeric features and date features share.
 
-    A missing value is refused, or filled with the training rows' median, with or without a column that reports it.
-    `standard` gives one z-scored column; `quantile` one column of normal scores by the training rows' quantiles;
-    `piecewise-linear` gives `bins` columns (Gorishniy et al. 2022, equation 1).
+    `missing` refuses a missing value, or fills it with the median of the training rows. `median-and-flag` adds a column
+    that marks filled values. The encoding `standard` gives one z-scored column; `quantile` one column of normal scores
+    by the training rows' quantiles; `piecewise-linear` gives `bins` columns (Gorishniy et al. 2022, equation 1).
     """
 
     name: Name
@@ -107,17 +107,18 @@ class MeasuredFeature(Document):
 
 
 class NumericFeature(MeasuredFeature):
-    """A measured number."""
+    """A column with a measured number."""
 
     type: Literal["numeric"]
     unit: Words | None = None
 
 
 class DateFeature(MeasuredFeature):
-    """A date, read as the time from `since` to it, or from it to `until`, in days or years of 365.25 days.
+    """A column with a date, read as a time in days, or in years of 365.25 days.
 
-    `pattern` is how the dates are written, or a list of several ways, no two of which read one text as different days.
-    `since` and `until` name another date column, or a day written 2020-01-31.
+    The time is from `since` to the date, or from the date to `until`. Each of the two names another date column, or a
+    day such as 2020-01-31. `pattern` is the format of the dates. It can be a list of formats, if no two of them read
+    one text as different days.
     """
 
     type: Literal["date"]
@@ -141,14 +142,17 @@ class DateFeature(MeasuredFeature):
 
 
 class CategoricalFeature(Document):
-    """One of several declared codes; `ordinal` says that their order means something, `binary` that they are two.
+    """A column with one of several declared codes.
 
-    The encoding `ordinal` gives one z-scored column, the code's position among the declared ones and -1 for
-    unknown; `one-hot` one column of 0 and 1 per code and one for unknown; `embedding` `width` columns, in which
-    codes lie near each other when their training rows are alike in the other features. A code with fewer than
-    `fewest_rows` training rows counts as unknown. `missing` sets what unknown becomes: a value of its own, the most
-    common code with or without a column that marks it, or an error. `concept` names the concept of a plan that this
-    column records, `concept_codes` the concept's code for each own code where they are written differently.
+    The type `ordinal` means that the codes have an order, `binary` that there are two codes. The encoding `ordinal`
+    gives one z-scored column: the code's position among the declared ones, and -1 for unknown. `one-hot` gives one
+    column of 0 and 1 for each code and one for unknown. `embedding` gives `width` columns, in which codes are near each
+    other if their training rows are alike in the other features.
+
+    A code with fewer than `fewest_rows` training rows counts as unknown. `missing` decides what unknown becomes: a
+    value of its own, the most common code with or without a column that marks it, or an error. `concept` names the
+    concept of a plan that this column records. `concept_codes` has the concept's code for each own code, if they are
+    written differently.
     """
 
     name: Name
@@ -187,7 +191,7 @@ class CategoricalFeature(Document):
 
     @property
     def has_unknown(self) -> bool:
-        """Return whether "unknown" is a separate value."""
+        """Whether "unknown" is a separate value."""
         return self.missing in ("unknown", "refuse")
 
     @property
@@ -203,7 +207,7 @@ class CategoricalFeature(Document):
 
 
 class PatientColumn(Document):
-    """The patient of a row. All rows of one patient are in the same part of the split."""
+    """The column that identifies the patient of a row. All rows of one patient are in the same part of the split."""
 
     name: Name
     role: Literal["patient"]
@@ -212,7 +216,7 @@ class PatientColumn(Document):
 
 
 class GroupColumn(Document):
-    """A column by which results are distinguished, such as the ward; the model does not read it.
+    """A column by which results are divided, such as the ward. The model does not read the column.
 
     A feature that is a group as well has `group: true` instead.
     """
@@ -232,9 +236,9 @@ class GroupColumn(Document):
 
 
 class DayColumn(Document):
-    """A date that other columns are counted from or to; no feature itself. A row without one has no interval.
+    """A date from or to which other columns are counted. The model does not read the column.
 
-    `pattern` as for DateFeature.
+    In a row without this date, the interval is missing. `pattern` as for DateFeature.
     """
 
     name: Name
@@ -251,13 +255,13 @@ class DayColumn(Document):
 
 
 class IgnoredColumn(Document):
-    """A column that is in the table and never read."""
+    """A column of the table that is never read."""
 
     name: Name
     role: Literal["ignore"]
     note: Words | None = None
 
 
-# Columns with one value in each row. A list or a note has several terms, which are counted separately.
+# Columns with one value in each row. Lists and notes have several terms, which are counted separately.
 Feature = NumericFeature | DateFeature | CategoricalFeature
 FeatureChoice = Annotated[Feature | TermsFeature, Field(discriminator="type")]

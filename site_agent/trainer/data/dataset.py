@@ -1,8 +1,8 @@
-"""A site's prepared table: three parts of encoded features and targets, with the columns' names.
+"""Prepares a site's table: splits and encodes its rows, and keeps the names of the columns.
 
 `align` arranges the columns of sites with different tables in one common order, with zeros for absent columns: the
-padded FedAvg of the paper. One difference: the authors' experiment shifted one site's columns by one. Here a column
-finds its place by its name.
+padded FedAvg of the paper. One difference: the authors' experiment shifted one site's columns by one. Here each column
+is placed by its name.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from site_agent.trainer.trainer_files import array_digest
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class Examples:
-    """Encoded rows of one part.
+    """Encoded rows of one part: training, validation or test.
 
     Attributes:
         features: float32, shape (rows, columns), C-contiguous.
@@ -46,22 +46,26 @@ class Examples:
     targets: Targets
 
     def __len__(self) -> int:
-        """The number of rows."""
+        """Return the number of rows."""
         return len(self.targets)
 
     def __repr__(self) -> str:
-        """Without a value of any patient."""
+        """Return a text without a value of any patient."""
         return f"Examples(rows={len(self)})"
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Dataset:
-    """The data for training, validation and test; `classes` is empty for regression and segmentation.
+    """The encoded rows of a site for training, validation and test.
 
-    `training_patients`, `validation_patients` and `test_patients` are int64 of shape (rows,), equal for rows of one
-    patient; None if the contract declares no patient column. `profile` is of the training rows.
-    `rows_without_outcome` are in none of the parts: the contract says `missing: drop`. `image` is the size of the
-    images whose pixels are the columns, `note` that of the note whose words in order are the last columns.
+    Attributes:
+        classes: empty for regression and segmentation.
+        training_patients, validation_patients, test_patients: int64 of shape (rows,), equal for rows of one patient;
+            None if the contract declares no patient column.
+        profile: a summary of the training rows.
+        rows_without_outcome: the number of rows that are in no part, because the contract has `missing: drop`.
+        image: the size of the images whose pixels are the columns.
+        note: the size of the note whose words in order are the last columns.
     """
 
     training: Examples
@@ -88,7 +92,7 @@ class Dataset:
 
     @cached_property
     def digest(self) -> str:
-        """The BLAKE3 of columns and arrays, which shows that two runs had the same data. It stays at the site."""
+        """The BLAKE3 digest of columns and arrays. It shows that two runs had the same data, and stays at the site."""
         parts = (self.training, self.validation, self.test)
         names = np.array(self.columns, dtype=np.str_)
         arrays = [(str(i), array) for i, part in enumerate(parts) for array in (part.features, part.targets)]
@@ -151,7 +155,7 @@ def prepare_rows(table: Table, rows: SplitRows) -> tuple[Dataset, Preprocessing]
 
 
 def _targets_of(table: Table, targets: Targets, rows: Rows) -> Targets:
-    """The targets of some rows. Masks lie where their images do."""
+    """Return the targets of some rows. Masks are stored in memory or in a file, like their images."""
     if targets.ndim == 1:
         return targets[rows]
     chosen = reserved(table.scratch, len(rows), targets.shape[1])
@@ -161,7 +165,7 @@ def _targets_of(table: Table, targets: Targets, rows: Rows) -> Targets:
 
 
 def _patients(table: Table, rows: Rows) -> npt.NDArray[np.int64] | None:
-    """Numbers that are equal where the identifiers are, which are not kept."""
+    """Return a number for each row, equal for rows of one patient. The identifiers themselves are not kept."""
     if table.patients is None:
         return None
     return np.unique([table.patients[row] for row in rows], return_inverse=True)[1].astype(np.int64)
@@ -175,7 +179,7 @@ def input_columns(plan: Plan, own: Sequence[str]) -> tuple[tuple[str, ...], int 
         own: the site's encoded columns.
 
     Returns:
-        the columns in order, and the number of common ones, None if the network does not distinguish them. The columns
+        the columns in order, and the number of common ones, None if the network treats all columns alike. The columns
         of a note in word order follow those that the plan lists. They have the site's own names.
     """
     words = note_columns(plan.architecture)

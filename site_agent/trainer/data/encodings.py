@@ -23,7 +23,7 @@ _KNOTS: Final = 101
 
 
 class Scale(Document):
-    """z = (value - mean) / deviation; the deviation is 1 where the training rows are all equal."""
+    """Standardises by z = (value - mean) / deviation. The deviation is 1 if the training rows are all equal."""
 
     mean: float
     deviation: Annotated[float, Field(gt=0)]
@@ -34,7 +34,7 @@ class Scale(Document):
 
 
 class NumericEncoding(Document):
-    """A number; `fill` replaces a missing one, None where those are refused."""
+    """Encodes a number as its z-score. `fill` replaces a missing value, and is None if the contract refuses these."""
 
     kind: Literal["numeric"] = "numeric"
     fill: float | None
@@ -42,7 +42,10 @@ class NumericEncoding(Document):
 
 
 class QuantileEncoding(Document):
-    """A number by its place among the training rows: `scores` at `values`, straight lines between, flat beyond."""
+    """Encodes a number by its rank among the training rows, as a normal score.
+
+    `scores` has the scores at `values`, with straight lines between them. Beyond them the score is constant.
+    """
 
     kind: Literal["quantile"] = "quantile"
     fill: float | None
@@ -51,11 +54,11 @@ class QuantileEncoding(Document):
 
 
 class PiecewiseEncoding(Document):
-    """A number as its share of each bin; `ends` are the training rows' quantiles, bins + 1 of them, rising.
+    """Encodes a number as its share of each bin. `ends` has the training rows' quantiles, bins + 1 of them, rising.
 
     Source: Gorishniy, Rubachev, Babenko 2022, "On Embeddings for Numerical Features in Tabular Deep Learning",
-    equation 1 and section 3.2.1. Differs in one thing: a bin that has collapsed keeps its column and is zero there,
-    so that the number of columns follows from the contract.
+    equation 1 and section 3.2.1. Differs in one thing: a bin of width 0 keeps its column, which is then zero, so that
+    the number of columns follows from the contract.
     """
 
     kind: Literal["piecewise-linear"] = "piecewise-linear"
@@ -64,7 +67,7 @@ class PiecewiseEncoding(Document):
 
 
 class OrdinalEncoding(Document):
-    """A position; `seen` are those of the training rows, all others are unknown, for which `fill` may stand."""
+    """Encodes a code as its position. Positions that are not in `seen` are unknown, and `fill` can replace them."""
 
     kind: Literal["ordinal"] = "ordinal"
     seen: tuple[int, ...]
@@ -73,7 +76,7 @@ class OrdinalEncoding(Document):
 
 
 class OneHotEncoding(Document):
-    """A column per code and one for unknown, unless `fill` replaces unknown codes; `seen` as for ordinal."""
+    """Encodes a code as one column per code, and one for unknown codes unless `fill` replaces them."""
 
     kind: Literal["one-hot"] = "one-hot"
     seen: tuple[int, ...]
@@ -81,7 +84,7 @@ class OneHotEncoding(Document):
 
 
 class EmbeddingEncoding(Document):
-    """A point for each code and, last, one for unknown: `vectors` has a row per code and one more."""
+    """Encodes a code as a point. `vectors` has a row for each code, and a last row for unknown codes."""
 
     kind: Literal["embedding"] = "embedding"
     seen: tuple[int, ...]
@@ -117,7 +120,7 @@ def fit_measured(feature: MeasuredFeature, values: Numbers) -> Encoding:
         case "quantile":
             shares = np.linspace(0.0, 1.0, _KNOTS)
             knots, place = np.unique(np.quantile(filled, shares), return_inverse=True)
-            # If many rows have one value, its score is that of the middle one of them.
+            # A value that many rows have is scored at the middle of these rows.
             middle = np.bincount(place, weights=shares) / np.bincount(place)
             scores = [NormalDist().inv_cdf(float(np.clip(share, 0.001, 0.999))) for share in middle]
             return QuantileEncoding(fill=fill, values=tuple(map(float, knots)), scores=tuple(scores))
@@ -133,13 +136,13 @@ def fit_coded(feature: CategoricalFeature, values: Numbers, others: Sequence[Num
 
     Args:
         feature: the declaration.
-        values: float64 of shape (rows,), positions, -1 where unknown.
+        values: float64 of shape (rows,), positions, -1 if unknown.
         others: the other features' columns for the same rows, of mean 0 and deviation 1; only for embeddings.
     """
     known = values[values != UNKNOWN_POSITION].astype(np.int64)
     counts = np.bincount(known, minlength=len(feature.codes))
     seen = tuple(np.flatnonzero(counts >= feature.fewest_rows).tolist())
-    # The first of equally frequent codes, so that the answer is always the same.
+    # argmax takes the first of equally frequent codes, so that the result is always the same.
     fill = None if feature.has_unknown else int(np.argmax(counts))
     match feature.encoding:
         case "ordinal":
@@ -156,7 +159,7 @@ def fit_coded(feature: CategoricalFeature, values: Numbers, others: Sequence[Num
 
 
 def _points(positions: npt.NDArray[np.int64], codes: int, others: Sequence[Numbers], width: int) -> Numbers:
-    """Float64 of shape (codes, width): the codes' mean rows on the axes along which they differ most.
+    """Return a point for each code, float64 of shape (codes, width): its mean row on the axes of largest difference.
 
     These are the principal axes of the means of the other features, each code weighted by its rows. Codes without
     rows lie at the origin, where the mean patient is.
@@ -166,7 +169,7 @@ def _points(positions: npt.NDArray[np.int64], codes: int, others: Sequence[Numbe
     means = np.stack(sums, axis=1) / np.maximum(counts, 1.0)[:, None] if sums else np.zeros((codes, 1))
     root = np.sqrt(counts / counts.sum())[:, None]
     axes = np.linalg.svd(root * means, full_matrices=False)[2][:width]
-    # An axis may have either direction. Here its largest share is positive, so that the answer is always the same.
+    # An axis can have either sign. Here its largest entry is positive, so that the result is always the same.
     axes *= np.sign(axes[np.arange(len(axes)), np.abs(axes).argmax(axis=1)])[:, None]
     points = means @ axes.T
     spread = np.sqrt((root**2 * points**2).sum(axis=0))
@@ -220,15 +223,15 @@ def _coded(
 
 
 def shares_of_bins(values: Numbers, ends: Numbers) -> Numbers:
-    """Compute equation 1 for one column.
+    """Return each value's share of each bin, by equation 1 of Gorishniy et al. 2022.
 
     Args:
         values: shape (rows,).
         ends: shape (bins + 1,), rising, not necessarily strictly.
 
     Returns:
-        shape (rows, bins): 1 in the bins below a value, 0 in those above, the reached share in its own. The first
-        open bin falls below 0 and the last rises above 1 for values beyond those of the training rows.
+        shape (rows, bins): 1 in the bins below a value, 0 in those above, the reached share in its own. For values
+        beyond those of the training rows, the first open bin falls below 0 and the last rises above 1.
     """
     low, width = ends[:-1], np.diff(ends)
     is_open = width > 0

@@ -1,4 +1,4 @@
-"""The column of a table that has the path of each row's image, and what the contract declares about the images.
+"""Defines the column with the path of each row's image, and the contract's keys about images.
 
 The network then reads only the images. The columns of an image follow from the declaration, as for every feature: one
 for each pixel and channel, in the order that networks of images use.
@@ -32,13 +32,13 @@ Plane = Literal["axial", "coronal", "sagittal"]
 
 
 class DicomFiles(Document):
-    """One DICOM file for each row; of a file with several frames the path ends in `#` and the frame's number from 1.
+    """One DICOM file for each row. If a file has several frames, its path ends in `#` and the frame's number from 1.
 
     Attributes:
-        modality: what the files have to be, such as CT; None takes any.
-        plane: turns each image to the usual view of this plane; None takes the pixels as they are stored.
-        burned_in: `refuse-yes` refuses files that say YES in BurnedInAnnotation, `require-no` also those that do not
-            say NO.
+        modality: the required modality, such as CT; None accepts any.
+        plane: turns each image to the usual view of this plane; None uses the pixels as they are stored.
+        burned_in: `refuse-yes` refuses files with YES in BurnedInAnnotation. `require-no` also refuses files without
+            NO.
         patient_tags: `refuse` refuses files that still have the patient's name, number, birth date or address.
     """
 
@@ -50,12 +50,12 @@ class DicomFiles(Document):
 
 
 class NiftiFiles(Document):
-    """One slice of a NIfTI volume for each row: the declared one, or that whose number from 1 ends the path after `#`.
+    """One slice of a NIfTI volume for each row: the declared slice, or the one with the number after `#` in the path.
 
     Attributes:
-        plane: of the slice. Slices are counted from the feet to the head, from the front to the back, or from the
+        plane: the slice's plane. Slices are counted from the feet to the head, from the front to the back, or from the
             patient's right to the left.
-        at: where the slice lies between the first (0) and the last (1), if the path has no number.
+        at: the slice's place between the first (0) and the last (1), if the path has no number. Numbers start from 1.
     """
 
     kind: Literal["nifti"]
@@ -64,17 +64,17 @@ class NiftiFiles(Document):
 
 
 class ImageColumn(Document):
-    """The path of one image for each row, in a folder beside the table: PNG, JPEG, DICOM or NIfTI.
+    """A column with the path of one image for each row, in a folder next to the table: PNG, JPEG, DICOM or NIfTI.
 
     Attributes:
-        folder: from the table's folder.
-        image: the size that the network reads; the plan's `architecture.image` has to be equal.
+        folder: the path of the images' folder, from the table's folder.
+        image: the size that the network reads; the plan's `architecture.image` must be equal.
         files: None for PNG and JPEG.
-        bits: of one channel of a pixel in the files; 16 is for grey PNG files.
-        window: the intensities that become 0 and 1, others in between; None takes all that `bits` allows. DICOM and
-            NIfTI need it, in the unit of the files after their slope and intercept.
-        orientation: of PNG and JPEG; `exif` turns an image as its EXIF entry says; `stored` ignores the entry.
-        resize: `refuse` wants files of exactly this size; `stretch` gives each file this size.
+        bits: the bits of one channel of a pixel in the files; 16 is for grey PNG files.
+        window: the intensities that become 0 and 1, others in between; None uses all that `bits` allows. DICOM and
+            NIfTI need a window, in the unit of the files after their slope and intercept.
+        orientation: for PNG and JPEG; `exif` turns an image as its EXIF entry requires; `stored` ignores the entry.
+        resize: `refuse` requires files of exactly this size; `stretch` gives each file this size.
     """
 
     name: Name
@@ -120,7 +120,7 @@ class ImageColumn(Document):
 
     @property
     def encoded_columns(self) -> tuple[str, ...]:
-        """The names of the columns, channel by channel, in each row by row."""
+        """The names of the encoded columns, by channel, then by row of pixels."""
         name = self.name.lower()
         return tuple(
             f"{name} {channel} row {row} column {column}"

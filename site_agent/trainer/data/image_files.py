@@ -42,7 +42,7 @@ _MODES: Final = {"L": (1, 8), "I;16": (1, 16), "RGB": (3, 8)}
 
 
 class ImageFolder:
-    """The folder of a table's images, and those that were read."""
+    """The folder of a table's images, and the pixels that were read from it."""
 
     def __init__(
         self,
@@ -53,14 +53,19 @@ class ImageFolder:
         has_masks: bool = False,
         scratch: Path | None = None,
     ) -> None:
-        """`markers` say in the whole table that a cell is missing. Masks have no intensity between 0 and 1.
+        """Check the folder and the libraries.
 
-        `scratch` is the folder of the file with the pixels; None keeps them in memory.
+        Args:
+            column: the column with the images' paths.
+            table: the path of the table; `column.folder` starts from its folder.
+            markers: cells that mean a missing value in the whole table.
+            has_masks: whether every intensity must be 0 or 1.
+            scratch: the folder of the file with the pixels; None keeps them in memory.
 
         Raises:
             DataError: the folder cannot be read.
             ConfigurationError: the library for images is not installed.
-            UnavailableError: the file cannot be made.
+            UnavailableError: the file with the pixels cannot be created.
         """
         self._column, self._root = column, table.parent / column.folder
         self._markers = {"", *markers, *column.missing_markers}
@@ -75,11 +80,11 @@ class ImageFolder:
         _require_libraries(column)
 
     def read(self, cells: Sequence[str]) -> Mapping[str, Sequence[int]]:
-        """Read the images of the next rows. Return by words the places of the rows that are flawed, from 0.
+        """Read the images of the next rows. Return for each flaw, by its words, the places of its rows, from 0.
 
         Raises:
             DataError: the images of the table need more memory than this program reserves.
-            UnavailableError: they need more space than the disk has.
+            UnavailableError: the images need more space than the disk has.
         """
         self._reserve(len(cells))
         nothing = np.full(self._column.image.numbers, np.nan, dtype=np.float32)
@@ -121,7 +126,7 @@ class ImageFolder:
 
 
 def _require_libraries(column: ImageColumn) -> None:
-    """Raise ConfigurationError if a library for the declared files is not installed. Only sites with them need it."""
+    """Raise ConfigurationError if a library for the declared files is missing. Sites without such files need none."""
     package, extra = "pillow", "site"
     try:
         import PIL.Image  # noqa: F401
@@ -146,9 +151,9 @@ def _require_libraries(column: ImageColumn) -> None:
 
 
 def pixels_of(content: bytes, column: ImageColumn, number: int | None = None) -> Pixels | Flaw:
-    """One file's image: float32 of shape (numbers of an image,) in [0, 1], or the reason why it cannot be used.
+    """Return one file's image, float32 of shape (numbers of an image,) in [0, 1], or its flaw.
 
-    `number` is that of a frame or slice of a medical file, from 1.
+    `number` is the number of a frame or slice in a medical file, from 1.
     """
     match column.files:
         case DicomFiles():
@@ -163,7 +168,7 @@ def pixels_of(content: bytes, column: ImageColumn, number: int | None = None) ->
 
 
 def _picture(content: bytes, column: ImageColumn) -> Pixels | Flaw:
-    """A PNG or JPEG file's image."""
+    """Return the image of a PNG or JPEG file, or its flaw."""
     from PIL import Image, UnidentifiedImageError
 
     try:
@@ -182,7 +187,7 @@ def _picture(content: bytes, column: ImageColumn) -> Pixels | Flaw:
 
 
 def _content(root: Path, path: str) -> bytes | Flaw:
-    """The bytes of a file in a folder. Each part is opened from the one before, so nothing can be exchanged between."""
+    """Return the bytes of a file in a folder. Opening folder by folder prevents an exchange of a folder in between."""
     parts = PurePosixPath(path).parts
     if not parts or path.startswith("/") or ".." in parts or "\0" in path:
         return image_flaws.OUTSIDE
@@ -204,7 +209,7 @@ def _content(root: Path, path: str) -> bytes | Flaw:
             return file.read(found.st_size)
     except OSError as error:
         return _flaw_of(error)
-    except ValueError:  # half of a character
+    except ValueError:  # the path has half of a character
         return image_flaws.NO_FILE
     finally:
         for descriptor in descriptors:
@@ -254,7 +259,7 @@ def _decoded(image: Image.Image, column: ImageColumn) -> Pixels | Flaw:
 
 
 def _fitted(values: Pixels, column: ImageColumn) -> Pixels | Flaw:
-    """An upright image, (height, width, channels), in the declared size and window."""
+    """Convert an upright image, (height, width, channels), to the declared size and window."""
     from PIL import Image as Images
 
     wanted = column.image
@@ -268,7 +273,7 @@ def _fitted(values: Pixels, column: ImageColumn) -> Pixels | Flaw:
 
 
 def in_window(intensities: Pixels, column: ImageColumn) -> Pixels:
-    """Intensities of any shape as files have them, to numbers in [0, 1] of the same shape."""
+    """Convert a file's intensities, of any shape, to numbers in [0, 1]."""
     low, high = column.limits
     scaled: Pixels = np.clip((intensities - np.float32(low)) / np.float32(high - low), 0.0, 1.0)
     return scaled

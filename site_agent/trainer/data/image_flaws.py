@@ -1,4 +1,4 @@
-"""Every reason why an image of a table is not used, in words without the path, and the limits of a file."""
+"""Lists every reason why an image of a table is not used, in words without the path, and the limits of a file."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from site_agent.trainer.data.cell_rules import Flaw
 from site_agent.trainer.data.image_column import LARGEST_INTENSITY, ImageColumn
 
 LARGEST_FILE_BYTES: Final = 64 << 20
-LARGEST_FILE_PIXELS: Final = 1 << 25  # of a file that is stretched; about 0.8 GB for a moment with three channels
-LARGEST_VOLUME_BYTES: Final = 1 << 28  # of a NIfTI volume without its compression
+LARGEST_FILE_PIXELS: Final = 1 << 25  # for a stretched file; with three channels it needs 0.8 GB for a moment
+LARGEST_VOLUME_BYTES: Final = 1 << 28  # for a NIfTI volume without its compression
 
 OUTSIDE: Final = Flaw("a path that leaves the images' folder or follows a link")
 NO_FILE: Final = Flaw("no such file in the images' folder")
@@ -49,5 +49,5 @@ NO_NUMBERS: Final = Flaw(f"an image with intensities that are not finite or beyo
 
 
 def other_size(column: ImageColumn) -> Flaw:
-    """The flaw of an image that has another size than its contract says."""
+    """Return the flaw of an image that has another size than the contract declares."""
     return Flaw(f"an image of another size than {column.image.height} by {column.image.width} pixels")

@@ -55,7 +55,7 @@ class Inverted(nn.Module):
 
 
 class Efficient(nn.Module):
-    """The complete network: a first convolution, the stages, the mean of each channel, and a linear map of the means."""
+    """The complete network: a first convolution, stages, the mean of each channel, and a linear map of the means."""
 
     def __init__(self, architecture: EfficientNetwork, outputs: int) -> None:
         super().__init__()
