@@ -1,9 +1,9 @@
 """Reads one cell of text. Only this file decides what a contract allows.
 
-All cells are read by these rules: those of a site's own table, of its new rows and of both loaders of an export. An
-export includes the text of this file in its loaders, so this file imports only Python's own modules. A rule is plain
-data: `facts` writes it into model.json and desk/export/row_reader.py reads it back. No function here raises, because a
-parser's exception would quote the cell.
+These rules read the cells of a site's own table, of its new rows, and in both loaders of an export. An export includes
+the text of this file in its loaders, so this file imports only Python's own modules. A rule is plain data: `facts`
+writes it into model.json and desk/export/row_reader.py reads it back. No function here raises, because a parser's
+exception would quote the cell.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ LONGEST_NUMBER: Final = 400
 UNKNOWN_POSITION: Final = -1.0
 _NUMBER: Final = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?", re.ASCII)
 _TIME: Final = re.compile(r"[ T]\d{2}:\d{2}(:\d{2}(\.\d+)?)?", re.ASCII)
-# Bounded, so that no cell can require a number of a million digits. Longer cells stay text.
+# Limited, so that no cell can require a number of a million digits. Longer cells stay text.
 _PLAIN_NUMBER: Final = re.compile(r"[+-]?(\d{1,18}(\.\d{0,9})?|\.\d{1,9})([eE][+-]?\d{1,2})?", re.ASCII)
 
 
 @dataclass(frozen=True)
 class Flaw:
-    """Why a cell does not fit, without the cell."""
+    """The reason why a cell does not fit, in words that do not contain the cell."""
 
     words: str
 
@@ -45,7 +45,7 @@ IN_THE_FUTURE: Final = Flaw("a date in the future")
 ABSENT: Final = Flaw("it is missing")
 LONGEST_CELL: Final = 100_000  # below the 131,072 characters that Python's reader of text files accepts
 TOO_LONG: Final = Flaw(f"more than {LONGEST_CELL:,} characters")
-MOST_ACCENTS: Final = 30  # on one letter, as in Unicode's stream-safe texts (UAX 15, section 13)
+MOST_ACCENTS: Final = 30  # accents on one letter, as in Unicode's stream-safe texts (UAX 15, section 13)
 TOO_MANY_ACCENTS: Final = Flaw(f"a letter with more than {MOST_ACCENTS} accents")
 _WORD: Final = re.compile(r"\w\w+")
 _REMEMBERED_TERMS: Final = 1 << 16
@@ -57,10 +57,10 @@ def canonical_code(text: str, decimal: str = ".") -> str:
 
     Args:
         text: a cell or a declared code.
-        decimal: the character between whole and fraction in `text`, "." or ",".
+        decimal: the decimal point or comma in `text`.
 
     Returns:
-        the shortest plain decimal number if the text is one, otherwise the text without
+        the shortest plain decimal number if the text is a number, otherwise the text without
         surrounding blanks.
     """
     stripped = text.strip()
@@ -72,12 +72,12 @@ def canonical_code(text: str, decimal: str = ".") -> str:
 
 
 class NumberRule:
-    """A measured number: which cells are missing, and between which limits a value lies."""
+    """The rule for a cell with a number: which cells are missing, and which limits a value has."""
 
     def __init__(
         self, markers: Iterable[str], limits: tuple[float | None, float | None], *, refuses_missing: bool
     ) -> None:
-        """`markers` say that a value is missing; of `limits` None is open; `refuses_missing`: a gap is a flaw."""
+        """`markers` mean a missing value. A limit of None is open. With `refuses_missing` a missing value is a flaw."""
         self.markers, self.limits, self.refuses_missing = frozenset(markers), limits, refuses_missing
         self.words = frozenset(marker for marker in self.markers if not _NUMBER.fullmatch(marker))
         self.numbers = frozenset(float(marker) for marker in self.markers - self.words)
@@ -115,7 +115,7 @@ class NumberRule:
 
 
 class CodeRule:
-    """One of several declared codes; a code wins over a marker that is spelt the same."""
+    """The rule for a cell with one of several declared codes. A text that is both a code and a marker is the code."""
 
     def __init__(
         self,
@@ -125,7 +125,7 @@ class CodeRule:
         missing: float | Flaw = UNKNOWN_POSITION,
         otherwise: float | Flaw = UNDECLARED,
     ) -> None:
-        """`codes` and their numbers; what a missing value is, and what any other cell."""
+        """`codes` has the number of each code. `missing` is the result for markers, `otherwise` for any other cell."""
         self.codes, self.markers, self.missing, self.otherwise = dict(codes), frozenset(markers), missing, otherwise
         self._values: dict[str, float | Flaw] = {**dict.fromkeys(self.markers, missing), **self.codes}
 
@@ -142,10 +142,10 @@ class CodeRule:
 
 
 class DateRule:
-    """A date; whether it may be missing is decided by the interval that is counted from it."""
+    """The rule for a cell with a date. The rule of the interval decides whether a missing date is allowed."""
 
     def __init__(self, markers: Iterable[str], patterns: Sequence[str], *, refuses_future: bool) -> None:
-        """`patterns` as strptime has them; in 2020-01-31 a time may follow, as spreadsheets and databases add one."""
+        """`patterns` are for strptime. A time can follow 2020-01-31, because spreadsheets and databases add a time."""
         self.markers, self.patterns, self.refuses_future = frozenset(markers), tuple(patterns), refuses_future
 
     @property
@@ -161,7 +161,7 @@ class DateRule:
         if text in self.markers:
             return math.nan
         found = {day for pattern in self.patterns if (day := _written_day(text, pattern)) is not None}
-        if len(found) != 1:  # the contract has no two patterns that read one text as different days
+        if len(found) != 1:  # two patterns of a contract never read one text as different days
             return NOT_A_DATE
         return self.judged(float(found.pop().toordinal()), today)
 
@@ -171,7 +171,7 @@ class DateRule:
 
 
 def _written_day(text: str, pattern: str) -> date | None:
-    """A date as one pattern writes it."""
+    """Return the date of a text in one pattern, or None."""
     is_plain = pattern == PLAIN_DATE
     if is_plain and not (len(text) == 10 or _TIME.fullmatch(text[10:])):
         return None
@@ -182,12 +182,12 @@ def _written_day(text: str, pattern: str) -> date | None:
 
 
 class IntervalRule:
-    """The time between two days, and the limits of it; for numbers and for arrays of them."""
+    """The rule for the time between two days: its unit and its limits. It accepts numbers and arrays."""
 
     def __init__(
         self, limits: tuple[float | None, float | None], *, sign: int, divisor: float, unit: str, refuses_missing: bool
     ) -> None:
-        """`sign` times (own day minus the other), by `divisor`, is the time in `unit`."""
+        """The time in `unit` is `sign` times (own day minus the other day), divided by `divisor`."""
         self.limits, self.sign, self.divisor, self.unit = limits, sign, divisor, unit
         self.refuses_missing = refuses_missing
         self.low = -math.inf if limits[0] is None else limits[0]
@@ -215,13 +215,16 @@ class IntervalRule:
 
 
 class TermsRule:
-    """A cell with several terms, counted: the codes of a list, or the words of a note.
+    """The rule for a cell with several terms, which are counted: the codes of a list, or the words of a note.
 
-    Each declared code has a place, and one place is for all others. Without declared codes each term has the place that
-    its BLAKE2b hash names, so two sites need no common list: Weinberger et al. 2009, "Feature Hashing for Large Scale
-    Multitask Learning", section 2, without the sign. scikit-learn's hash would require that library beside an export.
-    With `longest` so many further places follow: the first words of a note in their order, each as its bucket counted
-    from 1, and 0 behind the last word.
+    Each declared code has a place, and one place is for all others. Without declared codes a term's BLAKE2b hash gives
+    its
+    place, so two sites need no common list: Weinberger et al. 2009, "Feature Hashing for Large Scale Multitask
+    Learning",
+    section 2, without the sign. scikit-learn's hash would require that library in every export.
+
+    With `longest`, that many further places follow: the buckets of the note's first words in their order. Buckets count
+    from 1 here, and places after the last word are 0.
     """
 
     def __init__(
@@ -234,7 +237,7 @@ class TermsRule:
         buckets: int | None,
         longest: int | None = None,
     ) -> None:
-        """`separator` separates codes, None reads words; `codes` are declared, or there are `buckets`."""
+        """Without `separator` the cell is read as words. Either `codes` are declared, or `buckets` is their number."""
         self.markers = frozenset(markers)
         self.missing: Counter[int] | Flaw = MISSING if refuses_missing else Counter()
         self.separator, self.codes, self.buckets, self.longest = separator, codes, buckets, longest
@@ -293,7 +296,7 @@ class TermsRule:
 
 
 def _has_endless_accents(text: str) -> bool:
-    """Whether a letter has more accents than any language writes. To sort them takes time with their square."""
+    """Return whether a letter has more accents than any language uses. Sorting them takes time with their square."""
     count = 0
     for one in "" if text.isascii() else text:
         count = count + 1 if unicodedata.combining(one) else 0

@@ -1,4 +1,4 @@
-"""Codes, names and markers of a contract: their written form, and the form in which they are compared."""
+"""Defines codes, names and markers of a contract: their written form, and the form in which they are compared."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ UNKNOWN: Final = "unknown"
 
 
 def _as_text(value: object) -> object:
-    # YAML reads an unquoted 3 as a number and an unquoted true as a truth value. The number's text is clear. For the
-    # truth value, the table's spelling is lost.
+    # YAML reads an unquoted 3 as a number and an unquoted true as a truth value. The number can be written as text
+    # again. The truth value's spelling in the table is lost.
     if isinstance(value, bool):
         raise ValueError("put this code in quotes, as it stands in the table; YAML reads it as true or false")
     return str(value) if isinstance(value, int | float) else value

@@ -1,4 +1,4 @@
-"""The sources of a table: a text file, a spreadsheet, a Parquet file, or one query to a database.
+"""Defines the sources of a table: a text file, a spreadsheet, a Parquet file, or one query to a database.
 
 Each format states how its cells are written. All cells become text and are parsed as the columns declare. So a value
 has the same meaning in every format.
@@ -40,9 +40,9 @@ class TableFormat(Document):
 
 
 class ExcelFormat(Document):
-    """A sheet of an Excel workbook (xlsx), its first row the names; without `sheet` the first one.
+    """A sheet of an Excel workbook (xlsx), with the names in its first row. Without `sheet` the first sheet is read.
 
-    `decimal` is for numbers that were typed as text. Of a formula the value counts that Excel saved.
+    `decimal` is for numbers that were typed as text. For a formula, the value that Excel saved is read.
     """
 
     kind: Literal["excel"]
@@ -56,7 +56,7 @@ class ExcelFormat(Document):
 
 
 class ParquetFormat(Document):
-    """A Parquet file; its own column names count."""
+    """A Parquet file, which contains its column names."""
 
     kind: Literal["parquet"]
 
@@ -72,10 +72,10 @@ class ParquetFormat(Document):
 
 
 class SqlFormat(Document):
-    """One query that only reads. The table in hospital.yaml is an SQLite file, or a file with one line: the URL.
+    """One query that only reads a database.
 
-    The query runs in a transaction that the database itself keeps from writing. The columns are those the query
-    names.
+    The table in hospital.yaml is an SQLite file, or a file with one line: the URL. The database itself refuses to write
+    in the query's transaction. The columns have the names in the query's result.
     """
 
     kind: Literal["sql"]
@@ -97,7 +97,7 @@ class SqlFormat(Document):
         return hashlib.sha256(self.query.encode()).hexdigest()
 
 
-def _kind(value: Any) -> str:  # the input from pydantic before any check
+def _kind(value: Any) -> str:  # pydantic's input before any check
     return str(value.get("kind", "text") if isinstance(value, dict) else getattr(value, "kind", "text"))
 
 

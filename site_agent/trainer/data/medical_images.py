@@ -33,14 +33,14 @@ if TYPE_CHECKING:
 Intensities: TypeAlias = npt.NDArray[np.float32]  # (height, width, channels)
 Direction: TypeAlias = tuple[int, int]  # the patient's axis (left, back, head) and its sign
 
-# Down and to the right in the usual view of a plane, and across it. DICOM's axes: 0 to the left, 1 to the back, 2 to
-# the head.
+# The directions down, right and across in the usual view of a plane, in DICOM's axes: 0 leads to the patient's left, 1
+# to the back, 2 to the head.
 _VIEWS: Final[dict[Plane, tuple[Direction, Direction, Direction]]] = {
     "axial": ((1, 1), (0, 1), (2, 1)),
     "coronal": ((2, -1), (0, 1), (1, 1)),
     "sagittal": ((2, -1), (1, 1), (0, 1)),
 }
-_STRAIGHT: Final = 0.8  # the least cosine between an image's edge and the patient's axis, some 37 degrees
+_STRAIGHT: Final = 0.8  # least cosine between an image's edge and the patient's axis, about 37 degrees
 
 _PLAIN: Final = ("1.2.840.10008.1.2", "1.2.840.10008.1.2.1", "1.2.840.10008.1.2.2")
 _JPEG: Final = ("1.2.840.10008.1.2.4.50", "1.2.840.10008.1.2.4.90", "1.2.840.10008.1.2.4.91")  # baseline, 2000
@@ -57,8 +57,8 @@ _READ: Final = (
     "NumberOfFrames", "SamplesPerPixel", "PhotometricInterpretation", "PlanarConfiguration", "BitsAllocated",
     "BitsStored", "HighBit", "PixelRepresentation", "PixelData", *_PATIENT, *_SEVERAL_SCALES,
 )  # fmt: skip
-_FIRST_ITEM: Final = b"\xfe\xff\x00\xe0"  # a sequence begins with it
-_MOST_UNKNOWN: Final = 8  # sequences in one another; each has a copy of the bytes inside it
+_FIRST_ITEM: Final = b"\xfe\xff\x00\xe0"  # a sequence begins with these bytes
+_MOST_UNKNOWN: Final = 8  # nested sequences; each needs a copy of the bytes inside
 _HEADER_BYTES: Final = {348: "nifti1", 540: "nifti2"}
 
 
@@ -67,13 +67,13 @@ def dicom_image(content: bytes, column: ImageColumn, files: DicomFiles, number: 
 
     Args:
         content: the file.
-        column: the size that is wanted, and the window by which an image with inverted grey is turned.
-        files: what the contract says about DICOM files.
-        number: of the frame, from 1; None for a file with one.
+        column: the declared size and window. An image with inverted grey is turned back by the window.
+        files: the contract's keys about DICOM files.
+        number: the frame's number, from 1; None for a file with one frame.
     """
     from PIL import Image
 
-    logging.getLogger("pydicom").disabled = True  # its warnings may hold the text of a tag
+    logging.getLogger("pydicom").disabled = True  # its warnings can contain the text of a tag
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -97,7 +97,7 @@ def _dicom_tags(content: bytes) -> Dataset | Flaw:
         return image_flaws.NOT_DICOM
     file = io.BytesIO(content)
     read_preamble(file, force=False)
-    # Group 2 alone shows how the rest is packed. A deflated file would be unpacked completely before its first tag.
+    # Group 2 alone names the compression. A deflated file would be unpacked completely before its first tag.
     meta = read_dataset(file, False, True, stop_when=lambda tag, _kind, _length: tag.group != 2)
     if meta.get("TransferSyntaxUID") not in (*_PLAIN, *_JPEG):
         return image_flaws.PACKED
@@ -105,7 +105,7 @@ def _dicom_tags(content: bytes) -> Dataset | Flaw:
 
 
 def _names_patient(content: bytes) -> bool:
-    """Whether a tag of the patient has a value, at the top of the file or in any sequence inside it."""
+    """Return whether a tag of the patient has a value, at the top of the file or in any sequence inside it."""
     import pydicom
 
     tags = _all_tags(pydicom.dcmread(io.BytesIO(content)), _MOST_UNKNOWN)
@@ -113,10 +113,10 @@ def _names_patient(content: bytes) -> bool:
 
 
 def _all_tags(tags: Dataset, depth: int) -> Iterator[DataElement]:
-    """Every tag, also in sequences whose kind the file does not say, such as those of a manufacturer.
+    """Yield every tag, also in sequences without a declared type, such as those of a manufacturer.
 
     Raises:
-        ValueError: more than `depth` of such sequences lie in one another.
+        ValueError: more than `depth` of such sequences are nested.
     """
     from pydicom.filereader import read_sequence
 
@@ -125,7 +125,7 @@ def _all_tags(tags: Dataset, depth: int) -> Iterator[DataElement]:
         if tag.VR == "UN" and isinstance(tag.value, bytes) and tag.value.startswith(_FIRST_ITEM):
             if not depth:
                 raise ValueError("too many sequences in one another")
-            # A tag without a type is written as in the implicit transfer syntax: DICOM PS3.5, section 6.2.2.
+            # A tag without a type uses the implicit transfer syntax: DICOM PS3.5, section 6.2.2.
             inner = read_sequence(io.BytesIO(tag.value), True, True, len(tag.value), "iso8859")
             for item in inner:
                 yield from _all_tags(item, depth - 1)
@@ -152,7 +152,7 @@ def _dicom_flaw(tags: Dataset, column: ImageColumn, files: DicomFiles, number: i
     if number is None and frames != 1:
         return image_flaws.SEVERAL
     if any(isinstance(tags.get(name), MultiValue) for name in ("RescaleSlope", "RescaleIntercept")):
-        return image_flaws.UNSCALED  # numpy would make an image of each of them
+        return image_flaws.UNSCALED  # numpy would compute one image for each value
     height, width, wanted = int(tags.Rows), int(tags.Columns), column.image
     if column.resize == "refuse" and sorted((width, height)) != sorted((wanted.width, wanted.height)):
         return image_flaws.other_size(column)
@@ -176,14 +176,14 @@ def _dicom_pixels(tags: Dataset, column: ImageColumn, files: DicomFiles, number:
         frames = int(tags.get("NumberOfFrames") or 1)
         frame = get_frame(tags.PixelData, number - 1, number_of_frames=frames)
         with Image.open(io.BytesIO(frame), formats=("JPEG", "JPEG2000")) as packed:
-            if packed.size != (int(tags.Columns), int(tags.Rows)):  # the tags were checked, and this call unpacks
+            if packed.size != (int(tags.Columns), int(tags.Rows)):  # the tags were checked, and pixel_array unpacks
                 return image_flaws.DAMAGED
     stored = pixel_array(tags, index=number - 1).astype(np.float32)
     values = stored.reshape(int(tags.Rows), int(tags.Columns), column.image.channels)
     slope, intercept = tags.get("RescaleSlope"), tags.get("RescaleIntercept")
     values = values * np.float32(1 if slope is None else slope) + np.float32(0 if intercept is None else intercept)
     if tags.PhotometricInterpretation == "MONOCHROME1":
-        low, high = column.limits  # the lowest value is white, so the window is inverted
+        low, high = column.limits  # the lowest value is white, so intensities are inverted
         values = np.float32(low + high) - values
     if files.plane is None:
         return _finite(values)
@@ -199,7 +199,7 @@ def nifti_slice(content: bytes, files: NiftiFiles, number: int | None) -> Intens
     Args:
         content: the file, also compressed by gzip.
         files: the plane, and the slice for a path without a number.
-        number: of the slice, from 1; None takes the declared one.
+        number: the slice's number, from 1; None uses the declared slice.
     """
     try:
         packed = content[:2] == b"\x1f\x8b"
@@ -215,7 +215,7 @@ def nifti_slice(content: bytes, files: NiftiFiles, number: int | None) -> Intens
             volume = (start + file.read(max(0, end - len(start))))[header.get_data_offset() : end]
         values = np.frombuffer(volume, dtype=kind).reshape((*shape, *[1] * (3 - len(shape))), order="F")
         return _nifti_plane(values, header, files, number)
-    except Exception:  # as above
+    except Exception:  # see dicom_image
         return image_flaws.DAMAGED
 
 
@@ -249,7 +249,7 @@ def _nifti_flaw(header: Nifti1Header) -> Flaw | None:
 def _nifti_plane(
     volume: npt.NDArray[np.generic], header: Nifti1Header, files: NiftiFiles, number: int | None
 ) -> Intensities | Flaw:
-    # NIfTI's axes lead to the right, the front and the head; ours to the left, the back and the head.
+    # NIfTI's axes lead to the right, the front and the head. DICOM's lead to the left, the back and the head.
     axes = np.array([[-1.0], [-1.0], [1.0]]) * header.get_best_affine()[:3, :3]
     directions = [_nearest(axes[:, place]) for place in range(3)]
     across, sign = _VIEWS[files.plane][2]
@@ -267,11 +267,11 @@ def _nifti_plane(
     assert found is not None
     chosen = np.moveaxis(volume, place, 0)[index if found[1] == sign else count - 1 - index]
     slope, intercept = header.get_slope_inter()
-    values = chosen.astype(np.float64)  # changed in place, because a slice may have 256 MiB
+    values = chosen.astype(np.float64)  # changed in place, because a slice can have 256 MiB
     values *= 1.0 if slope is None else slope
     values += intercept or 0.0
     is_kept = (values >= -LARGEST_INTENSITY) & (values <= LARGEST_INTENSITY)
-    values[~is_kept] = np.inf  # refused below; float32 might not represent them
+    values[~is_kept] = np.inf  # refused below, because float32 may not represent them
     image = values.astype(np.float32)[:, :, None]
     del values
     down, right = (direction for other, direction in enumerate(directions) if other != place)
@@ -279,7 +279,7 @@ def _nifti_plane(
 
 
 def _nearest(vector: npt.NDArray[np.float64]) -> Direction | None:
-    """The patient's axis that a vector follows; None if it lies too far between two."""
+    """Return the patient's axis along which a vector leads, or None if the vector is too oblique."""
     length = float(np.sqrt(np.square(vector).sum()))
     axis = int(np.argmax(np.abs(vector)))
     if not np.isfinite(length) or not length or abs(vector[axis]) < _STRAIGHT * length:
@@ -290,7 +290,7 @@ def _nearest(vector: npt.NDArray[np.float64]) -> Direction | None:
 def _upright(
     values: Intensities, directions: tuple[Direction | None, Direction | None], plane: Plane
 ) -> Intensities | Flaw:
-    """Turn an image (rows, columns, channels) to the usual view, from where its rows and columns lead."""
+    """Turn an image (rows, columns, channels) to the usual view, from the directions of its rows and columns."""
     down, right = directions
     wanted = _VIEWS[plane][:2]
     if down is None or right is None or {down[0], right[0]} != {axis for axis, _ in wanted}:

@@ -1,6 +1,6 @@
-"""Mistakes in a table by column, kind and row. A value is never shown.
+"""Collects mistakes in a table by column, kind and row. A value is never shown.
 
-Of each kind the first rows are stored and the others counted. So a table with a million wrong cells needs as little
+For each kind the first rows are stored and the others counted. So a table with a million wrong cells needs as little
 memory as a table with five.
 """
 
@@ -21,13 +21,13 @@ _SHOWN_MISTAKES: Final = 20
 
 @dataclass(frozen=True, kw_only=True)
 class Mistake:
-    """One kind of mistake.
+    """One kind of mistake in a table.
 
     Attributes:
-        flaw: what is wrong, in words that hold no cell.
-        column: the column it is in; None if it is wrong with the whole table.
+        flaw: the problem, in words that contain no cell.
+        column: the column with the problem; None if the whole table has it.
         rows: the first rows, as a spreadsheet counts them.
-        count: how many rows in all.
+        count: the number of all rows with the problem.
     """
 
     flaw: str
@@ -47,16 +47,16 @@ class Mistake:
 
 
 class Mistakes:
-    """The mistakes found, in order."""
+    """The mistakes found in a table, in order."""
 
     def __init__(self, kept_rows: int = KEPT_ROWS) -> None:
-        """`kept_rows` of each kind are kept."""
+        """Start without mistakes. For each kind of mistake, the first `kept_rows` rows are stored."""
         self._kept_rows = kept_rows
         self._rows: dict[tuple[str | None, str], list[int]] = {}
         self._counts: dict[tuple[str | None, str], int] = {}
 
     def add(self, flaw: str, rows: Sequence[int] = (), *, column: str | None = None) -> None:
-        """Add a kind of mistake with more rows."""
+        """Add a kind of mistake, or further rows with this kind."""
         kind = (column, flaw)
         kept = self._rows.setdefault(kind, [])
         kept.extend(rows[: self._kept_rows - len(kept)])
@@ -71,13 +71,13 @@ class Mistakes:
         )
 
     def stop_if_any(self) -> None:
-        """Raise DataError with everything that was found."""
+        """Raise DataError with all mistakes, if there are any."""
         if self._rows:
             refuse([mistake.line for mistake in self.found])
 
 
 def where(rows: Sequence[int], count: int) -> str:
-    """Return the first rows as text, and how many more there are; empty if there is none."""
+    """Return the first rows as text, with the number of further rows; empty without rows."""
     shown = rows[:_SHOWN_ROWS]
     words = f" in row{'s' if len(shown) > 1 else ''} {', '.join(map(str, shown))}" if shown else ""
     others = count - len(shown)
@@ -85,7 +85,7 @@ def where(rows: Sequence[int], count: int) -> str:
 
 
 def as_sentences(words: str, rows: str = "") -> str:
-    """Return a finding as sentences: what was found with its rows, then what to think of or to do."""
+    """Return a finding as sentences: the problem with its rows, then a question or a remedy."""
     found, *rest = words.split("; ")
     parts = [f"{found}{rows}", *(part[0].upper() + part[1:] for part in rest)]
     return " ".join(part if part.endswith("?") else f"{part}." for part in parts)
@@ -104,7 +104,7 @@ def refuse(lines: Sequence[str], hints: Sequence[str] = ()) -> NoReturn:
 
 
 def like_column(name: str, found: Sequence[str], declared: Container[str]) -> str:
-    """Name the column with a similar name. An undeclared name may be a patient's, so it is not repeated."""
+    """Return a hint to a column with a similar name. An undeclared name may be a patient's, so it is not repeated."""
     near = nearest_name(name, [other for other in found if other and other not in declared])
     if near is None:
         return ""

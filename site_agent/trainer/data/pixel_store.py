@@ -1,12 +1,12 @@
-"""The pixels of a table: in memory, or in a file that is mapped into memory.
+"""Stores the pixels of a table: in memory, or in a file that is mapped into memory.
 
 A mapped file gives the same arrays as memory, to the bit. The system reads a batch's pages when the batch is drawn, and
-may free them afterwards. The rules:
+can free them afterwards. The rules:
 
 * a file has no name after it was opened, and only its user may open it. Its disk space is free again when its last
   array is deleted, also after an error or a crash. No backup contains it;
-* the trainer's files are in its own folder. Those of a command that a person types are in the folder for temporary
-  files, because this person may have another user and no permission to write to the state folder;
+* the trainer's files are in its own folder. A command that a person types uses the folder for temporary files,
+  because this person may not be allowed to write to the state folder;
 * the disk's free space is checked before pixels are written, and all of it is reserved before a file is mapped;
 * these files have only images and masks. A table without them opens no file.
 """
@@ -29,17 +29,17 @@ from protos.errors import UnavailableError
 Pixels: TypeAlias = npt.NDArray[np.float32]
 
 _BYTES: Final = 4
-_ROWS_BYTES: Final = 1 << 24  # of the rows that are computed at once
+_ROWS_BYTES: Final = 1 << 24  # size of the rows that are computed at once
 
 
 class GrowingPixels:
-    """Rows of pixels whose number is known only after the last one was read."""
+    """Collects rows of pixels until the last row was read."""
 
     def __init__(self, folder: Path | None, numbers: int) -> None:
-        """`folder` is None for memory. Each row has this many numbers.
+        """Start without rows. Each row has this many numbers. The folder is None for memory.
 
         Raises:
-            UnavailableError: no file can be made in the folder.
+            UnavailableError: no file can be created in the folder.
         """
         self._folder, self._numbers = folder, numbers
         try:
@@ -51,7 +51,7 @@ class GrowingPixels:
         """Check that the disk has space for this number of further rows.
 
         Raises:
-            UnavailableError: it has not; both figures are reported.
+            UnavailableError: the disk has too little space; the space needed and the free space are reported.
         """
         if self._folder is not None:
             _require(self._folder, rows * self._numbers)
@@ -71,12 +71,12 @@ class GrowingPixels:
         """Return all rows, float32 of shape (rows, numbers), read-only.
 
         Raises:
-            UnavailableError: the disk did not take all of them.
+            UnavailableError: the disk cannot be written.
         """
         try:
             self._rows.flush()
             if not isinstance(self._rows, io.BytesIO):
-                os.fsync(self._rows.fileno())  # a disk that fills later would end the process
+                os.fsync(self._rows.fileno())  # otherwise a disk that fills later would end the process
             buffer = self._rows.getbuffer() if isinstance(self._rows, io.BytesIO) else _mapped(self._rows.fileno())
         except OSError as cause:
             raise _unavailable(self._folder, cause) from cause
@@ -95,14 +95,14 @@ def reserved(folder: Path | None, rows: int, numbers: int) -> Pixels:
     """Return an array to be filled, float32 of shape (rows, numbers), in memory or in a file.
 
     Raises:
-        UnavailableError: the disk has no space for it; both figures are reported.
+        UnavailableError: the disk has too little space; the space needed and the free space are reported.
     """
     if folder is None or not rows * numbers:
         return np.empty((rows, numbers), dtype=np.float32)
     _require(folder, rows * numbers)
     try:
         with _file(folder) as file:
-            # a gap in the file would end the process if disks fill
+            # A gap in the file would end the process if the disk fills.
             os.posix_fallocate(file.fileno(), 0, rows * numbers * _BYTES)
             return np.frombuffer(_mapped(file.fileno()), np.float32).reshape(rows, numbers)
     except OSError as cause:

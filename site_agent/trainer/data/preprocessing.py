@@ -1,4 +1,4 @@
-"""Converts a checked table to numbers for a network. Fitted only to training rows.
+"""Converts a checked table to numbers for a network. Only training rows determine the conversion.
 
 The same code encodes for training, testing and prediction. It is saved as JSON together with its contract, so a
 prediction needs no second file that could have changed. The text keeps every float exactly. A feature's columns and
@@ -67,17 +67,17 @@ Targets: TypeAlias = npt.NDArray[np.float32] | npt.NDArray[np.int64] | npt.NDArr
 
 
 class Preprocessing(Document):
-    """Everything learnt from the training rows; one encoding per feature, in declared order."""
+    """Everything that was fitted to the training rows, with one encoding per feature, in declared order."""
 
     version: Literal[1] = 1
     contract: Contract
     encodings: tuple[Annotated[Encoding, Field(discriminator="kind")], ...]
     target_scale: Scale | None
-    pixel_scales: tuple[Scale, ...] = ()  # of images, one for each channel
-    term_weights: tuple[TermWeights, ...] = ()  # of lists and notes, in declared order
+    pixel_scales: tuple[Scale, ...] = ()  # for images, one for each channel
+    term_weights: tuple[TermWeights, ...] = ()  # for lists and notes, in declared order
 
     def __repr_args__(self) -> list[tuple[str | None, object]]:
-        """Without means and medians, so that the record can stand in a traceback."""
+        """Return no means or medians, because a traceback can show this text."""
         return [("columns", len(self.columns))]
 
     @property
@@ -90,11 +90,11 @@ class Preprocessing(Document):
 
         Args:
             table: read under a contract with the same features and codes.
-            rows: int64, those wanted, in order; None takes all.
+            rows: int64, the wanted rows, in order; None takes all.
 
         Raises:
             ConfigurationError: the table was read under a contract with other features or codes.
-            DataError: a value is so far from the training rows that float32 cannot hold it.
+            DataError: a value is so far from the training rows that float32 cannot store it.
         """
         self._check_layout(table.contract)
         count = table.rows if rows is None else len(rows)
@@ -161,12 +161,12 @@ class Preprocessing(Document):
         return standardised * scale.deviation + scale.mean
 
     def to_json(self) -> str:
-        """Return the record as text, which `from_json` reads."""
+        """Return the preprocessing as JSON, which `from_json` reads."""
         return self.model_dump_json(indent=2)
 
     @staticmethod
     def from_json(text: str) -> Preprocessing:
-        """Read the record that `to_json` wrote.
+        """Read the preprocessing that `to_json` wrote.
 
         Raises:
             ConfigurationError: the text is damaged or of another version.
@@ -199,11 +199,11 @@ class Preprocessing(Document):
 
 
 def fit(contract: Contract, table: Table, training_rows: Rows) -> Preprocessing:
-    """Fit the encoders to the training rows.
+    """Fit the encodings to the training rows.
 
     Args:
-        contract: the declaration the table was read under.
-        table: the whole table; of it only `training_rows` are looked at.
+        contract: the declaration under which the table was read.
+        table: the whole table, of which only `training_rows` are read.
         training_rows: int64, shape (training rows,), at least one.
 
     Raises:
@@ -245,7 +245,7 @@ def fit(contract: Contract, table: Table, training_rows: Rows) -> Preprocessing:
 
 
 def _pixel_scales(contract: Contract, table: Table, training_rows: Rows) -> tuple[Scale, ...]:
-    """Mean and population deviation of each channel over all pixels of the training rows."""
+    """Return mean and population deviation of each channel over all pixels of the training rows."""
     if contract.image is None or table.images is None:
         return ()
     size = contract.image.image
@@ -254,7 +254,7 @@ def _pixel_scales(contract: Contract, table: Table, training_rows: Rows) -> tupl
 
 
 def _channel_scale(images: Features, rows: Rows, columns: slice) -> Scale:
-    """Return what `fit_scale` fits to these rows and columns, with few rows in memory at a time."""
+    """Return the result of `fit_scale` for these rows and columns, with few rows in memory at a time."""
 
     def parts() -> Iterator[Numbers]:
         for block in blocks(len(rows), columns.stop - columns.start):
@@ -270,7 +270,7 @@ def _channel_scale(images: Features, rows: Rows, columns: slice) -> Scale:
 
 
 def _context(feature: Feature, values: Numbers) -> Sequence[Numbers]:
-    """A feature as the embeddings of others see it: columns of mean 0 and deviation 1, or constant 0."""
+    """Return a feature's columns for the embeddings of other features: mean 0 and deviation 1, or constant 0."""
     if isinstance(feature, CategoricalFeature):
         columns = [(values == place).astype(np.float64) for place in range(len(feature.codes))]
     else:
@@ -279,7 +279,7 @@ def _context(feature: Feature, values: Numbers) -> Sequence[Numbers]:
 
 
 def _layout(contract: Contract) -> list[tuple[str, tuple[str, ...]]]:
-    """Return the facts that must be equal before encoding. Units, ranges and markers may have been corrected."""
+    """Return the facts that must be equal before encoding. Units, ranges and markers are allowed to differ."""
     images = [] if contract.image is None else [(contract.image.name, (str(contract.image.image),))]
     terms = [(item.name, (item.type, item.separator, *item.encoded_columns)) for item in contract.terms]
     return [
@@ -293,7 +293,7 @@ def _layout(contract: Contract) -> list[tuple[str, tuple[str, ...]]]:
 
 
 def _fits(loaded: Preprocessing) -> bool:
-    """Whether a record that came from a file has the encodings its contract asks for."""
+    """Return whether a saved preprocessing has the encodings that its contract requires."""
     features = loaded.contract.features
     kinds = [kind_of(item) for item in features]
     regression = isinstance(loaded.contract.target, RegressionTarget)

@@ -26,7 +26,7 @@ Rows: TypeAlias = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class SplitRows:
-    """Row numbers from 0, int64, in the order in which scikit-learn deals them."""
+    """Row numbers of each part, from 0, int64, in the order of scikit-learn's split."""
 
     training: Rows
     validation: Rows
@@ -42,11 +42,11 @@ def split_rows(table: Table, split: Split) -> SplitRows:
     outcomes = _outcomes(table) if split.stratified else None
     if table.patients is None:
         return _deal(table.rows, split, "rows", outcomes)
-    # Sorted identifiers, so that the answer does not depend on the order of the file's rows.
+    # Sorted identifiers, so that the result does not depend on the order of the file's rows.
     numbers = {patient: number for number, patient in enumerate(sorted(set(table.patients)))}
     owner = np.array([numbers[patient] for patient in table.patients], dtype=np.int64)
     if outcomes is not None:
-        # A patient with several rows counts by the mean of them.
+        # The outcome of a patient with several rows is their mean.
         outcomes = np.bincount(owner, weights=outcomes) / np.bincount(owner)
     dealt = _deal(len(numbers), split, "patients", outcomes)
 
@@ -59,8 +59,8 @@ def split_rows(table: Table, split: Split) -> SplitRows:
 def steady_split(table: Table, split: Split) -> SplitRows:
     """Return the rows of each part. Only a keyed hash of the patient decides the part.
 
-    Without a patient column each row is dealt by a hash of its own values, so equal rows are in one part. Parts have
-    about the declared shares.
+    Without a patient column a hash of the row's values decides, so equal rows are in one part. Parts have about the
+    declared shares.
 
     Raises:
         DataError: a part would be empty.
@@ -83,7 +83,7 @@ def steady_split(table: Table, split: Split) -> SplitRows:
 
 
 def _outcomes(table: Table) -> npt.NDArray[np.float64]:
-    """By what rows are stratified: the class or the number; zeros without an outcome."""
+    """Return the outcomes for stratifying: the class or the number, or zeros without an outcome."""
     return np.zeros(table.rows) if table.target is None else table.target
 
 
@@ -107,7 +107,7 @@ def _deal(count: int, split: Split, unit: str, outcomes: npt.NDArray[np.float64]
 
 
 def _shuffled(rows: Rows, count: int, seed: int) -> tuple[Rows, Rows]:
-    """Return all other rows, and this many drawn rows, as `train_test_split` does.
+    """Return all other rows, and `count` drawn rows, as `train_test_split` does.
 
     scikit-learn takes a second to load with its libraries, and a site's start would wait for it.
     """
@@ -116,7 +116,7 @@ def _shuffled(rows: Rows, count: int, seed: int) -> tuple[Rows, Rows]:
 
 
 def _systematic(rows: Rows, outcomes: npt.NDArray[np.float64], count: int, generator: np.random.Generator) -> Rows:
-    """Return this many rows, at equal distances in the order of their outcomes, equal ones in random order."""
+    """Return `count` rows, at equal distances in the order of their outcomes. Equal outcomes are in random order."""
     shuffled = generator.permutation(rows)
     ordered = shuffled[np.argsort(outcomes[shuffled], kind="stable")]
     places = (np.arange(count) + generator.random()) * (len(rows) / count)

@@ -67,24 +67,23 @@ DELIMITER: Final = "is the delimiter the declared one?"
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class Table:
-    """A checked table, its rows in the order of the file; every array is read-only.
+    """A checked table, its rows in the order of the file. Every array is read-only.
 
     Attributes:
-        contract: what the table was checked against.
-        rows: how many.
-        features: by declared name one float64 array of shape (rows,). Numeric: the value, NaN where
-            missing. Date: the interval in its unit, NaN where missing. Categorical: the position among the
-            declared codes, -1 where unknown.
+        contract: the contract against which the table was checked.
+        rows: the number of rows.
+        features: for each declared name one float64 array of shape (rows,). Numeric: the value, NaN if missing. Date:
+            the interval in its unit, NaN if missing. Categorical: the position among the declared codes, -1 if unknown.
         target: float64 of shape (rows,): 0 and 1, the index of the class, the number, or the share of the pixels
-            that the mask covers; None when read for prediction.
+            that the mask covers; None in a table for prediction.
         images: float32 of shape (rows, numbers of an image), each in [0, 1]; None if the contract has no images.
-        terms: by declared name of a list or a note, uint16 of shape (rows, columns): how often each term occurs.
+        terms: for each list or note, uint16 of shape (rows, columns): how often each term occurs.
         patients: one identifier per row, None if the table has no such column.
-        group_positions: by name of a column of role group, positions as for categorical features.
+        group_positions: for each column of role group, positions as for categorical features.
         row_numbers: int64 of shape (rows,), as a spreadsheet counts; None for a table that was made up.
         dropped: the numbers of the rows that were left out, because they have no outcome and the contract drops those.
-        masks: float32 of shape (rows, pixels), 0 and 1, where the outcome is a mask and was read.
-        scratch: the folder of the files with images, masks and what is computed from them; None for memory.
+        masks: float32 of shape (rows, pixels), 0 and 1, if the outcome is a mask and was read.
+        scratch: the folder of the files with images, masks and their encoded values; None for memory.
     """
 
     contract: Contract
@@ -101,7 +100,7 @@ class Table:
     scratch: Path | None = None
 
     def __repr__(self) -> str:
-        """Without a value of any patient, so that the record can stand in a traceback."""
+        """Return a text without a value of any patient, because a traceback can show it."""
         return f"Table(rows={self.rows}, features={len(self.features)})"
 
     @cached_property
@@ -147,15 +146,15 @@ def _marks(rows: npt.NDArray[np.generic]) -> Numbers:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Survey:
-    """A table as far as it can be read, and what is wrong with it; a wrong cell is missing in the table.
+    """A table as far as it can be read, and its mistakes. A wrong cell is missing in the table.
 
     Attributes:
-        table: what could be read.
-        mistakes: what could not.
-        hints: what corrects these mistakes, in sentences; empty until somebody looks for it.
-        outside: by column the numbers outside of the declared range, float64.
+        table: the values that could be read.
+        mistakes: the cells, columns and rows that could not be read.
+        hints: sentences on how to correct these mistakes, if they were looked for.
+        outside: for each column the numbers outside of the declared range, float64.
         cells: of new rows, by column and row number, the text of each cell that could not be read.
-        others: of new rows, by name, the cells of each column that the contract ignores or does not name, as they are.
+        others: of new rows, the unchanged cells of each column that the contract ignores or does not name.
     """
 
     table: Table
@@ -170,13 +169,13 @@ def read_table(path: Path, contract: Contract, *, today: date | None = None, scr
     """Read the table at `path` and check it against `contract`.
 
     Args:
-        path: what the contract's format says: a text file, a workbook, a Parquet file, a database.
-        contract: its declaration.
-        today: after which a date lies in the future; None asks the clock.
+        path: a text file, a workbook, a Parquet file or a database, as the contract's format declares.
+        contract: the declaration.
+        today: later dates are in the future; None uses the clock.
         scratch: the folder for files with the pixels of images; None keeps pixels in memory.
 
     Raises:
-        DataError: the file cannot be read, or does not fit; all that was found is reported.
+        DataError: the file cannot be read, or does not fit; all mistakes are reported.
     """
     reading = _Reading(contract, today=today, scratch=scratch)
     table = reading.run(path)
@@ -185,7 +184,7 @@ def read_table(path: Path, contract: Contract, *, today: date | None = None, scr
 
 
 def survey_table(path: Path, contract: Contract, *, today: date | None = None, scratch: Path | None = None) -> Survey:
-    """Like `read_table`, but return the mistakes.
+    """Read a table like `read_table`, but return its mistakes instead of raising an error.
 
     Raises:
         DataError: the source cannot be read at all, or its columns are not those declared.
@@ -205,9 +204,9 @@ def survey_new_rows(
 ) -> Survey:
     """Read new patients as far as possible, with all rows of each mistake. A wrong cell becomes NaN.
 
-    With a header the columns of target, patient, group and ignored may be absent, without one the target, and a single
-    row is enough. A feature that the table does not have is NaN in every row, and a mistake that names no row. Columns
-    that the contract does not name are kept as they are.
+    With a header the columns of target, patient, group and ignored can be absent, without a header only the target. A
+    single row is enough. A missing feature is NaN in every row, and is reported as a mistake without row numbers.
+    Columns that the contract does not name are kept unchanged.
 
     Args:
         path, contract, today, scratch: as for `read_table`.
@@ -224,7 +223,7 @@ def survey_new_rows(
 
 
 class _Reading:
-    """The reading of one table: what was parsed and what was wrong so far."""
+    """Collects the values and mistakes of one table while it is read."""
 
     def __init__(
         self,
@@ -255,7 +254,7 @@ class _Reading:
 
     @property
     def all_outside(self) -> dict[str, Numbers]:
-        """See `Survey`."""
+        """The numbers outside of the declared range, see `Survey`."""
         return {name: np.concatenate(parts) for name, parts in self.outside.items()}
 
     def run(self, path: Path) -> Table:
@@ -314,7 +313,7 @@ class _Reading:
         return {name: places[name] for name in declared if name in counts}
 
     def _find_others(self, header: Sequence[str], declared: Mapping[str, Column]) -> None:
-        """The columns that are handed on unread."""
+        """Find the columns whose cells are kept unread."""
         for place, name in enumerate(header):
             column = declared.get(name.strip())
             if column is not None and not isinstance(column, IgnoredColumn):
@@ -331,7 +330,7 @@ class _Reading:
         return {name: place for place, name in enumerate(names)}
 
     def _parsers(self, positions: Mapping[str, int]) -> dict[str, BlockParser]:
-        """By name what parses each column that is read and there, days of intervals included."""
+        """Return a parser for each column of the table that is read, including days of intervals."""
         spelling = Spelling(self.contract.format.decimal, self.contract.missing_markers)
         parsers: dict[str, BlockParser] = {}
         for column in self.contract.columns:
@@ -360,7 +359,7 @@ class _Reading:
         self.rows.append(rows[kept])
         self.dropped += rows[~kept].tolist()
         days = {name: parsers[name](block.columns[positions[name]]) for name in parsers if name in dates}
-        # An optional date that is missing makes every interval from it unknown.
+        # If an optional date is missing, every interval from it is unknown.
         unknown = Parsed(values=np.full(len(rows), np.nan), flaws={})
         days |= {name: unknown for name in dates if name not in days}
         for name, parse in parsers.items():
@@ -409,7 +408,7 @@ class _Reading:
     def _kept(
         self, block: Block, positions: Mapping[str, int], parsers: Mapping[str, BlockParser]
     ) -> npt.NDArray[np.bool_]:
-        """Select the used rows of a block: all but those without an outcome, if the contract drops these."""
+        """Return which rows of a block are used: all, except rows without an outcome if the contract drops these."""
         kept = np.ones(len(block.rows), dtype=bool)
         if self.drops:
             name = self.contract.target.name
@@ -417,7 +416,7 @@ class _Reading:
         return kept
 
     def _finish(self, positions: Mapping[str, int]) -> Table:
-        # One column after the other, so that blocks of only one column are in memory twice.
+        # One column after the other, so that only one column is in memory twice.
         columns = {name: np.concatenate(self.parsed.pop(name)) for name in list(self.parsed)}
         rows = np.concatenate([np.empty(0, np.int64), *self.rows])
         self._fill(columns, len(rows), positions)
@@ -433,7 +432,7 @@ class _Reading:
         is_identified = self.contract.patient is not None and self.contract.patient.name in positions
         if not self.for_prediction:
             self._check_patients(rows)
-            # Classes and rows are counted after the cells are correct, because earlier counts would mislead.
+            # Classes and rows are counted only if all cells are correct. Otherwise the counts would mislead.
             if not self.mistakes.found:
                 self._check_counts(target, len(rows))
         elif not len(rows):
@@ -461,7 +460,7 @@ class _Reading:
                 is_unknown = isinstance(feature, CategoricalFeature) and feature.name not in self.absent
                 columns[feature.name] = np.full(rows, UNKNOWN_POSITION if is_unknown else np.nan)
         for column in self.contract.columns:
-            # A flawed cell is not known. If the table lacks a whole column, NaN means exactly that.
+            # A flawed cell is unknown. If the table lacks the whole column, its values stay NaN.
             is_code = isinstance(column, CategoricalFeature | GroupColumn)
             if is_code and column.name in positions and column.name in columns:
                 columns[column.name][np.isnan(columns[column.name])] = UNKNOWN_POSITION

@@ -20,7 +20,7 @@ from site_agent.trainer.data.cell_rules import Flaw
 from site_agent.trainer.data.mistakes import Mistakes
 from site_agent.trainer.data.terms_column import TermsFeature
 
-# As for images: encoded, these are 1 GiB.
+# As for images: after encoding, this is 1 GiB.
 LARGEST_TABLE_COUNTS: Final = 1 << 28
 
 Counts: TypeAlias = npt.NDArray[np.uint16]
@@ -30,16 +30,16 @@ class TermsReader:
     """Reads the lists and notes of a table, block by block."""
 
     def __init__(self, columns: Sequence[TermsFeature], markers: tuple[str, ...]) -> None:
-        """`markers` stand for a missing value in the whole table."""
+        """Make the columns' rules. `markers` mean a missing value in the whole table."""
         self._rules = {column.name: column.rule(markers) for column in columns}
         self._width = sum(rule.width for rule in self._rules.values())
         self._blocks: dict[str, list[Counts]] = {name: [] for name in self._rules}
 
     def reserve(self, rows: int) -> None:
-        """Refuse a table that needs more memory than this program reserves; `rows` are all that were found so far.
+        """Refuse a table that needs more memory than this program reserves. `rows` counts all rows so far.
 
         Raises:
-            DataError: it has too many rows.
+            DataError: the table has too many rows.
         """
         if rows * self._width > LARGEST_TABLE_COUNTS:
             raise DataError(
@@ -50,9 +50,9 @@ class TermsReader:
             )
 
     def take(self, name: str, cells: Sequence[str], rows: npt.NDArray[np.int64], mistakes: Mistakes) -> None:
-        """Count the terms of some rows of a column; `rows` are their numbers."""
+        """Count the terms of some rows of a column. `rows` has the rows' numbers."""
         rule = self._rules[name]
-        counts = np.zeros((len(cells), rule.width), dtype=np.uint16)  # a cell is too short for more terms
+        counts = np.zeros((len(cells), rule.width), dtype=np.uint16)  # a cell has fewer terms than uint16 can count
         flaws: dict[str, list[int]] = {}
         for place, cell in enumerate(cells):
             found = rule.read(cell)
@@ -65,7 +65,7 @@ class TermsReader:
             mistakes.add(words, numbers, column=name)
 
     def counts(self, rows: int) -> dict[str, Counts]:
-        """Return by name uint16 of shape (rows, columns); zeros for a column that the table does not have."""
+        """Return for each column uint16 of shape (rows, columns); zeros for a column that the table does not have."""
         found = {}
         for name, blocks in self._blocks.items():
             width = self._rules[name].width
@@ -75,7 +75,7 @@ class TermsReader:
 
 
 class TermWeights(Document):
-    """The figures from the training rows: how rare each term is, and the largest weight of each column.
+    """How rare each term is in the training rows, and the largest weight of each column.
 
     Attributes:
         rarity: ln((1 + rows) / (1 + rows with the term)) + 1, for each column.
@@ -100,7 +100,7 @@ def weighted(counts: Counts, weights: TermWeights) -> npt.NDArray[np.float32]:
     """Return count times rarity, each row of length one, divided by the largest: float32 of the counts' shape."""
     found = counts.astype(np.float32)
     found *= np.array(weights.rarity, dtype=np.float32)
-    # No rarity is below 1. So only an empty row is shorter than 1, and stays zero.
+    # Every rarity is at least 1. So only an empty row is shorter than 1, and stays zero.
     found /= np.maximum(np.sqrt(np.einsum("ij,ij->i", found, found)), np.float32(1))[:, None]
     found /= np.array(weights.largest, dtype=np.float32)
     return found
@@ -109,6 +109,6 @@ def weighted(counts: Counts, weights: TermWeights) -> npt.NDArray[np.float32]:
 def in_order(codes: Counts, buckets: int) -> npt.NDArray[np.float32]:
     """Return the buckets of a note's words in their order, as shares between 0 and 1: float32 of the codes' shape.
 
-    As a share, a bucket is no larger than other columns for the models that read it as a number. 0 is no word.
+    As shares they are no larger than other columns, for models that read them as numbers. 0 means no word.
     """
     return codes.astype(np.float32) / np.float32(buckets)

@@ -1,4 +1,4 @@
-"""A column whose cells have several terms: codes of a list, such as diagnoses or drugs, or the words of a note.
+"""Defines a column whose cells have several terms: codes of a list, such as diagnoses or drugs, or words of a note.
 
 A rule that reads no other row gives each term its place: the position among the declared codes, or a bucket of a hash.
 So the columns of a list follow from the declaration alone, as for every feature. No site's codes or words are in a name
@@ -18,7 +18,7 @@ from site_agent.trainer.data.codes import UNKNOWN, Code, Name, Words, check_code
 
 
 def _quoted(value: object) -> object:
-    # YAML reads 250.00 as a number, and the code that the table has is lost.
+    # YAML reads 250.00 as a number, and the table's spelling of the code is lost.
     if not isinstance(value, str):
         raise ValueError("put this code in quotes, as it is in the table")
     return value.strip()
@@ -28,14 +28,14 @@ Term = Annotated[str, BeforeValidator(_quoted)]
 
 
 class TermsFeature(Document):
-    """A list of codes in each cell, or a note.
+    """A column with a list of codes in each cell, or with a note.
 
     Attributes:
         type: `codes` is a list with a separator; `text` is read as words of two or more letters and digits.
-        separator: between two codes of a list.
+        separator: the character between two codes of a list.
         codes: the declared codes of a list. Each has a column, and one column counts all others.
-        buckets: the number of columns of hashed terms; a list has either codes or buckets, a note has buckets.
-        longest: how many words of a note are also read in their order; without it only how often each word occurs.
+        buckets: the number of columns of hashed terms. A list has either codes or buckets. A note has buckets.
+        longest: how many words of a note are also read in their order. Without this key words are only counted.
         missing: `empty` counts a missing value as a list without a code; `refuse` makes it an error.
     """
 
@@ -96,7 +96,7 @@ class TermsFeature(Document):
         return NoteSize(buckets=self.buckets, longest=self.longest)
 
     def rule(self, markers: tuple[str, ...]) -> TermsRule:
-        """Return the rule for one cell; `markers` are those of the whole table."""
+        """Return the rule for one cell. `markers` are those of the whole table."""
         return TermsRule(
             {"", *markers, *self.missing_markers},
             refuses_missing=self.missing == "refuse",

@@ -215,7 +215,7 @@ def _extractor(channels: Sequence[int], architecture: ConvolutionalNetwork | Par
 
 
 def as_images(rows: Tensor, image: ImageSize) -> tuple[Tensor, int | None]:
-    """Map (B, pixels) to (B, channels, height, width), a stack's copies joined in the channels. Return the copies too."""
+    """Map (B, pixels) to (B, channels, height, width), a stack's copies joined in the channels. Count the copies."""
     if rows.dim() == 2:
         return rows.view(-1, image.channels, image.height, image.width), None
     copies, count = rows.shape[:2]

@@ -1,1 +1,1 @@
-"""The federated prior at a site: other hospitals' result, and how much this site's own rows trust it."""
+"""Federated-prior at a site: the other hospitals' result, and how much weight it has for this site's own rows."""

@@ -1,10 +1,11 @@
 """Detects columns with another unit or swapped codes at this site, from the announced sums alone.
 
-The sums of the statistics round and of the first Newton round, less this site's own, describe the other sites together.
-This site compares its own training rows with them. No message is needed for it, and its findings stay here. The rules:
+The sums of the statistics round and of the first Newton round, minus this site's own, describe the other sites
+together. This site compares its own training rows with them. No message is needed, and the findings stay here. The
+rules:
 
-* a column is compared only if enough sites record it, so that the others' figures are those of two sites or more;
-* a number is suspicious if its mean and spread lie far from the others', and more so if a known factor explains it;
+* a column is compared only if enough sites record it, so that the others' numbers are sums of two sites or more;
+* a number is suspicious if its mean and spread are far from the others', and more so if a known factor explains it;
 * two codes are suspicious if swapping them makes both their share and their relations to other columns likely;
 * a difference proves nothing, because hospitals differ and the mistake may be at the others. A person decides.
 """
@@ -25,7 +26,7 @@ from site_agent.trainer.prior.concept_mapping import Mapped, MappedNumber
 
 Float64: TypeAlias = npt.NDArray[np.float64]
 Found: TypeAlias = tuple[str, str]  # a suspicion's kind and words
-# Between units of common measurements, in both directions. A conversion of the plan is preferred as an explanation.
+# Factors between units of common measurements, in both directions. A conversion of the plan is preferred.
 KNOWN_FACTORS: Final = {
     "a factor of 10": 10.0,
     "a factor of 100": 100.0,
@@ -43,25 +44,26 @@ KNOWN_FACTORS: Final = {
     "inches and centimetres": 2.54,
     "pounds and kilograms": 2.20462,
 }
-_FAR: Final = 2.5  # distance from which a known factor is looked for
-_NEAR: Final = 1.0  # distance that such a factor has to leave at most
-_ODD: Final = 4.0  # distance from which a number is named without any explanation
-_MOST_OUTSIDE: Final = 0.2  # share of values beyond the concept's range
-_FEWEST: Final = 10  # values of a column, here and at the others
+_FAR: Final = 2.5  # from this distance on, a known factor is looked for
+_NEAR: Final = 1.0  # largest distance after a known factor
+_ODD: Final = 4.0  # from this distance on, a number is reported without an explanation
+_MOST_OUTSIDE: Final = 0.2  # largest share of values beyond the concept's range
+_FEWEST: Final = 10  # least number of values of a column, here and at the others
 _SHARES: Final = 1.0  # standard deviation between sites of the logit of a code's share
 _RELATIONS: Final = 0.15  # standard deviation between sites of a correlation
-_SWAPPED: Final = 3.0  # logarithm of a likelihood ratio, from which swapped codes are named
+_SWAPPED: Final = 3.0  # from this logarithm of a likelihood ratio on, swapped codes are reported
 
 
 @dataclass(frozen=True, kw_only=True)
 class OwnColumn:
-    """One column of the regression at this site, of training rows.
+    """One column of the regression at this site, with the values of its training rows.
 
     Attributes:
-        place: among the regression's columns.
+        place: the column's place in the regression.
         feature: the name of the site's own column.
-        values: present ones, in the concept's unit and not cut at its range; of a code 0 and 1. float64 of any length.
-        other_units: of a number, its values as they would be if they were in another unit of the plan, by that unit.
+        values: present values, in the concept's unit and not cut at its range; for a code 0 and 1. float64 of any
+            length.
+        other_units: for a number, its values if they were in another unit of the plan, by that unit.
     """
 
     place: int
@@ -72,12 +74,12 @@ class OwnColumn:
 
 @dataclass(frozen=True, kw_only=True)
 class OthersColumns:
-    """The figures of the other sites for each column: the sums minus this site's part; arrays of shape (columns,).
+    """Counts, means and deviations of each column at the other sites together: the sums minus this site's part.
 
-    Attributes:
-        counts: present values.
+    Attributes, arrays of shape (columns,):
+        counts: the numbers of present values.
         means, deviations: in the concept's unit, or shares of a code.
-        are_enough: whether enough other sites record the column, so that a figure is of no single site.
+        are_enough: whether enough other sites record the column, so that no number is of a single site.
     """
 
     counts: Float64
@@ -94,7 +96,7 @@ class OthersColumns:
         deviations: Float64,
         are_enough: npt.NDArray[np.bool_],
     ) -> OthersColumns:
-        """Build from figures of values in 0..1, the scale of the sums."""
+        """Convert means and deviations of values in 0..1, the scale of the sums, to the concepts' units."""
         lows, widths = np.zeros(len(columns)), np.ones(len(columns))
         for place, column in enumerate(columns):
             if isinstance(column.concept, NumberConcept):
@@ -111,10 +113,10 @@ def columns_here(
     """Return the columns that this site records, with their present values.
 
     Args:
-        columns: of the regression.
-        mapped: for each the site's own column.
-        features: of the training rows, float64 of shape (rows,), by the site's own names.
-        units: of its numbers.
+        columns: the columns of the regression.
+        mapped: the site's own column for each.
+        features: the training rows, float64 of shape (rows,), by the site's own names.
+        units: the units of the site's numbers.
     """
     found = []
     for place, (column, one) in enumerate(zip(columns, mapped, strict=True)):
@@ -138,13 +140,13 @@ def columns_here(
 
 @dataclass(frozen=True, kw_only=True)
 class Suspicion:
-    """One column that a person should look at.
+    """One column that a person should check, because it differs from other sites as after a mistake.
 
     Attributes:
-        concept: its name in the plan.
+        concept: the concept's name in the plan.
         feature: the site's own column.
         kind: `unit`, `codes`, `mean` or `range`.
-        words: one sentence with both figures.
+        words: one sentence with the numbers of this site and of the others.
     """
 
     concept: str
@@ -164,9 +166,9 @@ def suspicions(
     """Yield each column whose difference from other sites looks like a mistake.
 
     Args:
-        columns: of the regression.
-        own: those that this site records.
-        others: of the other sites together.
+        columns: the columns of the regression.
+        own: the columns that this site records.
+        others: the other sites together.
         sums: relations between columns, after the first Newton round; None before.
     """
     for one in own:
@@ -185,7 +187,7 @@ def suspicions(
 
 
 def _range(concept: NumberConcept, values: Float64) -> Found | None:
-    """A column most of whose values would be cut; such a column may not take part, so no sum would show it."""
+    """Check whether many values of a column are out of range. Such a column can be missing in every sum."""
     outside = float(((values < concept.low) | (values > concept.high)).mean()) if len(values) else 0.0
     if outside <= _MOST_OUTSIDE:
         return None
@@ -214,14 +216,14 @@ def _number(one: OwnColumn, mean: float, deviation: float, unit: str) -> Found |
 
 
 def _distance(values: Float64, mean: float, deviation: float) -> float:
-    """Between two means in the others' deviations, and between the logarithms of two deviations."""
+    """Return the distance of two means in the others' deviations, plus that of the deviations' logarithms."""
     own = max(float(values.std()), 1e-12)
     return abs(float(values.mean()) - mean) / deviation + abs(log(own / deviation))
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Relations:
-    """Correlations of the columns with each other and with the outcomes, here and at the others.
+    """Correlations of the columns with each other and with the outcomes, here and at the other sites.
 
     Each is float64 of shape (columns, columns + outputs); a column that does not vary has zeros.
     """

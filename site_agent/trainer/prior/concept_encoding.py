@@ -1,7 +1,7 @@
 """Encodes the common columns of a table for federated-prior and for networks on concepts.
 
-It is saved with the model, so a prediction needs nothing else. A missing value is 0. This is the mean over all sites
-under federated-prior, and the typical value that the plan declares under any other method.
+The encoding is saved with the model, so a prediction needs nothing else. A missing value is 0. This is the mean over
+all sites under federated-prior, and the typical value that the plan declares under any other method.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from site_agent.trainer.prior.concept_mapping import MappedCode, MappedNumber, v
 
 
 class ConceptEncoding(Document):
-    """How a site's own columns become the common ones, one entry for each of these.
+    """Converts a site's own columns to the common columns of a plan. Each attribute has one entry per common column.
 
     Attributes:
-        names: of the common columns.
-        mapped: the site's own column for each, None if it has none.
-        means, deviations: over all sites or as the plan declares, of values moved to 0..1.
-        used: whether enough sites record the column, and it varies.
+        names: the names of the common columns.
+        mapped: the site's own column for each, None if the site has none.
+        means, deviations: over all sites or as the plan declares, of values scaled to 0..1.
+        used: whether the column varies and enough sites record it.
     """
 
     names: tuple[str, ...]
@@ -75,7 +75,7 @@ class ConceptEncoding(Document):
 
         Args:
             table: read under the contract of the mapping.
-            rows: int64, those wanted, in order; None takes all.
+            rows: int64, the wanted rows, in order; None takes all.
         """
         features = {name: values if rows is None else values[rows] for name, values in table.features.items()}
         values = values_of(self.mapped, features, table.rows if rows is None else len(rows))

@@ -1,10 +1,10 @@
-"""The inputs from a site's table for a network on concepts.
+"""Computes the inputs of a network on concepts from a site's table.
 
 A plan that lists concepts and no columns gives every site the same shared columns: those of the concepts. The rules:
 
-* a value is converted to the concept's unit and standardised by what the plan declares, never by this site's rows;
+* a value is converted to the concept's unit and standardised by the plan's declaration, never by this site's rows;
 * a concept that this site does not record is 0 in every row. So is a missing value;
-* a network with columns of a site's own beside the shared ones reads the features that no concept of the plan maps.
+* some networks also read columns of a site's own. These are the features that are mapped to no concept of the plan.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from site_agent.trainer.prior.concept_mapping import mapped_columns
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ConceptInputs:
-    """The rows as the network reads them.
+    """A site's rows as a network on concepts reads them.
 
     Attributes:
-        encoding: how the site's columns become those of the concepts.
-        dataset: the site's, its features and columns replaced by those that the network reads.
+        encoding: converts the site's columns to those of the concepts.
+        dataset: the site's data set, with the features and columns that the network reads.
     """
 
     encoding: ConceptEncoding
@@ -42,10 +42,10 @@ def concept_inputs(plan: Plan, site: str, table: Table, rows: SplitRows, own: Da
     """Map and encode a site's columns.
 
     Args:
-        plan: its network reads concepts.
-        site: its name.
-        table: as it was read.
-        rows: of which part each is.
+        plan: a plan whose network reads concepts.
+        site: the site's name.
+        table: the table as it was read.
+        rows: the rows of each part.
         own: the same rows with the site's own encoded columns.
 
     Raises:
@@ -70,7 +70,7 @@ def concept_inputs(plan: Plan, site: str, table: Table, rows: SplitRows, own: Da
 
 
 def read_places(plan: Plan, contract: Contract) -> tuple[int, ...]:
-    """Return which columns the network reads: places in the site's encoded columns, then the concepts' columns."""
+    """Return which columns the network reads. Places count the site's encoded columns, then the concepts' columns."""
     first = len(contract.encoded_columns)
     shared = range(first, first + len(plan.shared_columns))
     return (*shared, *_own_places(plan, contract))
@@ -83,7 +83,7 @@ def read_columns(plan: Plan, contract: Contract) -> tuple[str, ...]:
 
 
 def shared_count(plan: Plan) -> int | None:
-    """Return how many of these columns all sites share, or None if the network has no columns of a site's own."""
+    """Return how many of the network's columns all sites share, or None if it has no columns of a site's own."""
     has_own = isinstance(plan.architecture, ParallelNetwork | ColumnsNetwork)
     return len(plan.shared_columns) if has_own else None
 

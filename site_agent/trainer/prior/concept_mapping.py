@@ -3,12 +3,12 @@
 A contract names the concept of a column. The rules:
 
 * a number is converted to the concept's unit by the factor that the plan declares, never by a guess;
-* a code is the concept's code of the same name, or the one that the contract gives for it;
-* values are scaled from 0 to 1 within the concept's range, and values beyond it count as the nearer limit;
-* a number with fewer than ten values beside its most frequent one could identify a patient, so it counts as missing at
-  this site;
-* the columns of a code tell only sets of ten or more rows apart; a rarer code counts as one of the others;
-* this site's own rows decide that, because nobody can check an announced count (docs/design/methods.md).
+* a code is the concept's code of the same name, or the code that the contract gives for it;
+* values are scaled from 0 to 1 within the concept's range, and values beyond the range become the nearer limit;
+* a number with fewer than ten values that differ from its most frequent value could identify a patient. So this site
+  treats such a number as missing;
+* the columns of a code distinguish only sets of ten or more rows. A rarer code counts as one of the others;
+* this site's own rows decide this, because nobody can check an announced count (docs/design/methods.md).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Float64: TypeAlias = npt.NDArray[np.float64]
 
 
 class MappedNumber(Document):
-    """One column of the regression: a number of the site's own, or none."""
+    """One column of the regression, computed from a number that the site records."""
 
     feature: str
     factor: float
@@ -45,12 +45,12 @@ class MappedNumber(Document):
 
 
 class MappedCode(Document):
-    """One column of the regression: whether a code of the site's own is one of these.
+    """One column of the regression: whether the site's own code is one of several.
 
     Attributes:
         feature: the site's column.
         ones: positions of own codes that are 1 here.
-        known: positions of own codes that are 0 or 1 here; all others count as missing.
+        known: positions of own codes that are 0 or 1 here; all others are missing.
     """
 
     feature: str
@@ -69,9 +69,9 @@ def mapped_columns(concepts: Sequence[Concept], contract: Contract, site: str | 
     """Return the site's own column for each common column.
 
     Args:
-        concepts: those that the plan uses, in its order.
-        contract: of the site.
-        site: its name; None for a site that only receives, which may lack any concept.
+        concepts: the concepts that the plan uses, in its order.
+        contract: the site's contract.
+        site: the site's name; None for a site that only receives, which may lack any concept.
 
     Raises:
         ConfigurationError: a concept that this site records is not mapped, is mapped twice, has a unit without a
@@ -94,8 +94,8 @@ def _mapped(concept: Concept, feature: Feature | None, site: str | None) -> Sequ
     is_left_out = site is not None and concept.recorded_by is not None and site not in concept.recorded_by
     if is_left_out or (site is None and feature is None):
         return [None] * width
-    # Without `recorded_by` the plan counts every site for this concept. A site that lacks it must not be counted: the
-    # sums could otherwise be those of fewer sites than the smallest set.
+    # Without `recorded_by` the plan counts every site for this concept. A site that lacks the concept must not be
+    # counted, because sums could then be of fewer sites than the plan allows.
     if feature is None:
         raise _wrong(f"The plan says that this site records {concept.name}, and no column of the contract does.")
     if isinstance(concept, NumberConcept):
@@ -136,12 +136,12 @@ def _mapped_codes(concept: CodedConcept, feature: Feature) -> list[Mapped]:
 def without_rare(
     mapped: Sequence[Mapped], features: Mapping[str, Float64], fewest: int = FEWEST_ROWS
 ) -> tuple[Mapped, ...]:
-    """Return the columns that may take part at this site.
+    """Remove columns with too few different values or too rare codes at this site.
 
     Args:
-        mapped: as the contract declares.
-        features: of the training rows, float64 of shape (rows,) by the site's own names.
-        fewest: values beside the commonest one, and rows of a code.
+        mapped: the columns as the contract declares them.
+        features: the training rows, float64 of shape (rows,) by the site's own names.
+        fewest: the least number of values that differ from the most frequent one, and of rows of a code.
     """
     codes: dict[str, dict[int, MappedCode]] = {}
     kept: list[Mapped] = [None] * len(mapped)
@@ -157,15 +157,15 @@ def without_rare(
 
 
 def _common(columns: Mapping[int, MappedCode], own: Float64, fewest: int) -> tuple[int, ...]:
-    """Return the columns of one concept that may take part.
+    """Return which columns of one concept have enough rows.
 
-    Rows of the first code, rows of each code with a column that takes part, and all other rows are then `fewest` or
-    more. So no linear combination of the columns tells fewer rows apart.
+    Rows of the first code, rows of each code with a returned column, and all other rows are then `fewest` or more each.
+    So no linear combination of the columns distinguishes fewer rows.
 
     Args:
-        columns: by place; the first is whether the code is any but the first, and the others are single codes.
+        columns: by place. The first is 1 for every code except the concept's first code, the others are single codes.
         own: positions of this site's codes, float64 of shape (rows,).
-        fewest: rows.
+        fewest: the least number of rows.
     """
     rows = {place: int(np.count_nonzero(np.isin(own, one.ones))) for place, one in columns.items()}
     any_other, *single = columns
@@ -184,9 +184,9 @@ def values_of(mapped: Sequence[Mapped], features: Mapping[str, Float64], rows: i
     """Return values in 0..1 of each column of the regression, float64 (rows, columns), NaN if missing.
 
     Args:
-        mapped: of each column.
+        mapped: the site's own column for each column of the regression.
         features: float64 of shape (rows,) by the site's own names.
-        rows: how many.
+        rows: the number of rows.
     """
     columns = [np.full(rows, np.nan) if one is None else one.values(features[one.feature]) for one in mapped]
     return np.stack(columns, axis=1) if columns else np.empty((rows, 0))

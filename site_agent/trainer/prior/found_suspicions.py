@@ -1,6 +1,7 @@
-"""Findings of the newest comparison with other sites, stored for `review`. They never leave this site.
+"""Stores the findings of the newest comparison with other sites, for `review`. They never leave this site.
 
-Sentences with names of columns, as the report has them. They stand in the trainer's folder, beside the counts of rows.
+A finding is a sentence with the names of columns, as in the report. The file is in the trainer's folder, which also has
+the counts of rows.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ def keep_suspicions(state: Path, run: str, sentences: Sequence[str]) -> None:
 
 
 def find_suspicions(state: Path) -> tuple[str, ...]:
-    """Return the newest findings; empty if this user may not read them."""
+    """Return the newest findings; empty if this user may not read the file."""
     try:
         with (state / _FILE).open("rb") as file:
             found = json.loads(file.read(_LARGEST_BYTES))

@@ -1,15 +1,15 @@
-"""A plan with federated-prior at one site: its sums in each round, and the others' score at the end.
+"""Runs a plan with federated-prior at one site: its sums in each round, and the other sites' score at the end.
 
 Everything here stays at the site except the scalars that `train` returns. Coefficients are computed here from the
 announced sums, and nobody sends any. The rules:
 
 * announced sums are final: other sums for an earlier round are refused;
-* announced sums less this site's own have to be possible sums of the other sites' rows;
-* coefficients at which few rows of this site would decide H are refused, and so is a round before which the others
-  have too few rows for the number of sums that were announced;
+* announced sums minus this site's own must be possible sums of the other sites' rows;
+* coefficients at which few rows of this site would determine H are refused. A round is also refused if the others have
+  too few rows for the number of announced sums;
 * only training rows take part, and rare values do not (see concept_mapping.py);
-* under the plan's key `privacy` nothing that patients decide stands between a patient and their own clipped term: rare
-  values take part, and no statistics, no check of possible sums and no guard depend on rows (private_terms.py).
+* under the plan's key `privacy`, each patient's clipped term depends on this patient alone. So rare values take part,
+  and no statistics, no check of possible sums and no guard depend on rows (private_terms.py).
 """
 
 from __future__ import annotations
@@ -66,14 +66,14 @@ _SUMS: Final = "announced"
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class KnownByOthers:
-    """The other sites' result, as this site has it after the last round.
+    """The other sites' result, as this site computes it after the last round.
 
     Attributes:
         standard: how columns are standardised.
-        mapped: this site's own column for each column of the regression. A rare one takes no part in the sums, but
-            what the others know of it is of use here.
-        joint: coefficients of all sites, float64 of shape (outputs, columns), with their standard errors.
-        errors: of `joint`.
+        mapped: this site's own column for each column of the regression. A rare column takes no part in the sums, but
+            the other sites' coefficient for it is used.
+        joint: coefficients of all sites, float64 of shape (outputs, columns).
+        errors: standard errors of `joint`.
         others: coefficients without this site's own rows.
         guard: by how much the others' scores lower the loss, summed over the sites; None in the private form, which
             has no guard.
@@ -102,12 +102,12 @@ class PriorStudy:
         """Map the site's columns.
 
         Args:
-            plan: as approved, with federated-prior.
+            plan: the approved plan, with federated-prior.
             dataset: the site's own encoded columns.
             table: the same rows as they were read.
-            rows: of which part each is.
-            site: its name.
-            fewest: values beside the commonest one, so that a column takes part.
+            rows: the rows of each part.
+            site: the site's name.
+            fewest: a column takes part if so many values differ from its most frequent one.
 
         Raises:
             ConfigurationError: the contract does not fit the plan's concepts or outcome.
@@ -122,7 +122,7 @@ class PriorStudy:
         )
         self._features = self.part("training")
         self.recorded = mapped_columns(plan.prior.concepts, table.contract, site)
-        # Under privacy a column that one patient makes common enough would change the terms of all others.
+        # Under privacy rare columns stay, because one patient who makes a column common would change all other terms.
         self.mapped = self.recorded
         if plan.privacy is None:
             self.mapped = without_rare(self.recorded, self._features, max(fewest, FEWEST_ROWS))
@@ -138,7 +138,7 @@ class PriorStudy:
         return {column: values[self._rows_of[name]] for column, values in self._table.features.items()}
 
     def exchange(self, asked: Asked) -> Exchange:
-        """Return what sites send and receive in a round.
+        """Return the scalars that sites send and receive in a round.
 
         Raises:
             MalformedMessage: the plan allows no such round.
@@ -149,7 +149,7 @@ class PriorStudy:
         """Return this site's numbers for a round.
 
         Raises:
-            MalformedMessage: announced sums that are none, or that an honest federation cannot have.
+            MalformedMessage: the received values are not sums, or an honest federation cannot have these sums.
         """
         self.exchange(asked)
         found = self._heard(asked.round, received)
@@ -171,7 +171,7 @@ class PriorStudy:
         """Store the last sums. `asked.round` is the number of finished rounds.
 
         Raises:
-            MalformedMessage: these are no sums.
+            MalformedMessage: the received values are not sums.
         """
         self._final = self._heard(asked.round, received), asked.round - 2
 
@@ -179,7 +179,7 @@ class PriorStudy:
         """Return the result that follows from the sums of all rounds.
 
         Raises:
-            MalformedMessage: sums that an honest federation cannot have.
+            MalformedMessage: an honest federation cannot have these sums.
         """
         assert self._final is not None
         found, rounds = self._final
@@ -205,11 +205,11 @@ class PriorStudy:
         return SavedStudy(tensors={_SUMS: torch.from_numpy(self._announced.copy())}, facts={})
 
     def restore(self, saved: SavedStudy) -> None:
-        """Restore what `saved` returned, perhaps in another process."""
+        """Continue from a saved state. Another process can have saved it."""
         self._announced = saved.tensors[_SUMS].numpy().copy()
 
     def _heard(self, round_number: int, received: Float32) -> AnnouncedSums:
-        """Return the sums before a round, which repeat all earlier announced sums."""
+        """Return the sums announced before a round. They must repeat all earlier announced sums."""
         prior = self.prior
         if received.shape != (prior.tensor.number_count,):
             raise MalformedMessage("another number of announced sums")
@@ -238,7 +238,10 @@ class PriorStudy:
         return clipped_terms(private, self.site, design, outcomes, self.own.training_patients)
 
     def _known_privately(self, found: AnnouncedSums, private: PrivateSums) -> KnownByOthers:
-        """The fit of all sites and that without this site's own terms; its own share of the noise stays in both."""
+        """Fit the model of all sites, and the model without this site's own terms, from sums with noise.
+
+        Both models have this site's own share of the noise.
+        """
         ridge = self.prior.method.ridge
         own = np.array(self._terms(private), np.float64) / PRIVATE_SCALE
         joint, errors = private.fitted(found.terms, ridge)
@@ -254,9 +257,9 @@ class PriorStudy:
         )
 
     def _path(self, found: AnnouncedSums, rounds: int) -> tuple[Float64, ...]:
-        """The coefficients of each round, after what was announced has been checked against this site's own sums."""
+        """Return the coefficients of each round, after checking the announced sums against this site's own sums."""
         rows = found.standard.rows
-        assert rows is not None  # the private form has no Newton round
+        assert rows is not None  # the private form has no Newton rounds
         others = rows - len(self._outcomes)
         if others < (needed := self.prior.rows_needed(rounds)):
             raise OutOfBound(f"the other sites have {others} rows, and {rounds} rounds need {needed:g}")
@@ -276,7 +279,7 @@ class PriorStudy:
         return Rows(design=standard.applied(self._values), targets=targets, is_number=self.prior.is_number)
 
     def _others(self, found: AnnouncedSums, path: tuple[Float64, ...]) -> Float64:
-        """One step from where the last sums were computed, without this site's own part of them."""
+        """Make one Newton step from the coefficients of the last sums, without this site's own part of the sums."""
         rounds, before = len(path) - 1, path[-2]
         without = found.newton(rounds).without(self._own(found, before))
         return without.next_coefficients(before, self.prior.method.ridge)
@@ -294,9 +297,9 @@ class PriorStudy:
         return (*numbers, len(outcomes), *(int(column.sum()) for column in outcomes.T))
 
     def _compared(self, found: AnnouncedSums, rounds: int) -> tuple[Suspicion, ...]:
-        """This site's columns against the other sites together; `rounds` Newton rounds have been announced."""
+        """Compare this site's columns with the other sites together, after `rounds` Newton rounds."""
         sites, counts, means, deviations = found.without(self._statistics())
-        # The others' figures are shown only if this site's own sum less the others' is one of enough sites by the plan.
+        # The others' numbers are shown only if they are sums of enough sites by the plan.
         are_enough = sites >= self.prior.method.fewest_sites - 1
         others = OthersColumns.of(self.prior.columns, counts, means, deviations, are_enough)
         relations = None
@@ -309,7 +312,7 @@ class PriorStudy:
         return tuple(suspicions(self.prior.columns, own_columns, others, relations))
 
     def _gain_of(self, found: AnnouncedSums, others: Float64) -> int:
-        """By how much the others' score lowers this site's loss against its intercept alone, as a bounded integer."""
+        """Return by how much the others' score lowers this site's loss, compared with an intercept alone, as an integer."""
         rows, total = self._rows(found.standard), 0.0
         design = found.standard.applied(values_of(self.recorded, self._features, len(rows.targets)))
         for output, slopes in enumerate(others):
@@ -326,12 +329,12 @@ def outcomes_of(prior: Prior, contract: Contract, target: Float64) -> Float64:
     """Return outcomes in the plan's terms, float64 (rows, outputs): 0 and 1, or a number in 0..1.
 
     Args:
-        prior: the plan's.
-        contract: of the site.
+        prior: the plan's prior.
+        contract: the site's contract.
         target: float64 of shape (rows,), as a table has it.
 
     Raises:
-        ConfigurationError: the contract predicts something else.
+        ConfigurationError: the contract has another outcome.
     """
     outcome, own = prior.method.outcome, contract.target
     if outcome.task != own.task:
@@ -352,7 +355,7 @@ def _answer(scalars: tuple[int, ...]) -> Answer:
 
 
 def _integer(values: Float64) -> int:
-    # Each value is rounded by itself, so that the order of rows changes no bit.
+    # Each value is rounded separately, so that the order of rows changes no bit.
     return int(np.rint(values * PRIOR_MOMENT_SCALE).astype(np.int64).sum())
 
 

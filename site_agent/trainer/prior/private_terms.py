@@ -1,4 +1,4 @@
-"""One site's sums of clipped terms, one term for each patient. The gate adds noise later.
+"""Computes one site's sums of clipped terms, one term for each patient. The gate adds noise later.
 
 The mechanism and its bounds are in protos/plan/private_prior.py. The rules:
 
@@ -32,11 +32,11 @@ def clipped_terms(
     """Return the site's sums, in the order of `private.names`.
 
     Args:
-        private: the plan's.
+        private: the plan's sums.
         site: the site with these rows.
         design: standardised columns, float64 of shape (rows, columns), 0 if a value is missing.
         outcomes: 0 or 1, float64 of shape (rows,).
-        patients: int64 of shape (rows,), equal for rows of one patient; None where each row counts as a patient.
+        patients: int64 of shape (rows,), equal for rows of one patient; None if each row counts as a patient.
     """
 
     def terms_of(rows: Integers) -> Float64:
@@ -51,11 +51,11 @@ def summed_terms(
     """Return the sum over patients of their terms, each shortened to the norm 1 and rounded to integers.
 
     Args:
-        terms_of: returns the terms of rows with these numbers, float64 of shape (rows, numbers), which it no longer
-            uses. A row's term must be the same whatever other rows are requested.
-        rows: how many there are.
-        numbers: of one term.
-        patients: int64 of shape (rows,), equal for rows of one patient; None where each row counts as a patient.
+        terms_of: returns the terms of rows with these numbers, a new array, float64 of shape (rows, numbers). A row's
+            term must be the same whatever other rows are requested.
+        rows: the number of rows.
+        numbers: the length of one term.
+        patients: int64 of shape (rows,), equal for rows of one patient; None if each row counts as a patient.
         unit: the size of the norm 1 in the terms.
     """
     owners = np.arange(rows) if patients is None else patients
@@ -71,7 +71,7 @@ def summed_terms(
 
 
 def _blocks(starts: Integers, rows: int, most: int) -> Iterator[tuple[int, int]]:
-    """Rows from and to, in blocks of about `most` that never divide a patient."""
+    """Yield the first row and the end of blocks of about `most` rows. No patient is divided."""
     first = 0
     for start in (*starts[1:].tolist(), rows):
         if start - first >= most or start == rows:
@@ -80,7 +80,7 @@ def _blocks(starts: Integers, rows: int, most: int) -> Iterator[tuple[int, int]]
 
 
 def _terms_of(private: PrivateSums, site: str, design: Float64, outcomes: Float64) -> Float64:
-    """Each row's term before patients are added up, float64 of shape (rows, numbers)."""
+    """Return each row's term before patients are added up, float64 of shape (rows, numbers)."""
     intercepts = np.zeros((len(outcomes), len(private.sites)))
     intercepts[:, private.sites.index(site)] = 1.0
     wide = np.concatenate([design, intercepts], axis=1)
@@ -97,12 +97,12 @@ def rounded_sum(terms: Float64, unit: float, room: float = 1.0) -> Integers:
 
     Args:
         terms: float64 of shape (patients, numbers); changed in place.
-        unit: what the norm 1 is worth in them.
+        unit: the size of the norm 1 in the terms.
         room: the largest norm of the integers, as a part of PRIVATE_SCALE.
     """
-    # Rounding moves a term by at most half the root of its length. The further 1 is for float64.
+    # Rounding moves a term by at most half the root of its length. The 1 allows for float64's own rounding.
     largest = unit * (room - (sqrt(terms.shape[1]) / 2 + 1) / PRIVATE_SCALE)
     norms = np.sqrt((terms * terms).sum(axis=1))
     terms *= (np.minimum(1.0, largest / np.maximum(norms, largest)) * (PRIVATE_SCALE / unit))[:, None]
     np.rint(terms, out=terms)
-    return np.asarray(terms.sum(axis=0).astype(np.int64))  # exact: integers of at most 2**30, of a block of patients
+    return np.asarray(terms.sum(axis=0).astype(np.int64))  # exact: a block's integers are at most 2**30

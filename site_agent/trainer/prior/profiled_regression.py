@@ -1,7 +1,7 @@
-"""One site's part of a regression that all sites fit together: H, g, and limits on what they may reveal.
+"""Computes one site's part of a regression that all sites fit together: H and g. Limits protect single rows.
 
-The own intercept never leaves the site. It is solved there for all received coefficients, and H and g are those of the
-likelihood with this intercept profiled out (Murphy, van der Vaart 2000). For several classes, a separate regression
+The site's own intercept never leaves the site. It is solved there for all received coefficients. H and g are those of
+the likelihood with this intercept profiled out (Murphy, van der Vaart 2000). For several classes, a separate regression
 distinguishes each class from all others.
 
 The rules against a coordinator that chooses coefficients (attacks: test_profiled_regression.py, test_prior_study.py):
@@ -23,13 +23,13 @@ from site_agent.trainer.probabilities import probabilities
 
 Float64: TypeAlias = npt.NDArray[np.float64]
 
-_SMALLEST_SHARE: Final = 0.25  # of the rows, by the weights' effective number; honest runs: at least .43
-_LARGEST_RATIO: Final = 10.0  # of one weight to the mean weight; honest runs: at most 4.8
+_SMALLEST_SHARE: Final = 0.25  # effective number of rows, as a share of all; honest runs: at least .43
+_LARGEST_RATIO: Final = 10.0  # one weight divided by the mean weight; honest runs: at most 4.8
 _STEPS: Final = 200
 
 
 class Concentrated(ValueError):
-    """At these coefficients a few rows would decide H."""
+    """At these coefficients, a few rows would determine H."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
@@ -56,11 +56,11 @@ def own_sums(rows: Rows, coefficients: Float64) -> NewtonSums:
     """Return H and g of a site's rows, with the intercepts profiled out.
 
     Args:
-        rows: of this site.
+        rows: this site's rows.
         coefficients: float64 of shape (outputs, columns).
 
     Raises:
-        Concentrated: too few rows would decide H.
+        Concentrated: too few rows would determine H.
     """
     outputs, columns = coefficients.shape
     found = NewtonSums.zeros(columns, outputs)
@@ -73,15 +73,15 @@ def own_sums(rows: Rows, coefficients: Float64) -> NewtonSums:
         centred = rows.design - (weights @ rows.design) / weights.sum()
         found.hessian[output] = centred.T @ (centred * weights[:, None])
         found.gradient[output] = rows.design.T @ (fitted - targets)
-    # A matrix product may differ from its transpose in the last bit.
+    # A matrix product can differ from its transpose in the last bit.
     return NewtonSums(hessian=(found.hessian + found.hessian.transpose(0, 2, 1)) / 2, gradient=found.gradient)
 
 
 def require_spread(weights: Float64) -> None:
-    """Refuse weights with which a few rows decide the result.
+    """Refuse weights with which a few rows determine the result.
 
     Args:
-        weights: float64 of shape (rows,), of each row in H.
+        weights: float64 of shape (rows,), each row's weight in H.
 
     Raises:
         Concentrated: see the module's rules.

@@ -1,4 +1,4 @@
-"""Rows of a source, with their numbers, as blocks of text columns, some thousands of rows at a time."""
+"""Groups the rows of a source into blocks of text columns, some thousands of rows at a time."""
 
 from __future__ import annotations
 
@@ -22,8 +22,7 @@ Record: TypeAlias = tuple[int, list[str]]
 def text_of(value: object) -> str | None:
     """Return a value as text, as in a text file. Return None for bytes, lists and other types.
 
-    Missing values are empty; floats have all their digits; dates are written 2020-01-31, with the time only where
-    there is one.
+    Missing values are empty; floats have all their digits; dates are written 2020-01-31, with a time if they have one.
     """
     match value:
         case None:
@@ -47,17 +46,17 @@ def text_of(value: object) -> str | None:
             return None
 
 
-_BLOCK_CELLS: Final = 1 << 18  # whose text still fits into a processor's cache when it is parsed column by column
+_BLOCK_CELLS: Final = 1 << 18  # the text of a block fits into a CPU's cache
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class Block:
-    """Some rows of a table, without those of another width.
+    """Some rows of a table, without rows of another width.
 
     Attributes:
         rows: int64 of shape (rows,), their numbers as a spreadsheet counts.
-        columns: by place in the table, for those that were asked for, the cells: an array of texts, none of them null,
-            or of whole or floating numbers as the source has them, null where it has none.
+        columns: the cells of each requested column, by place in the table. An array of texts without nulls, or of
+            whole or floating numbers, null if missing.
         ragged: the numbers of rows that have more or fewer cells than the table has columns.
     """
 
@@ -83,8 +82,8 @@ class Opened:
     """A table that is being read.
 
     Attributes:
-        first: its first row, names or not; None if it has no rows.
-        rest: the rows behind the first, given the table's width and the places of the columns that are wanted.
+        first: the first row, names or not; None if the table has no rows.
+        rest: returns the rows after the first, from the table's width and the places of the wanted columns.
     """
 
     first: Record | None
@@ -101,7 +100,7 @@ def blocks_of(records: Iterator[Record], width: int, places: Sequence[int]) -> I
     """Group rows of texts into blocks.
 
     Raises:
-        DataError: a cell is no text: it has half of a character, as a damaged workbook or database may.
+        DataError: a cell is not text, because it has half a character, as in a damaged workbook or database.
     """
     while some := list(itertools.islice(records, max(1, _BLOCK_CELLS // max(1, width)))):
         fitting = [record for record in some if len(record[1]) == width]
@@ -115,7 +114,7 @@ def blocks_of(records: Iterator[Record], width: int, places: Sequence[int]) -> I
 def texts_of(cells: arrow.Array) -> arrow.StringArray | None:
     """Return cells of a block, of any type, as texts without nulls, or None if a value cannot be text.
 
-    Equal values become text once, so what costs time is how many different ones there are.
+    Equal values are converted once, so the time depends on the number of different values.
     """
     if arrow.types.is_string(cells.type) and not cells.null_count:
         return cells

@@ -1,4 +1,4 @@
-"""Rows of one declared query, read in a read-only transaction of the database.
+"""Reads the rows of one declared query, in a read-only transaction of the database.
 
 The trainer has no network and gets none for a database. So the database is a file (SQLite), or a server behind a Unix
 socket on this machine (PostgreSQL). If it runs on another machine, its operator must forward it to such a socket. The
@@ -35,8 +35,9 @@ def query_records(path: Path, form: SqlFormat) -> Generator[Record, None, None]:
     """Yield the names of the query's columns as row 1, then its rows, counted from 2.
 
     Raises:
-        DataError: the query fails, or gives something that is no cell.
-        ConfigurationError: the file holds no URL of a kind of database that is known to keep from writing.
+        DataError: the query fails, or returns a value that cannot be a cell.
+        ConfigurationError: the file is not SQLite and has no PostgreSQL URL. Other databases are not known to be
+            read-only.
         OSError: the file cannot be read.
     """
     engine = _engine(path)
@@ -47,7 +48,7 @@ def query_records(path: Path, form: SqlFormat) -> Generator[Record, None, None]:
             yield from _rows(connection, form)
         return
     except SQLAlchemyError:
-        pass  # its text quotes the query and perhaps a value
+        pass  # the error's text quotes the query, and can quote a value
     finally:
         engine.dispose()
     raise DataError(

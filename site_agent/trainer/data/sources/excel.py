@@ -1,4 +1,4 @@
-"""Rows of a sheet in an Excel workbook, read one by one.
+"""Reads the rows of a sheet in an Excel workbook one by one.
 
 For a formula, the value that Excel saved is read. Nothing is computed and no macro runs.
 """
@@ -21,7 +21,7 @@ from site_agent.trainer.data.formats import ExcelFormat
 from site_agent.trainer.data.mistakes import refuse
 from site_agent.trainer.data.sources.blocks import Record, text_of
 
-# A workbook is a packed archive. A small file can unpack to more than any memory.
+# A workbook is a compressed archive. A small file can unpack to more than any memory.
 _LARGEST_UNPACKED_BYTES: Final = 1 << 32
 _DAMAGED: Final = (
     *(zipfile.BadZipFile, zlib.error, InvalidFileException, ParseError, EOFError, RuntimeError),
@@ -33,7 +33,7 @@ def excel_records(path: Path, form: ExcelFormat) -> Generator[Record, None, None
     """Yield the rows that are not blank, each with its number, including the header.
 
     Raises:
-        DataError: the file is no workbook, or the sheet is not there.
+        DataError: the file is not a workbook, or the sheet is missing.
         OSError: the file cannot be read.
     """
     with path.open("rb") as file:
@@ -49,7 +49,7 @@ def excel_records(path: Path, form: ExcelFormat) -> Generator[Record, None, None
         file.seek(0)
         try:
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # of styles and extensions, which are not needed here
+                warnings.simplefilter("ignore")  # about styles and extensions, which are not needed
                 workbook = load_workbook(file, read_only=True, data_only=True)
         except _DAMAGED:
             workbook = None
@@ -85,9 +85,9 @@ def _rows(rows: Iterator[tuple[object, ...]]) -> Generator[Record, None, None]:
 
 
 def _next(rows: Iterator[tuple[object, ...]]) -> tuple[object, ...] | None:
-    """The next row, None behind the last one; a sheet is unpacked only now, so only now its damage is met."""
+    """Return the next row, or None after the last row. Damage is found here, because a sheet is unpacked row by row."""
     try:
         return next(rows, None)
     except _DAMAGED:
-        pass  # its text quotes the content
+        pass  # the error's text quotes the content
     return refuse(["the sheet is damaged"])

@@ -18,7 +18,7 @@ def open_blocks(path: Path, form: Format) -> Iterator[Opened]:
 
     Raises:
         DataError: the source cannot be read or is damaged.
-        ConfigurationError: it is not of the declared kind.
+        ConfigurationError: the source is not of the declared kind.
     """
     with _telling(path):
         match form:

@@ -1,4 +1,4 @@
-"""Rows of a Parquet file, some thousands at a time.
+"""Reads the rows of a Parquet file, some thousands at a time.
 
 Numbers stay numbers until the declaration of their column is known. Any other value is converted to its spelling in a
 text file.
@@ -20,10 +20,10 @@ _BATCH_CELLS: Final = 1 << 19
 
 
 def opened_parquet(handle: BinaryIO) -> Opened:
-    """Open the file as blocks of columns, behind their names. Columns that are not requested are not unpacked.
+    """Open the file as its column names and blocks of columns. Columns that are not requested are not unpacked.
 
     Raises:
-        DataError: the file is damaged, or a column holds lists, bytes or other things that are no cell.
+        DataError: the file is damaged, or a column has lists, bytes or other values that cannot be a cell.
         OSError: the file cannot be read.
     """
     try:
@@ -38,7 +38,7 @@ def opened_parquet(handle: BinaryIO) -> Opened:
 
 def _blocks(file: parquet.ParquetFile, places: Sequence[int]) -> Iterator[Block]:
     names, row = file.schema_arrow.names, 2
-    # Columns that share a name cannot be chosen by it.
+    # Columns with the same name cannot be selected by name.
     wanted = [names[place] for place in places] if len(set(names)) == len(names) else None
     batch_rows = max(1, _BATCH_CELLS // max(1, len(names) if wanted is None else len(wanted)))
     batches = file.iter_batches(batch_size=batch_rows, columns=wanted, use_threads=False)
@@ -64,7 +64,7 @@ def _is_number(kind: arrow.DataType) -> bool:
 
 def _texts(place: int, column: arrow.Array) -> arrow.StringArray:
     try:
-        column.validate(full=True)  # a file may declare bytes as text although they are not
+        column.validate(full=True)  # a file can declare bytes as text although they are not text
         texts = texts_of(column)
     except arrow.ArrowException:
         texts = None

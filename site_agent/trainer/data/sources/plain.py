@@ -1,9 +1,9 @@
-"""Splits complete lines of a text file into columns at once, if they are unambiguous.
+"""Splits complete lines of a text file into columns at once, if every reader would split them in the same way.
 
-pyarrow's reader is fast, but Python's reader is the reference. Both read these files alike: no NUL, no lone carriage
-return, no blank line, no undecodable byte, as many cells in each row as the table has columns, none of them too long,
-and quotation marks only around whole cells, doubled inside. For all other files the result is None, and Python's reader
-reads them.
+pyarrow's reader is fast, but Python's reader is the reference. Both read a file alike under these conditions: no NUL,
+no lone carriage return, no blank line and no undecodable byte. Each row has as many cells as the table has columns, and
+no cell is too long. Quotation marks are only around whole cells, and doubled inside. For all other files the result is
+None, and Python's reader reads them.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ import numpy as np
 import pyarrow as arrow
 import pyarrow.csv as arrow_csv
 
-# Python's reader accepts cells of up to 131,072 characters; here a cell may have twice a window.
+# Python's reader accepts cells of up to 131,072 characters. Here a cell can be as long as two windows.
 _WINDOW: Final = 50_000
 _QUOTE: Final = ord('"')
 
 
 @dataclass(frozen=True, kw_only=True)
 class Shape:
-    """The expected shape: number of columns, places of the wanted ones, and the character between them."""
+    """The expected shape: the number of columns, the places of the wanted ones, and the delimiter."""
 
     width: int
     places: Sequence[int]
@@ -33,7 +33,7 @@ class Shape:
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class PlainColumns:
-    """The wanted columns by place, texts without nulls, and how many rows they have."""
+    """The wanted columns by place, as texts without nulls, and the number of rows."""
 
     rows: int
     texts: Mapping[int, arrow.StringArray]
@@ -44,9 +44,9 @@ def plain_columns(raw: bytes, shape: Shape) -> PlainColumns | None:
 
     Args:
         raw: lines in UTF-8, the last one with or without its end.
-        shape: of the table.
+        shape: the table's expected shape.
     """
-    # The other reader would not count a mark among the first cell's characters.
+    # pyarrow would remove a byte order mark from the first cell. Python's reader keeps it.
     if b"\0" in raw or raw.startswith(codecs.BOM_UTF8) or not _is_decodable(raw):
         return None
     if b"\r" in raw and raw.count(b"\r") != raw.count(b"\r\n"):
@@ -60,7 +60,7 @@ def plain_columns(raw: bytes, shape: Shape) -> PlainColumns | None:
         table = _read(raw, shape, has_quotes=has_quotes)
     except arrow.ArrowInvalid:
         return None
-    if table.num_rows != lines:  # a blank line, which one reader counts
+    if table.num_rows != lines:  # a blank line, which only one of the readers counts
         return None
     texts = {place: _whole(table.column(str(place))) for place in shape.places}
     return PlainColumns(rows=lines, texts=texts)
@@ -79,7 +79,7 @@ def _read(raw: bytes, shape: Shape, *, has_quotes: bool) -> arrow.Table:
             newlines_in_values=has_quotes,
         ),
         arrow_csv.ConvertOptions(
-            check_utf8=False,  # it has been decoded
+            check_utf8=False,  # it was checked above
             include_columns=wanted or names[:1],
             column_types=dict.fromkeys(wanted, arrow.string()),
             null_values=[],
@@ -123,6 +123,6 @@ def _ends_outside_quotes(raw: bytes, delimiter: str) -> int | None:
 
 
 def _may_have_long_cell(raw: bytes, delimiter: bytes) -> bool:
-    """Whether a window of half the longest cell has neither an end of a cell nor of a line."""
+    """Return whether a window of half the longest cell has neither a delimiter nor a line end."""
     windows = range(0, len(raw) - _WINDOW + 1, _WINDOW)
     return any(raw.find(delimiter, at, at + _WINDOW) < 0 and raw.find(b"\n", at, at + _WINDOW) < 0 for at in windows)

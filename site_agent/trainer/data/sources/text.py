@@ -1,8 +1,8 @@
-"""Rows of a delimited text file, with bounded memory.
+"""Reads the rows of a delimited text file, with bounded memory.
 
 The file is read some megabytes at a time. A piece without anything unusual becomes columns at once (plain.py). Any
-other piece goes line by line through Python's own reader, with the same result. Undecodable bytes become marked
-characters, so that their line can be reported. A decoding error, which would quote the file's bytes, never happens.
+other piece is read line by line with Python's own reader, with the same result. Undecodable bytes become marked
+characters, so that their line can be reported. So there is no decoding error, which would quote the file's bytes.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def opened_text(file: BinaryIO, form: TableFormat) -> Opened:
 
     Args:
         file: open at its beginning, in bytes.
-        form: how it is written.
+        form: the file's format.
 
     Raises:
         DataError: a line is damaged, in another encoding, or far too long; reported by its number.
@@ -44,7 +44,7 @@ def opened_text(file: BinaryIO, form: TableFormat) -> Opened:
 
 
 class _Narrowed:
-    """A file in UTF-16, whose line ends are not those of bytes, read as UTF-8; what is damaged is none."""
+    """Converts a file in UTF-16 to UTF-8. Damaged text becomes an undecodable byte."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file, self._has_ended = file, False
@@ -56,10 +56,10 @@ class _Narrowed:
             raw = self._file.read(size)
             self._has_ended = not raw
             if not raw:
-                return _UNDECODABLE if self._decoder.getstate()[0] else b""  # half of a character remains
+                return _UNDECODABLE if self._decoder.getstate()[0] else b""  # half a character remains
             try:
                 text = self._decoder.decode(raw)
-            except UnicodeError:  # it does not begin with the mark of its order of bytes
+            except UnicodeError:  # the file does not begin with a byte order mark
                 self._has_ended = True
                 return _UNDECODABLE
             if text:
@@ -68,7 +68,7 @@ class _Narrowed:
 
 
 class _Pieces:
-    """A file in pieces of whole lines; `row` and `line` count what was read of it."""
+    """Reads a file in pieces of whole lines. `row` and `line` count the rows and lines so far."""
 
     def __init__(self, file: BinaryIO, form: TableFormat) -> None:
         is_wide = form.encoding == "utf-16"
@@ -136,9 +136,9 @@ class _Pieces:
             yield row, cells
 
     def _records_of_piece(self) -> Iterator[Record]:
-        """The records that begin in the piece that was begun; the last one may reach into the next."""
+        """Yield the records that begin in the current piece. The last one can end in the next piece."""
         started = self._started
-        # A blank record is not returned. So the end of the piece is noticed after the next record, which may be in the
+        # A blank record is not returned. So the piece's end is noticed only after the next record, which can be in the
         # next piece. The rest of that piece is then read again.
         for record in self._records():
             yield record
@@ -147,7 +147,7 @@ class _Pieces:
 
 
 def _pieces(read_some: Callable[[int], bytes], *, is_marked: bool) -> Iterator[bytes]:
-    """Whole lines, some megabytes each; a line that is far too long comes in part, and is refused."""
+    """Yield whole lines, some megabytes each. A line that is far too long is yielded in part, and refused later."""
     rest = b""
     is_first = True
     while read := read_some(_PIECE_BYTES):
@@ -155,7 +155,7 @@ def _pieces(read_some: Callable[[int], bytes], *, is_marked: bool) -> Iterator[b
         if is_first and is_marked and len(piece) >= len(codecs.BOM_UTF8):
             piece = piece.removeprefix(codecs.BOM_UTF8)
             is_first = False
-        # After a carriage return at the end, the rest of a line end may follow.
+        # After a carriage return at the end, the rest of a line end can follow.
         end = max(piece.rfind(b"\n"), piece.rfind(b"\r", 0, len(piece) - 1)) + 1
         if not end and len(piece) > _LONGEST_CHARACTER_BYTES * (LONGEST_LINE + 1):
             end = len(piece)
@@ -167,7 +167,7 @@ def _pieces(read_some: Callable[[int], bytes], *, is_marked: bool) -> Iterator[b
 
 
 def _records(lines: Iterator[str], delimiter: str, row: int) -> Iterator[Record]:
-    """The records that are not blank, counted from row + 1."""
+    """Yield the records that are not blank, counted from row + 1."""
     reader = csv.reader(lines, delimiter=delimiter, strict=True)
     try:
         for cells in reader:
@@ -182,7 +182,7 @@ def _records(lines: Iterator[str], delimiter: str, row: int) -> Iterator[Record]
 
 
 def _check(line: str, number: int) -> None:
-    # Otherwise a line without an end, in a damaged file, would be read into memory completely.
+    # Otherwise a damaged file without line ends would be read into memory completely.
     if len(line) > LONGEST_LINE:
         refuse([f"line {number}: it has more than {LONGEST_LINE} characters; a line end is missing"])
     if "\0" in line:
