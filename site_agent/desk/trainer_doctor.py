@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import click
 
 from host.diagnosis import Finding, failure, fine, warning
-from protos.errors import ConfigurationError, OperatorError, explained
+from protos.errors import ConfigurationError, OperatorError, UnavailableError, explained
 from site_agent.trainer.isolation import give_up_network
 
 if TYPE_CHECKING:
@@ -71,7 +71,9 @@ def _table(hospital: Hospital) -> Finding:
             return _closed()
         print(told.lines("site-trainer"), file=sys.stderr, flush=True)
         remedy = "Follow the message on the terminal, or run `site-agent check` as the trainer's user."
-        return failure("D412", "Table and contract do not match. The reason is on standard error.", remedy)
+        is_away = isinstance(told, UnavailableError)
+        says = "The table could not be read now." if is_away else "Table and contract do not match."
+        return failure("D412", f"{says} The reason is on standard error.", remedy)
     return fine("D412", "The table satisfies its contract.")
 
 

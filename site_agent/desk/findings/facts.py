@@ -16,7 +16,7 @@ from typing import Final, assert_never, cast
 import numpy as np
 import numpy.typing as npt
 
-from protos.errors import ConfigurationError, DataError, OperatorError, UsageError
+from protos.errors import ConfigurationError, DataError, OperatorError, UnavailableError, UsageError
 from site_agent.desk.comparison.evaluation import HeldOutRows, Scores
 from site_agent.desk.comparison.gain import FEDERATED
 from site_agent.desk.comparison.recommendation import MODEL_TITLES
@@ -65,6 +65,7 @@ _REFUSED: Final = (
     "The hospital's table may not be used as it is now (`site-agent data check` shows why, and who has to agree),"
     f" {_LEFT_OUT}"
 )
+_UNREAD: Final = f"The hospital's table could not be read now, {_LEFT_OUT}"
 _UNACCEPTED: Final = "Nobody has accepted what `site-agent data check` warns of in this table."
 
 
@@ -177,6 +178,8 @@ def _test_part(hospital: Hospital, model: SavedModel, kept: ScoredRows, groups: 
         dataset, _ = prepare_rows(examination.table, rows)
     except DataError:
         return _REFUSED
+    except UnavailableError as error:
+        return f"{_UNREAD} {error.what}"
     except OperatorError:
         return _CHANGED
     if dataset.digest != kept.dataset:
@@ -191,7 +194,8 @@ def _received(folder: Path, part: TestPart | str, kept: ScoredRows, facts: Mappi
     """Test another hospital's model on the test rows."""
     if isinstance(part, str):
         raise DataError(
-            what="The table cannot be used to test a received model: it changed since the run, or has findings.",
+            what="The table cannot be used to test a received model: it changed since the run, has findings, or could "
+            "not be read now.",
             consequence="No report was made, and nothing left this site.",
             remedy="Run `site-agent data check`, restore the table and contract of the run, or leave out --with.",
         )

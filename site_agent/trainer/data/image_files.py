@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Final, assert_never
 
 import numpy as np
 
-from protos.errors import ConfigurationError, DataError
+from protos.errors import ConfigurationError, DataError, UnavailableError
 from site_agent.trainer.data import image_flaws
 from site_agent.trainer.data.cell_rules import MISSING, Flaw
 from site_agent.trainer.data.image_column import DicomFiles, ImageColumn, NiftiFiles
@@ -36,6 +36,18 @@ if TYPE_CHECKING:
 LARGEST_TABLE_NUMBERS: Final = 1 << 28  # 1 GiB of float32 for all images of a table that is read into memory
 
 _NUMBERED: Final = re.compile(r"(.+)#([0-9]{1,6})")
+_NO_FILE: Final = frozenset(
+    (
+        errno.ENOENT,
+        errno.ENOTDIR,
+        errno.EISDIR,
+        errno.ENAMETOOLONG,
+        errno.EINVAL,
+        errno.EILSEQ,
+        errno.ENXIO,
+        errno.ENODEV,
+    )
+)
 _PNG: Final = b"\x89PNG\r\n\x1a\n"
 _FORMATS: Final = ("PNG", "JPEG")
 _MODES: Final = {"L": (1, 8), "I;16": (1, 16), "RGB": (3, 8)}
@@ -217,9 +229,18 @@ def _content(root: Path, path: str) -> bytes | Flaw:
 
 
 def _flaw_of(error: OSError) -> Flaw:
+    """Return the flaw of one path. A failure of the disk or of this process is not a missing image of a patient."""
     if error.errno == errno.ELOOP:
         return image_flaws.OUTSIDE
-    return image_flaws.UNREADABLE if isinstance(error, PermissionError) else image_flaws.NO_FILE
+    if isinstance(error, PermissionError):
+        return image_flaws.UNREADABLE
+    if error.errno in _NO_FILE:
+        return image_flaws.NO_FILE
+    raise UnavailableError(
+        what=f"The images of the table cannot be read now: {error.strerror}.",
+        consequence="The table was not used and nothing left this site.",
+        remedy="Check the disk or network share with the images, and the limit of open files. Then start again.",
+    ) from error
 
 
 def _flaw_before_decoding(image: Image.Image, column: ImageColumn) -> Flaw | None:

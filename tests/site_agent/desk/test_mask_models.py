@@ -18,6 +18,7 @@ from sklearn.datasets import load_digits
 
 from protos.errors import ConfigurationError, DataError, UsageError
 from protos.plan.networks.convolutional_networks import ImageSize
+from site_agent.desk import trainer_doctor
 from site_agent.desk.applied import AppliedModel
 from site_agent.desk.comparison.evaluation import dice_of_images
 from site_agent.desk.export.export_folder import LARGEST_DIFFERENCE, export_model
@@ -33,6 +34,7 @@ from site_agent.desk.use.recalibrating import recalibrate_run
 from site_agent.hospital import Hospital
 from site_agent.trainer.site_training import rows_of
 from site_agent.trainer.training.local import predict
+from tests.chaos.disks import small_disk
 from tests.mask_images import U_NET, mask_contract, put_table
 from tests.site_agent.trainer.after_a_run import RUN, site_with_masks
 from tests.site_agent.trainer.sites import make_plan, make_site, prepare, run_rounds
@@ -78,6 +80,21 @@ def test_the_report_has_dice_and_only_networks(hospital: Hospital) -> None:
     card = card_markdown(card_facts(hospital, model_in_use(hospital.state_path, None)))
     assert f"| dice | {reached:.3f} |" in card
     assert "network: u-net" in card
+
+
+def test_a_full_disk_for_temporary_files_is_no_changed_table(
+    hospital: Hospital, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Report and doctor say that the images could not be prepared; the report has all figures of the run."""
+    with small_disk(tmp_path / "disk", megabytes=1) as disk:
+        monkeypatch.setenv("TMPDIR", str(disk))
+        warnings = " ".join(map(str, site_facts(hospital, None, [])["warnings"]))  # type: ignore[arg-type]
+        found = trainer_doctor._table(hospital)
+
+    assert "could not be read now" in warnings
+    assert f"prepared in the folder {disk}" in warnings
+    assert "is not the one that this run was tested on" not in warnings
+    assert "The table could not be read now." in found.line
 
 
 def test_new_masks_lie_beside_the_table_and_are_near_the_drawn_ones(

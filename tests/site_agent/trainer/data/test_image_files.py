@@ -5,11 +5,13 @@ from __future__ import annotations
 import io
 import json
 import os
+import resource
 import struct
 import sys
 import tracemalloc
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +19,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from protos.errors import ConfigurationError, DataError, UsageError
+from protos.errors import ConfigurationError, DataError, UnavailableError, UsageError
 from site_agent.desk.drafting.invent import invent
 from site_agent.desk.examination.examine import examine
 from site_agent.hospital import Split
@@ -353,6 +355,29 @@ def test_every_flaw_is_counted_with_its_rows(tmp_path: Path) -> None:
     assert found.table.images is not None
     assert np.isnan(found.table.images[1:6]).all()
     assert not np.isnan(found.table.images[6:]).any()
+
+
+@contextmanager
+def files_open_at_most(further: int) -> Iterator[None]:
+    """While the block runs, this process can open only this many further files."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    os.close(free := os.dup(0))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (free + further, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_a_failure_to_open_files_is_no_missing_image(tmp_path: Path) -> None:
+    """Table, folder and image are open, and the process may open no further file: no row has a flaw."""
+    place = table(tmp_path, ["good.png"] * 12, {"good.png": PLAIN})
+    survey_table(place, contract())  # what is loaded for the first time also opens files
+
+    with files_open_at_most(3), pytest.raises(UnavailableError, match="cannot be read now: Too many open files"):
+        survey_table(place, contract())
+
+    assert not survey_table(place, contract()).mistakes
 
 
 def test_a_folder_that_is_not_there_is_one_error(tmp_path: Path) -> None:
