@@ -86,8 +86,6 @@ def approve(state: Path, plan: Plan, *, by: str, at: datetime, until: datetime |
     After a withdrawal, earlier approvals are no longer valid.
 
     Args:
-        state: the site's state directory.
-        plan: the plan that the person has read.
         by: the person's name for the audit log.
         at: an aware time.
         until: an aware time at which this approval ends; None for no end.
@@ -181,10 +179,7 @@ def find_approval(state: Path, plan: Plan) -> Approval | None:
 
 
 def find_refusal(state: Path, plan: Plan) -> Refusal | None:
-    """Return the last refusal of exactly this plan, or None.
-
-    An unreadable file is skipped: a refusal changes nothing, and the audit log has it.
-    """
+    """Return the last refusal of this plan; None if there is none or it is unreadable. A refusal changes nothing."""
     try:
         refusal = Refusal.model_validate_json(_refusal_path(state, plan).read_bytes())
     except (OSError, ValidationError):
@@ -196,7 +191,6 @@ def why_not(approval: Approval | None, *, approvers: int, now: datetime) -> str 
     """Return the reason why an approval does not permit training, as a clause, or None if it does.
 
     Args:
-        approval: the approval that was found.
         approvers: the number of different persons that this hospital's policy requires.
         now: an aware time.
     """

@@ -108,9 +108,7 @@ class Trust:
 
 @dataclass(frozen=True, slots=True)
 class Settle:
-    """The gate reports whether the renewed certificate works. The agent deletes or restores the previous one.
-
-    The agent replies Shown.
+    """The gate reports if the renewed certificate works. The agent deletes or restores the old one. It replies Shown.
     """
 
     works: bool

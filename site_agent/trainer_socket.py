@@ -208,7 +208,6 @@ class GateEnd:
         """Send a message to the trainer and wait for the reply.
 
         Args:
-            message: the request.
             largest_payload: the largest payload of the reply, in bytes.
 
         Raises:

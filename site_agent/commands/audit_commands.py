@@ -1,7 +1,4 @@
-"""Runs `site-agent audit`, which checks, reads and exports the audit log, and restarts it after its loss.
-
-Only `restart` changes anything.
-"""
+"""Runs `site-agent audit`, which checks, reads and exports the audit log. Only `restart` changes anything."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Runs `site-agent predict`, `recalibrate`, `adopt`, `export` and `card`, which use a run's model.
-
-Everything stays on this computer.
-"""
+"""Runs `site-agent predict`, `recalibrate`, `adopt`, `export` and `card`. Everything stays on this computer."""
 
 from __future__ import annotations
 

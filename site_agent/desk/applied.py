@@ -57,10 +57,7 @@ class AppliedModel:
         return self._flat.network.eval()
 
     def rows_at_once(self, features: npt.NDArray[np.float32]) -> int:
-        """Return how many rows the network computes at once.
-
-        Alone or among others, these rows give the same result to the bit.
-        """
+        """Return how many rows the network computes at once. To the bit, each row's result is that of the row alone."""
         return rows_at_once(self._flat, torch.from_numpy(features))
 
     def outputs(self, features: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:

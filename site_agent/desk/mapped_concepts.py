@@ -22,9 +22,7 @@ def concept_sections(
     """Yield the sections about the plan's question and concepts, if the plan has them.
 
     Args:
-        plan: the announced plan.
         contract: this site's; None if this user cannot read it.
-        site: this site's name.
         suspicions: the findings of an earlier run that compared this site's columns with the others'.
     """
     if plan.question is not None:

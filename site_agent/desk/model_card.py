@@ -51,7 +51,6 @@ def card_facts(hospital: Hospital, used: ModelInUse) -> dict[str, Json]:
 
     Args:
         hospital: this site, whose report of the run is read.
-        used: the model.
 
     Raises:
         OperatorError: the run's scores were not stored.

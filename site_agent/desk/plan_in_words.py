@@ -21,8 +21,6 @@ def in_words(plan: Plan, manifest: Manifest, rows: int | None) -> Section:
     """Return the section that explains a plan in plain words.
 
     Args:
-        plan: the announced plan.
-        manifest: computed from it.
         rows: training rows of this hospital's table; None if they were not counted.
     """
     sentences = (*_asked(plan), *_patients(plan, rows), *_leaves(plan, manifest), *_masking(plan), *_worst(plan))

@@ -439,13 +439,7 @@ def network_terms(plan: Plan) -> Iterator[str]:
 
 
 def review_page(title: str, sections: Iterable[Section], *, signatures: int) -> str:
-    """Return the review as a complete HTML document with lines for signatures.
-
-    Args:
-        title: shown at the top.
-        sections: the same as at the terminal.
-        signatures: the number of lines for signatures.
-    """
+    """Return the review as a complete HTML document with lines for signatures."""
     lines = tuple((f"{number}.", "", "", "") for number in range(1, signatures + 1))
     signed = table("Signatures", ("line", "name", "date", "signature"), lines, style="sign")
     parts = [Part(heading=section.heading, parts=_parts(section)) for section in sections]

@@ -46,8 +46,6 @@ def write_masks(
     """Write the masks, and return for each its path from the output's folder and the share of pixels that it covers.
 
     Args:
-        output: the table of the predictions.
-        size: of each mask.
         rows: the positions of the rows in their table, from 0.
         parts: the masks in this order, in arrays of shape (some rows, pixels).
 

@@ -74,7 +74,6 @@ def predict_table(hospital: Hospital, table: Path, output: Path, run: str | None
     empty otherwise. Numbers are written with all digits, so they can be read back as the same floats.
 
     Args:
-        hospital: this site.
         table: new rows, with or without the columns of target, patient and ignored.
         output: the file for the predictions, in an existing folder.
         run: the run whose model is used; None means the adopted model, or that of the latest run if there is none.
@@ -233,10 +232,7 @@ def _as_text(lines: list[list[str | float | None]]) -> bytes:
 
 
 def _quoted(cell: str | float | None) -> str:
-    """Return a cell of CSV that can be read back unchanged.
-
-    A cell with a semicolon is quoted, because some spreadsheets separate cells at semicolons.
-    """
+    """Return a cell of CSV, quoted if it has a semicolon, because some spreadsheets separate cells there."""
     text = "" if cell is None else str(cell)
     return '"' + text.replace('"', '""') + '"' if _TO_QUOTE.search(text) else text
 

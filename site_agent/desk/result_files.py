@@ -36,7 +36,6 @@ def check_place(path: Path, option: str, hospital: Hospital, others: Sequence[Pa
     """Check that a result can be written to a place, before anything is computed.
 
     Args:
-        path: the path from the option.
         option: the name of the option, such as --html.
         hospital: the site, whose table and contract are never overwritten.
         others: further input files that must not be overwritten.

@@ -21,7 +21,6 @@ def compared_with_others(plan: Plan, others: Iterable[Plan], uncounted: Iterable
     """Report how the sites of a plan differ from those of plans approved here before; None if they are equal.
 
     Args:
-        plan: the plan to approve.
         others: every other plan that was ever approved here, of any study.
         uncounted: the runs that the policy excludes.
     """

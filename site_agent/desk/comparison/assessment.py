@@ -62,11 +62,9 @@ def assess(
     """Test all models on the test rows, compare them, and decide whether joining gained.
 
     Args:
-        rows: the test rows.
         models: scores by name, FEDERATED among them.
         seed: of the resamples; from the plan's seed and the site's name, so that a report can be repeated.
         baselines: the best local model and the placebo; None takes SILOED and PLACEBO if they exist.
-        resamples: the number of bootstrap resamples.
     """
     if FEDERATED not in models:
         raise ValueError(f"a model named {FEDERATED} is needed; {SILOED} and others are compared with it")

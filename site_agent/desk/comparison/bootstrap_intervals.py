@@ -112,7 +112,6 @@ def apart(first: Compared, second: Compared, model: str, metric: str) -> Differe
 
     Args:
         first, second: comparisons with equally many resamples, drawn independently.
-        model, metric: the names of the model and of the metric.
 
     Returns:
         None if the metric is undefined for one of them.
@@ -128,10 +127,8 @@ def compare(rows: HeldOutRows, models: Mapping[str, Scores], seed: int, resample
     """Test models on the same rows and on the same resamples of these rows.
 
     Args:
-        rows: the test rows.
         models: each model's scores by name, as `evaluate` takes them.
         seed: of the resamples; not negative.
-        resamples: the number of resamples.
     """
     evaluations = {name: rows.evaluate(scores) for name, scores in models.items()}
     prepared = {name: resampled_metrics(rows, scores) for name, scores in models.items()}

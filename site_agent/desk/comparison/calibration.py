@@ -58,7 +58,6 @@ def calibrations(rows: HeldOutRows, scores: Scores) -> Mapping[str, Calibration]
     """Return the calibration of the positive class, or of each class against the rest, by class.
 
     Args:
-        rows: the test rows.
         scores: one model's, as `evaluate` takes them.
 
     Returns:

@@ -190,7 +190,6 @@ def measure(task: Task, targets: npt.NDArray[np.generic], scores: Scores, classe
     """Return the metrics of a task. An undefined metric is None.
 
     Args:
-        task: the kind of prediction.
         targets: shape (rows,): 0 and 1, indices of `classes`, or numbers in the target's unit.
         scores: probabilities from `probabilities`, numbers in the target's unit, or for masks the Dice of each image
             from `judged`; finite.

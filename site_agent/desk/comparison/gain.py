@@ -111,10 +111,8 @@ def gain_of(rows: HeldOutRows, compared: Compared, baselines: Baselines) -> Gain
     """Return this site's gain from joining.
 
     Args:
-        rows: the test rows.
         compared: the tested models by name: FEDERATED, and SILOED, PLACEBO and the simple models of
             `simple_models.TITLES` if there are any.
-        baselines: the models that the federated one should beat.
     """
     metric = headline_metric(rows.task)
     values = {name: evaluation.metrics[metric] for name, evaluation in compared.evaluations.items()}

@@ -28,7 +28,6 @@ def resampled_metrics(rows: HeldOutRows, scores: Scores) -> Resampled:
     """Return a function that computes one model's metrics on many resamples of the rows.
 
     Args:
-        rows: the test rows.
         scores: one model's, as `evaluate` takes them.
 
     Returns:

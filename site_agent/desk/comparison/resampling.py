@@ -61,10 +61,8 @@ def over_patients(rows: int, patients: npt.NDArray[np.int64] | None, seed: int, 
     """Return the bootstrap that draws whole patients.
 
     Args:
-        rows: the number of rows.
         patients: equal for rows of one patient, shape (rows,); None if every row is a patient.
         seed: from the plan's seed and the site's name; not negative.
-        number: the number of resamples.
     """
     if patients is None:
         return Resampling(np.arange(rows, dtype=np.int64), seed, number)

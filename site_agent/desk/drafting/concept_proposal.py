@@ -60,7 +60,6 @@ def propose(concepts: Sequence[Concept], numbers: Sequence[ColumnDraft], coded: 
     """Propose a column for each concept.
 
     Args:
-        concepts: of the plan.
         numbers: columns that are drafted as numbers or dates.
         coded: columns that are drafted with codes.
     """

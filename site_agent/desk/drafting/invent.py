@@ -49,9 +49,7 @@ def invent(contract: Contract, *, rows: int, seed: int) -> list[Cells]:
     The first row has the names if the contract's format has such a row.
 
     Args:
-        contract: the contract that the table must satisfy.
         rows: the number of rows without the names; at least twenty, and five for each class.
-        seed: of the random generator.
 
     Raises:
         UsageError: the rows are too few, or a spreadsheet would take a name or code for a formula.

@@ -57,7 +57,6 @@ def stability_by_chance(
         expected, found: shares of the bins in the training rows and in the new ones, each of shape (bins,).
         rows: effective rows with a value, of training and new ones.
         level: between 0 and 1.
-        generator: of the draws.
     """
     before, now = (max(1, round(size)) for size in rows)
     pooled = (before * expected + now * found) / (before + now)
@@ -102,9 +101,6 @@ def _indices(expected: Shares, found: Shares) -> Shares:
 
 
 def _chi_square(freedom: float, probability: float) -> float:
-    """Return a quantile of the chi-square distribution, accurate to 1% from one degree of freedom on.
-
-    Source: Wilson and Hilferty 1931.
-    """
+    """Return a chi-square quantile to 1%, from one degree of freedom on. Source: Wilson and Hilferty 1931."""
     part = 2 / (9 * freedom)
     return float(freedom * max(0.0, 1 - part + NormalDist().inv_cdf(probability) * math.sqrt(part)) ** 3)

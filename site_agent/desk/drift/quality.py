@@ -145,10 +145,7 @@ def expected_of(
 
 
 def _expectations(new: HeldOutRows, scores: Scores, test: HeldOutRows, then: Scores) -> dict[str, Json]:
-    """Return predicted and observed means by outcome.
-
-    Without any change, 1 of 100 tables reports a changed outcome, however many outcomes it has.
-    """
+    """Return predicted and observed means by outcome. Without drift, 1 of 100 tables reports a changed outcome."""
     found: dict[str, Json] = {}
     outcomes = list(_by_outcome(new, scores))
     if not outcomes:

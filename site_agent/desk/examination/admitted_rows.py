@@ -27,7 +27,6 @@ def examined(hospital: Hospital, scratch: Path | None = None) -> Examination:
     """Read the hospital's table under its contract and examine it.
 
     Args:
-        hospital: this site.
         scratch: the folder in which images are prepared; None for the folder of temporary files.
 
     Raises:

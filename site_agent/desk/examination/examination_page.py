@@ -21,8 +21,6 @@ def examination_page(examination: Examination, *, site: str, accepted_by: str | 
     """Return the HTML page of an examination.
 
     Args:
-        examination: the result of the examination.
-        site: the hospital's name.
         accepted_by: who accepted the warnings, and when; None if nobody has.
         warnings_stop: whether this hospital trains only after a person has accepted the warnings.
     """

@@ -115,7 +115,6 @@ def examine(survey: Survey, split: Split) -> Examination:
     """Examine a table that was read, and return its findings.
 
     Args:
-        survey: the table and its unreadable cells.
         split: how the rows are divided into training, validation and test.
     """
     table = survey.table

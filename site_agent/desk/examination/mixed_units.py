@@ -131,7 +131,6 @@ def unit_hint(column: str, inside: Numbers, outside: Numbers) -> str | None:
     """Advise in one sentence how to correct numbers outside a declared range that seem to have another unit.
 
     Args:
-        column: the name of the column.
         inside: float64 of shape (rows,), NaN if missing or outside the range.
         outside: float64, the numbers outside the range.
     """
@@ -165,10 +164,7 @@ def far_values(values: Numbers) -> npt.NDArray[np.bool_]:
 
 
 def _two_heaps(logs: Numbers) -> tuple[npt.NDArray[np.bool_], float, tuple[float, float]] | None:
-    """Return which values are in the upper of two groups, the factor between the groups, and their medians.
-
-    The result is None if there is one group.
-    """
+    """Return which values form the upper of two groups, the groups' ratio, and their medians; None for one group."""
     ordered = np.sort(logs)
     if len(ordered) < FEWEST_VALUES or len(np.unique(ordered)) < _FEWEST_DIFFERENT:
         return None

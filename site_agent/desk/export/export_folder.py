@@ -87,7 +87,6 @@ def export_model(
     """Write a run's model into an empty or new folder.
 
     Args:
-        hospital: this site.
         folder: a new or empty folder.
         run: the run's name; None takes the run of the model in use.
         has_onnx: whether model.onnx is written too.

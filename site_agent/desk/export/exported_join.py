@@ -72,10 +72,7 @@ def joined_outputs(graph: Graph, joined: JoinedModel, concepts: ConceptEncoding,
     """Add the operations of `JoinedModel.outputs`, and return the name of their result: float64 (rows, outputs).
 
     Args:
-        graph: receives the operations.
         joined: the three models and their weights.
-        concepts: how the site's columns become the common columns.
-        contract: of the inputs.
         own: the name of the encoded columns.
     """
     wide, outputs = graph.apply("cast", own, to="float64"), len(joined.own.starts)
@@ -95,9 +92,6 @@ def concept_columns(graph: Graph, concepts: ConceptEncoding, contract: Contract,
     """Add the operations of `ConceptEncoding.encode`, and return the name of their result: float32 (rows, columns).
 
     Args:
-        graph: receives the operations.
-        concepts: how the site's columns become the common columns.
-        contract: of the inputs.
         own: the name of the encoded columns, at least one; only their number of rows is used.
     """
     first = graph.apply("cast", graph.columns(own, 0, 1), to="float64")

@@ -36,8 +36,6 @@ def network_outputs(layers: Layers, architecture: Architecture, rows: str, colum
     """Add the operations of a network, and return the name of its outputs.
 
     Args:
-        layers: the graph, with the network's tensors.
-        architecture: the plan's network.
         rows: the name of the encoded rows, (rows, columns).
         columns: the number of columns that the network reads.
         common: the number of first columns that are common to all sites.

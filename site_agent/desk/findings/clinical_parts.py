@@ -20,8 +20,6 @@ def compared(facts: Facts, names: Mapping[str, str], models: Sequence[str]) -> s
     """Return a table of what was compared: site, run, sites, outcome, rows and models.
 
     Args:
-        facts: of the report.
-        names: of models, as people call them.
         models: the models with results.
     """
     rows, sites = facts["rows"], facts["sites"]
@@ -109,7 +107,6 @@ def verdict(metric: str, difference: float, interval: Sequence[float] | None) ->
     """Return in words whether the first of two models is better or worse.
 
     Args:
-        metric: the name of the metric.
         difference: the first model's metric minus the second one's.
         interval: the difference's 95% interval.
     """

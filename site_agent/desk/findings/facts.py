@@ -94,7 +94,6 @@ def site_facts(
     """Return all facts of a run at this site.
 
     Args:
-        hospital: this site.
         run: the run's name; None means the run whose model was saved last.
         groups: features that define subgroups, in addition to the contract's declared groups.
         thresholds: probabilities between 0 and 1 from which a clinician would treat.
@@ -359,7 +358,6 @@ def group_values(
     training rows.
 
     Args:
-        table: the whole table.
         profile: of the training rows; without it a number cannot form groups.
         rows: int64 of shape (rows,), the requested rows.
         features: names of features, in addition to the columns that the contract declares as groups.

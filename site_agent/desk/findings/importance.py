@@ -56,10 +56,8 @@ def importances(
     """Return the importance of the first MOST_FEATURES features on MOST_ROWS drawn rows, the greatest first.
 
     Args:
-        rows: the test rows.
         features: float32 of shape (rows, columns), as the model's preprocessing encodes them.
         columns: by the feature's name the positions of its columns.
-        score: the model.
         seed: of the drawn rows and of the shuffles.
 
     Returns:

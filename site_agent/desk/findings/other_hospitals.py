@@ -42,7 +42,6 @@ def tested_here(
     Args:
         folder: the export that was handed over. Its name is the name of the model in the report.
         plan_digest: of the run in the report, in hexadecimal.
-        table: this hospital's.
         rows: int64 of shape (rows,), the test rows in the table.
         kept: the scores of the run's models for these rows.
         best_local: the name of the best local model, None if there is none.

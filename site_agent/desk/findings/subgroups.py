@@ -83,10 +83,8 @@ def subgroups(
     """Return the model's result for the most common values of every group, at most MOST_VALUES of each group.
 
     Args:
-        rows: the test rows.
         scores: one model's.
         groups: for each group its value in each row, of length rows.
-        seed: of the bootstrap.
     """
     found: list[Subgroup] = []
     for group, values in groups.items():

@@ -64,10 +64,7 @@ class Axis:
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """One row of an interval plot: a number, and its interval if there is one.
-
-    `words` replaces the interval's limits in the text.
-    """
+    """One row of an interval plot: a number and its interval. `words` replaces the interval's limits in the text."""
 
     label: str
     value: float | None
@@ -80,8 +77,6 @@ def plot(about: str, x: Axis, y: Axis, series: Sequence[Series]) -> str:
     """Draw lines and points over two axes. Parts outside the axes are removed.
 
     Args:
-        about: what the plot shows, in one sentence.
-        x, y: the axes.
         series: in the order of drawing, the last one on top.
 
     Returns:
@@ -102,8 +97,6 @@ def intervals(about: str, label: str, rows: Sequence[Row], reference: float | No
     """Draw numbers with their intervals in rows, and a line at `reference` to compare them with.
 
     Args:
-        about: what the plot shows, in one sentence.
-        label: of the axis.
         rows: from top to bottom. A row without a value shows "not defined".
         reference: the position of the line.
     """
@@ -139,10 +132,7 @@ def ticks(low: float, high: float) -> list[float]:
 
 
 def visible(points: Sequence[Point], x: Axis, y: Axis) -> list[list[Point]]:
-    """Return the parts of a line inside two axes. A part ends at the border.
-
-    A line along the border would show values that do not exist.
-    """
+    """Return the parts of a line inside two axes. A line along the border would show values that do not exist."""
     if len(points) == 1:
         return [list(points)] if x.low <= points[0][0] <= x.high and y.low <= points[0][1] <= y.high else []
     pieces: list[list[Point]] = []

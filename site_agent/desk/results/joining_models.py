@@ -92,7 +92,6 @@ def join_models(
 
     Args:
         dataset: only its training rows are read.
-        own: the own models, fitted to these rows.
         concepts: float64 of shape (training rows, concept columns), standardised.
         others: float64 of shape (outputs, concept columns): coefficients without any of these rows; for a number
             already in the units of the dataset's targets.
@@ -114,9 +113,7 @@ def join_weights(task: Task, models: Sequence[Float64], targets: npt.NDArray[np.
     """Return the weights that minimise the summed loss of the mean + 5 * squared distance from equal weights.
 
     Args:
-        task: the kind of prediction.
         models: the predictions of each for rows that it did not use, float64 of shape (rows, outputs).
-        targets: of these rows.
 
     Returns:
         float64 of shape (models,), not negative, with sum 1.

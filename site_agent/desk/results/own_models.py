@@ -71,8 +71,6 @@ def own_scores(model: OwnModel, task: Task, features: npt.NDArray[np.float32]) -
     """Return a simple model's scores of rows.
 
     Args:
-        model: the stored model.
-        task: the kind of prediction.
         features: float32 of shape (rows, own columns), as the preprocessing encodes them.
 
     Returns:
@@ -95,7 +93,6 @@ def kept_model(fitted: object, task: Task, outputs: int) -> OwnModel | None:
 
     Args:
         fitted: a model that was fitted to the site's training rows, with the indices of classes as labels.
-        task: the kind of prediction.
         outputs: one, or one per class if there are several.
 
     Returns:

@@ -111,9 +111,6 @@ def receive(hospital: Hospital, plan: Plan, run: str, rounds: int, vector: Float
     """Save the others' model with this site's preprocessing, and write the report.
 
     Args:
-        hospital: this site.
-        plan: the approved plan.
-        run: the name of the run.
         rounds: all rounds of the run.
         vector: the announced sums, float32.
 

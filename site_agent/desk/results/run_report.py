@@ -180,8 +180,6 @@ def save_simple_models(
     """Fit each simple model, and save it so that a person can adopt it.
 
     Args:
-        hospital: this site.
-        run: the run's name.
         like: a saved model of the run without a network, the template for each.
         dataset: the site's own rows.
         seed: of forests and ties, not negative.

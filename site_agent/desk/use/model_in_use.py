@@ -50,7 +50,6 @@ def model_in_use(state: Path, run: str | None) -> ModelInUse:
     """Return the model that commands at this site use.
 
     Args:
-        state: the site's state directory.
         run: a run that the person has named; if a model was adopted, it must be from this run.
 
     Raises:

@@ -144,7 +144,6 @@ def read_new_rows(
 
     Args:
         path: a file in the contract's format. By its name it may also be Parquet (.parquet) or text (.csv).
-        contract: the model's.
         profile: of the training rows, for their limits; without it no value is beyond them.
         has_outcome: whether the outcome is known and read.
         scratch: the folder for files with the pixels of images; None keeps pixels in memory.

@@ -31,7 +31,6 @@ def recalibrate_run(hospital: Hospital, run: str | None, kind: str, table: Path 
     """Fit and store the recalibration of a run's model, and explain it in lines for the terminal.
 
     Args:
-        hospital: the site.
         run: of the model; None for the one in use.
         kind: platt, isotonic or none. `none` removes the recalibration.
         table: later patients with their outcomes; None for the validation rows.

@@ -79,7 +79,6 @@ def fit_recalibration(kind: Kind, rows: HeldOutRows, scores: Scores) -> Recalibr
     """Fit a recalibration to rows with known outcomes.
 
     Args:
-        kind: of the map.
         rows: validation rows, or later patients.
         scores: the model's probabilities on them.
 
