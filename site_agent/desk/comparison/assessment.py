@@ -20,7 +20,7 @@ from site_agent.trainer.checkpoints import Json
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Assessment:
-    """The results of all models by name, on the same test rows and resamples. See `gain_of` for the names."""
+    """The results of all models on the same test rows and resamples, by the models' names."""
 
     compared: Compared
     calibrations: Mapping[str, Mapping[str, Calibration]]
@@ -47,7 +47,7 @@ class Assessment:
         }
 
     def differences(self) -> dict[str, Json]:
-        """Return by model the federated model's metrics minus that model's metrics, as plain values."""
+        """Return by model how much the federated model's metrics exceed that model's, as plain values."""
         return {name: self.compared.differences(FEDERATED, name) for name in self.names if name != FEDERATED}
 
 
@@ -59,7 +59,7 @@ def assess(
     baselines: Baselines | None = None,
     resamples: int = RESAMPLES,
 ) -> Assessment:
-    """Test all models on the test rows, compare them, and decide whether joining gained.
+    """Test all models on the test rows, compare them, and report whether the site gained by joining.
 
     Args:
         models: scores by name, FEDERATED among them.

@@ -1,4 +1,4 @@
-"""Computes how uncertain a metric is, and the difference between two models on the same rows.
+"""Computes intervals of a metric, and of the difference between two models on the same rows.
 
 Source: Efron and Tibshirani 1993, chapter 13: the percentile interval of the bootstrap. An interval shows the
 variation between patients of the same hospital. It does not cover other hospitals or another start of the training.
@@ -24,7 +24,7 @@ _DEFINED_SHARE: Final = 0.6  # of the resamples; a class with one patient occurs
 
 @dataclass(frozen=True)
 class Interval:
-    """A 95% interval over the resamples in which the metric is defined."""
+    """A 95% interval over the resamples for which the metric is defined."""
 
     low: float
     high: float
@@ -35,7 +35,7 @@ class Interval:
         return self.low <= 0.0 <= self.high
 
     def to_json(self) -> list[float]:
-        """Return the lower and the upper limit."""
+        """Return the lower and the upper limit of the interval."""
         return [self.low, self.high]
 
 
@@ -50,12 +50,12 @@ class Difference:
 
     @property
     def value(self) -> float:
-        """The first value minus the second."""
+        """The metric of the first model minus the metric of the second."""
         return self.first - self.second
 
     @property
     def better(self) -> bool | None:
-        """True if the first is clearly better, False if clearly worse, None if the interval includes zero."""
+        """True if the first model is clearly better, False if clearly worse, None if the interval includes zero."""
         if self.interval is None or self.interval.has_zero:
             return None
         return (self.value > 0.0) != is_lower_better(self.metric)

@@ -1,4 +1,4 @@
-"""Measures calibration: whether 20 of 100 patients with a probability of 20% have the outcome.
+"""Measures calibration: whether 20 of 100 patients with a predicted probability of 20% have the outcome.
 
 A measure is None if it is undefined, as with test rows of one class. A probability is limited to 1e-8 to 1 - 1e-8, so
 that its logit is finite.
@@ -23,13 +23,13 @@ BINS: Final = 10
 SMOOTHING: Final = 1e4
 _TINIEST: Final = 1e-8
 _KNOTS: Final = (0.0, 0.5, 1.0)  # quantiles of the logits
-_LARGEST_SHIFT: Final = 64.0  # more than twice the largest logit, and the weight of one row among 2**60
+_LARGEST_SHIFT: Final = 64.0  # enough for every logit, and for an outcome's share of one row in 2**60
 _HALVINGS: Final = 60
 
 
 @dataclass(frozen=True, kw_only=True)
 class Calibration:
-    """Measures of the distance between predicted probabilities and observed outcomes.
+    """How far predicted probabilities are from observed outcomes, by several measures.
 
     Attributes:
         in_the_large: the shift of the logit that makes the mean probability equal the outcome's share. 0 is perfect;
@@ -55,7 +55,7 @@ class Calibration:
 
 
 def calibrations(rows: HeldOutRows, scores: Scores) -> Mapping[str, Calibration]:
-    """Return the calibration of the positive class, or of each class against the rest, by class.
+    """Return by class the calibration of its probability. Binary: only the positive class.
 
     Args:
         scores: one model's, as `evaluate` takes them.
@@ -126,7 +126,7 @@ def expected_calibration_error(happened: npt.NDArray[np.generic], scores: Scores
 
 
 def smoothed(happened: npt.NDArray[np.generic], scores: Scores) -> Scores | None:
-    """Return for each row the outcome's observed share, as a smooth curve of the predicted probability.
+    """Return for each row how often the outcome is observed at its probability, by a smooth curve.
 
     Source: Austin and Steyerberg 2019, whose index is the mean distance of this curve to the probabilities. One
     difference: they smooth by loess (local quadratics, span 0.75), which scikit-learn does not have. Here it is a
@@ -148,7 +148,7 @@ def smoothed(happened: npt.NDArray[np.generic], scores: Scores) -> Scores | None
 
 
 def spline_columns(logit: Scores) -> Scores | None:
-    """Return the spline's basis functions at each logit without the constant, or None if all logits are equal.
+    """Return the basis functions of a spline at each logit, without the constant; None if all logits are equal.
 
     The shape is (rows, number of different knots): 2 or 3 columns.
     """
@@ -160,7 +160,7 @@ def spline_columns(logit: Scores) -> Scores | None:
 
 
 def _shift(happened: npt.NDArray[np.generic], scores: Scores) -> float | None:
-    """Return the shift of all logits with which the mean probability equals the outcome's share, by bisection."""
+    """Return the shift of all logits that makes the mean probability equal the outcome's share, by bisection."""
     share, logit = float(happened.astype(np.float64).mean()), logits(scores)
     if not 0.0 < share < 1.0:
         return None

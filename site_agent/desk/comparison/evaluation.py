@@ -55,7 +55,7 @@ class Evaluation:
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class HeldOutRows:
-    """The true outcomes of rows that are not used in training and on which models are compared.
+    """The true outcomes of rows on which models are compared. These rows are never used in training.
 
     Attributes:
         task: the kind of prediction.
@@ -81,7 +81,7 @@ class HeldOutRows:
         return len(self.targets)
 
     def __repr__(self) -> str:
-        """Show no value of any patient."""
+        """Return the number of rows only, because a traceback must not show a patient's values."""
         return f"HeldOutRows(rows={len(self)})"
 
     @property
@@ -96,7 +96,7 @@ class HeldOutRows:
 
     @property
     def class_counts(self) -> list[int]:
-        """The number of patients in each declared class. Several rows of a patient in one class count once."""
+        """The number of patients in each declared class. A patient with several rows of a class is counted once."""
         return [len(np.unique(self.owners[self.labels == place])) for place in range(len(self.classes))]
 
     def evaluate(self, scores: Scores) -> Evaluation:
@@ -105,7 +105,7 @@ class HeldOutRows:
 
 
 def evaluate(task: Task, targets: npt.NDArray[np.generic], scores: Scores, classes: Sequence[str]) -> Evaluation:
-    """Return the metrics of `measure` with the number of rows."""
+    """Return a model's metrics together with the number of rows."""
     return Evaluation(task=task, rows=len(targets), metrics=measure(task, targets, scores, classes))
 
 
@@ -125,7 +125,7 @@ def scores_of(preprocessing: Preprocessing, outputs: npt.NDArray[np.generic]) ->
 
 
 def judged(preprocessing: Preprocessing, outputs: npt.NDArray[np.generic], targets: Targets) -> Scores:
-    """Convert a network's outputs for held-out rows to the input of `measure`: scores, or the Dice of masks.
+    """Convert a network's outputs to the scores that `measure` reads: probabilities, numbers, or the Dice of masks.
 
     Args:
         preprocessing: the preprocessing that encoded the site's rows.
@@ -138,7 +138,7 @@ def judged(preprocessing: Preprocessing, outputs: npt.NDArray[np.generic], targe
 
 
 def dice_of_images(masks: npt.NDArray[np.generic], predicted: npt.NDArray[np.bool_]) -> Scores:
-    """Return the Dice coefficient of each image: twice the common pixels over the pixels of both masks.
+    """Return the Dice coefficient of each image: twice the common pixels, divided by the sum of both masks' pixels.
 
     Source: Dice 1945. If both masks are empty the coefficient is 1, because the prediction is right.
 
@@ -156,7 +156,7 @@ def dice_of_images(masks: npt.NDArray[np.generic], predicted: npt.NDArray[np.boo
 
 
 def targets_of(preprocessing: Preprocessing, targets: Targets) -> Targets:
-    """Convert encoded targets to shape (rows,) for `measure`: numbers in their own unit, or a mask's covered share."""
+    """Convert encoded targets to shape (rows,): numbers in their own unit, or the share that each mask covers."""
     if preprocessing.contract.target.task == "segmentation":
         return np.asarray(targets.mean(axis=1), dtype=np.float64)
     is_number = preprocessing.contract.target.task == "regression"
@@ -176,7 +176,7 @@ def held_out_rows(dataset: Dataset, preprocessing: Preprocessing) -> HeldOutRows
 
 
 def validation_rows(dataset: Dataset, preprocessing: Preprocessing) -> HeldOutRows:
-    """Return a site's validation rows, in the form of `held_out_rows`."""
+    """Return a site's validation rows, with targets in the target's own unit."""
     targets, patients = targets_of(preprocessing, dataset.validation.targets), dataset.validation_patients
     return HeldOutRows(task=dataset.task, targets=targets, classes=dataset.classes, patients=patients)
 

@@ -157,7 +157,7 @@ def _verdict(difference: Difference, placebo: Difference | None) -> Verdict:
 
 
 def _other(best: str, baselines: Baselines) -> str:
-    """Return the name of the best local model in a sentence. `recommend` sometimes chooses another model."""
+    """Return the name of the best local model for a sentence. `recommend` sometimes chooses another model."""
     if best in TITLES:
         return f"The best local model ({TITLES[best]}, chosen on the training rows)"
     recipe = _PLACEBOS[SILOED] if baselines.placebo == SILOED else "the same network trained alone"
@@ -205,7 +205,7 @@ def _counts(rows: HeldOutRows) -> str:
 
 
 def _noun(rows: HeldOutRows) -> str:
-    """Return "patient" if every row is another patient, otherwise "row"."""
+    """Return "patient" if no patient has two rows, otherwise "row"."""
     is_patient = rows.patients is not None and len(np.unique(rows.patients)) == len(rows)
     return "patient" if is_patient else "row"
 

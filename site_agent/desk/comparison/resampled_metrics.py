@@ -65,7 +65,7 @@ def _class_losses(labels: npt.NDArray[np.int64], scores: Scores) -> npt.NDArray[
 
 
 def _from_losses(sums: npt.NDArray[np.float64], present: npt.NDArray[np.int64] | tuple[()]) -> Values:
-    """Return metrics from the sums of losses, and of hits, guesses and rows of each present class."""
+    """Compute metrics from sums over rows: of losses, and for each class of its hits, predictions and rows."""
     total, right, brier, log_loss = sums[:, :4].T
     found = {"accuracy": right / total, "brier": brier / total, "log_loss": log_loss / total}
     if len(present):
@@ -77,7 +77,7 @@ def _from_losses(sums: npt.NDArray[np.float64], present: npt.NDArray[np.int64] |
 
 @dataclass(frozen=True, eq=False)
 class _Ranking:
-    """The rows of one class and all other rows, ranked from the highest score down.
+    """The rows of one class and all other rows, sorted by score from high to low.
 
     Attributes:
         positives, negatives: row numbers, by falling score.
@@ -113,13 +113,13 @@ class _Ranking:
         all_hits, all_misses = hits[:, -1], misses[:, -1]
         beaten = all_misses[:, None] - 0.5 * (misses.take(self.negatives_above, axis=1) + false)
         auroc = np.einsum("rp,rp->r", drawn, beaten) / (all_hits * all_misses)
-        # If no row was drawn down to a score, the precision has no weight either.
+        # If no row with this score or a higher one was drawn, the precision has weight 0 in the mean.
         precision = true / np.maximum(true + false, 1.0)
         return np.stack([auroc, np.einsum("rp,rp->r", drawn, precision) / all_hits])
 
 
 def _running(counts: Counts) -> Counts:
-    """Return the sums of the first 0, 1, 2, ... columns. They are exact, because counts are whole numbers."""
+    """Return the sums of the first 0, 1, 2, ... columns. The sums are exact, because counts are whole numbers."""
     running = np.zeros((len(counts), counts.shape[1] + 1))
     np.cumsum(counts, axis=1, out=running[:, 1:])
     return running

@@ -27,7 +27,7 @@ _BLOCK_NUMBERS: Final = 1 << 19  # 4 MiB at once, whatever the number of rows
 
 @dataclass(frozen=True, eq=False)
 class Resampling:
-    """A bootstrap of whole patients, as parameters from which the same resamples can be drawn again.
+    """The parameters of a bootstrap of whole patients. Equal parameters draw equal resamples.
 
     Attributes:
         owners: int64 of shape (rows,): the patient of each row, numbered from 0.
@@ -53,7 +53,7 @@ class Resampling:
 
 
 def resampling_of(rows: HeldOutRows, seed: int, number: int = RESAMPLES) -> Resampling:
-    """Return the bootstrap of a site's test rows. See `over_patients`."""
+    """Return the bootstrap of a site's test rows, which draws whole patients."""
     return over_patients(len(rows), rows.patients, seed, number)
 
 

@@ -46,7 +46,7 @@ class ScoredRows:
     dataset: str
 
     def __repr__(self) -> str:
-        """Show no value of any patient."""
+        """Return two counts only, because a traceback must not show a patient's values."""
         return f"ScoredRows(test={len(self.test)}, models={len(self.scores)})"
 
 
@@ -93,7 +93,7 @@ def scored_rows(state: Path, run: str) -> ScoredRows:
 
 
 def runs_on_the_same_rows(state: Path, dataset: str) -> int:
-    """Count the runs that were tested on the rows with this digest. Unreadable files are skipped."""
+    """Count the runs that were tested on the same encoded table. Unreadable files are skipped."""
     count = 0
     for path in (state / "scores").glob(f"*/{_NAME}.safetensors"):
         try:

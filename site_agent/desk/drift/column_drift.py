@@ -48,7 +48,7 @@ class Watched:
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """The warnings for a person to check, one sentence each."""
+        """The warnings about this column for a person to check, one sentence each."""
         found, index = [], self.stability_index
         if index is not None and self.by_chance is not None and index > max(SOME, self.by_chance):
             how = "has drifted" if index >= MUCH else "has changed somewhat"
@@ -70,7 +70,7 @@ class Watched:
 
 
 def watch(profile: Profile, new: NewRows) -> tuple[Watched, ...]:
-    """Compare every column of the profile with the new rows, in the profile's order.
+    """Compare each column of new rows with the profile of the training rows.
 
     Args:
         profile: of the model's training rows.

@@ -45,7 +45,7 @@ def stability_index(expected: Shares, found: Shares) -> float:
 def stability_by_chance(
     expected: Shares, found: Shares, rows: tuple[float, float], level: float, generator: np.random.Generator
 ) -> float:
-    """Return the stability index that two samples of the same patients exceed with the probability `level`.
+    """Return the stability index that chance exceeds with the probability `level` if nothing has changed.
 
     Source: Yurdakul and Naranjo 2020, "Statistical properties of the population stability index": without drift the
     index is (1/n + 1/m) times a chi-square with bins - 1 degrees of freedom. One difference: if a bin is expected to
@@ -78,7 +78,7 @@ def stability_by_chance(
 
 
 def share_differs(shares: tuple[float, float], rows: tuple[float, float], level: float) -> bool:
-    """Return whether two shares differ by more than chance.
+    """Return whether the shares of training rows and new rows differ by more than chance.
 
     Source: Anscombe 1948, whose arcsine gives shares the same variance, also near 0 and 1 and with few rows.
 
@@ -95,12 +95,12 @@ def share_differs(shares: tuple[float, float], rows: tuple[float, float], level:
 
 
 def _indices(expected: Shares, found: Shares) -> Shares:
-    """Return the index of each pair of rows; both arguments have shape (pairs, bins)."""
+    """Return the stability index of each pair of samples; both arguments have shape (pairs, bins)."""
     before, after = expected.clip(_SMALLEST), found.clip(_SMALLEST)
     return np.asarray(((after - before) * np.log(after / before)).sum(axis=1))
 
 
 def _chi_square(freedom: float, probability: float) -> float:
-    """Return a chi-square quantile to 1%, from one degree of freedom on. Source: Wilson and Hilferty 1931."""
+    """Return a quantile of the chi-square distribution, accurate to 1%. Source: Wilson and Hilferty 1931."""
     part = 2 / (9 * freedom)
     return float(freedom * max(0.0, 1 - part + NormalDist().inv_cdf(probability) * math.sqrt(part)) ** 3)

@@ -50,7 +50,7 @@ _HELP: Final = {
 
 
 def monitor_lines(facts: Facts) -> Iterator[str]:
-    """Yield the lines for the terminal: rows, warnings, each column, and the model's metrics."""
+    """Yield the results of monitoring as lines for the terminal."""
     yield f"{facts['site']}: {facts['model']} on {facts['rows']} new rows"
     not_allowed = f"{facts['off_contract']} of them with a value that the contract does not allow"
     yield f"{facts['abstained']} rows without a prediction, {not_allowed}"
@@ -99,7 +99,7 @@ def _first_score(facts: Facts) -> str:
 
 
 def monitor_page(facts: Facts) -> str:
-    """Return the HTML page of a monitoring."""
+    """Return the results of monitoring as an HTML page."""
     opening = [
         *(paragraph(text, "warning") for text in facts["warnings"]),
         *([] if facts["warnings"] else [paragraph(_calm(facts), "lead")]),
@@ -151,7 +151,7 @@ def _calm(facts: Facts) -> str:
 
 
 def monitor_metrics(facts: Facts) -> str:
-    """Return the metrics in Prometheus text format for a node exporter, without any value of a patient."""
+    """Return the results of monitoring in Prometheus text format, without any value of a patient."""
     found: dict[str, list[str]] = {name: [] for name in _HELP}
 
     def add(name: str, value: float | None, **labels: str) -> None:
@@ -221,7 +221,7 @@ def _quality(facts: Facts) -> list[str]:
 
 
 def _verdict(metric: str, found: Facts | None, is_worse: bool | None) -> str:
-    """Return the verdict. Worse means the same as in the warnings. Better means that the 95% interval excludes zero."""
+    """Return whether a metric is worse or better. Better means that its 95% interval excludes zero."""
     if found is None or is_worse is None:
         return "not defined"
     if is_worse:

@@ -1,4 +1,4 @@
-"""Monitors a model on new patients: do they differ from the training rows, and is the model still as good?
+"""Monitors a model on new patients: whether they differ from the training rows, and whether the model is still as good.
 
 Each column is compared with the profile that was saved with the model (column_drift.py). If the table has the
 outcome, discrimination and calibration are computed as in the run's report and compared with those of the test rows
@@ -83,7 +83,7 @@ def monitor_table(hospital: Hospital, path: Path, run: str | None) -> dict[str, 
 
 
 def _scores(hospital: Hospital, used: ModelInUse, new: NewRows) -> npt.NDArray[np.float64]:
-    """Return the scores of the usable rows; for masks the Dice, or nothing if their masks are not known."""
+    """Return the scores of the usable rows. For masks they are Dice scores; empty if the true masks are not known."""
     if used.model.preprocessing.contract.mask is None:
         return scores_of_new_rows(hospital, used, new)
     masks = new.table.masks
@@ -91,7 +91,7 @@ def _scores(hospital: Hospital, used: ModelInUse, new: NewRows) -> npt.NDArray[n
 
 
 def _read(path: Path, contract: Contract, profile: Profile) -> NewRows:
-    """Read the table with the outcome if all rows have it, otherwise without."""
+    """Read the table with the outcome if all rows have an outcome, otherwise without."""
     from protos.errors import DataError
 
     try:
@@ -115,7 +115,7 @@ def _quality(
 
 
 def _first_score(used: ModelInUse, new: NewRows, scores: npt.NDArray[np.float64]) -> dict[str, Json] | None:
-    """Return the metrics of a received model on rows whose outcome is now known."""
+    """Return the metrics of a received model on rows with known outcomes."""
     if (rows := outcomes_of_new_rows(used, new)) is None:
         return None
     found = compare(rows, {FEDERATED: scores}, _SEED, _RESAMPLES)

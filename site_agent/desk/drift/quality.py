@@ -34,7 +34,7 @@ _FEWEST: Final = 20  # rows for which an interval of the normal distribution is 
 
 @dataclass(frozen=True, kw_only=True)
 class Expected:
-    """A model's mean prediction, the observed mean, and the standard deviation of their difference.
+    """A model's mean prediction, the observed mean of the outcome, and the standard deviation of their difference.
 
     The deviation is over whole patients. For a probability it is at least that of outcomes with the predicted
     frequency. Otherwise a few rows without an outcome would look certain.
@@ -51,7 +51,7 @@ class Expected:
 
 
 def quality_of(new: HeldOutRows, scores: Scores, test: HeldOutRows, then: Scores) -> dict[str, Json]:
-    """Return metrics, calibration and mean predictions, now and in the test, with intervals of the differences.
+    """Return a model's metrics and calibration now and in its test, with intervals of the differences.
 
     Args:
         new, test: new rows with outcomes, and the test rows of the run.
@@ -102,7 +102,7 @@ def _is_worse(metric: str, now: Compared, before: Compared, metrics: int) -> boo
 
 
 def quality_warnings(quality: Mapping[str, Any], task: Any) -> Iterator[str]:
-    """Yield one sentence for each result of `quality_of` that became worse by more than chance."""
+    """Yield one sentence for each measure of `quality_of` that became worse by more than chance."""
     metric = headline_metric(task)
     if quality["is_worse"][metric]:
         low, high = quality["differences"][metric]["interval"]
@@ -121,7 +121,7 @@ def quality_warnings(quality: Mapping[str, Any], task: Any) -> Iterator[str]:
 def expected_of(
     happened: npt.NDArray[np.generic], scores: Scores, patients: npt.NDArray[np.int64] | None, *, is_number: bool
 ) -> Expected:
-    """Return the mean prediction and the observed mean over rows, and the deviation of their difference.
+    """Return the mean prediction, the observed mean of the outcome, and the deviation of their difference.
 
     Source: Liang and Zeger 1986, the variance of a mean from the sums of its residuals within clusters.
 

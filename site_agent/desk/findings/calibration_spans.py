@@ -27,7 +27,7 @@ _PERCENTILES: Final = (2.5, 97.5)
 
 
 def calibration_spans(happened: Happened, scores: Scores, patients: Patients, seed: int) -> dict[str, Json]:
-    """Return 95% intervals of calibration in the large, intercept and slope, by these names.
+    """Return 95% intervals of a model's calibration in the large, intercept and slope, by these names.
 
     Args:
         happened: 0 and 1, or false and true, shape (rows,).
@@ -49,7 +49,7 @@ def calibration_spans(happened: Happened, scores: Scores, patients: Patients, se
 
 
 def _fitted(counts: Counts, outcome: Scores, logit: Scores, *, has_slope: bool) -> npt.NDArray[np.float64]:
-    """Return intercept and slope of each resample, shape (resamples, 2); NaN if a resample has no such line."""
+    """Return intercept and slope of a logistic regression on each resample, shape (resamples, 2); NaN if undefined."""
     line = np.tile([0.0, 1.0], (len(counts), 1))
     with np.errstate(all="ignore"):
         for _ in range(_STEPS):

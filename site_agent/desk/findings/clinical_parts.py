@@ -55,7 +55,7 @@ def _promise(facts: Facts) -> str:
 
 
 def calibration(facts: Facts, names: Mapping[str, str], models: Facts) -> list[str]:
-    """Return a calibration plot for each model, and one table of all models; empty for an outcome without classes."""
+    """Return a calibration plot for each model and one table of all models; nothing for an outcome without classes."""
     if not facts["class_names"]:
         return []
     spans = facts["calibration_intervals"]
@@ -75,7 +75,7 @@ def calibration(facts: Facts, names: Mapping[str, str], models: Facts) -> list[s
 
 
 def at_threshold(facts: Facts, names: Mapping[str, str]) -> list[str]:
-    """Return decision curves near the chosen thresholds, and a table of each model's results at each threshold."""
+    """Return decision curves near the chosen thresholds, and a table with each model's sensitivity and net benefit."""
     if not facts["class_names"]:
         return []
     head = [
@@ -116,7 +116,7 @@ def verdict(metric: str, difference: float, interval: Sequence[float] | None) ->
 
 
 def figure_with_interval(value: float | None, interval: Sequence[float] | None, sign: str = "") -> str | None:
-    """Return a number with three decimals, followed by its interval in brackets."""
+    """Return a number as text with three decimals, followed by its interval in brackets."""
     if value is None:
         return None
     # Rounded before it is written, because -0.0004 would otherwise be shown as -0.000.

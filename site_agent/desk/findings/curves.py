@@ -1,4 +1,4 @@
-"""Computes the curves of one outcome's probabilities on rows with known outcomes.
+"""Computes the curves of predicted probabilities on rows with known outcomes, such as the ROC curve.
 
 All functions take `happened`, 0 and 1 (or false and true) of shape (rows,), and `scores`, probabilities of shape
 (rows,). A curve is None if all rows are of one class.
@@ -24,7 +24,7 @@ Happened = npt.NDArray[np.generic]
 
 @dataclass(frozen=True, kw_only=True)
 class Curve:
-    """The points of a curve from left to right, at most MOST_POINTS."""
+    """The points of a curve from left to right. There are at most MOST_POINTS."""
 
     xs: tuple[float, ...]
     ys: tuple[float, ...]
@@ -36,7 +36,7 @@ class Curve:
 
 @dataclass(frozen=True, kw_only=True)
 class CalibrationCurve:
-    """The curve of observed outcomes against predicted probabilities.
+    """How often the outcome is observed at each predicted probability.
 
     Attributes:
         groups: mean predicted probability against the share of the outcome, in at most ten groups of almost equal
@@ -76,7 +76,7 @@ def precision_recall(happened: Happened, scores: Scores) -> Curve | None:
 
 
 def calibration_curve(happened: Happened, scores: Scores) -> CalibrationCurve:
-    """Return the calibration curve of one outcome."""
+    """Return how often the outcome is observed at each predicted probability."""
     # The first rank among equal scores decides, as in the expected calibration error.
     ranks = np.searchsorted(np.sort(scores), scores, side="left")
     groups = ranks * BINS // len(scores)
@@ -94,7 +94,7 @@ def calibration_curve(happened: Happened, scores: Scores) -> CalibrationCurve:
 
 
 def decision_curve(happened: Happened, scores: Scores) -> Curve:
-    """Return the net benefit of treating patients at or above each threshold of THRESHOLDS.
+    """Return the net benefit of treating every patient at or above a threshold, for each of THRESHOLDS.
 
     Source: Vickers and Elkin 2006: true positives / rows - false positives / rows · p / (1 - p), for a threshold p.
     In units of true positives per row. Treating nobody has the value 0.
@@ -121,7 +121,7 @@ def _has_both(happened: Happened) -> bool:
 
 
 def _thinned(xs: Scores, ys: Scores) -> Curve:
-    """Return at most MOST_POINTS of the points, evenly spaced, with both ends."""
+    """Return at most MOST_POINTS of the points, evenly spaced, with the first and the last."""
     kept = np.unique(np.linspace(0, len(xs) - 1, min(len(xs), MOST_POINTS)).round().astype(np.int64))
     return Curve(xs=_plain(xs[kept]), ys=_plain(ys[kept]))
 

@@ -42,7 +42,7 @@ Float64 = npt.NDArray[np.float64]
 
 
 def distance_spans(happened: Happened, scores: Scores, patients: Patients, seed: int) -> dict[str, Json]:
-    """Return the 95% intervals of both calibration distances by name; None for rows of one class.
+    """Return the 95% intervals of the two calibration errors by name; None if all rows are of one class.
 
     Args:
         happened: 0 and 1, or false and true, shape (rows,).
@@ -75,7 +75,7 @@ def _span(found: float, drawn: Float64, perfect: Float64) -> list[Json]:
 
 
 def _distances(counts: Counts, outcomes: Float64, scores: Scores, design: Float64) -> Float64:
-    """Return both distances, shape (resamples, 2), for counts and outcomes of shape (resamples, rows)."""
+    """Return both calibration errors, shape (resamples, 2), for counts and outcomes of shape (resamples, rows)."""
     rows = counts.sum(axis=1)
     ranks = np.searchsorted(np.sort(scores), scores, side="left")
     members = np.eye(BINS)[ranks * BINS // len(scores)]
@@ -85,7 +85,7 @@ def _distances(counts: Counts, outcomes: Float64, scores: Scores, design: Float6
 
 
 def _design(scores: Scores) -> Float64:
-    """Return the columns of the smooth curve, shape (rows, columns). The first column is constant."""
+    """Return the spline's columns for the smooth curve, shape (rows, columns). The first column is constant."""
     columns = spline_columns(logits(scores))
     constant = np.ones((len(scores), 1))
     return constant if columns is None else np.concatenate([constant, columns], axis=1)

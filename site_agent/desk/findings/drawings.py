@@ -36,7 +36,7 @@ _BIN: Final = 0.011  # a little more than the step between two thresholds
 
 
 def model_curves(facts: Facts, kinds: Sequence[str], names: Mapping[str, str]) -> list[str]:
-    """Draw the curves of one outcome, a line for each model, and name models without a line."""
+    """Draw the curves of one outcome with a line for each model, and list models without a line."""
     if not facts["curves"]:
         return []
     outcome = next(iter(facts["treat_all"]))
@@ -47,7 +47,7 @@ def model_curves(facts: Facts, kinds: Sequence[str], names: Mapping[str, str]) -
 
 
 def class_curves(facts: Facts, kinds: Sequence[str]) -> list[str]:
-    """Draw the federated model's curves, one line for each of the first classes against the rest."""
+    """Draw the federated model's curves, with a line for each of the first classes against the rest."""
     outcomes = list(facts["treat_all"])
     lines = {f"class {name}": facts["curves"][FEDERATED][name] for name in outcomes[:COLOURS]}
     words = "These are curves of the federated model, of each class against the rest. The table has the other models."
@@ -55,7 +55,7 @@ def class_curves(facts: Facts, kinds: Sequence[str]) -> list[str]:
 
 
 def decision_plots(facts: Facts, names: Mapping[str, str]) -> list[str]:
-    """Draw a decision curve for each of the first outcomes, up to a little above the highest chosen threshold."""
+    """Draw a decision curve for each of the first outcomes, up to just above the highest chosen threshold."""
     outcomes, last = list(facts["treat_all"]), min(1.0, _BEYOND * max(facts["thresholds"]))
     is_several = len(outcomes) > 1
     chosen = [name for name in facts["curves"] if not name.endswith("guess")]
@@ -71,7 +71,7 @@ def decision_plots(facts: Facts, names: Mapping[str, str]) -> list[str]:
 
 
 def calibration_plots(facts: Facts, names: Mapping[str, str]) -> list[str]:
-    """Draw the calibration of each model, or of each class of the federated model, with 95% intervals of groups."""
+    """Draw how well each model is calibrated, or the federated model for each of several classes."""
     outcomes = list(facts["treat_all"])
     if len(outcomes) > 1:
         lines = {f"class {name}": facts["curves"][FEDERATED][name] for name in outcomes[:COLOURS]}
@@ -128,7 +128,7 @@ def _left_out(outcomes: Sequence[str], words: str) -> list[str]:
 
 
 def predicted_and_observed(facts: Facts) -> list[str]:
-    """Draw a regression's test rows, predicted against observed."""
+    """Draw a regression's predictions for the test rows against the observed values."""
     points = facts.get("predicted_and_observed")
     if points is None:
         return []
@@ -147,7 +147,7 @@ def predicted_and_observed(facts: Facts) -> list[str]:
 
 
 def subgroup_plot(found: Sequence[Facts], metric: str, label: str) -> str:
-    """Draw the headline metric in each subgroup."""
+    """Draw the headline metric, such as AUROC, in each subgroup."""
     rows = []
     for one in found:
         low, high = one["interval"] or (None, None)
@@ -157,7 +157,7 @@ def subgroup_plot(found: Sequence[Facts], metric: str, label: str) -> str:
 
 
 def importance_plot(found: Sequence[Facts], label: str) -> str:
-    """Draw the most important features. Each line is one standard deviation of the shuffles to both sides."""
+    """Draw the importance of the most important features, plus and minus one standard deviation."""
     rows = [
         Row(
             label=one["feature"],
@@ -172,7 +172,7 @@ def importance_plot(found: Sequence[Facts], label: str) -> str:
 
 
 def learning_plot(facts: Facts, names: Mapping[str, str]) -> str:
-    """Draw the validation loss of each network by round, and mark the round whose model was kept."""
+    """Draw each network's validation loss by round, and mark the round whose model was kept."""
     series, kept = [], []
     for colour, name in enumerate(one for one in (FEDERATED, SILOED, PLACEBO) if "checkpoint" in facts.get(one, {})):
         checkpoint = facts[name]["checkpoint"]

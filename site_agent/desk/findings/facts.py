@@ -71,7 +71,7 @@ _UNACCEPTED: Final = "Nobody has accepted what `site-agent data check` warns of 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class TestPart:
-    """The test rows' columns: encoded features of shape (rows, columns), and each group's value in each row.
+    """The columns of the test rows: encoded features of shape (rows, columns), and each row's value in each group.
 
     `table` is the whole table, and `rows` has the places of the test rows in it. `is_accepted` shows whether a person
     has accepted the table's warnings, if it has any.
@@ -151,7 +151,7 @@ def saved_facts(state: Path, run: str) -> dict[str, Json]:
 
 
 def _in_use(state: Path, run: str) -> str:
-    """Return a sentence about which model predictions use."""
+    """Return a sentence about the model that predictions use."""
     adoption = find_adoption(state)
     if adoption is None:
         return NOBODY_ADOPTED
@@ -163,7 +163,7 @@ def _in_use(state: Path, run: str) -> str:
 
 
 def _test_part(hospital: Hospital, model: SavedModel, kept: ScoredRows, groups: Sequence[str]) -> TestPart | str:
-    """Return the columns of the test rows, or a sentence about why the table cannot be used."""
+    """Return the columns of the test rows, or a sentence about why the table cannot be used for the report."""
     from site_agent.desk.examination.admitted_rows import admitted, is_accepted
     from site_agent.trainer.data.dataset import prepare_rows
     from site_agent.trainer.data.splits import steady_split
@@ -172,7 +172,7 @@ def _test_part(hospital: Hospital, model: SavedModel, kept: ScoredRows, groups: 
         examination = admitted(hospital)
         rows = examination.split_rows
         assert rows is not None  # otherwise there was an error
-        if model.plan.privacy is not None:  # as `around_rounds` divides the table
+        if model.plan.privacy is not None:  # the same division as in around_rounds.py
             rows = steady_split(examination.table, hospital.data.split)
         dataset, _ = prepare_rows(examination.table, rows)
     except DataError:
@@ -231,7 +231,7 @@ def _curves(kept: ScoredRows) -> dict[str, Json]:
 
 
 def _at_thresholds(kept: ScoredRows, thresholds: Sequence[float]) -> dict[str, Json]:
-    """Return each model's result at each threshold, and the uncertainty of calibration and prevalence, by outcome."""
+    """Return each model's results at each threshold, with the uncertainty of calibration and prevalence."""
     rows, chosen = kept.test, sorted(set(thresholds))
     found: dict[str, Json] = {}
     spans: dict[str, Json] = {}
@@ -258,7 +258,7 @@ def _at_thresholds(kept: ScoredRows, thresholds: Sequence[float]) -> dict[str, J
 
 
 def _shown_models(state: Path, run: str, facts: Mapping[str, Json]) -> list[Json]:
-    """Return the models to show at a threshold: the federated, the recommended, the best local, and the one in use."""
+    """Return which models are shown at a threshold: the federated, recommended, best local and adopted model."""
     adoption, recommended = find_adoption(state), cast(Mapping[str, Json], facts.get("recommendation") or {})
     used = adoption.model if adoption is not None and adoption.run == run else None
     wanted = dict.fromkeys([FEDERATED, recommended.get("model"), facts.get("best_local"), used])
@@ -287,7 +287,7 @@ def _outcome(contract: Contract) -> str:
 
 
 def _outcomes(rows: HeldOutRows) -> list[tuple[str, npt.NDArray[np.bool_], int]]:
-    """Return each predicted outcome: its name, whether each row has it, and its column in the scores."""
+    """Return for each predicted outcome its name, which rows have it, and its column in the scores."""
     if rows.task == "binary":
         return [(rows.classes[1], rows.labels == 1, 0)]
     return [(name, rows.labels == place, place) for place, name in enumerate(rows.classes)]
@@ -308,13 +308,13 @@ def _of_outcome(happened: npt.NDArray[np.bool_], scores: Scores) -> dict[str, Js
 
 
 def _suspicions(facts: Mapping[str, Json]) -> Sequence[str]:
-    """Return warnings about columns that differ from the other sites', as with a wrong unit or swapped codes."""
+    """Return warnings about columns that seem to have a wrong unit or swapped codes, compared with the other sites."""
     prior = cast(Mapping[str, Json], facts.get("prior") or {})
     return [f"Look at {one}" for one in cast(Sequence[str], prior.get("suspicions") or ())]
 
 
 def _warnings(facts: Mapping[str, Json], kept: ScoredRows, found: Sequence[Subgroup]) -> list[str]:
-    """Return the reasons not to rely on the report; those of the gain come first."""
+    """Return the reasons not to rely on the report. The reasons about the gain come first."""
     gain = cast(Mapping[str, Json], facts["gain"])
     warnings = [str(text) for text in cast(Sequence[Json], gain["warnings"])]
     if kept.test.task == "binary":
@@ -352,7 +352,7 @@ MISSING = "missing"
 def group_values(
     table: Table, profile: Profile | None, rows: Rows, features: Sequence[str] = ()
 ) -> Mapping[str, Sequence[str]]:
-    """Return by group the value of each of the requested rows.
+    """Return by group the value of each requested row, such as the sex of each patient.
 
     A feature with codes forms groups by its codes. A number forms two groups, above and below the middle of the
     training rows.

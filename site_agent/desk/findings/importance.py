@@ -25,7 +25,7 @@ MOST_FEATURES: Final = 60
 
 @dataclass(frozen=True, kw_only=True)
 class Importance:
-    """How much the headline metric worsens if one feature is shuffled: mean and standard deviation over shuffles."""
+    """How much a model becomes worse if one feature is shuffled: mean and standard deviation over shuffles."""
 
     feature: str
     loss: float
@@ -37,7 +37,7 @@ class Importance:
 
 
 def cuts(features: int, rows: int) -> list[str]:
-    """Return notes for the reader if some features or test rows were skipped."""
+    """Return a note for the reader if some features or test rows were not used for the importance."""
     found = []
     if features > MOST_FEATURES:
         found.append(f"Importance is that of the first {MOST_FEATURES} of {features} features.")
@@ -53,10 +53,11 @@ def importances(
     score: Callable[[npt.NDArray[np.float32]], Scores],
     seed: int,
 ) -> tuple[Importance, ...]:
-    """Return the importance of the first MOST_FEATURES features on MOST_ROWS drawn rows, the greatest first.
+    """Return how important each feature is for the model, the most important first.
 
     Args:
-        features: float32 of shape (rows, columns), as the model's preprocessing encodes them.
+        features: float32 of shape (rows, columns), as the model's preprocessing encodes them. The first MOST_FEATURES
+            features and MOST_ROWS drawn rows are used.
         columns: by the feature's name the positions of its columns.
         seed: of the drawn rows and of the shuffles.
 

@@ -23,19 +23,19 @@ _NAMES: Final = {"auroc": "AUROC", "rmse": "Root mean square error", "dice": "Di
 
 
 def live_path(state: Path, run: str) -> Path:
-    """Return the file of a run's curves in a site's state folder."""
+    """Return the path of the file with a run's curves, in a site's state folder."""
     return state / "reports" / "live" / f"{run}.json"
 
 
 class LivePage:
-    """The page of a site's curves, read again from the files for every request."""
+    """A page with the curves of a site's own models, read again from the files for every request."""
 
     def __init__(self, site: str, state: Path) -> None:
-        """`state` is the site's state folder."""
+        """Show the curves of the runs in `state`, the site's state folder."""
         self._site, self._state = site, state
 
     def main(self) -> str:
-        """Return the live part as HTML: the newest run first, the others by name."""
+        """Return the changing part of the page as HTML: the newest run's curves, and the names of other runs."""
         files = sorted((self._state / "reports" / "live").glob("*.json"), key=_age)
         if not files:
             return (
@@ -56,7 +56,7 @@ class LivePage:
         return self.main()
 
     async def respond(self, request: bytes) -> bytes:
-        """Return the whole response to a request."""
+        """Return the whole HTTP response to a request."""
         return await live_answer(request, f"Own models of {self._site}", self._live)
 
 
@@ -65,7 +65,7 @@ def _section(name: str, title: str, content: str) -> str:
 
 
 def _gain(state: Path, run: str) -> str:
-    """Return the verdict of the run's report, if there is one."""
+    """Return the run's gain from its report, if there is a report."""
     words = "The study is still running, or it ended without a report. The report shows the gain from joining."
     report = _read(state / "reports" / f"{run}.json")
     if report is not None and isinstance(report.get("gain"), dict):
@@ -96,7 +96,7 @@ def _metric(facts: Mapping[str, Any]) -> str:
 
 
 def _skipped(facts: Mapping[str, Any]) -> str:
-    """Return which rounds are not on the page, and why."""
+    """Return sentences about rounds that the page does not show, and why."""
     losses, values = _all_points(facts, "validation"), _all_points(facts, "training")
     if not losses and not values:
         return _NOTHING
@@ -118,7 +118,7 @@ def _skipped(facts: Mapping[str, Any]) -> str:
 
 
 def _figures(facts: Mapping[str, Any]) -> str:
-    """Return the newest rounds as a table, for people who cannot see charts, and for runs too short for a line."""
+    """Return the newest rounds as a table, for people who cannot see charts and for short runs."""
     columns = {
         "loss, training rows": dict(_all_points(facts, "training")),
         "loss, validation rows": dict(_all_points(facts, "validation")),

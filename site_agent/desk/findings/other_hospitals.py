@@ -78,14 +78,14 @@ def tested_here(
 
 
 def _without_value(reason: str) -> str:
-    """Return a reason without the patient's value. The other hospital decides which values it refuses."""
+    """Return a reason against a prediction without the patient's value, which the other hospital's rules chose."""
     if reason.endswith(ABSENT.words):
         return reason
     return f"{shown(reason.partition(':')[0])} has a value that its contract does not allow"
 
 
 def _cells(table: Table, rows: Rows) -> list[dict[str, float | str | None]]:
-    """Return the rows in the form for the other hospital's rules: numbers, codes as text, None for missing values."""
+    """Return the rows as cells for the other hospital's rules: numbers, codes as text, None for missing values."""
     columns: dict[str, list[float | str | None]] = {}
     for feature in table.contract.features:
         values = table.features[feature.name][rows]

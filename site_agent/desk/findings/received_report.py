@@ -1,4 +1,4 @@
-"""Writes the report of a site that only received a model: the model, its basis, and that it was not tested here."""
+"""Writes the report of a site that only received a model, which was not tested there."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _NEXT: Final = (
 
 
 def received_lines(facts: Facts) -> Iterator[str]:
-    """Yield the report of a site that only received, as lines for the terminal."""
+    """Yield the report about a received model as lines for the terminal."""
     found = facts[RECEIVING]
     yield f"{facts['site']}: run {facts['run']}, method {facts['method']}, {facts['rows']['table']} rows in the table"
     yield found["sentence"]
@@ -31,7 +31,7 @@ def received_lines(facts: Facts) -> Iterator[str]:
 
 
 def received_page(facts: Facts) -> str:
-    """Return the lines of `received_lines` and the coefficients as one printable page."""
+    """Return the report about a received model as one printable page, with the model's coefficients."""
     opening = [paragraph(line, "lead" if place == 1 else "") for place, line in enumerate(received_lines(facts))]
     rows = [
         [one["column"], f"{one['all_sites']:+.3f}", f"{one['standard_error']:.3f}", _where(one)]

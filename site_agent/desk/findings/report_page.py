@@ -65,7 +65,7 @@ _READING: Final = (
 
 
 def report_page(facts: Facts) -> str:
-    """Return the HTML page of a site's report, from the result of `site_facts`."""
+    """Return a site's report as an HTML page, from the result of `site_facts`."""
     models = models_of(facts)
     opening = [
         paragraph(facts["gain"]["sentence"], "lead"),
@@ -98,14 +98,14 @@ def report_page(facts: Facts) -> str:
 
 
 def models_of(facts: Facts) -> dict[str, Any]:
-    """Return by name every model that has metrics, networks first."""
+    """Return by name every model that has metrics: networks first, then simple models."""
     networks = {name: facts[name] for name in (FEDERATED, SILOED, PLACEBO) if name in facts}
     found = networks | facts["simple_models"]
     return {name: one for name, one in found.items() if "intervals" in one}
 
 
 def checkpoint_sentence(checkpoint: Facts, validation_rows: int) -> str:
-    """Explain which round's model was chosen, and why."""
+    """Explain in a sentence which round's model was kept, and why."""
     number, loss, losses = checkpoint["round"], checkpoint["loss"], checkpoint["validation_losses"]
     if checkpoint["rule"] == "latest":
         return f"The plan keeps the model of the last round, round {number} (checkpoint: latest)."
@@ -253,7 +253,7 @@ def _row(label: str, value: float | None, interval: Sequence[float] | None) -> R
 
 
 def report_lines(facts: Facts) -> Iterator[str]:
-    """Yield run, conclusion, warnings, each model's metric, recommendation, model in use and checkpoint."""
+    """Yield a site's report as lines for the terminal."""
     metric = headline_metric(facts["task"])
     yield f"{facts['site']}: run {facts['run']}, method {facts['method']}, {facts['rows']['test']} test rows"
     yield facts["gain"]["sentence"]

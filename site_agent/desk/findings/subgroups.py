@@ -1,4 +1,4 @@
-"""Measures a model in groups of patients, such as by sex or ward.
+"""Measures how good a model is in groups of patients, such as women and men, or wards.
 
 A model that is good on average can be bad for some patients. The rules:
 
@@ -30,7 +30,7 @@ _MODEL = "model"
 
 @dataclass(frozen=True, kw_only=True)
 class Subgroup:
-    """The model's result for the test rows with one value of one group.
+    """A model's result for one group of the test rows, such as women.
 
     Attributes:
         group, value: the declared group and its value in the table.
@@ -58,7 +58,7 @@ class Subgroup:
 
     @property
     def is_small(self) -> bool:
-        """Whether the group is too small for conclusions."""
+        """Whether the group has too few patients for conclusions."""
         return self.fewest < (FEWEST_OF_A_CLASS if self.metric == "auroc" else FEWEST_NUMBERS)
 
     def to_json(self) -> dict[str, Json]:
@@ -80,7 +80,7 @@ class Subgroup:
 def subgroups(
     rows: HeldOutRows, scores: Scores, groups: Mapping[str, Sequence[str]], seed: int
 ) -> tuple[Subgroup, ...]:
-    """Return the model's result for the most common values of every group, at most MOST_VALUES of each group.
+    """Return a model's result in each group of patients. Of each column the MOST_VALUES most common values are used.
 
     Args:
         scores: one model's.

@@ -33,7 +33,7 @@ Patients = npt.NDArray[np.int64] | None
 
 @dataclass(frozen=True, kw_only=True)
 class Share:
-    """A share of some rows, with its 95% interval. A share of no rows is None."""
+    """A share of some rows with its 95% interval. The share is None if there are no rows."""
 
     value: float | None
     low: float | None
@@ -46,7 +46,7 @@ class Share:
 
 @dataclass(frozen=True, kw_only=True)
 class AtThreshold:
-    """The results of one model if patients at or above one threshold are treated.
+    """The results of treating every patient at or above one threshold by one model.
 
     Attributes:
         threshold: the probability from which a patient is treated.
@@ -88,7 +88,7 @@ def prevalence_of(happened: Happened, patients: Patients) -> Share:
 def at_thresholds(
     happened: Happened, scores: Scores, thresholds: Sequence[float], patients: Patients, seed: int
 ) -> tuple[AtThreshold, ...]:
-    """Return one model's results at each threshold.
+    """Return the results of treating every patient at or above each threshold by one model.
 
     Args:
         happened: 0 and 1, or false and true, shape (rows,).
@@ -130,13 +130,13 @@ def _at(
 
 
 def _benefit(outcome: npt.NDArray[np.bool_], treated: npt.NDArray[np.bool_], threshold: float) -> Scores:
-    """Return each row's part of the net benefit, which is the mean over rows. Source: Vickers and Elkin 2006."""
+    """Return each row's contribution to the net benefit, which is their mean. Source: Vickers and Elkin 2006."""
     cost = threshold / (1.0 - threshold)
     return np.where(treated, np.where(outcome, 1.0, -cost), 0.0)
 
 
 def _share(is_in: npt.NDArray[np.bool_], among: npt.NDArray[np.bool_], patients: Patients) -> Share:
-    """Return the share with an interval for as many observations as there are patients."""
+    """Return a share with its interval. Rows of one patient are treated as one observation."""
     rows = int(among.sum())
     if not rows:
         return Share(value=None, low=None, high=None)
@@ -146,7 +146,7 @@ def _share(is_in: npt.NDArray[np.bool_], among: npt.NDArray[np.bool_], patients:
 
 
 def wilson(share: float, number: int) -> tuple[float, float]:
-    """Return the 95% interval of a share from a count. Source: Wilson 1927."""
+    """Return the 95% interval of a share among a number of observations. Source: Wilson 1927."""
     squared = _QUANTILE**2
     middle = (share + squared / (2 * number)) / (1 + squared / number)
     half = _QUANTILE * math.sqrt(share * (1 - share) / number + squared / (4 * number**2)) / (1 + squared / number)
@@ -154,7 +154,7 @@ def wilson(share: float, number: int) -> tuple[float, float]:
 
 
 def _spans(values: Scores, patients: Patients, seed: int) -> list[Share]:
-    """Return the mean of each column, shape (rows, columns), with its bootstrap interval."""
+    """Return the mean of each column of (rows, columns), with the interval of the bootstrap."""
     drawn = []
     for counts in over_patients(len(values), patients, seed, _RESAMPLES).blocks():
         drawn.append(counts @ values / counts.sum(axis=1, keepdims=True))

@@ -26,7 +26,7 @@ _TYPES: Final = {**dict.fromkeys(_LINES, "<f8"), **FOREST_ARRAYS}
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class JoinedModel:
-    """A site's regression and forest, the others' score, and the weights of these three models.
+    """A site's regression, its forest and the others' score, with the weights of these three models.
 
     Attributes:
         task: the kind of prediction.
@@ -91,7 +91,7 @@ def joined_model_of(task: Task, arrays: Arrays) -> JoinedModel:
 
 
 def on_scale(task: Task, lines: Float64) -> Float64:
-    """Convert the results of lines, shape (rows, outputs), to logits, logarithms of softmax, or numbers."""
+    """Convert outputs of a linear model, shape (rows, outputs), to logits, logarithms of softmax, or numbers."""
     if task != "multi-class":
         return lines
     raised = lines - lines.max(axis=1, keepdims=True)
@@ -99,7 +99,7 @@ def on_scale(task: Task, lines: Float64) -> Float64:
 
 
 def of_others(task: Task, lines: Float64) -> Float64:
-    """Convert one-against-rest scores (rows, classes) to logarithms of shares. Other tasks' scores are unchanged."""
+    """Convert scores of each class against the rest to logarithms of shares. Other tasks' scores stay unchanged."""
     if task != "multi-class":
         return lines
     shares = 1.0 / (1.0 + np.exp(-np.clip(lines, -30.0, 30.0)))

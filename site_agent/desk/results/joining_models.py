@@ -38,7 +38,7 @@ _SEEDS: Final = 1 << 32
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class FittedJoin:
-    """A joined model, and the same model without the others' score.
+    """A joined model, and the same model with weight 0 for the others' score.
 
     Attributes:
         model: the joined model, with weights from this site's rows.
@@ -110,7 +110,9 @@ def join_models(
 
 
 def join_weights(task: Task, models: Sequence[Float64], targets: npt.NDArray[np.generic]) -> Float64:
-    """Return the weights that minimise the summed loss of the mean + 5 * squared distance from equal weights.
+    """Return the weights of models that minimise their joint loss and stay near equal weights.
+
+    The minimised sum is the loss of the weighted mean + 5 * squared distance from equal weights.
 
     Args:
         models: the predictions of each for rows that it did not use, float64 of shape (rows, outputs).
@@ -132,7 +134,7 @@ def join_weights(task: Task, models: Sequence[Float64], targets: npt.NDArray[np.
 
 
 def _own_regression(dataset: Dataset, folds: npt.NDArray[np.int64]) -> tuple[Lines, Float64]:
-    """Return the mean over the penalties, and its predictions for rows that it did not use, (rows, outputs)."""
+    """Return the mean of regressions with several penalties, and its predictions for rows that it did not use."""
     rows, task = dataset.training, dataset.task
     unseen = np.empty((len(PENALTIES), len(rows), dataset.outputs))
     for fold in range(FOLDS):
@@ -193,7 +195,7 @@ def _trees(
 
 
 def _places(dataset: Dataset, trees: RandomForestClassifier | RandomForestRegressor) -> Float64:
-    """Return which output each column of the trees' predictions belongs to, 0 and 1 of shape (columns, outputs)."""
+    """Return which output each column of the trees' predictions is for: 0 and 1, of shape (columns, outputs)."""
     if dataset.task == "regression":
         return np.eye(1)
     return np.asarray(np.eye(len(dataset.classes))[trees.classes_][:, -dataset.outputs :])

@@ -40,7 +40,7 @@ class LiveCurves:
     def __init__(
         self, state: Path, run: str, dataset: Dataset, preprocessing: Preprocessing, clock: Callable[[], float]
     ) -> None:
-        """`state` is the site's folder; `clock` returns monotonic seconds."""
+        """Begin or continue the curves of a run. `state` is the site's folder; `clock` returns monotonic seconds."""
         self._path, self._clock, self._preprocessing = live_path(state, run), clock, preprocessing
         self._rows: HeldOutRows = validation_rows(dataset, preprocessing)
         self._targets = dataset.validation.targets
@@ -53,7 +53,9 @@ class LiveCurves:
             self._facts |= {key: [[int(number), float(value)] for number, value in found[key]] for key in _SAMPLED}
 
     def take(self, number: int, training: SiteTraining, choice: Choice, is_last: bool = False) -> None:
-        """Measure a received model and write the result. A repeated round replaces its earlier measurement.
+        """Measure a received model, and write the measurement to the file of curves.
+
+        For a repeated round the newest measurement is used.
 
         Args:
             number: the round in which the model was received.

@@ -46,7 +46,7 @@ def has_placebo(plan: Plan) -> bool:
 
 
 def train_placebo(study: Study) -> Outcome | None:
-    """Return this site's chosen model after the plan's rounds among copies of itself.
+    """Train the plan's rounds among copies of this site, and return the model that this site chooses.
 
     Returns:
         None if the method has no placebo, or if training diverged.
@@ -54,7 +54,7 @@ def train_placebo(study: Study) -> Outcome | None:
     if not has_placebo(study.plan):
         return None
     checkpoint = "latest" if study.plan.checkpoint == "latest" else "local"
-    # Nothing is sent, so no sum needs several contributors: masking is off.
+    # With masking, the study would refuse columns for which the plan names other sites. Here nothing is sent.
     unmasked = {"secure_aggregation": "off"}
     among_copies = unmasked | {"checkpoint": checkpoint, "early_stopping": None, "acceptance": None, "gain": "private"}
     plan = study.plan.model_copy(update=among_copies)
@@ -84,7 +84,7 @@ def train_placebo(study: Study) -> Outcome | None:
 
 
 def _train_together(plan: Plan, manifest: Manifest, members: list[Study], parameters: Float32) -> None:
-    """Run all rounds among the copies. `parameters`, float32 of shape (manifest.parameters,), changes in place.
+    """Train all rounds among copies of one site. `parameters`, float32 (manifest.parameters,), changes in place.
 
     Raises:
         NotFinite: training diverged at one of the members.
@@ -101,7 +101,7 @@ def _train_together(plan: Plan, manifest: Manifest, members: list[Study], parame
 
 
 def _sum(exchange: Exchange, answers: list[Answer], rows: int, fixed_point: FixedPoint, largest: int) -> Sums:
-    """Return the sum of the copies' contributions, in integers as in a run."""
+    """Return the sum of the contributions of all copies, in integers as in a run."""
     weight = rows / largest if rows else 1.0
     total = np.zeros(exchange.updates, np.int32)
     encoded = np.empty_like(total)
@@ -119,7 +119,7 @@ def _sum(exchange: Exchange, answers: list[Answer], rows: int, fixed_point: Fixe
 
 
 def train_alone(study: Study) -> Outcome | None:
-    """Train the plan's network on this site's rows alone, with equally many measurements.
+    """Train the plan's network on this site's rows alone. It is measured as often as the federated one.
 
     Only the fine-tuning and the equal starts of the plan's method are kept. With the method `local` the result equals
     the study's, to the bit. Epochs in which FedRep trains only the head are not part of its budget.

@@ -44,7 +44,7 @@ _BOOSTED: Final = {**FOREST_ARRAYS, "starts": "<f8"}
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class LinearModel:
-    """A linear model with one line for each output: logits, or the number of a ridge regression."""
+    """A linear model with one line for each output, which gives a logit, or the number of a ridge regression."""
 
     lines: Lines
 
@@ -58,7 +58,7 @@ class VotingForest:
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class BoostedTrees:
-    """Boosted trees. The forest's predictions plus `starts`, float64 of shape (outputs,), are logits or numbers."""
+    """Boosted trees. Their sum plus `starts`, float64 of shape (outputs,), is a logit or a number."""
 
     forest: Forest
     starts: Float64
@@ -121,7 +121,7 @@ def kept_model(fitted: object, task: Task, outputs: int) -> OwnModel | None:
 
 
 def arrays_of(model: OwnModel) -> dict[str, npt.NDArray[np.generic]]:
-    """Return all arrays that `own_model_of` needs to build a simple model again."""
+    """Return all arrays of a simple model, from which `own_model_of` builds it again."""
     match model:
         case LinearModel(lines=lines):
             return {"slopes": lines.slopes, "starts": lines.starts}
@@ -159,7 +159,7 @@ def _boosted(
     known: npt.NDArray[np.int64],
     starts: Float64,
 ) -> BoostedTrees:
-    """Convert a boosting model. `starts` of the result are the predictions without the trees."""
+    """Convert boosted trees of scikit-learn. `starts` of the result are the predictions without the trees."""
     if isinstance(fitted, HistGradientBoostingClassifier | HistGradientBoostingRegressor):
         trees, answers, rate = [tree for step in fitted._predictors for tree in step], len(fitted._predictors[0]), 1.0
         forest = _binned(trees)  # their leaves already include the learning rate
@@ -180,7 +180,7 @@ def _boosted(
 
 
 def _binned(trees: Sequence[Any]) -> Forest:  # Any: scikit-learn has no public type for them
-    """Convert the trees of boosting with binned values. Their thresholds are values, not numbers of bins."""
+    """Convert scikit-learn's histogram-based boosted trees. The thresholds are values, not numbers of bins."""
     nodes = [tree.nodes for tree in trees]
     roots = np.cumsum([0, *(len(each) for each in nodes)])[:-1]
     whole, first = np.concatenate(nodes), np.repeat(roots, [len(each) for each in nodes])

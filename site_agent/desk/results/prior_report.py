@@ -28,7 +28,7 @@ _WORDS = {"own regression": "your regression", "own forest": "your forest", "oth
 
 
 def make_prior_report(hospital: Hospital, study: PriorStudy, preprocessing: Preprocessing, run: str) -> Report:
-    """Join the models, save and compare the result, then write and log the site's report.
+    """Join the models of a federated-prior study, save and compare the result, and write the site's report.
 
     Raises:
         OperatorError: the rows are too few for folds, or the result cannot be written to the disk.
@@ -71,7 +71,7 @@ def make_prior_report(hospital: Hospital, study: PriorStudy, preprocessing: Prep
 
 
 def joined_with(study: PriorStudy, known: KnownByOthers, preprocessing: Preprocessing, own: OwnModels) -> FittedJoin:
-    """Join the site's own models with the others' score, or without it if the guard found no benefit."""
+    """Join the site's own models with the others' score, unless the guard found that the score does not help."""
     others, classes = known.others, study.own.classes
     outcome = study.prior.method.outcome
     if outcome.task == "regression":
@@ -90,7 +90,7 @@ def joined_with(study: PriorStudy, known: KnownByOthers, preprocessing: Preproce
 
 
 def prior_facts(study: PriorStudy, known: KnownByOthers, join: FittedJoin) -> dict[str, Json]:
-    """Return the report's facts about the others: weights, guard, coefficients with standard errors."""
+    """Return what the report shows about the others' score: weights, benefit, coefficients with standard errors."""
     weights = dict(zip(MODELS, join.model.weights.tolist(), strict=True))
     shares = ", ".join(f"{_WORDS[name]} {100 * weight:.0f}%" for name, weight in weights.items())
     used = known.standard.is_used
@@ -125,7 +125,7 @@ def prior_facts(study: PriorStudy, known: KnownByOthers, join: FittedJoin) -> di
 def _scores(
     study: PriorStudy, known: KnownByOthers, preprocessing: Preprocessing, model: JoinedModel
 ) -> tuple[Scores, Scores]:
-    """Return the scores of the test rows and of the validation rows."""
+    """Return a joined model's scores of the test rows and of the validation rows."""
     test, validation = (
         model.outputs(rows.features, known.design(study.part(name), len(rows)).astype(np.float32))
         for name, rows in (("test", study.own.test), ("validation", study.own.validation))

@@ -1,4 +1,4 @@
-"""Gives a site that only receives, without outcomes of its own, the other hospitals' model.
+"""Computes and saves the other hospitals' model at a site that only receives and has no outcomes.
 
 Such a site sends no number. Its table has no outcome, or its outcome is not read. The rules:
 
@@ -51,7 +51,7 @@ Float64: TypeAlias = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class _Received:
-    """The coefficients that follow from the announced sums of a whole run.
+    """The other sites' coefficients, computed from the announced sums of a whole run.
 
     Attributes:
         standard: the standardisation of the columns.
@@ -68,7 +68,7 @@ class _Received:
 
     @property
     def is_useful(self) -> bool:
-        """Return whether the score helps the contributing sites, or whether that was not measured."""
+        """Return whether the model helps the contributing sites. If that was not measured, the result is true."""
         return self.guard is None or self.guard > 0
 
 
@@ -87,7 +87,7 @@ def read_without_outcomes(hospital: Hospital) -> Table:
 
 
 def require_receivable(hospital: Hospital, plan: Plan) -> tuple[Mapped, ...]:
-    """Check before a run that this site can use the run's result. Return this site's column, or None, by concept.
+    """Check before a run that this site can use the result. Return which of its columns records each concept.
 
     Raises:
         OperatorError: table, contract and plan do not fit.
@@ -108,7 +108,7 @@ def require_receivable(hospital: Hospital, plan: Plan) -> tuple[Mapped, ...]:
 
 
 def receive(hospital: Hospital, plan: Plan, run: str, rounds: int, vector: Float32) -> None:
-    """Save the others' model with this site's preprocessing, and write the report.
+    """Save the other sites' model with this site's preprocessing, and write the report.
 
     Args:
         rounds: all rounds of the run.
@@ -146,7 +146,7 @@ def _received(prior: Prior, rounds: int, vector: Float32) -> _Received:
 
 
 def _model(hospital: Hospital, plan: Plan, table: Table, found: _Received, mapped: tuple[Mapped, ...]) -> SavedModel:
-    """Return the others' score as a joined model in which all other weights are 0."""
+    """Return the other sites' score as a joined model in which all other weights are 0."""
     prior, contract, rows = _prior(plan), table.contract, np.arange(table.rows, dtype=np.int64)
     preprocessing = _preprocessing(prior, contract, table, found.standard)
     slopes = found.slopes
@@ -189,7 +189,7 @@ def _preprocessing(prior: Prior, contract: Contract, table: Table, standard: Sta
 
 
 def _shares(hospital: Hospital, prior: Prior, contract: Contract, standard: Standard) -> Float64:
-    """Return for each output the share that the mean prediction here should have; not used for a number."""
+    """Return for each output the share of patients that the mean prediction must equal; not used for a number."""
     outcome, own = prior.method.outcome, hospital.data.prevalence
     if isinstance(outcome, OneOfClasses):
         return standard.outcome_means[[outcome.classes.index(name) for name in contract.target.classes]]
@@ -197,7 +197,7 @@ def _shares(hospital: Hospital, prior: Prior, contract: Contract, standard: Stan
 
 
 def _intercept(line: Float64, share: float) -> float:
-    """Return the intercept with which the mean probability of these rows equals the share, kept away from 0 and 1."""
+    """Return the intercept with which the mean probability of these rows equals a share, kept away from 0 and 1."""
     kept = min(max(share, 1e-3), 1.0 - 1e-3)
     return profiled_intercept(line, np.full(len(line), kept), is_number=False)
 
@@ -216,7 +216,7 @@ def _no_forest(outputs: int) -> Forest:
 def _facts(
     hospital: Hospital, plan: Plan, run: str, table: Table, found: _Received, mapped: tuple[Mapped, ...]
 ) -> dict[str, Json]:
-    """Return the facts of the report: the model, its basis, and that nothing was tested."""
+    """Return the content of the report about a received model that was not tested here."""
     own, is_number = hospital.data.prevalence, _prior(plan).is_number
     return {
         "site": hospital.site,

@@ -38,7 +38,7 @@ from site_agent.trainer.trainer_files import write_whole
 
 @dataclass(frozen=True, kw_only=True)
 class Report:
-    """The report of a study at this site, with the part that can be sent.
+    """The report of a study at this site.
 
     Attributes:
         facts: the written report.
@@ -123,7 +123,7 @@ class Ended:
 
 
 def written_report(hospital: Hospital, run: str, facts: dict[str, Json], ended: Ended) -> Report:
-    """Add the simple models, recommend one, compare all, and write the report. `facts` becomes its content.
+    """Add the simple models to a study's result, compare all models, and write the report. `facts` becomes its content.
 
     Raises:
         OperatorError: the result cannot be written to the disk.
@@ -197,7 +197,7 @@ def save_simple_models(
 
 
 def facts_of(hospital: Hospital, study: Study | PriorStudy, run: str) -> dict[str, Json]:
-    """Return the first facts of a report: site, run, plan, task, number of rows, columns and versions."""
+    """Return the general facts of a report: site, run, plan, task, numbers of rows, columns and versions."""
     dataset = study.own
     return {
         "site": hospital.site,
@@ -217,13 +217,13 @@ def facts_of(hospital: Hospital, study: Study | PriorStudy, run: str) -> dict[st
 
 
 def promise_facts(promise: Privacy, *, has_patients: bool) -> dict[str, Json]:
-    """Return the privacy promise of the run to each patient, and the definition of a patient in it."""
+    """Return what the run's differential privacy promises to each patient, and who is a patient for it."""
     unit = "patient" if has_patients else "row, because the contract has no patient column"
     return {"epsilon": promise.epsilon, "delta": promise.delta, "clip": promise.clip, "unit": unit}
 
 
 def compared(assessment: Assessment, choices: Mapping[str, Json]) -> dict[str, Json]:
-    """Return each model's result, the networks' checkpoint evidence, and the comparison."""
+    """Return the report's results of all models, and their comparison."""
     networks: dict[str, Json] = {
         name: assessment.model(name) | {"checkpoint": choice} for name, choice in choices.items()
     }
@@ -237,7 +237,7 @@ def compared(assessment: Assessment, choices: Mapping[str, Json]) -> dict[str, J
 
 
 def log_report(run: str, gain: Gain) -> None:
-    """Log the headline metric of the models and the verdict, and nothing else."""
+    """Log each model's headline metric and the verdict about the gain, and nothing else."""
     best = None if gain.difference is None else gain.difference.second
     figures = {FEDERATED: gain.federated, SILOED: gain.siloed, "best_local": best}
     headline = {f"{name}_{gain.metric}": None if value is None else round(value, 4) for name, value in figures.items()}

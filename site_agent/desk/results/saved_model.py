@@ -41,7 +41,7 @@ _BASELINE: Final = "expert "  # no tensor of a network has a blank in its name
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class SavedModel:
-    """One site's model of one run.
+    """One site's saved model, with all that a prediction needs.
 
     Attributes:
         plan: names the architecture, and the columns if they are common to all sites.
@@ -97,14 +97,14 @@ class SavedModel:
 
     @property
     def read_places(self) -> tuple[int, ...] | None:
-        """The columns of `encode` that a network on concepts reads; None for any other model."""
+        """The positions of the columns that a network on concepts reads; None for any other model."""
         if self.concepts is None or not self.plan.reads_concepts:
             return None
         return read_places(self.plan, self.preprocessing.contract)
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """The network's input columns: the plan's, the site's own, or both."""
+        """The names of the network's input columns: the plan's, the site's own, or both."""
         if self.is_alone and self.common is None:
             return self.preprocessing.columns
         if self.read_places is not None:
@@ -113,7 +113,7 @@ class SavedModel:
 
     @property
     def common(self) -> int | None:
-        """The number of columns that all sites share; None if the network does not separate them."""
+        """The number of input columns that all sites share; None if the network does not separate them."""
         if self.plan.reads_concepts:
             return shared_count(self.plan)
         return input_columns(self.plan, self.preprocessing.columns)[1]
@@ -128,7 +128,7 @@ class SavedModel:
 
 
 def save_model(state: Path, run: str, model: SavedModel, name: str = FEDERATED) -> Path:
-    """Write one model of a run in the state directory, complete, with mode 0600. An earlier one is replaced."""
+    """Write one model of a run to the state directory, completely and with mode 0600. An earlier one is replaced."""
     facts: dict[str, Json] = {
         "plan": model.plan.canonical.decode(),
         "preprocessing": model.preprocessing.to_json(),
@@ -209,7 +209,7 @@ def _joined(plan: Plan, preprocessing: Preprocessing, tensors: Tensors) -> Joine
 
 
 def _baseline(plan: Plan, preprocessing: Preprocessing, tensors: Tensors) -> Baseline | None:
-    """Return the saved baseline. It must exist exactly if the plan has one."""
+    """Return the saved baseline of the site. It must exist if the plan has a baseline, and only then."""
     arrays = _under(_BASELINE, tensors)
     if not arrays and (plan.expert is None or _under(_OWN, tensors)):
         return None
@@ -219,7 +219,7 @@ def _baseline(plan: Plan, preprocessing: Preprocessing, tensors: Tensors) -> Bas
 
 
 def other_version(run: str) -> ConfigurationError:
-    """Return the error for a complete model that another version of this program saved."""
+    """Return the error for a model that another version of this program saved."""
     return ConfigurationError(
         what=f"The model of the run {run} was saved by another version of this program.",
         consequence="No model was used, and nothing left this site.",
@@ -228,7 +228,7 @@ def other_version(run: str) -> ConfigurationError:
 
 
 def latest_run(state: Path) -> str:
-    """Return the run whose model was saved last.
+    """Return the name of the run whose model was saved last.
 
     Raises:
         OperatorError: there is no saved model.

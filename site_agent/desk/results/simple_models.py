@@ -72,7 +72,7 @@ class _Regressor(Protocol):
 
 
 class _Classifier(Protocol):
-    """The common part of scikit-learn's classifiers; `classes_` are those present in training."""
+    """The common part of scikit-learn's classifiers. `classes_` are the classes that occur in training."""
 
     classes_: npt.NDArray[np.int64]
 
@@ -83,7 +83,7 @@ class _Classifier(Protocol):
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class SimpleFit:
-    """One fitted simple model: its scores and its numbers.
+    """One fitted simple model: its scores of two parts of the rows, and its arrays.
 
     Attributes:
         test: scores of the test rows, in the form for `evaluate`.
@@ -97,7 +97,7 @@ class SimpleFit:
 
 
 def fit_simple_models(dataset: Dataset, preprocessing: Preprocessing, seed: int) -> Iterator[tuple[str, SimpleFit]]:
-    """Yield every simple model by its name: those of `TITLES`, and the guess.
+    """Yield every fitted simple model by its name: those of `TITLES`, and a guess that reads no column.
 
     Linear model: logistic regression with C = 0.1, or ridge regression with the same penalty (10). Forest: 500 trees,
     at least 3 rows in a leaf. Boosting: scikit-learn's default. `majority_guess`: the shares of the classes in
@@ -128,13 +128,13 @@ def fit_simple_models(dataset: Dataset, preprocessing: Preprocessing, seed: int)
 
 
 def reads_simply(dataset: Dataset) -> bool:
-    """Return whether simple models can be fitted: not to masks, or to images that need too much memory."""
+    """Return whether simple models can be fitted to a dataset: not to masks or to very large images."""
     is_large = dataset.image is not None and dataset.training.features.size > MOST_NUMBERS
     return dataset.task != "segmentation" and not is_large
 
 
 def best_simple_model(dataset: Dataset, seed: int) -> str:
-    """Return the simple model with the lowest loss in five folds: the best that this site has without joining.
+    """Return the name of the simple model that this site would choose without joining: lowest loss in five folds.
 
     Rows of one patient share a fold. The loss is the log loss, or the squared error of a number. If there are more
     than MOST_CHOOSING_ROWS rows, that many are drawn. With fewer than five patients, or a fold without two classes,
@@ -171,7 +171,7 @@ def best_simple_model(dataset: Dataset, seed: int) -> str:
 
 
 def _log_loss(classifier: _Classifier, features: _Matrix, labels: npt.NDArray[np.int64]) -> float:
-    """Return the sum of the log loss over rows. A class without training rows counts as nearly impossible."""
+    """Return the sum of the log loss over rows. A class without training rows has nearly probability 0."""
     known = classifier.predict_proba(features)
     places = np.searchsorted(classifier.classes_, labels)
     has_seen = np.isin(labels, classifier.classes_)
@@ -187,7 +187,7 @@ def _scores_of_classes(classifier: _Classifier, tested: _Matrix, dataset: Datase
 
 
 def _is_wide(dataset: Dataset) -> bool:
-    """Whether trees would take too long because of the number of columns."""
+    """Whether a dataset has so many columns that fitting trees would take too long."""
     return len(dataset.columns) > MOST_COLUMNS
 
 
