@@ -1,1 +1,1 @@
-"""The work before and after a run: describe, check, review, report, predict, export and monitor."""
+"""Contains the work before and after a run: describe, check, review, report, predict, export and monitor."""

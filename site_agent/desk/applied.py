@@ -53,11 +53,11 @@ class AppliedModel:
 
     @property
     def network(self) -> nn.Module:
-        """The network without the baseline, in evaluation mode."""
+        """The network without the site's baseline, in PyTorch's evaluation mode."""
         return self._flat.network.eval()
 
     def rows_at_once(self, features: npt.NDArray[np.float32]) -> int:
-        """Return how many rows the network computes at once. To the bit, each row's result is that of the row alone."""
+        """Return how many rows the network computes at once. Each row's result does not depend on the other rows."""
         return rows_at_once(self._flat, torch.from_numpy(features))
 
     def outputs(self, features: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 def check_table(hospital: Hospital) -> None:
-    """Find the device of training, and read the table as training does.
+    """Check that the device for training exists, and read the table as training does.
 
     Raises:
         OperatorError: there is no such device, or the table cannot be read, does not fit the contract, or has
@@ -96,7 +96,7 @@ def begin_study(hospital: Hospital, plan: Plan, state: Path) -> tuple[Study, Pre
 
 
 def _count_rows(study: Study, folder: Path, smallest_cell: int) -> None:
-    """Replace the study's row counts by counts that fit to those of earlier studies, exact or rounded."""
+    """Replace a study's numbers of rows by numbers that are consistent with earlier studies, exact or rounded."""
     training = len(study.own.training)
     if study.rows:
         training = released_count(folder, training, smallest_cell)
@@ -118,7 +118,7 @@ def begin_prior(hospital: Hospital, plan: Plan) -> tuple[PriorStudy, Preprocessi
 
 
 def own_numbers(hospital: Hospital, plan: Plan, folder: Path) -> tuple[int, ...]:
-    """Return what this site sends in the round of statistics. Without privacy, `folder` records it first.
+    """Return the numbers that this site sends in the round of statistics. Without privacy, `folder` records them first.
 
     Raises:
         OperatorError: the table cannot be used, was used for another run, or the record cannot be written to the
@@ -146,7 +146,7 @@ def receive(hospital: Hospital, plan: Plan, run: str, rounds: int, vector: npt.N
 
 
 def make_report(hospital: Hospital, study: Study | PriorStudy, preprocessing: Preprocessing, run: str) -> GainSums:
-    """Save the models of a run, compare them and write the report. Return the only part that may be sent."""
+    """Save the models of a run, compare them and write the report. Return the numbers that can be sent."""
     from site_agent.desk.results import prior_report, run_report
     from site_agent.trainer.prior.prior_study import PriorStudy
 
@@ -156,7 +156,7 @@ def make_report(hospital: Hospital, study: Study | PriorStudy, preprocessing: Pr
 
 
 def _admitted_rows(hospital: Hospital, plan: Plan) -> tuple[Table, SplitRows]:
-    """Return the table with its split. Under privacy, removing a patient moves no other patient to another part."""
+    """Return the table with its split. Under privacy, the split of a patient does not depend on other patients."""
     from site_agent.desk.examination.admitted_rows import admitted
     from site_agent.trainer.data.splits import steady_split
 

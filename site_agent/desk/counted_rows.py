@@ -31,17 +31,17 @@ class CountedRows:
 
     @property
     def content(self) -> bytes:
-        """The content of the file."""
+        """The content of the file with the counts."""
         return json.dumps(asdict(self), sort_keys=True).encode()
 
 
 def counted_rows_path(state: Path) -> Path:
-    """Return where the counts are stored, in the state folder."""
+    """Return the path of the file with the counts, in the state folder."""
     return state / _FILE
 
 
 def find_counted_rows(state: Path) -> CountedRows | None:
-    """Return the counts, or None if this user can read none."""
+    """Return the stored numbers of rows, or None if this user cannot read them."""
     try:
         with counted_rows_path(state).open("rb") as file:
             found = json.loads(file.read(_LARGEST_BYTES))

@@ -20,7 +20,7 @@ _NUMBER_BYTES: Final = 20
 
 
 def list_number(plan: Plan) -> str:
-    """Return a number for a plan's list of sites, as 8 groups of 4 characters.
+    """Return a short number for a plan's list of sites, as 8 groups of 4 characters.
 
     If two such numbers are equal, the lists have the same names, keys and tiers.
     """
@@ -29,7 +29,7 @@ def list_number(plan: Plan) -> str:
 
 
 def sheet_sections(plan: Plan, *, site: str, own: str | None) -> Iterator[Section]:
-    """Yield all sections of the sheet.
+    """Yield all sections of the sheet of identity keys.
 
     Args:
         plan: the plan that the hospital has to approve.

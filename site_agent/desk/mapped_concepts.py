@@ -1,4 +1,4 @@
-"""Shows for the review which concepts of a plan this site's contract maps, and the question of the plan.
+"""Shows in the review of a plan its question, and which of its concepts this site's contract maps.
 
 The mapping is in the contract, so the table is not read.
 """
@@ -19,7 +19,7 @@ from site_agent.trainer.prior.concept_mapping import mapped_columns
 def concept_sections(
     plan: Plan, contract: Contract | None, site: str, suspicions: Sequence[str] = ()
 ) -> Iterator[Section]:
-    """Yield the sections about the plan's question and concepts, if the plan has them.
+    """Yield the review's sections about the plan's question and its concepts.
 
     Args:
         contract: this site's; None if this user cannot read it.

@@ -141,7 +141,7 @@ def _built_of(used: ModelInUse) -> str:
 
 
 def by_class(rows: HeldOutRows) -> dict[str, Json]:
-    """Return the counts of the classes, or none if one is small, because the sum would reveal it.
+    """Return the number of rows of each class; if one number is small, none, because the sum would reveal it.
 
     Several classes are codes of the hospital's table, so they are numbered instead.
     """
@@ -229,7 +229,7 @@ def _list(facts: Mapping[str, Any]) -> str:
 
 
 def _told(gain: Mapping[str, Any]) -> str:
-    """Return the conclusion without the counts of test rows, because some are possibly small."""
+    """Return the conclusion about the gain without numbers of test rows, because some numbers are possibly small."""
     difference = gain["difference"]
     if difference is None:
         return "There is no comparison with a local model."
@@ -249,7 +249,7 @@ def _cell(count: int) -> int | str:
 
 
 def _evidence(facts: Mapping[str, Any]) -> dict[str, str]:
-    """Return the position of the audit log, and the software versions of the training and of this card."""
+    """Return the position of the audit log and the software versions, at the training and now."""
     then, now = facts["trained_with"] or {}, facts["versions"]
     found = {"audit log checkpoint": facts["audit_position"] or facts["audit_words"]}
     if facts["audit_records"]:
@@ -262,7 +262,7 @@ def _evidence(facts: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _audit_position(hospital: Hospital) -> dict[str, Json]:
-    """Return the position of this site's audit log, from the newest of its files that has a record.
+    """Return the position of the last record in this site's audit log.
 
     Raises:
         ConfigurationError: the last record is damaged.
@@ -272,7 +272,7 @@ def _audit_position(hospital: Hospital) -> dict[str, Json]:
         files = [file for file in all_files(path) if file.stat().st_size]
         position, words = position_after(files[-1]) if files else LogPosition(), "no audit log"
     except PermissionError:
-        # In the packages the log belongs to the agent's user, and reports to the trainer's.
+        # If the programs run as services, the log belongs to another user than the reports.
         files, position, words = [], LogPosition(), "not readable by the user who made this card"
     except BrokenFile as broken:
         raise ConfigurationError(

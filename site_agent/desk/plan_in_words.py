@@ -1,4 +1,4 @@
-"""Explains a plan to a person who decides but does not program, in the first section of `site-agent review`.
+"""Explains a plan to a person who does not program, in the first section of `site-agent review`.
 
 It explains the question, the patients, the data that are sent (with an example), the protection by masking and its
 limits, the use of differential privacy, and the worst that others could learn. The later sections are exact. This
@@ -18,7 +18,7 @@ from site_agent.desk.plan_review import Section, counted
 
 
 def in_words(plan: Plan, manifest: Manifest, rows: int | None) -> Section:
-    """Return the section that explains a plan in plain words.
+    """Return the section of the review that explains a plan in plain words.
 
     Args:
         rows: training rows of this hospital's table; None if they were not counted.

@@ -1,4 +1,4 @@
-"""Explains what a plan would send from this site, in the words of `site-agent review`.
+"""Explains in the review what a plan would send from this site.
 
 A person approves a plan by this page. So it names everything that may be sent, when, its largest size and its
 meaning. The gate cannot send anything else (gate/door.py). The terminal and the printed page show the same sections.
@@ -68,7 +68,7 @@ class Table:
 
 @dataclass(frozen=True)
 class Section:
-    """A section of the review about one subject: a heading, sentences and perhaps a table."""
+    """A section of the review: a heading, sentences and perhaps a table."""
 
     heading: str
     sentences: tuple[str, ...] = ()
@@ -76,7 +76,7 @@ class Section:
 
 
 def review_sections(plan: Plan, manifest: Manifest) -> Iterator[Section]:
-    """Yield the sections of the review that need only the plan and no table."""
+    """Yield the sections of the review that depend on the plan only."""
     yield Section(
         f"Study {plan.study}, version {plan.version}",
         (
@@ -111,7 +111,7 @@ def counted(number: int, word: str) -> str:
 
 
 def as_lines(sections: Iterable[Section]) -> Iterator[str]:
-    """Yield the sections as lines for a terminal."""
+    """Yield the sections of the review as lines for a terminal."""
     for section in sections:
         yield section.heading
         yield from (f"  {sentence}" for sentence in section.sentences)
@@ -254,16 +254,13 @@ def _numbers(plan: Plan, manifest: Manifest) -> Section:
 
 
 def largest(scalar: Scalar) -> str:
-    """Return the largest value in digits that a person can read aloud, without powers of ten."""
+    """Return the largest possible value of a sent number as digits, without powers of ten."""
     value = scalar.bound / scalar.scale
     return f"{value:,.0f}" if value >= _LARGE else f"{value:g}"
 
 
 def _grouped(scalars: Iterable[Scalar]) -> Iterator[tuple[Scalar, int]]:
-    """Yield every number that is sent, with its count.
-
-    Numbers of two columns, and numbers of each Newton round, are yielded as the first of their kind with their count.
-    """
+    """Yield the numbers that the site sends, each with a count. Many numbers of one kind are yielded as the first."""
     counts = Counter(kind for scalar in scalars if (kind := _kind(scalar)) is not None)
     told: set[str] = set()
     for scalar in scalars:
@@ -276,7 +273,7 @@ def _grouped(scalars: Iterable[Scalar]) -> Iterator[tuple[Scalar, int]]:
 
 
 def _kind(scalar: Scalar) -> str | None:
-    """Return the name of a number's kind if the review lists all numbers of this kind together, otherwise None."""
+    """Return the kind of a number if the review combines all numbers of this kind in one line, otherwise None."""
     if scalar.name.startswith("private "):
         return scalar.name.partition(":")[0]
     is_pair = scalar.occasion is Occasion.STATISTICS and " x " in scalar.name
@@ -302,7 +299,7 @@ def _times(plan: Plan, occasion: Occasion) -> str:
 
 
 def _of_three(plan: Plan, prior: Prior) -> Iterator[str]:
-    """Warn about concepts that only three sites record: one site can compute the sum of the two others."""
+    """Warn about concepts that only three sites record, because one site can compute the sum of the two others."""
     if prior.method.fewest_sites > 3:
         return
     sets = prior.recorders(frozenset(plan.site_names))
@@ -428,7 +425,7 @@ def _choices(plan: Plan) -> Iterator[str]:
 
 
 def network_terms(plan: Plan) -> Iterator[str]:
-    """Yield a sentence each for the starting file, frozen layers and changed images, for this page and model cards."""
+    """Yield a sentence each about the starting file, frozen layers and changed images, if the plan has them."""
     if plan.starting_file is not None:
         yield plan.starting_file.words
     frozen = plan.architecture.frozen if isinstance(plan.architecture, NamedTensors) else ()

@@ -26,7 +26,7 @@ _INSIDE: Final = 255
 
 
 def check_mask_folder(output: Path) -> None:
-    """Refuse a folder of masks that already exists, before anything is computed.
+    """Refuse to write masks into a folder that already exists, before anything is computed.
 
     Raises:
         UsageError: the folder exists.
@@ -43,7 +43,7 @@ def check_mask_folder(output: Path) -> None:
 def write_masks(
     output: Path, size: ImageSize, rows: npt.NDArray[np.int64], parts: Iterable[npt.NDArray[np.bool_]]
 ) -> Iterator[list[float | str]]:
-    """Write the masks, and return for each its path from the output's folder and the share of pixels that it covers.
+    """Write the predicted masks. Return for each its path and the share of pixels that it covers.
 
     Args:
         rows: the positions of the rows in their table, from 0.

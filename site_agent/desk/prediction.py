@@ -46,7 +46,7 @@ _TEXT: Final = (".csv", ".txt")
 
 @dataclass(frozen=True)
 class Predicted:
-    """What a person should read about a written table of predictions.
+    """A summary of a table of predictions that was written.
 
     Attributes:
         rows: the number of rows.
@@ -64,14 +64,15 @@ class Predicted:
 
 
 def predict_table(hospital: Hospital, table: Path, output: Path, run: str | None) -> Predicted:
-    """Predict for every row of a table. Write CSV, or Parquet if the output's name ends with .parquet.
+    """Predict every row of a table with the model in use, and write a table of predictions.
 
-    The first column is the patient's identifier if the contract declares one and the table has it. Otherwise it is
-    `row`, counted from 1 over the table's patients. Then the columns follow that nobody reads, unchanged. After them
-    is `probability` (of the positive class), or one `probability_CODE` per class and `predicted`, or `prediction` in
-    the target's own unit. For masks, `mask` has the path of a PNG file from the output's folder, and `mask_share` the
-    share of the pixels inside. The last column, `abstained_because`, has the reason for a missing prediction, and is
-    empty otherwise. Numbers are written with all digits, so they can be read back as the same floats.
+    The output is CSV, or Parquet if its name ends with .parquet. The first column is the patient's identifier if the
+    contract declares one and the table has it. Otherwise it is `row`, counted from 1 over the table's patients. Then
+    the columns follow that nobody reads, unchanged. After them is `probability` (of the positive class), or one
+    `probability_CODE` per class and `predicted`, or `prediction` in the target's own unit. For masks, `mask` has the
+    path of a PNG file from the output's folder, and `mask_share` the share of the pixels inside. The last column,
+    `abstained_because`, has the reason for a missing prediction, and is empty otherwise. Numbers are written with all
+    digits, so they can be read back as the same floats.
 
     Args:
         table: new rows, with or without the columns of target, patient and ignored.
@@ -129,14 +130,14 @@ def scores_of_new_rows(hospital: Hospital, used: ModelInUse, new: NewRows) -> np
 
 
 def scores_before_recalibration(hospital: Hospital, used: ModelInUse, new: NewRows) -> npt.NDArray[np.float64]:
-    """Return the scores like `scores_of_new_rows`, but never recalibrated."""
+    """Return the model's scores of the usable rows without the site's recalibration."""
     if not len(new.usable):
         return np.empty((0, used.model.outputs) if used.model.outputs > 1 else (0,))
     return np.concatenate([*scores_in_parts(hospital, used, new)])
 
 
 def scores_in_parts(hospital: Hospital, used: ModelInUse, new: NewRows) -> Iterator[npt.NDArray[np.float64]]:
-    """Yield the scores of the usable rows in order: all at once, or for masks those of a few images at a time.
+    """Yield the scores of the usable rows in order: all at once, or for masks a few images at a time.
 
     Raises:
         DataError: a prediction is not a finite number.
@@ -166,7 +167,10 @@ def scores_in_parts(hospital: Hospital, used: ModelInUse, new: NewRows) -> Itera
 def dice_of_new_rows(
     hospital: Hospital, used: ModelInUse, new: NewRows, masks: npt.NDArray[np.float32]
 ) -> npt.NDArray[np.float64]:
-    """Return the Dice of each usable row's predicted mask, shape (usable rows,). `masks` has the masks of all rows."""
+    """Return the Dice coefficient of each usable row's predicted mask, shape (usable rows,).
+
+    `masks` has the true masks of all rows.
+    """
     found, rows = [np.empty(0)], new.usable
     for scores in scores_in_parts(hospital, used, new):
         found.append(dice_of_images(masks[rows[: len(scores)]], scores >= 0.5))
@@ -175,7 +179,7 @@ def dice_of_new_rows(
 
 
 def outcomes_of_new_rows(used: ModelInUse, new: NewRows) -> HeldOutRows | None:
-    """Return outcomes and patients of the usable rows, or None if there are no usable rows or no outcome."""
+    """Return outcomes and patients of the usable rows; None if no row is usable or the outcome is not known."""
     usable, target = new.usable, used.model.preprocessing.contract.target
     if new.table.target is None or not len(usable):
         return None
@@ -205,7 +209,7 @@ def _head(contract: Contract, new: NewRows) -> list[str | float | None]:
 
 
 def _lines(contract: Contract, new: NewRows, cells: Iterator[list[float | str]]) -> Iterator[list[str | float | None]]:
-    """Yield a line for each row, without predictions if the model abstains."""
+    """Yield a line of the output for each row. A row that must not be predicted has a reason and no prediction."""
     width, table, others = len(_columns(contract)), new.table, list(new.others.values())
     for number, reason in enumerate(new.reasons):
         who: str | float = number + 1 if table.patients is None else table.patients[number]
@@ -232,13 +236,13 @@ def _as_text(lines: list[list[str | float | None]]) -> bytes:
 
 
 def _quoted(cell: str | float | None) -> str:
-    """Return a cell of CSV, quoted if it has a semicolon, because some spreadsheets separate cells there."""
+    """Return a cell as CSV. A cell with a semicolon is quoted, because some spreadsheets split it there."""
     text = "" if cell is None else str(cell)
     return '"' + text.replace('"', '""') + '"' if _TO_QUOTE.search(text) else text
 
 
 def _as_parquet(lines: list[list[str | float | None]]) -> bytes:
-    """Return the predictions as Parquet. No program takes its cells for formulas, so identifiers do not change."""
+    """Return the predictions as Parquet. No program reads its cells as formulas, so identifiers do not change."""
     import pyarrow as arrow
     import pyarrow.parquet as parquet
 
@@ -271,10 +275,10 @@ def _cells(contract: Contract, scores: npt.NDArray[np.float64]) -> Iterator[list
 
 
 def harmless(text: str) -> str:
-    """Change the text so that a spreadsheet shows it but does not compute it."""
+    """Change a text that a spreadsheet would compute as a formula, so that it only shows the text."""
     return f"'{text}" if text.startswith(_FORMULA_STARTS) else text
 
 
 def _is_number(code: str) -> bool:
-    """Whether a declared code is a plain number, such as -1, which a spreadsheet does not compute."""
+    """Whether a code is a plain number, such as -1, which a spreadsheet does not compute as a formula."""
     return code.removeprefix("-").replace(".", "", 1).isdecimal()

@@ -1,4 +1,4 @@
-"""Writes result files that a person names, and refuses places where they would replace a file of the hospital."""
+"""Writes result files to places that a person chose, and protects the hospital's own files from being replaced."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def write_result(path: Path, content: bytes, *, mode: int = 0o600) -> None:
 
 
 def check_places(places: Sequence[tuple[str, Path | None]], hospital: Hospital, others: Sequence[Path] = ()) -> None:
-    """Check all output places of a command with `check_place`. None means not requested.
+    """Check with `check_place` all places to which a command would write. A place of None was not requested.
 
     Raises:
         UsageError: as in `check_place`, or two results have the same place.
@@ -33,7 +33,7 @@ def check_places(places: Sequence[tuple[str, Path | None]], hospital: Hospital, 
 
 
 def check_place(path: Path, option: str, hospital: Hospital, others: Sequence[Path] = ()) -> None:
-    """Check that a result can be written to a place, before anything is computed.
+    """Check that a result can be written to a place, before the result is computed.
 
     Args:
         option: the name of the option, such as --html.

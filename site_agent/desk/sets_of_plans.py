@@ -1,4 +1,4 @@
-"""Compares a plan with earlier plans for approvers: the differences, and whose contribution could be computed.
+"""Compares a plan with earlier plans: what differs, and whose contribution could be computed from both.
 
 Sums of two plans can be subtracted if their sites are not the same (docs/design/sets.md). The gate refuses such sums
 unless a budget allows them. With this page a person learns it before the run, with the sites' names.
@@ -43,7 +43,7 @@ def _difference(plan: Plan, other: Plan) -> Iterator[str]:
 
 
 def _contributors(plan: Plan) -> dict[str, str]:
-    """Return the names of the sites that train, by the fingerprints of their identity keys."""
+    """Return the names of the sites that train in a plan, by the fingerprints of their identity keys."""
     return {site.identity: site.name for site in plan.sites if site.tier == "training"}
 
 
@@ -52,7 +52,7 @@ Difference: TypeAlias = tuple[str, str, str]
 
 
 def plan_differences(before: Plan, after: Plan) -> tuple[Difference, ...]:
-    """Return each key whose value differs between two plans, then each tensor and number that only one plan sends.
+    """Return what differs between two plans: keys with another value, then tensors and numbers that only one sends.
 
     Returns:
         triples of the subject, the earlier value and the present value; "absent" means that there is none.

@@ -48,7 +48,7 @@ _MOST_WORDS: Final = 30
 
 @dataclass(frozen=True, kw_only=True)
 class Line:
-    """A drafted column: its keys in order, remarks for a person, and its codes, if it has any."""
+    """A drafted column of a contract: its keys in order, remarks for a person, and its codes, if it has any."""
 
     keys: tuple[tuple[str, str], ...]
     words: tuple[str, ...]
@@ -86,10 +86,9 @@ def suspicious_numbers(column: ColumnDraft) -> tuple[float, ...]:
 
 
 def feature_line(column: ColumnDraft, shared: frozenset[float] = frozenset()) -> Line:
-    """Return the line of a feature, or of an ignored column if it has no information.
+    """Return the contract's line for a feature, or for an ignored column if it has no information.
 
     Args:
-        column: the profile of the column.
         shared: markers for "not known" that the draft lists for the whole table.
     """
     late = ("its name sounds like something known only after the outcome",) if _LATE.search(column.name) else ()
@@ -124,12 +123,12 @@ def feature_line(column: ColumnDraft, shared: frozenset[float] = frozenset()) ->
 
 
 def identifier_line(column: ColumnDraft) -> Line:
-    """Return the line of the column that identifies the patient of a row."""
+    """Return the contract's line for the column that identifies the patient of a row."""
     return _line(column, "patient", (), ("rows of one patient stay in the same part of the split",))
 
 
 def target_line(column: ColumnDraft) -> Line:
-    """Return the line of the outcome."""
+    """Return the contract's line for the outcome."""
     words: tuple[str, ...] = ("what is predicted: is this the outcome, and the positive one the right one?",)
     codes = sorted(_shown_codes(column), key=_order)
     words += tuple(_spellings(codes)) if is_coded(column) else ()
@@ -150,7 +149,7 @@ def scalar(text: str) -> str:
 
 
 def rounded_range(low: float, high: float) -> tuple[float, float]:
-    """Return rounded limits outside both values, in steps of about a tenth of the range. Amounts stay at least 0."""
+    """Return rounded limits around two values, in steps of about a tenth of their range. Amounts stay at least 0."""
     step = 10.0 ** math.floor(math.log10(high - low or abs(high) or 1.0))
     step = step / 2 if (high - low) / step < 4 else step
     below, above = steps_around(low, high, step)
@@ -193,7 +192,7 @@ def _coded(column: ColumnDraft, late: tuple[str, ...], shared: frozenset[float])
 
 
 def _listed(column: ColumnDraft, separator: str, late: tuple[str, ...]) -> Line:
-    """Return the line of a list of codes. The codes are not shown, because a rare code could identify a patient."""
+    """Return the contract's line for a list of codes. A rare code could identify a patient, so no code is shown."""
     found = len(column.listed)
     buckets = min(MOST_LISTED, max(16, 1 << (found - 1).bit_length()))
     number = f"{found} or more" if found >= MOST_LISTED else str(found)
@@ -209,7 +208,7 @@ def _spellings(codes: Sequence[str]) -> list[str]:
 
 
 def with_concept(line: Line, proposed: Proposed) -> Line:
-    """Return the line with a concept to confirm. The key `proposed_concept` is refused until a person renames it."""
+    """Return the column's line with a proposed concept. The contract is refused until a person confirms it."""
     keys = [*line.keys, ("proposed_concept", proposed.concept)]
     if proposed.unit is not None and ("type", "numeric") in line.keys:
         keys.append(("unit", scalar(proposed.unit)))
@@ -246,7 +245,7 @@ def _numeric(column: ColumnDraft, late: tuple[str, ...], shared: frozenset[float
 
 
 def _possible(values: Numbers) -> tuple[Numbers, list[str]]:
-    """Return the values that can have one unit, and remarks on the others."""
+    """Return the values that are probably in one unit, and remarks on the other values."""
     mixed = mixed_units(values)
     if mixed is not None:
         words = f"suspicious: {mixed.words}. The range holds the more frequent unit: convert the others to it"

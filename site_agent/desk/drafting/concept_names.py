@@ -24,7 +24,7 @@ _MOST_WORDS: Final = 4  # words that one word abbreviates
 
 
 def likeness(column: str, names: Sequence[str]) -> float:
-    """Return how similar a column's name is to the nearest of some names, from 0 to 1.
+    """Return how similar a column's name is to the nearest name of a concept, from 0 to 1.
 
     Args:
         column: the column's name in the table.
@@ -36,14 +36,14 @@ def likeness(column: str, names: Sequence[str]) -> float:
 
 @lru_cache(maxsize=4096)
 def words_of(name: str) -> tuple[str, ...]:
-    """Return the words of a name in lower case without accents. Words without meaning are skipped."""
+    """Return the words of a name in lower case without accents. Words such as "the" or "value" are skipped."""
     plain = "".join(c for c in unicodedata.normalize("NFKD", name) if not unicodedata.combining(c))
     words = tuple(word.casefold() for word in _WORD.findall(plain))
     return tuple(word for word in words if word not in _EMPTY) or words
 
 
 def _of_two(own: tuple[str, ...], other: tuple[str, ...]) -> float:
-    """Return how similar two names are: the harmonic mean of the shares of letters in words that have a partner."""
+    """Return how similar two names are: the harmonic mean of the shares of their letters in matching words."""
     if not own or not other:
         return 0.0
     if "".join(own) == "".join(other):
@@ -61,7 +61,7 @@ def _of_two(own: tuple[str, ...], other: tuple[str, ...]) -> float:
 
 
 def _matches(word: str, other: tuple[str, ...]) -> Iterator[tuple[int, int, float]]:
-    """Yield start, number of words and degree of each match of one word with consecutive words."""
+    """Yield each match of a word with consecutive words: the first of them, their number, and the similarity."""
     for start in range(len(other)):
         yield start, 1, _of_words(word, other[start])
         for length in range(2, min(_MOST_WORDS, len(other) - start) + 1):
@@ -80,7 +80,7 @@ def _of_words(one: str, other: str) -> float:
 
 
 def _abbreviates(word: str, words: tuple[str, ...]) -> bool:
-    """Whether a word consists of the first letters of several words, or of a beginning of each."""
+    """Whether a word abbreviates several words by the first letters of each, as `bp` does for blood pressure."""
     if not words:
         return not word
     return any(

@@ -27,7 +27,7 @@ from site_agent.trainer.data.codes import canonical_code
 
 _LEAST: Final = 0.55  # names with less similarity are ignored
 _TIE: Final = 0.05
-_FITS: Final = 0.9  # the share of values inside the range from which a unit fits
+_FITS: Final = 0.9  # a unit fits if at least this share of the values is inside the range
 _LEAST_INSIDE: Final = 0.5
 
 
@@ -158,7 +158,7 @@ def _codes(concept: CodedConcept, column: ColumnDraft) -> Proposed | None:
 
 
 def _by_first_letters(own: Sequence[str], codes: Sequence[str]) -> dict[str, str]:
-    """Match codes such as f and m with female and male: each own code begins another code of the concept."""
+    """Match codes such as f and m with female and male, if each code begins exactly one other code."""
     found = {}
     for mine in own:
         begun = [code for code in codes if code.casefold().startswith(mine.casefold())]

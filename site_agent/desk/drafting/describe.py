@@ -1,4 +1,4 @@
-"""Drafts a contract from a table, with a comment at every guess, for a person to correct.
+"""Drafts a contract from a table. Each guess has a comment, and a person corrects the draft.
 
 The draft has no value of a patient: ranges are rounded outward, and words that occur once are not listed.
 """
@@ -162,7 +162,7 @@ def _shared_markers(columns: list[ColumnDraft]) -> dict[float, list[str]]:
 
 
 def _shared_words(shared: dict[float, list[str]]) -> list[str]:
-    """Return comments about markers that several columns share."""
+    """Return comments on numbers that seem to mean "not known" in several columns."""
     words = []
     for marker, names in shared.items():
         more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
@@ -213,7 +213,7 @@ def _with_concepts(
 
 
 def _outcome(columns: list[ColumnDraft]) -> ColumnDraft:
-    """Return the column named like an outcome that has codes; else the last one with codes; else the last of all."""
+    """Return the column that is probably the outcome: one with such a name, else the last with codes, else the last."""
     named = [column for column in columns if _OUTCOME.fullmatch(column.name) and is_coded(column)]
     coded = [column for column in columns if is_coded(column)]
     if named:

@@ -33,7 +33,7 @@ _DATES: Final = re.compile(r"\d{1,4}[-./]\d{1,2}[-./]\d{1,4}([ T].*)?|(19|20)\d{
 
 
 class ColumnDraft:
-    """The profile of one column, from the cells that were read."""
+    """What is known about one column from the cells that were read."""
 
     def __init__(self, name: str, decimal: str) -> None:
         self.name, self._decimal = name, decimal
@@ -50,7 +50,7 @@ class ColumnDraft:
         self._random = random.Random(name)  # noqa: S311  # a sample, not a secret
 
     def take(self, cells: list[str]) -> None:
-        """Add some cells to the profile."""
+        """Add some cells of the column to its profile."""
         for cell in cells:
             text = cell.strip()
             self.rows += 1
@@ -113,17 +113,17 @@ class ColumnDraft:
 
     @property
     def values(self) -> int:
-        """The number of cells that are neither empty nor a marker."""
+        """The number of cells that are neither empty nor a marker for "not known"."""
         return self.numbers + self.other_texts
 
     @property
     def sample(self) -> Numbers:
-        """Some of the column's numbers as float64, and every number found that people use as a marker."""
+        """Some of the column's numbers as float64, and all its numbers that people use as markers for "not known"."""
         return np.array([*self._sample, *sorted(self._candidates)], dtype=np.float64)
 
     @property
     def candidates(self) -> frozenset[float]:
-        """The numbers in the column that people often use as markers."""
+        """The numbers in the column that people often use as markers for "not known"."""
         return frozenset(self._candidates)
 
     @property
@@ -146,7 +146,7 @@ class ColumnDraft:
 
     @property
     def ambiguous_patterns(self) -> tuple[str, ...]:
-        """The date formats that each fit nearly all dates, if there are several: day or month may be first."""
+        """The date formats that each fit nearly all dates, if there are several, such as day first and month first."""
         counts = {one: sum(n for fitting, n in self._fitting.items() if one in fitting) for one in PATTERNS}
         ways = tuple(one for one, count in counts.items() if self._are_dates(count))
         return ways if len(ways) > 1 else ()

@@ -24,7 +24,7 @@ _SHOWN_WARNINGS = 5
 
 
 def examined(hospital: Hospital, scratch: Path | None = None) -> Examination:
-    """Read the hospital's table under its contract and examine it.
+    """Read the hospital's table under its contract, and return all findings about it.
 
     Args:
         scratch: the folder in which images are prepared; None for the folder of temporary files.
@@ -38,7 +38,7 @@ def examined(hospital: Hospital, scratch: Path | None = None) -> Examination:
 
 
 def admitted(hospital: Hospital, scratch: Path | None = None) -> Examination:
-    """Return the examined table, or raise an error if it is not fit for training, counts or reports.
+    """Return the examined table. Raise an error if it is not fit for training, counts or reports.
 
     Raises:
         DataError: the table has errors, or warnings that nobody has accepted and that stop training at this hospital.
@@ -49,7 +49,7 @@ def admitted(hospital: Hospital, scratch: Path | None = None) -> Examination:
 
 
 def admit(hospital: Hospital, scratch: Path | None = None) -> tuple[Dataset, Preprocessing]:
-    """Prepare the table for training, and log its number of warnings. Raises as `admitted` does."""
+    """Prepare the table for training, and log its number of warnings. It raises the same errors as `admitted`."""
     examination = admitted(hospital, scratch)
     assert examination.split_rows is not None  # otherwise there was an error
     if warnings := len(examination.warnings):
@@ -73,7 +73,7 @@ def _check_admitted(hospital: Hospital, examination: Examination) -> None:
 
 
 def stop_as_listed(hospital: Hospital, examination: Examination, configuration: Path) -> None:
-    """Raise DataError if the table has errors or unaccepted warnings. The error does not list them."""
+    """Raise DataError if the table has errors or unaccepted warnings, which the terminal has already listed."""
     unused = "The table is not used for training. Nothing left this site."
     if examination.errors:
         raise DataError(

@@ -40,7 +40,7 @@ class TwoSpellings:
 
     @property
     def words(self) -> str:
-        """The finding as a text for people, without a full stop."""
+        """The finding about two spellings as a text for people, without a full stop."""
         return f"codes are written in two ways: {_listed(self.one)} beside {_listed(self.other)}"
 
 

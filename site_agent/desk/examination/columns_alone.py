@@ -1,4 +1,4 @@
-"""Measures how well one column alone predicts the outcome. A very good column was perhaps recorded after the outcome.
+"""Measures how well one column alone predicts the outcome. Very good columns are often recorded after the outcome.
 
 The test set is not used. Each column is used in three ways, and the best result counts: its rank, the outcome's rate
 in each of its codes or tenths, and whether a value is missing. Rates come from one half of the rows and are applied
@@ -31,7 +31,7 @@ def sampled(rows: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
 
 
 def auroc(values: Numbers, truth: Truth) -> float:
-    """Return the area under the ROC curve. Ties count half. Both outcomes must occur, and no value is NaN."""
+    """Return the area under the ROC curve. Ties count half. Both outcomes must occur, and NaN is not allowed."""
     places, inverse = np.unique(values, return_inverse=True)
     positives = np.bincount(inverse[truth], minlength=len(places)).astype(np.float64)
     negatives = np.bincount(inverse[~truth], minlength=len(places)).astype(np.float64)
@@ -58,7 +58,7 @@ def auroc_alone(values: Numbers, truth: Truth, *, is_code: bool) -> float | None
 
 
 def best_term(has_term: Truth, truth: Truth) -> float | None:
-    """Return the ROC area of the term that predicts best; None if an outcome has fewer than ten rows.
+    """Return the area under the ROC curve of the best term; None if an outcome has fewer than ten rows.
 
     Args:
         has_term: of shape (rows, terms).
@@ -87,7 +87,7 @@ def _ranks(values: Numbers) -> Numbers:
 
 
 def _cells(values: Numbers, absent: Truth, *, is_code: bool) -> npt.NDArray[np.int64]:
-    """Return a whole number for each row: the code or the tenth of the column; 0 if the value is missing."""
+    """Return a whole number for each row: its code, or the tenth of the column that has its value; 0 if missing."""
     if is_code:
         return np.where(absent, 0, values + 1).astype(np.int64)
     there = values[~absent]
@@ -106,6 +106,6 @@ def _by_rates(cells: npt.NDArray[np.int64], truth: Truth) -> float:
         size = int(cells.max()) + 1
         counts = np.bincount(cells[learnt], minlength=size)
         positives = np.bincount(cells[learnt], weights=truth[learnt], minlength=size)
-        rate = (positives + truth[learnt].mean()) / (counts + 1.0)  # an uncertainty of one row
+        rate = (positives + truth[learnt].mean()) / (counts + 1.0)  # the mean rate is added with the weight of a row
         areas.append(auroc(rate[cells[used]], truth[used]))
     return float(np.mean(areas))

@@ -72,7 +72,7 @@ class Examination:
     split_rows: SplitRows | None
 
     def __repr__(self) -> str:
-        """Show the number of findings only, because a traceback can contain this text."""
+        """Return the number of findings only, because a traceback must not show a patient's values."""
         return f"Examination(findings={len(self.findings)})"
 
     @property
@@ -92,7 +92,7 @@ class Examination:
         return form.query_digest if isinstance(form, SqlFormat) else None
 
     def to_json(self) -> dict[str, Json]:
-        """Return everything except the rows, for a file that stays at the site."""
+        """Return the result of the examination without the rows, for a file that stays at the site."""
         facts: dict[str, Json] = {
             "rows": self.table.rows,
             "rows_without_outcome": len(self.table.dropped),
@@ -112,7 +112,7 @@ class Examination:
 
 
 def examine(survey: Survey, split: Split) -> Examination:
-    """Examine a table that was read, and return its findings.
+    """Examine a table that was read, and return the findings.
 
     Args:
         split: how the rows are divided into training, validation and test.
@@ -167,6 +167,6 @@ def _missing(table: Table) -> dict[str, float]:
 
 def _digest(table: Table, split: Split, findings: tuple[Finding, ...]) -> str:
     keys = sorted(finding.key for finding in findings if finding.level == "warning")
-    dealt = split.model_dump(exclude=None if split.stratified else {"stratified"})  # as before that key existed
+    dealt = split.model_dump(exclude=None if split.stratified else {"stratified"})  # keeps earlier acceptances valid
     bound = json.dumps(["examination 1", table.digest, dealt, keys], sort_keys=True)
     return hashlib.sha256(bound.encode()).hexdigest()

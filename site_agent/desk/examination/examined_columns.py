@@ -31,7 +31,7 @@ def absent_in(feature: Feature, values: Numbers) -> npt.NDArray[np.bool_]:
 
 
 def column_findings(table: Table) -> Iterator[Finding]:
-    """Yield findings about columns: empty, mostly empty or constant, markers, two units, impossible numbers."""
+    """Yield a finding for each column that is empty, constant or has suspicious values, such as two units."""
     for feature in table.contract.features:
         values = table.features[feature.name]
         absent = absent_in(feature, values)
@@ -56,7 +56,7 @@ def column_findings(table: Table) -> Iterator[Finding]:
 
 
 def terms_findings(table: Table) -> Iterator[Finding]:
-    """Yield findings about lists and notes: empty in all rows or in most rows, or longer than the model reads."""
+    """Yield a finding for each list or note column that is mostly empty, or whose notes are too long for the model."""
     for name, counts in table.terms.items():
         share = float((~counts.any(axis=1)).mean())
         if share == 1.0:
@@ -136,14 +136,14 @@ def _disguised(table: Table, feature: Feature, values: Numbers, markers: tuple[f
 
 
 def rows_of(table: Table, places: npt.NDArray[np.int64]) -> tuple[int, ...]:
-    """Return the numbers of the first of these rows, as a spreadsheet counts them."""
+    """Return the row numbers of the first of these rows, as a spreadsheet counts them."""
     first = places[:KEPT_ROWS]
     numbers = first + 1 if table.row_numbers is None else table.row_numbers[first]
     return tuple(int(number) for number in numbers)
 
 
 def collinear_findings(table: Table) -> Iterator[Finding]:
-    """Yield pairs of columns with nearly the same information, by Pearson's correlation over rows with both values."""
+    """Yield pairs of columns with nearly the same information, by Pearson's correlation."""
     features = [
         feature
         for feature in table.contract.features
@@ -165,7 +165,7 @@ def collinear_findings(table: Table) -> Iterator[Finding]:
 
 
 def _close_pairs(columns: Numbers, absent: npt.NDArray[np.bool_]) -> list[tuple[int, int, float]]:
-    """Return pairs of column positions with the size of their correlation, the largest first."""
+    """Return pairs of columns with their correlation, the largest first. A column is given by its position."""
     there = (~absent).astype(np.float64)
     counts = np.maximum(there.sum(axis=1), 1.0)
     filled = np.where(absent, 0.0, columns)

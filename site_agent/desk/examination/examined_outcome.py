@@ -28,7 +28,7 @@ from site_agent.trainer.data.tables import Table
 FEWEST_IN_GROUP: Final = 10
 FEWEST_OF_CLASS: Final = 10
 MOST_DROPPED: Final = 0.05
-_UNLIKELY: Final = 3.29  # a normal deviate that chance exceeds once in a thousand cases
+_UNLIKELY: Final = 3.29  # standard deviations that chance exceeds once in a thousand cases
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,7 +64,7 @@ def parts_of(table: Table, parts: SplitRows, patients: npt.NDArray[np.int64] | N
 
 
 def dropped_findings(table: Table) -> Iterator[Finding]:
-    """Yield a finding about rows that were skipped because they have no outcome, as the contract declares."""
+    """Yield a finding about the number of rows that were skipped because they have no outcome."""
     count = len(table.dropped)
     if not count:
         return
@@ -79,7 +79,7 @@ def dropped_findings(table: Table) -> Iterator[Finding]:
 
 
 def part_findings(parts: tuple[Part, ...], classes: tuple[str, ...]) -> Iterator[Finding]:
-    """Yield classes that are rare or absent in a part, and classes whose shares differ between training and test."""
+    """Yield a finding for each class that is rare in a part of the split, or whose share differs between parts."""
     training, _, test = parts
     for name in classes:
         for part in parts:
@@ -108,7 +108,7 @@ def group_findings(table: Table, test: npt.NDArray[np.int64]) -> Iterator[Findin
 
 
 def alone(table: Table, rows: npt.NDArray[np.int64]) -> dict[str, float]:
-    """Return by column how well it alone predicts the outcome.
+    """Return how well each column alone predicts the outcome, by the column's name.
 
     The measure is an area under the ROC curve, or a correlation if the outcome is a number. A list or a note has the
     area of its best single term; if the outcome is a number, lists and notes are skipped.
@@ -119,7 +119,7 @@ def alone(table: Table, rows: npt.NDArray[np.int64]) -> dict[str, float]:
         return {}
     rows = rows[~np.isnan(target[rows])]
     outcome, found = target[rows], {}
-    declared = table.contract.target  # needed once, because all columns are searched for it
+    declared = table.contract.target  # read once, because the contract searches all columns for it
     is_number = isinstance(declared, RegressionTarget)
     classes = range(1 if len(declared.classes) == 2 else 0, len(declared.classes))
     for feature in table.contract.features:

@@ -53,7 +53,7 @@ def _duplicates(table: Table, patients: Places | None, parts: SplitRows | None) 
     words = f"{len(again)} rows{who} are equal to another in every column that is read"
     yield Finding(level="warning", key="duplicates", words=words, rows=rows_of(table, again), count=len(again))
     if parts is None or patients is not None:
-        return  # a patient's rows stay together
+        return  # the split keeps a patient's rows together
     for (one, ours), (other, theirs) in combinations(_named(parts), 2):
         shared = np.intersect1d(inverse[np.intersect1d(ours, again)], inverse[np.intersect1d(theirs, again)])
         if len(shared):
@@ -62,7 +62,7 @@ def _duplicates(table: Table, patients: Places | None, parts: SplitRows | None) 
 
 
 def _fingerprints(table: Table, patients: Places | None) -> npt.NDArray[np.uint64]:
-    """Return uint64 of shape (rows,): equal rows have equal numbers. Others collide with a chance of 1 in 2 ** 24."""
+    """Return uint64 of shape (rows,): a number for each row. Two different rows rarely have the same (1 in 2 ** 24)."""
     mixed = np.zeros(table.rows, dtype=np.uint64) if patients is None else patients.astype(np.uint64)
     columns = [*table.features.values(), *table.marks, *([] if table.target is None else [table.target])]
     for values in columns:
@@ -76,7 +76,7 @@ def _fingerprints(table: Table, patients: Places | None) -> npt.NDArray[np.uint6
 
 
 def _two_people(table: Table, patients: Places) -> Iterator[Finding]:
-    """Yield rows of one patient that differ in facts that never change in a person."""
+    """Yield rows with one patient identifier that differ in facts that never change in a person."""
     first = np.unique(patients, return_index=True)[1]
     for feature in table.contract.features:
         if not feature.same_for_patient:
@@ -97,7 +97,7 @@ def _two_people(table: Table, patients: Places) -> Iterator[Finding]:
 
 
 def image_findings(table: Table) -> Iterator[Finding]:
-    """Yield findings about images: blank images, and images that two patients share."""
+    """Yield a finding for images that have one intensity in all pixels, and for images that two patients share."""
     if table.images is None or table.contract.image is None:
         return
     name = table.contract.image.name

@@ -56,7 +56,7 @@ class Acceptance(Document):
 
 
 def accept(state: Path, acceptance: Acceptance) -> None:
-    """Write the acceptance to the state directory, complete or not at all.
+    """Write a person's acceptance to the state directory, completely or not at all.
 
     Raises:
         UnavailableError: the disk cannot be written.
@@ -65,7 +65,7 @@ def accept(state: Path, acceptance: Acceptance) -> None:
 
 
 def find_acceptance(state: Path, digest: str) -> Acceptance | None:
-    """Return the acceptance of exactly this examination, or None.
+    """Return who accepted the warnings of exactly this examination, or None.
 
     Raises:
         DataError: the file exists but is not an acceptance.

@@ -53,9 +53,9 @@ def format_hint(path: Path, declared: Format, *, is_new: bool = False) -> str | 
         if not start.strip():
             return None
         seems = guess_text(start)
-    except (OSError, csv.Error):  # damaged in another way, which the reader itself reports
+    except (OSError, csv.Error):  # the reader of tables reports such damage
         return None
-    # Every file is valid text in the two one-byte encodings, so a guess is no argument against the declared one.
+    # Every file is valid text in both one-byte encodings, so a guess cannot show that the declared one is wrong.
     is_other = seems.encoding != declared.encoding and "utf-16" in (seems.encoding, declared.encoding)
     is_other = is_other or (declared.encoding == "utf-8" and seems.encoding != "utf-8")
     wrong = {
@@ -101,7 +101,7 @@ def _encoding(start: bytes) -> str:
 
 
 def _agreement(lines: list[str], delimiter: str) -> tuple[int, int]:
-    """Return the most frequent number of cells in a row, if above one, after the number of rows that have it."""
+    """Return how many rows have the most frequent number of cells above one, and that number of cells."""
     try:
         widths = Counter(len(row) for row in csv.reader(lines[:200], delimiter=delimiter))
     except csv.Error:
@@ -111,7 +111,7 @@ def _agreement(lines: list[str], delimiter: str) -> tuple[int, int]:
 
 
 def _has_header(rows: list[list[str]]) -> bool:
-    """Whether the first row has only different words and no number."""
+    """Whether the first row has only different words and no number, as the names of columns do."""
     if not rows:
         return True
     first = [cell.strip() for cell in rows[0]]

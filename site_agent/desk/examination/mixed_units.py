@@ -35,7 +35,7 @@ _FAR_BELOW: Final = 3.0
 
 @dataclass(frozen=True)
 class Conversion:
-    """Two units of one measurement: a number in the second is a number in the first times `factor` plus `offset`."""
+    """Two units of one measurement. A number in the first, times `factor` and plus `offset`, is in the second."""
 
     first: str
     second: str
@@ -92,7 +92,7 @@ class MixedUnits:
 
     @property
     def words(self) -> str:
-        """The finding as a text for a person, without a value of any patient."""
+        """The finding about two units as a text for a person, without a value of any patient."""
         size = "larger" if self.minority_is_larger else "smaller"
         units = self.conversion
         known = "" if units is None else f", as {units.first} and {units.second} differ"
@@ -101,7 +101,7 @@ class MixedUnits:
 
 
 def mixed_units(values: Numbers, others: Sequence[Numbers] = ()) -> MixedUnits | None:
-    """Return the two scales of a column's positive values; None if there is only one scale.
+    """Find out whether a column's positive values have two scales, as with two units; None if they have one.
 
     Args:
         values: float64 of shape (rows,), NaN if missing. A column with negative numbers is skipped.
@@ -128,7 +128,7 @@ def mixed_units(values: Numbers, others: Sequence[Numbers] = ()) -> MixedUnits |
 
 
 def unit_hint(column: str, inside: Numbers, outside: Numbers) -> str | None:
-    """Advise in one sentence how to correct numbers outside a declared range that seem to have another unit.
+    """Advise in one sentence how to correct numbers that seem to have another unit than the declared range.
 
     Args:
         inside: float64 of shape (rows,), NaN if missing or outside the range.
@@ -141,7 +141,7 @@ def unit_hint(column: str, inside: Numbers, outside: Numbers) -> str | None:
 
 
 def far_values(values: Numbers) -> npt.NDArray[np.bool_]:
-    """Return which positive values are so far from the others that probably a decimal point is missing.
+    """Return which positive values are so far from the others that a decimal point is probably missing.
 
     Args:
         values: float64 of shape (rows,), NaN if missing. A column with negative numbers is skipped.
@@ -181,7 +181,7 @@ def _two_heaps(logs: Numbers) -> tuple[npt.NDArray[np.bool_], float, tuple[float
     steps = np.diff(np.unique(np.exp(ordered)))
     middle, quarter = (low + high) / 2, distance / 4
     if math.exp(middle) * quarter < _STEPS_IN_VALLEY * float(steps.min()):
-        return None  # so coarse that a gap may be just a step between two numbers
+        return None  # the values are so coarse that the gap can be one step between two numbers
     heaps = min(_within(ordered, low, quarter), _within(ordered, high, quarter))
     valley = _within(ordered, middle, quarter)
     most, least = _KNOWN if _conversion(math.exp(low), math.exp(high)) is not None else _ANY
@@ -191,7 +191,7 @@ def _two_heaps(logs: Numbers) -> tuple[npt.NDArray[np.bool_], float, tuple[float
 
 
 def _parting(ordered: Numbers) -> int:
-    """Return how many sorted values belong to the lower of two groups (Otsu 1979, equation 18)."""
+    """Return how many of the sorted values belong to the lower of two groups (Otsu 1979, equation 18)."""
     counts = np.arange(1, len(ordered))
     sums = np.cumsum(ordered)[:-1]
     means = sums / counts, (ordered.sum() - sums) / (len(ordered) - counts)
@@ -210,12 +210,12 @@ def _within(ordered: Numbers, middle: float, width: float) -> int:
 
 
 def _surprise(valley: int, heap: int) -> float:
-    """Return by how many standard deviations the gap has fewer values than the group."""
+    """Return by how many standard deviations the gap between two groups has fewer values than a group."""
     return (heap - valley) / math.sqrt(heap + valley) if heap + valley else 0.0
 
 
 def _conversion(low: float, high: float) -> Conversion | None:
-    """Return the known conversion that is nearest to two medians, or None if none is near."""
+    """Return the known pair of units whose conversion is nearest to two medians, or None if none is near."""
 
     def distance(one: Conversion) -> float:
         wanted = one.factor * low + one.offset

@@ -28,14 +28,14 @@ def read_with_hints(path: Path, contract: Contract, scratch: Path | None) -> Tab
 
 
 def survey_with_hints(path: Path, contract: Contract, *, scratch: Path | None) -> Survey:
-    """Survey a table like `survey_table`, and add suggestions for its errors."""
+    """Read a table and list its errors like `survey_table`, with suggestions for correcting them."""
     return _hinted(path, contract, lambda: survey_table(path, contract, scratch=scratch), is_new=False)
 
 
 def survey_new_with_hints(
     path: Path, contract: Contract, *, has_outcome: bool = False, scratch: Path | None = None
 ) -> Survey:
-    """Survey new rows like `survey_new_rows`, and add suggestions for their errors."""
+    """Read new rows and list their errors like `survey_new_rows`, with suggestions for correcting them."""
     return _hinted(
         path,
         contract,

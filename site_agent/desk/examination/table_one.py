@@ -39,7 +39,7 @@ def table_one(table: Table) -> tuple[Line, ...]:
 
 
 def _terms_lines(column: TermsFeature, counts: Counts, columns: list[npt.NDArray[np.bool_]]) -> Iterator[Line]:
-    """Yield how many rows have each declared code, and how many have no term."""
+    """Yield how many rows have each declared code, and how many rows have no code or word."""
     has_code = counts > 0
     is_empty = has_code.sum(axis=1) == 0
     for place, code in enumerate((column.codes or ())[:_MOST_CODES]):

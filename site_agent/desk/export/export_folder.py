@@ -119,7 +119,7 @@ def export_model(
 
 
 def _checked_files(hospital: Hospital, used: ModelInUse, *, has_onnx: bool) -> tuple[dict[str, bytes], list[float]]:
-    """Return the files by name, and by how much the predictions of loader and ONNX differ from the model's.
+    """Return the exported files by name, and how much the predictions of loader and ONNX differ from the model's.
 
     Raises:
         OperatorError: the model cannot be exported, or a copy predicts differently.
@@ -154,7 +154,7 @@ def _checked_files(hospital: Hospital, used: ModelInUse, *, has_onnx: bool) -> t
 
 
 def standalone(name: str) -> bytes:
-    """Return the text of a loader that includes the rules for cells and rows and imports no file of this program."""
+    """Return the text of a loader that needs no other file: it includes the rules for cells and rows."""
     text = (_EXPORT / f"{name}.py").read_text()
     parts = [Path(file).read_text().partition(_FUTURE)[2] for file in (cell_rules.__file__, row_reader.__file__)]
     rules = _OWN_IMPORTS.sub("", "\n\n".join(part.strip() for part in parts))
@@ -164,7 +164,7 @@ def standalone(name: str) -> bytes:
 
 
 def loader_of(description: Mapping[str, Json], graph: Graph, own: OwnNetwork | None) -> loader.Exported:
-    """Return the exported model in the form that its loader creates after reading the files."""
+    """Return the exported model as its loader would build it from the files."""
     facts = json.loads(json.dumps(description, allow_nan=False))
     tensors = {name: torch.from_numpy(array.copy()) for name, array in graph.constants.items()}
     module = None if own is None else loader.module_of(facts["module"], own.source, tensors)
@@ -182,7 +182,7 @@ def _own_network(applied: AppliedModel, path: str | None) -> OwnNetwork | None:
 def answers(
     applied: AppliedModel, values: npt.NDArray[np.float64], changed: Recalibration | None
 ) -> npt.NDArray[np.float64]:
-    """Return the predictions of `site-agent predict` for inputs (rows, inputs), of shape (rows,) or (rows, classes)."""
+    """Return the model's predictions for inputs (rows, inputs): float64 of shape (rows,) or (rows, classes)."""
     contract = applied.model.preprocessing.contract
     images = None if contract.image is None else in_window(values.astype(np.float32), contract.image)
     features = {} if contract.image is not None else features_of(contract, values)
@@ -228,7 +228,7 @@ def description_of(model: SavedModel, graph: Graph, run: str, own: OwnNetwork | 
 
 
 def _features(model: SavedModel) -> list[Json]:
-    """Return for each feature the rule for its cells, and the limits beyond which there is no prediction."""
+    """Return for each feature the rule for its cells, and the limits beyond which a row has no prediction."""
     contract = model.preprocessing.contract
     limits = {one.name: [one.low, one.high] for one in model.profile.columns} if model.profile else {}
     return [
@@ -262,7 +262,7 @@ def _image(column: ImageColumn) -> Json:
 
 
 def _interval(contract: Contract, feature: Feature) -> Json:
-    """Describe how a date becomes a number: relative to another column, or in days since 1970-01-01."""
+    """Describe how a date becomes a number of days or years since or until another day."""
     if not isinstance(feature, DateFeature):
         return None
     one = interval(contract, feature)

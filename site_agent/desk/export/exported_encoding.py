@@ -1,4 +1,4 @@
-"""Converts preprocessing to operations, from float64 inputs (rows, inputs) to encoded columns."""
+"""Exports preprocessing as operations, from float64 inputs (rows, inputs) to encoded columns."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from site_agent.trainer.data.terms import TermWeights
 
 
 def encoded(graph: Graph, preprocessing: Preprocessing) -> str:
-    """Add the operations of `Preprocessing.encode`, and return the name of their result: float32 (rows, columns)."""
+    """Add to the graph the operations of `Preprocessing.encode`. The result is float32 of shape (rows, columns)."""
     parts = []
     for place, (feature, encoding) in enumerate(
         zip(preprocessing.contract.features, preprocessing.encodings, strict=True)
@@ -52,7 +52,7 @@ def encoded(graph: Graph, preprocessing: Preprocessing) -> str:
 
 
 def _terms(graph: Graph, counts: str, weights: TermWeights) -> str:
-    """Add the operations of `terms.weighted`."""
+    """Add to the graph the operations of `terms.weighted`."""
     rare = graph.apply("multiply", counts, graph.constant([weights.rarity], "float64"))
     length = graph.apply("sqrt", graph.apply("sum", graph.apply("multiply", rare, rare)))
     unit = graph.apply("divide", rare, graph.apply("maximum", length, graph.constant([[1.0]], "float64")))
@@ -60,7 +60,7 @@ def _terms(graph: Graph, counts: str, weights: TermWeights) -> str:
 
 
 def _pixels(graph: Graph, column: ImageColumn, scales: Sequence[Scale]) -> str:
-    """Add the operations that standardise pixels, from the intensities of the file. See `image_files.in_window`."""
+    """Add to the graph the standardising of pixels, from the intensities of the file. See `image_files.in_window`."""
     low, high = column.limits
     inside = graph.clipped(INPUT, [[float(low)]], [[float(high)]])
     each = column.image.height * column.image.width
@@ -72,7 +72,7 @@ def _pixels(graph: Graph, column: ImageColumn, scales: Sequence[Scale]) -> str:
 
 
 def interval_of_date(graph: Graph, contract: Contract, feature: DateFeature, own: str) -> str:
-    """Add the operations of `intervals.interval_of` for a date in days since 1970-01-01."""
+    """Add to the graph the operations of `intervals.interval_of`, for a date in days since 1970-01-01."""
     one = interval(contract, feature)
     if one.column is None:
         other = graph.constant([[one.day]], "float64")
@@ -116,7 +116,7 @@ def _measured(graph: Graph, encoding: NumericEncoding | QuantileEncoding | Piece
 
 
 def _shares(graph: Graph, ends: np.ndarray[tuple[int], np.dtype[np.float64]], value: str) -> str:
-    """Add the operations of `encodings.shares_of_bins`."""
+    """Add to the graph the operations of `encodings.shares_of_bins`."""
     width = np.diff(ends)
     is_open = width > 0
     floor, ceiling = np.zeros(len(width)), np.ones(len(width))
@@ -129,7 +129,7 @@ def _shares(graph: Graph, ends: np.ndarray[tuple[int], np.dtype[np.float64]], va
 
 
 def _coded(graph: Graph, feature: CategoricalFeature, encoding: Encoding, value: str) -> str:
-    """Add the operations that replace a code by its row of encoded columns. The last row is for unknown codes."""
+    """Add to the graph the replacing of each code by its row of encoded columns. Unknown codes have the last row."""
     positions = np.arange(len(feature.codes), dtype=np.float64)
     table = encode(feature, encoding, np.append(positions, -1.0))
     is_code = graph.apply("equal", value, graph.constant(positions[None], "float64"))

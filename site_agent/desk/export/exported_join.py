@@ -1,4 +1,4 @@
-"""Converts forests, probabilities and the model of federated-prior to operations of an export.
+"""Exports forests, probabilities and the model of federated-prior as operations.
 
 The joined model adds the site's regression, the site's forest and the others' score, each times its weight.
 """
@@ -18,15 +18,15 @@ from site_agent.trainer.forest import Forest, Lines
 from site_agent.trainer.prior.concept_encoding import ConceptEncoding
 from site_agent.trainer.prior.concept_mapping import MappedCode, MappedNumber
 
-_DISTANCE = 0.005  # as in baselines.py, which shows why
+_DISTANCE = 0.005  # as in baselines.py, which gives the reason
 
 
 def forest_answers(graph: Graph, trees: Forest, features: str) -> str:
-    """Add a forest's operations, and return the name of their result: the mean over trees, float64 (rows, answers).
+    """Add a forest to the graph. The result is the mean over trees, float64 of shape (rows, answers).
 
     `features` names float32 columns. See `Forest.answers`.
     """
-    # Columns are float32: not above a float64 threshold is not above the next float32 below it.
+    # A float32 value exceeds a float64 threshold exactly if it exceeds the largest float32 up to the threshold.
     thresholds = trees.thresholds.astype(np.float32)
     above = thresholds.astype(np.float64) > trees.thresholds
     thresholds[above] = np.nextafter(thresholds[above], np.float32(-np.inf))
@@ -41,7 +41,7 @@ def forest_answers(graph: Graph, trees: Forest, features: str) -> str:
 
 
 def scores_of_outputs(graph: Graph, task: Task, outputs: str) -> str:
-    """Add the operations that turn outputs, float64 (rows, outputs), into probabilities; numbers stay unchanged."""
+    """Add to the graph the conversion of outputs, float64 (rows, outputs), to probabilities; numbers stay unchanged."""
     match task:
         case "binary" | "segmentation":
             return graph.apply("sigmoid", outputs)
@@ -54,7 +54,7 @@ def scores_of_outputs(graph: Graph, task: Task, outputs: str) -> str:
 
 
 def shares_on_scale(graph: Graph, task: Task, answers: str, outputs: int) -> str:
-    """Add the operations of `baselines._on_scale`, which turn shares (rows, outputs) into logits or logarithms."""
+    """Add to the graph the operations of `baselines._on_scale`: shares (rows, outputs) to logits or logarithms."""
     if task == "regression":
         return answers
     raised = graph.apply("add", answers, graph.constant([[_DISTANCE]], "float64"))
@@ -69,10 +69,13 @@ _FURTHEST = 30.0  # as in joined_model.py
 
 
 def joined_outputs(graph: Graph, joined: JoinedModel, concepts: ConceptEncoding, contract: Contract, own: str) -> str:
-    """Add the operations of `JoinedModel.outputs`, and return the name of their result: float64 (rows, outputs).
+    """Add the model of federated-prior to the graph. The result is float64 of shape (rows, outputs).
+
+    See `JoinedModel.outputs`.
 
     Args:
         joined: the three models and their weights.
+        concepts: how the site's columns become the common columns.
         own: the name of the encoded columns.
     """
     wide, outputs = graph.apply("cast", own, to="float64"), len(joined.own.starts)
@@ -89,7 +92,7 @@ def joined_outputs(graph: Graph, joined: JoinedModel, concepts: ConceptEncoding,
 
 
 def concept_columns(graph: Graph, concepts: ConceptEncoding, contract: Contract, own: str) -> str:
-    """Add the operations of `ConceptEncoding.encode`, and return the name of their result: float32 (rows, columns).
+    """Add to the graph the operations of `ConceptEncoding.encode`. The result is float32 of shape (rows, columns).
 
     Args:
         own: the name of the encoded columns, at least one; only their number of rows is used.
@@ -110,7 +113,7 @@ def _lines(graph: Graph, wide: str, lines: Lines) -> str:
 
 
 def _others(graph: Graph, joined: JoinedModel, concepts: ConceptEncoding, contract: Contract, like: str) -> str:
-    """Add the operations of the others' score. The result has the shape of `like`."""
+    """Add the other hospitals' score to the graph. The result has the shape of `like`."""
     places = [place for place, one in enumerate(concepts.mapped) if one is not None and concepts.used[place]]
     nothing = graph.apply("multiply", like, graph.constant([[0.0]], "float64"))
     line = graph.apply("add", nothing, graph.constant(joined.others.starts[None], "float64"))
@@ -124,7 +127,7 @@ def _others(graph: Graph, joined: JoinedModel, concepts: ConceptEncoding, contra
 
 
 def _as_shares(graph: Graph, task: Task, line: str) -> str:
-    """Add the operations of `joined_model.of_others`."""
+    """Add to the graph the operations of `joined_model.of_others`."""
     match task:
         case "binary" | "regression" | "segmentation":
             return line
@@ -136,7 +139,7 @@ def _as_shares(graph: Graph, task: Task, line: str) -> str:
 
 
 def _column(graph: Graph, concepts: ConceptEncoding, contract: Contract, place: int) -> str:
-    """Add the operations of one standardised concept, float64 (rows, 1). A missing value is 0."""
+    """Add one standardised concept to the graph, float64 of shape (rows, 1). A missing value is 0."""
     one, mean, deviation = concepts.mapped[place], concepts.means[place], concepts.deviations[place]
     assert one is not None
     names = [feature.name for feature in contract.features]

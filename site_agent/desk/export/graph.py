@@ -68,20 +68,20 @@ class Operation:
 
 @dataclass(eq=False)
 class Graph:
-    """The operations of a computation in order, and its constants by name. Both only grow."""
+    """A computation: its operations in order, and its constants by name. Both only grow."""
 
     operations: list[Operation] = field(default_factory=list)
     constants: dict[str, npt.NDArray[np.generic]] = field(default_factory=dict)
     result: str = INPUT
 
     def constant(self, values: npt.ArrayLike, dtype: str = "float32") -> str:
-        """Add a constant and return its name. Equal constants are not merged."""
+        """Add a constant to the graph and return its name. Equal constants are not merged."""
         name = f"constant{len(self.constants)}"
         self.constants[name] = np.ascontiguousarray(np.asarray(values, dtype=dtype)).reshape(np.shape(values))
         return name
 
     def apply(self, operation: str, *inputs: str, **attributes: Attribute) -> str:
-        """Add an operation and return the name of its result."""
+        """Add an operation to the graph and return the name of its result."""
         if operation not in NAMES:
             raise ValueError(f"{operation} is no operation of exports")
         output = f"value{len(self.operations)}"
@@ -93,18 +93,18 @@ class Graph:
         self.result = value
 
     def columns(self, value: str, start: int, stop: int, axis: int = 1) -> str:
-        """Add the operation that takes the places from start to stop - 1 of an axis."""
+        """Add to the graph a slice of a value along an axis, from `start` to before `stop`."""
         return self.apply("slice", value, axis=axis, start=start, stop=stop)
 
     def clipped(self, value: str, low: npt.ArrayLike, high: npt.ArrayLike, dtype: str = "float64") -> str:
-        """Add the operations that limit values to the range from low to high."""
+        """Add to the graph the limiting of values to the range from low to high."""
         raised = self.apply("maximum", value, self.constant(low, dtype))
         return self.apply("minimum", raised, self.constant(high, dtype))
 
     def interpolated(self, value: str, xs: npt.ArrayLike, ys: npt.ArrayLike) -> str:
-        """Add linear interpolation between rising points, constant outside them; float64 (rows, 1) to the same."""
+        """Add to the graph a linear interpolation of float64 (rows, 1) between rising points, constant outside them."""
         knots, heights = np.asarray(xs, dtype=np.float64), np.asarray(ys, dtype=np.float64)
-        # If several points have the same x, as at a step, the last one counts; numpy's interp does the same.
+        # If several points have the same x, as at a step, the last one is used, as numpy's interp does.
         kept = np.append(np.diff(knots) > 0, True)
         knots, heights = knots[kept], heights[kept]
         if len(knots) == 1:

@@ -91,7 +91,7 @@ def load(folder: str | Path, *, allow_code: bool = False) -> Exported:
 
 
 def _content(folder: str | Path, name: str) -> bytes:
-    """Return the bytes of a file that is in the folder itself. Links and other paths are refused."""
+    """Return the bytes of a file in the export's own folder. Links and other paths are refused."""
     if name != Path(name).name or name in ("", ".", "..") or "\\" in name or ":" in name:
         raise ValueError(f"{name!r} is not the name of a file in the folder of the export")
     path = Path(folder) / name
@@ -151,7 +151,7 @@ class Exported:
 
 
 def computed(name: str, inputs: list[Tensor], attributes: dict[str, Any]) -> Tensor:
-    """Return the result of one operation, whose name is in `graph.NAMES` and is not `module`."""
+    """Return the result of one operation of an exported model."""
     if name in _PLAIN:
         return _PLAIN[name](*inputs)
     first = inputs[0]
@@ -187,7 +187,7 @@ def computed(name: str, inputs: list[Tensor], attributes: dict[str, Any]) -> Ten
 def _forest(
     rows: Tensor, roots: Tensor, columns: Tensor, thresholds: Tensor, children: Tensor, values: Tensor
 ) -> Tensor:
-    """Return the mean of the leaves that each row reaches. A leaf's children are the leaf itself."""
+    """Return for each row the mean of the leaves that it reaches. A leaf's children are the leaf itself."""
     at = roots.expand(len(rows), -1)
     while True:
         above = (rows.gather(1, columns[at]) > thresholds[at]).long()

@@ -1,4 +1,4 @@
-"""Defines the inputs of an exported model: each feature, each other date that features use, and each term.
+"""Defines the inputs of an exported model: features, other dates that features use, and terms.
 
 A number is the table's, NaN if missing. A code is its position among the declared codes, -1 if unknown. A date is the
 days since 1970-01-01, NaN if missing. A list or a note is what `TermsRule` counts. The graph computes intervals from
@@ -28,7 +28,7 @@ _MADE_UP_DAY: Final = date(2020, 1, 1).toordinal() - FIRST_DAY
 
 @dataclass(frozen=True, kw_only=True)
 class Interval:
-    """How a date feature becomes a number: `sign` times (its own day minus the other day), divided by `divisor`.
+    """How a date becomes a number: `sign` times (its own day minus the other day), divided by `divisor`.
 
     Attributes:
         column: the position of the other day among the inputs; None if that day is the same for all rows.
@@ -42,7 +42,7 @@ class Interval:
 
 
 def other_days(contract: Contract) -> tuple[DayColumn, ...]:
-    """Return the dates that are not features but that features count from or to, in declared order."""
+    """Return the dates that are not features, but from or to which features count, in declared order."""
     needed = {feature.other for feature in contract.features if isinstance(feature, DateFeature)}
     days = [column for column in contract.columns if isinstance(column, DayColumn)]
     return tuple(column for column in days if column.name in needed)
@@ -64,7 +64,7 @@ def interval(contract: Contract, feature: DateFeature) -> Interval:
 
 
 def features_of(contract: Contract, values: Numbers) -> dict[str, Numbers]:
-    """Return the values of `Table.features` by name, for inputs (rows, inputs), with the code that reads tables."""
+    """Return the values of each feature by name, for inputs (rows, inputs), as in `Table.features`."""
     found = {name: values[:, place] for place, name in enumerate(input_names(contract))}
     days = {name: Parsed(values=found[name] + FIRST_DAY, flaws={}) for name in found if name in contract.dates}
     return {
@@ -78,7 +78,7 @@ def features_of(contract: Contract, values: Numbers) -> dict[str, Numbers]:
 
 
 def terms_of(contract: Contract, values: Numbers) -> dict[str, Counts]:
-    """Return the counts of `Table.terms` by name, for inputs (rows, inputs). They follow all other inputs."""
+    """Return the counts of terms by column, for inputs (rows, inputs), as in `Table.terms`."""
     place, found = len(input_names(contract)), dict[str, Counts]()
     for column in contract.terms:
         width = len(column.encoded_columns)
@@ -126,11 +126,11 @@ def made_up_values(contract: Contract, profile: Profile | None, rows: int, seed:
 
 
 def _dated(one: Interval, drawn: Numbers, features: int, before: Sequence[Numbers], days: Sequence[Numbers]) -> Numbers:
-    """Return days since 1970-01-01, whole numbers, at about the drawn intervals from the other day."""
+    """Return made-up dates as whole days since 1970-01-01. Their intervals from the other day are about those drawn."""
     other: Numbers | float = one.day
     if one.column is not None and one.column >= features:
         other = days[one.column - features]
     elif one.column is not None:
-        # A feature that comes later is not made up yet, and will be counted by its own other day.
+        # A later feature is not made up yet. Its own interval is made up when it comes.
         other = before[one.column] if one.column < len(before) else float(_MADE_UP_DAY)
     return np.rint(np.nan_to_num(other, nan=_MADE_UP_DAY) + one.sign * drawn * one.divisor)

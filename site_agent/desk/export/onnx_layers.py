@@ -1,4 +1,4 @@
-"""Converts the layers of networks to operations for prediction, without dropout."""
+"""Exports the layers of networks as operations for prediction, without dropout."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ class Layers:
         return mapped if bias is None else self.graph.apply("add", mapped, self.graph.constant(bias))
 
     def normalised(self, value: str, name: str) -> str:
-        """Scale and shift the last axis by learnt numbers."""
+        """Scale and shift each place of the last axis by the layer's learnt numbers."""
         return self._affine(value, self.tensors[f"{name}.weight"], self.tensors[f"{name}.bias"])
 
     def normalised_columns(self, value: str, name: str) -> str:
-        """Scale and shift each column of tokens (rows, columns, width) by learnt numbers."""
+        """Scale and shift each column of tokens (rows, columns, width) by the layer's learnt numbers."""
         return self._affine(value, self.tensors[f"{name}.weight"][:, None], self.tensors[f"{name}.bias"][:, None])
 
     def layer_normalised(self, value: str, name: str) -> str:
@@ -53,11 +53,11 @@ class Layers:
         return graph.apply("divide", centred, root)
 
     def fully_connected(self, value: str, name: str) -> str:
-        """Compute SELU(Linear(BN(x)))."""
+        """Add a fully connected layer to the graph: SELU(Linear(normalised x))."""
         return self.graph.apply("selu", self.linear(self.normalised(value, f"{name}.normalisation"), f"{name}.linear"))
 
     def feed_forward(self, value: str, name: str) -> str:
-        """Compute W2·SELU(W1·BN(x)), or W2·(SELU(W1·BN(x)) ⊙ W3·x) with a gate."""
+        """Add a feed-forward layer to the graph: W2·SELU(W1·BN(x)), or W2·(SELU(W1·BN(x)) ⊙ W3·x) with a gate."""
         hidden = self.graph.apply("selu", self.linear(self.normalised(value, f"{name}.normalisation"), f"{name}.inner"))
         if f"{name}.gate.weight" in self.tensors:
             hidden = self.graph.apply("multiply", hidden, self.linear(value, f"{name}.gate"))
@@ -83,7 +83,7 @@ class Layers:
         return self.graph.apply("convolution", images, *constants, stride=stride, groups=groups)
 
     def image_normalised(self, images: str, name: str, size: tuple[int, int] | None) -> str:
-        """Scale and shift each channel. With a `size`, first give each image mean 0 and variance 1."""
+        """Scale and shift each channel of images. With a `size`, first give each image mean 0 and variance 1."""
         graph = self.graph
         if size is not None:
             shape = (-1, len(self.tensors[f"{name}.weight"]), *size)

@@ -84,7 +84,7 @@ class _Writer:
         self._dropped: set[str] = set()
 
     def write(self, operation: Operation) -> None:
-        """Append the node or nodes of an operation."""
+        """Append the ONNX nodes of an operation."""
         if operation.name in _PLAIN:
             self._node(_PLAIN[operation.name], operation.inputs, operation.output)
         else:
@@ -115,7 +115,7 @@ class _Writer:
             writers[operation.name](operation)
 
     def initializers(self) -> list[Any]:
-        """Return all constants that a node reads."""
+        """Return all constants that a node of the ONNX graph reads."""
         kept = {name: array for name, array in self._constants.items() if name not in self._dropped}
         own = [] if self._own is None else list(self._own.initializer)
         return [*(self._numpy.from_array(array, name) for name, array in kept.items()), *own]
@@ -129,7 +129,7 @@ class _Writer:
         return name
 
     def _lookup(self, one: Operation) -> None:
-        """Append nodes that take the row of a table at each whole number."""
+        """Append nodes that return the row of a table at each whole number."""
         places = f"{one.output}places"
         self._node("Cast", one.inputs[1:], places, to=self._types.INT64)
         self._node("Gather", (one.inputs[0], places), one.output, axis=0)
@@ -148,13 +148,13 @@ class _Writer:
         self._node("Slice", (*one.inputs, *ends), one.output)
 
     def _module(self, one: Operation) -> None:
-        """Append the nodes that torch wrote, with the graph's names for their input and output."""
+        """Append the nodes that torch wrote for the hospital's own module, and connect them to the graph."""
         self._node("Identity", one.inputs, self._own.input[0].name)
         self.nodes.extend(self._own.node)
         self._node("Identity", (self._own.output[0].name,), one.output)
 
     def _forest(self, one: Operation) -> None:
-        """Append a forest as ONNX trees, whose nodes count from 0 within each tree."""
+        """Append a forest in ONNX's own form of trees, in which nodes are numbered from 0 in each tree."""
         features, *names = one.inputs
         thresholds, values = (self._constants[name].astype(np.float64) for name in (names[2], names[4]))
         roots, columns, children = (self._constants[name].astype(np.int64) for name in (names[0], names[1], names[3]))

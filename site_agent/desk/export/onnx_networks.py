@@ -1,4 +1,4 @@
-"""Converts every network of a plan to operations, from encoded rows (rows, columns) to outputs (rows, outputs).
+"""Exports every network of a plan as operations, from encoded rows (rows, columns) to outputs (rows, outputs).
 
 The formulas are those of `site_agent.trainer.models`; the tests compare both for every network. A hospital's own
 module is Python code, which cannot be converted to operations. Its tensors are part of the export, and one operation
@@ -33,7 +33,7 @@ _NEVER = 1e9  # exp(-1e9) is 0
 
 
 def network_outputs(layers: Layers, architecture: Architecture, rows: str, columns: int, common: int) -> str:
-    """Add the operations of a network, and return the name of its outputs.
+    """Add a network to the graph, and return the name of its outputs.
 
     Args:
         rows: the name of the encoded rows, (rows, columns).
@@ -96,7 +96,7 @@ def _images(layers: Layers, architecture: ImageNetwork | UNetNetwork, rows: str)
 def _blocks(
     layers: Layers, architecture: ConvolutionalNetwork | ParallelConvolutionalNetwork, value: str, parts: Sequence[str]
 ) -> str:
-    """Add blocks in sequence, each in its part. The result of the last block has one axis of numbers for each row."""
+    """Add blocks of an image network in sequence, each with the name of its part. The result is (rows, numbers)."""
     for number, part in enumerate(parts, start=1):
         size = sides_after(architecture.image, number - 1)
         value = layers.block(value, f"{part}.block{number}", architecture.activation, size)
@@ -106,7 +106,7 @@ def _blocks(
 
 
 def _efficient(layers: Layers, network: EfficientNetwork, rows: str) -> str:
-    """Add the first convolution, the stages, the last convolution, and a linear map of the means."""
+    """Add an EfficientNet to the graph: a convolution, the stages, a convolution, and a linear map of the means."""
     graph, size = layers.graph, (network.image.height, network.image.width)
 
     def filtered(value: str, name: str, stride: int = 1, groups: int = 1) -> str:
@@ -136,7 +136,7 @@ def _efficient(layers: Layers, network: EfficientNetwork, rows: str) -> str:
 
 
 def _u_net(layers: Layers, network: UNetNetwork, rows: str) -> str:
-    """Add the path down, the path up, and a logit for each pixel."""
+    """Add a U-Net to the graph: the path down, the path up, and a logit for each pixel."""
     graph, (down, up) = layers.graph, network.ways
 
     def pair(value: str, name: str, level: int) -> str:
@@ -256,7 +256,7 @@ def _feature_tokens(layers: Layers, architecture: FeatureTokensNetwork, rows: st
 
 
 def _of_columns(layers: Layers, rows: str, columns: int, kind: str) -> str:
-    """Add the tokens of columns, (rows, columns, width)."""
+    """Add to the graph the tokens of columns, (rows, columns, width)."""
     graph, tensors = layers.graph, layers.tensors
     weight = graph.constant(tensors[f"input.tokenizer.{kind}weight"])
     scaled = graph.apply("multiply", graph.apply("reshape", rows, shape=(-1, columns, 1)), weight)
@@ -264,7 +264,7 @@ def _of_columns(layers: Layers, rows: str, columns: int, kind: str) -> str:
 
 
 def _words(layers: Layers, note: NoteSize, codes: str) -> str:
-    """Add the tokens of words, (rows, places, width). `codes` are numbers of buckets from 1."""
+    """Add to the graph the tokens of words, (rows, places, width). A code is a bucket's number, from 1."""
     graph, tensors = layers.graph, layers.tensors
     weight = graph.constant(tensors["input.tokenizer.weight"])
     # A lookup drops the fraction, so a whole number minus one half becomes the number below.
@@ -274,7 +274,7 @@ def _words(layers: Layers, note: NoteSize, codes: str) -> str:
 
 
 def _hidden(layers: Layers, note: NoteSize, codes: str, others: int) -> str:
-    """Add the attention mask of places without a word, (rows, 1, 1, tokens). It is 0 for all other tokens."""
+    """Add an attention mask to the graph, (rows, 1, 1, tokens): 0, but very negative for places without a word."""
     graph = layers.graph
     is_word = graph.apply("cast", graph.apply("greater", codes, graph.constant([0.5])), to="float32")
     negative = layers.scaled(graph.apply("subtract", is_word, graph.constant([1.0])), _NEVER)

@@ -78,7 +78,7 @@ class _Outcome(Document):
 
 
 class _Description(Document):
-    """The content of another hospital's model.json. The limits of that hospital's training rows are not applied."""
+    """The content of another hospital's model.json."""
 
     format: Literal["global-layers export 3"]
     run: str
@@ -97,14 +97,14 @@ class _Description(Document):
 
     @property
     def reader(self) -> RowReader:
-        """The reader of this hospital's rows, by the other hospital's rules for cells."""
+        """Reads this hospital's rows by the other hospital's rules, but without the limits of its training rows."""
         features = [one.model_dump() | {"limits": (None, None)} for one in self.features]
         return RowReader({"features": features, "days": (), "decimal": "."})
 
 
 @dataclass(frozen=True, eq=False)
 class ReceivedExport:
-    """Another hospital's model: its description and its constants by name."""
+    """Another hospital's exported model: its description, and its constants by name."""
 
     description: _Description
     constants: Mapping[str, Tensor]
@@ -134,7 +134,7 @@ class ReceivedExport:
             raise refused("Its operations do not fit its columns, or they need too much memory or time.") from cause
 
     def _forest_depth(self) -> int:
-        """Check the forest, and return the number of nodes on its longest path; 0 if there is no forest."""
+        """Check the model's forest, and return the number of nodes on its longest path; 0 if there is no forest."""
         forests = [step for step in self.description.operations if step.name == "forest"]
         if len(forests) > 1:
             raise ValueError("several forests")
@@ -142,14 +142,14 @@ class ReceivedExport:
         return _depth(Forest(**dict(zip(_TREES, arrays, strict=True)))) if forests else 0
 
     def _costs(self, values: npt.NDArray[np.float64], depth: int) -> tuple[int, int]:
-        """Return how many numbers all results have, and the work to compute them, without reserving memory."""
+        """Return the memory and the work of the computation, as counts of numbers, without reserving memory for it."""
         known = {name: one.to("meta") for name, one in self._begun(values).items()}
         numbers = work = 0
         for step, inputs, result in self._results(known):
             numbers += result.numel()
             work += _WORK_OF_A_NUMBER * (result.numel() + sum(one.numel() for one in inputs))
             if step.name == "forest":
-                # Following trees reserves numbers for each row, tree and answer.
+                # Computing a forest reserves numbers for each row, tree and output.
                 pairs = len(inputs[0]) * len(inputs[1])
                 numbers, work = numbers + pairs * (8 + inputs[5].shape[1]), work + _WORK_OF_A_NUMBER * pairs * depth
             elif step.name == "matmul":
@@ -166,7 +166,7 @@ class ReceivedExport:
         return np.asarray(known[self.description.result].numpy())
 
     def _results(self, known: dict[str, Tensor]) -> Iterator[tuple[_Step, list[Tensor], Tensor]]:
-        """Compute the operations in order. Yield each with its inputs and result, and add the result to `known`."""
+        """Compute the operations in order, and yield each with its inputs and its result."""
         for step in self.description.operations:
             inputs = [known[name] for name in step.inputs]
             if step.name not in _OPERATIONS or step.attributes.get("to", "float32") not in ("float32", "float64"):
@@ -174,7 +174,7 @@ class ReceivedExport:
             if step.output in known:  # otherwise another forest than the checked one could be computed
                 raise ValueError("two values with one name")
             if step.name == "forest" and inputs[0].is_meta:
-                values = inputs[5]  # following trees needs their numbers
+                values = inputs[5]  # shapes alone are not enough to compute a forest
                 result = torch.empty((len(inputs[0]), values.shape[1]), dtype=values.dtype, device="meta")
             else:
                 plain = {key: list(one) if isinstance(one, tuple) else one for key, one in step.attributes.items()}

@@ -58,7 +58,7 @@ def terms_rule_of(facts: Mapping[str, Any]) -> TermsRule:
 
 
 def reason(column: str, flaw: Flaw, cell: object) -> str:
-    """Explain why a row has no prediction: the column, the flaw, and the value if there is one."""
+    """Explain why a row has no prediction: the column, the problem, and the value if there is one."""
     has_value = flaw not in (MISSING, ABSENT) and cell != ""
     return f"column {column}: {flaw.words}{f' ({shown(cell)})' if has_value else ''}"
 
@@ -77,7 +77,7 @@ def shown(cell: object) -> str:
 
 
 class RowReader:
-    """Reads rows for an exported model: dictionaries by the columns' names, as model.json declares them."""
+    """Reads rows for an exported model. A row is a dictionary by the columns' names."""
 
     def __init__(self, facts: Mapping[str, Any]) -> None:
         """Build the rules from `facts`, the content of model.json."""
@@ -87,7 +87,7 @@ class RowReader:
         self._image: Mapping[str, Any] | None = facts.get("image")
 
     def read(self, row: Mapping[str, Any]) -> tuple[list[float], list[str]]:
-        """Return a row's inputs for the model, and the reasons against a prediction; no reasons if the row is fit.
+        """Return a row's inputs for the model, and the reasons why it has no prediction, if there are any.
 
         The inputs are in the order of model.json's features, days and terms. A missing number or date is NaN. A code
         is its position. A date is the days since 1970-01-01. Terms are what `TermsRule` counts.
@@ -115,7 +115,7 @@ class RowReader:
         return numbers, reasons
 
     def answers(self, rows: Sequence[Mapping[str, Any]], scores: Callable[[list[list[float]]], list[Any]]) -> list[Any]:
-        """Return the result of `scores` for each row that is fit for a prediction; None for the other rows."""
+        """Return the model's scores for each row that has a prediction, and None for each other row."""
         read = [self.read(row) for row in rows]
         found: list[Any] = [None] * len(rows)
         usable = [place for place, (_, reasons) in enumerate(read) if not reasons]
@@ -144,7 +144,7 @@ class RowReader:
         return rule.read(str(cell), self._decimal if isinstance(cell, str) else ".")
 
     def _judged(self, column: Mapping[str, Any], cells: Mapping[str, float | Flaw]) -> tuple[Flaw | None, float]:
-        """Return the flaw of a value, or None, and the value. A date becomes an interval first."""
+        """Return the problem of a column's value, or None, and the value. A date is converted to an interval first."""
         value, interval = cells[column["name"]], column.get("interval")
         assert isinstance(value, float)
         if interval is not None:
@@ -157,7 +157,7 @@ class RowReader:
             )
             other = interval["day"] if interval["other"] is None else cells[interval["other"]]
             if isinstance(other, Flaw):
-                return None, math.nan  # the flaw is reported where it is
+                return None, math.nan  # the other column reports its own problem
             value = rule.length(value, other)
             if rule.is_outside(value):
                 return rule.outside, value
@@ -195,7 +195,7 @@ def _intensities(image: Mapping[str, Any], row: Mapping[str, Any]) -> list[float
 
 
 def _day(rule: DateRule, cell: Any) -> float | Flaw:
-    """Return days since the year 1 from a text, a date, or a number of days since 1970-01-01."""
+    """Convert a text, a date, or a number of days since 1970-01-01 to days since the year 1."""
     today = date.today()
     if isinstance(cell, date):
         return rule.judged(float(cell.toordinal()), today)

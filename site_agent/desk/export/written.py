@@ -1,4 +1,4 @@
-"""Converts a whole saved model to a graph, from a patient's values to recalibrated probabilities."""
+"""Exports a whole saved model as a graph, from a patient's values to recalibrated probabilities."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def written_down(model: SavedModel, recalibration: Recalibration | None) -> Grap
 
 
 def _of_simple_model(graph: Graph, model: OwnModel, task: Task, own: str) -> str:
-    """Add the predictions of a simple model, float64 (rows, outputs). See `own_scores`."""
+    """Add a simple model's predictions to the graph, float64 of shape (rows, outputs). See `own_scores`."""
     match model:
         case LinearModel(lines=lines):
             products = graph.apply(
@@ -66,7 +66,7 @@ def _of_simple_model(graph: Graph, model: OwnModel, task: Task, own: str) -> str
 
 
 def _of_network(graph: Graph, model: SavedModel, own: str) -> str:
-    """Add the outputs of the network, averaged with the baseline if the plan requires it; float32 (rows, outputs)."""
+    """Add the network to the graph, averaged with the baseline if the plan requires it; float32 (rows, outputs)."""
     rows = _placed(graph, model, own)
     said = None if model.baseline is None else _predictions(graph, model.baseline, own)
     use = model.plan.expert
@@ -83,9 +83,9 @@ def _of_network(graph: Graph, model: SavedModel, own: str) -> str:
 
 
 def _placed(graph: Graph, model: SavedModel, own: str) -> str:
-    """Add the columns that the network reads, in the plan's order, absent ones zero. See `dataset.place_columns`.
+    """Add to the graph the columns that the network reads, in the plan's order; a column that is missing here is 0.
 
-    A network on concepts reads other columns. See `concept_inputs.read_places`.
+    See `dataset.place_columns`. A network on concepts reads other columns: see `concept_inputs.read_places`.
     """
     mine = model.preprocessing.columns
     if model.read_places is not None and model.concepts is not None:
@@ -100,7 +100,7 @@ def _placed(graph: Graph, model: SavedModel, own: str) -> str:
 
 
 def _predictions(graph: Graph, baseline: Baseline, features: str) -> str:
-    """Add the predictions of the site's baseline, float64 (rows, outputs). See `Baseline.predictions`."""
+    """Add the predictions of the site's baseline to the graph, float64 (rows, outputs). See `Baseline.predictions`."""
     wide = graph.apply("cast", features, to="float64")
     lines = graph.apply("matmul", wide, graph.constant(baseline.lines.slopes.T, "float64"))
     lines = graph.apply("add", lines, graph.constant(baseline.lines.starts[None], "float64"))

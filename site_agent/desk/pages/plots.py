@@ -55,7 +55,7 @@ class Series:
 
 @dataclass(frozen=True, kw_only=True)
 class Axis:
-    """One axis of a plot: its words and its two ends."""
+    """One axis of a plot: its label and its two ends."""
 
     label: str
     low: float
@@ -64,7 +64,7 @@ class Axis:
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """One row of an interval plot: a number and its interval. `words` replaces the interval's limits in the text."""
+    """One row of an interval plot: a number and its interval. If there are `words`, they replace the limits as text."""
 
     label: str
     value: float | None
@@ -94,7 +94,7 @@ def plot(about: str, x: Axis, y: Axis, series: Sequence[Series]) -> str:
 
 
 def intervals(about: str, label: str, rows: Sequence[Row], reference: float | None = None) -> str:
-    """Draw numbers with their intervals in rows, and a line at `reference` to compare them with.
+    """Draw one number with its interval in each row, and a line at `reference` to compare them with.
 
     Args:
         rows: from top to bottom. A row without a value shows "not defined".
@@ -123,7 +123,7 @@ def intervals(about: str, label: str, rows: Sequence[Row], reference: float | No
 
 
 def ticks(low: float, high: float) -> list[float]:
-    """Return four to ten round numbers between two numbers, which are included if they are round."""
+    """Return four to ten round numbers in a range, for the marks of an axis."""
     step = 10.0 ** math.floor(math.log10((high - low) / 4))
     step *= next(factor for factor in (1, 2, 2.5, 5, 10) if (high - low) / (step * factor) <= 6)
     first = math.ceil(low / step - 1e-9)
@@ -132,7 +132,7 @@ def ticks(low: float, high: float) -> list[float]:
 
 
 def visible(points: Sequence[Point], x: Axis, y: Axis) -> list[list[Point]]:
-    """Return the parts of a line inside two axes. A line along the border would show values that do not exist."""
+    """Return the parts of a line that are inside two axes. Parts outside are not drawn along the border."""
     if len(points) == 1:
         return [list(points)] if x.low <= points[0][0] <= x.high and y.low <= points[0][1] <= y.high else []
     pieces: list[list[Point]] = []
@@ -148,7 +148,7 @@ def visible(points: Sequence[Point], x: Axis, y: Axis) -> list[list[Point]]:
 
 
 def axis_over(label: str, numbers: Sequence[float]) -> Axis:
-    """Return an axis with space for all numbers."""
+    """Return an axis that is long enough for all numbers."""
     low, high = _room(list(numbers))
     return Axis(label=label, low=low, high=high)
 
@@ -231,7 +231,7 @@ def _words(across: float, up: float, text: str, anchor: str) -> str:
 
 
 def _mark(one: Series) -> str:
-    """Return the mark that stands before a name in the legend."""
+    """Return the small line or point that stands before a name in the legend."""
     if one.kind == "points":
         return f'<circle class="dot c{one.colour % COLOURS}" cx="13" cy="5" r="3"/>'
     return f'<path class="{_style(one)}" d="M1 5H25"/>'

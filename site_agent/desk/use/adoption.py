@@ -39,7 +39,7 @@ class Adoption(Document):
 
 
 def keep_adoption(state: Path, adoption: Adoption) -> None:
-    """Replace the adopted model. The audit log has already recorded the decision."""
+    """Store which model a person adopted. The audit log has already recorded the decision."""
     path = _path(state)
     # A service that predicts runs as another user of the folder's group, and reads the decision here.
     make_folder(path.parent, mode=0o750)

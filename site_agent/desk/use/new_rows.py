@@ -37,7 +37,7 @@ Rows = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class LeftOut:
-    """The rows that the model does not predict because of one column and one reason.
+    """Rows that the model does not predict, for one reason and because of one column.
 
     Attributes:
         column: the name of the column.
@@ -58,7 +58,7 @@ class LeftOut:
 
     @property
     def line(self) -> str:
-        """Return the column, the reason, the number of rows and the most frequent values, as a line for the screen."""
+        """Return the reason with its column, number of rows and most frequent values, as a line for the screen."""
         kinds, counts = np.unique(np.array(self.values, dtype=object), return_counts=True)
         most = sorted(zip(-counts, kinds, strict=True))[:_SHOWN_VALUES]
         told = [f"{value} in {-count}" for count, value in most]
@@ -93,14 +93,14 @@ class NewRows:
 
     @property
     def usable(self) -> Rows:
-        """Return the positions of the rows that are used, rising, int64 of shape (usable rows,)."""
+        """Return the positions of the rows that are predicted, int64 of shape (usable rows,), rising."""
         is_usable = np.ones(self.table.rows, dtype=bool)
         for one in self.left_out:
             is_usable[one.places] = False
         return np.flatnonzero(is_usable).astype(np.int64)
 
     def off_contract(self, column: str | None = None) -> npt.NDArray[np.bool_]:
-        """Return which rows have a value that the contract forbids, in any column or in the named one: shape (rows,).
+        """Return which rows have a value that the contract forbids, bool of shape (rows,). `column` selects one column.
 
         In the table such a cell is NaN, or unknown.
         """
@@ -165,7 +165,7 @@ def read_new_rows(
 
 
 def _off_contract(survey: Survey, mistakes: Sequence[Mistake]) -> list[LeftOut]:
-    """Return the cells that the contract forbids or that cannot be read, and the missing columns."""
+    """Return the missing columns, and the cells that cannot be read or that the contract forbids."""
     table, found = survey.table, []
     assert table.row_numbers is not None
     for mistake in mistakes:
@@ -191,7 +191,7 @@ def _foreign(table: Table, profile: Profile | None) -> list[LeftOut]:
 
 
 def _with_format_of(path: Path, contract: Contract) -> Contract:
-    """Return the contract with the format that the file's name shows."""
+    """Return the contract, changed to the format that the file's name shows."""
     suffix = path.suffix.lower()
     if suffix in _PARQUET and not isinstance(contract.format, ParquetFormat):
         return contract.model_copy(update={"format": ParquetFormat(kind="parquet")})

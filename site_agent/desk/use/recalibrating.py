@@ -92,7 +92,7 @@ def _later(hospital: Hospital, used: ModelInUse, table: Path) -> tuple[HeldOutRo
 
 
 def _known(new: Table, own: Table) -> int:
-    """Count rows of the run's patients. Without a patient column: rows with equal values, if half or more."""
+    """Count the new rows of the run's patients. Without a patient column, count equal rows if they are half or more."""
     if new.patients is not None and own.patients is not None:
         seen = set(own.patients)
         return sum(patient in seen for patient in new.patients)

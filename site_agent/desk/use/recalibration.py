@@ -35,7 +35,7 @@ _NAME: Final = "recalibration.json"
 
 
 class PlattMap(Document):
-    """The map sigmoid(intercept + slope · logit(p)). Platt 1999, on the logit instead of a margin."""
+    """The map sigmoid(intercept + slope · logit(p)) of a probability p. Platt 1999, but on the logit."""
 
     kind: Literal["platt"] = "platt"
     intercept: float
@@ -47,7 +47,7 @@ class PlattMap(Document):
 
 
 class IsotonicMap(Document):
-    """A map of straight lines through rising points, flat outside them. Zadrozny and Elkan 2002."""
+    """A map of probabilities by straight lines through rising points, flat outside them. Zadrozny and Elkan 2002."""
 
     kind: Literal["isotonic"] = "isotonic"
     xs: tuple[float, ...] = Field(min_length=1)
@@ -59,7 +59,7 @@ class IsotonicMap(Document):
 
 
 class Recalibration(Document):
-    """A map for the positive class, or one for each class. `rows` is the number of rows to which it was fitted."""
+    """A map from predicted to corrected probabilities, fitted to `rows` rows, for one class or for each class."""
 
     version: Literal[1] = 1
     maps: tuple[Annotated[PlattMap | IsotonicMap, Field(discriminator="kind")], ...] = Field(min_length=1)
@@ -76,7 +76,7 @@ class Recalibration(Document):
 
 
 def fit_recalibration(kind: Kind, rows: HeldOutRows, scores: Scores) -> Recalibration:
-    """Fit a recalibration to rows with known outcomes.
+    """Fit a recalibration to the outcomes of some rows.
 
     Args:
         rows: validation rows, or later patients.
