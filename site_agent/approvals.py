@@ -41,7 +41,7 @@ Moment: TypeAlias = Annotated[str, AfterValidator(_aware)]
 
 
 class Signature(Document):
-    """One named person's approval of a plan. Times are in ISO 8601 with a zone. `until` None means without end."""
+    """One named person's approval of a plan, with its times in ISO 8601. `until` None means that it has no end."""
 
     by: str
     at: Moment
@@ -158,7 +158,7 @@ def announced_plans(state: Path) -> list[Path]:
 
 
 def find_approval(state: Path, plan: Plan) -> Approval | None:
-    """Return the approval of exactly this plan and manifest, or None. `why_not` decides whether it is still valid.
+    """Return the approval of exactly this plan and manifest, or None. `why_not` checks whether it is still valid.
 
     Raises:
         RefusedError: the file exists but is not an approval.
@@ -208,7 +208,7 @@ def why_not(approval: Approval | None, *, approvers: int, now: datetime) -> str 
 
 
 def last_approved(state: Path, plan: Plan) -> tuple[Plan, Approval] | None:
-    """Return the last other plan of the same study that was approved here, or None.
+    """Return the plan of the same study that was approved here last, other than this plan, or None.
 
     An unreadable file is skipped, because it cannot be compared. Alternatives of one sweep are one plan.
     """
@@ -262,7 +262,7 @@ def _has_ended(signature: Signature, now: datetime) -> bool:
 
 @contextmanager
 def _held(state: Path) -> Iterator[None]:
-    """Lock the decisions of this site, so that no other process writes one between reading and writing."""
+    """Lock this site's approvals, so that two processes cannot change them at the same time."""
     folder = approvals_folder(state)
     make_folder(folder)
     with opened_folder(folder) as opened:

@@ -34,20 +34,20 @@ _JSON: Final = json.JSONEncoder(sort_keys=True)
 
 
 class Record(Protocol):
-    """A frozen record with facts of the types str, int and bool, and a payload of bytes."""
+    """A message as a frozen record: facts of the types str, int and bool, and a payload of bytes."""
 
     __dataclass_fields__: ClassVar[dict[str, Field[Any]]]  # Any: the type in dataclasses
 
     @property
     def payload(self) -> bytes | memoryview:
-        """The bytes after the facts."""
+        """The bytes that follow the facts in a message."""
 
 
 Message = TypeVar("Message", bound=Record)
 
 
 class Framing(Generic[Message]):
-    """Converts the messages of one socket to bytes and back. A kind's number is its position in the list."""
+    """Converts the messages of one socket to bytes and back. A message kind's number is its place in `kinds`."""
 
     def __init__(self, magic: bytes, kinds: tuple[type[Message], ...]) -> None:
         self._magic, self._kinds = magic, kinds
@@ -101,10 +101,10 @@ class Framing(Generic[Message]):
 
 
 class FramedSocket(Generic[Message]):
-    """One end of an asynchronous socket. One task receives. Either one task sends, or all tasks post.
+    """One end of an asynchronous socket that sends and receives whole messages.
 
-    A payload is written from its place in memory, and read into the object that is passed on. It is never copied
-    here.
+    One task receives. Either one task sends, or all tasks post. A payload is written from its place in memory, and
+    read into the object that is passed on. It is never copied here.
     """
 
     def __init__(self, connection: socket.socket, framing: Framing[Message]) -> None:
@@ -114,7 +114,7 @@ class FramedSocket(Generic[Message]):
         self._is_over = False
 
     async def send(self, message: Message) -> None:
-        """Write one complete message.
+        """Send one complete message.
 
         Raises:
             OSError: the other side has closed.
@@ -129,7 +129,7 @@ class FramedSocket(Generic[Message]):
             written = max(0, written - len(part))
 
     async def receive(self, largest_payload: Callable[[type[Message]], int]) -> Message:
-        """Return the next message, limited to the payload size of its kind.
+        """Return the next message. Its payload must not exceed the largest size of its kind.
 
         Raises:
             OSError: the other side has closed.
@@ -141,7 +141,7 @@ class FramedSocket(Generic[Message]):
         return self._framing.build(kind, text, await self._exactly(payload_bytes))
 
     def post(self, message: Message, body: bytes | memoryview = b"") -> None:
-        """Queue one complete message without waiting. If the calling task is cancelled, the message is still complete.
+        """Queue one complete message without waiting. It stays complete even if the calling task is cancelled.
 
         `body` is the end of its payload. It is read when it is written, so nobody may change it before that. If the
         other side has closed, the message is dropped, and `receive` raises the error.
@@ -156,7 +156,7 @@ class FramedSocket(Generic[Message]):
                 asyncio.get_running_loop().add_writer(self._socket, self._write_more)
 
     def has_ended(self) -> bool:
-        """Return whether the other side has closed and nothing is unread. Use this only while no task receives."""
+        """Return whether the other side has closed and everything was read. Use this only while no task receives."""
         try:
             return not self._socket.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
         except BlockingIOError:
@@ -182,7 +182,7 @@ class FramedSocket(Generic[Message]):
                     self._waiting[0] = self._waiting[0][written:]
         except BlockingIOError:
             return
-        except OSError:  # the other side has closed: the receiver is informed
+        except OSError:  # the other side has closed; `receive` raises the error
             self._waiting.clear()
 
     def _write_more(self) -> None:
@@ -191,7 +191,7 @@ class FramedSocket(Generic[Message]):
             asyncio.get_running_loop().remove_writer(self._socket)
 
     async def _exactly(self, count: int) -> bytes | memoryview:
-        """Return exactly `count` bytes, as they arrived or collected in memory of that size."""
+        """Return exactly `count` bytes from the socket."""
         first = b""
         if 0 < count < _LARGE_BYTES:
             first = await self._some(count)

@@ -101,14 +101,16 @@ class Install:
 
 @dataclass(frozen=True, slots=True)
 class Trust:
-    """The gate orders the agent to trust the roots that the coordinator names (PEM). The agent replies Shown."""
+    """The gate orders the agent to trust the coordinator's root certificates (PEM). The agent replies Shown."""
 
     payload: bytes | memoryview = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True)
 class Settle:
-    """The gate reports if the renewed certificate works. The agent deletes or restores the old one. It replies Shown.
+    """The gate reports whether a renewed certificate works. The agent then deletes or restores the old one.
+
+    The agent replies Shown.
     """
 
     works: bool
@@ -179,7 +181,7 @@ class Shown:
 
     @property
     def parts(self) -> tuple[bytes, ...]:
-        """Chain, roots, previous chain, waiting chain, waiting request."""
+        """The five parts: chain, roots, previous chain, waiting chain, waiting request."""
         return unpacked(self.payload, 5)
 
 
@@ -214,7 +216,7 @@ class Unable:
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """The agent reports that the coordinator accepted the stream, with its time in milliseconds since 1970, or -1."""
+    """The agent reports to the gate that the coordinator accepted a stream. The time is in ms since 1970, or -1."""
 
     stream: int
     milliseconds: int
@@ -234,7 +236,7 @@ class Down:
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """The agent confirms to the gate that the stream has taken `count` messages of the site."""
+    """The agent confirms to the gate that `count` messages of the site were handed to the stream."""
 
     stream: int
     count: int
@@ -246,7 +248,7 @@ class Sent:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """The agent reports to the gate that the stream has ended, and how."""
+    """The agent reports to the gate how a stream has ended."""
 
     stream: int
     status: str

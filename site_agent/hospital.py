@@ -47,7 +47,7 @@ class Hours(Document):
     end: TimeOfDay
 
     def is_open(self, local: datetime) -> bool:
-        """Return whether a local time is inside the hours. The end is outside."""
+        """Return whether a local time is inside the hours. The end itself is outside."""
         begin, end, now = (time.fromisoformat(self.begin), time.fromisoformat(self.end), local.time())
         return begin <= now < end if begin < end else now >= begin or now < end
 
@@ -67,7 +67,7 @@ class PrivacyLimits(Document):
 
 
 class Policy(Document):
-    """The limits of this hospital for every plan. A setting that loosens them is off by default.
+    """What this hospital allows every plan to do. A setting that loosens a limit is off by default.
 
     The keys with a default add a limit if they are written. Without them the approved plan decides.
 
@@ -158,7 +158,7 @@ class Data(Document):
 
 
 class Training(Document):
-    """The settings of this site's computation. Results repeat exactly only with the same thread count.
+    """The settings for computing at this site. Results repeat exactly only with the same number of threads.
 
     `draws` is published in experiments with public data only: anybody with the plan can then compute this site's
     private starts, batches and dropout. `device` is where networks are trained: on the processor, or on the first
@@ -206,7 +206,7 @@ class Hospital(Document):
 
     @property
     def state_path(self) -> Path:
-        """The state directory."""
+        """The path of the site's state directory."""
         return Path(self.state)
 
     @property

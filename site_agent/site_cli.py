@@ -77,7 +77,7 @@ def join(path: Path) -> None:
     except TrainerFailed as failed:
         if hospital.trainer_socket is not None:
             raise
-        sys.exit(failed.exit_status)  # the trainer has printed the reason on this very terminal
+        sys.exit(failed.exit_status)  # the trainer has already printed the reason
     except asyncio.CancelledError:  # asked to stop by a signal
         kept = "Keys, approvals, saved models and the audit log are kept in the state folder."
         click.echo(f"site-agent: stopped. {kept} `site-agent join` continues the run.", err=True)
@@ -151,7 +151,7 @@ cli.add_command(explain_command("site-agent", (*ERRORS, *EVENTS, *AILMENTS)))
 
 
 def main() -> NoReturn:
-    """Run the command. An operator never sees a traceback."""
+    """Run the command `site-agent`. An operator never sees a traceback."""
     os.umask(0o077)
     sys.exit(finish("site-agent", cli))
 

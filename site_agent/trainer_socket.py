@@ -38,11 +38,11 @@ class Prepare:
 
 @dataclass(frozen=True, slots=True)
 class Train:
-    """The gate orders the trainer to train one round. The payload has the received values as little-endian float32.
+    """The gate orders the trainer to train one round with the received values, little-endian float32.
 
-    They are the values of the tensors that the round shares, in the manifest's order, then the control variates of
-    the same tensors if the method has them. After them, as little-endian int64, is the total of the private layers'
-    noisy sums, if these layers are trained under privacy.
+    The payload has the values of the tensors that the round shares, in the manifest's order, then the control
+    variates of the same tensors if the method has them. After them, as little-endian int64, is the total of the
+    private layers' noisy sums, if these layers are trained under privacy.
 
     Attributes:
         resample: 0 for the ordinary draw; otherwise the same step again from its start, with batches drawn again by a
@@ -71,7 +71,7 @@ class Train:
 class Conclude:
     """The gate orders the trainer to choose, test and report a model. The payload is the last shared parameters.
 
-    The other fields are those of Train. `alternative` is the chosen one of a sweep, or -1.
+    The other fields are as in Train. `alternative` is the chosen alternative of a sweep, or -1.
     """
 
     round: int
@@ -84,7 +84,7 @@ class Conclude:
 
 @dataclass(frozen=True, slots=True)
 class Agreed:
-    """The trainer reports to the gate that the order Check or Conclude is done."""
+    """The trainer reports to the gate that it has carried out Check or Conclude."""
 
     payload: bytes | memoryview = field(default=b"", repr=False)
 
@@ -152,14 +152,14 @@ class TrainerEnd:
     """The trainer's end of the trainer socket, which blocks and handles one message at a time."""
 
     def __init__(self, connection: socket.socket, idle: Callable[[], None] = lambda: None) -> None:
-        """`idle` is called after every second in which no byte is received or sent."""
+        """`idle` is a function that runs after every second in which no byte is received or sent."""
         self._socket, self._idle = widen(connection), idle
         # A second without a byte is no error, because a study has hours without requests.
         self._socket.settimeout(_IDLE_SECONDS)
         self.largest_payload = LARGEST_PLAN_BYTES
 
     def receive(self) -> Message | None:
-        """Return the next message, or None when the gate has closed the connection."""
+        """Return the next message from the gate, or None when the gate has closed the connection."""
         header = self._exactly(HEADER.size)
         if header is None:
             return None
@@ -170,7 +170,7 @@ class TrainerEnd:
         return FRAMING.build(kind, text, payload)
 
     def send(self, message: Message) -> None:
-        """Write one complete message."""
+        """Send one complete message to the gate."""
         rest = [memoryview(_frame(message)), memoryview(message.payload)]
         while rest:
             try:
@@ -230,7 +230,7 @@ class GateEnd:
             raise _gone()
 
     def close(self) -> None:
-        """Close the connection. The trainer then ends too."""
+        """Close the connection to the trainer. The trainer then ends too."""
         self._socket.close()
 
 

@@ -143,7 +143,7 @@ def approve(path: Path, plan_path: Path | None, by: str, until: str | None, yes:
 
 
 def _ask(hospital: Hospital, plan: Plan, by: str, ends: datetime | None) -> None:
-    """Show the plan in short, and require the answer `y`.
+    """Show a summary of the plan, and require the answer `y`.
 
     Raises:
         UsageError: the answer was not `y`, or there is no terminal.
@@ -246,7 +246,7 @@ def read_plan(hospital: Hospital, path: Path | None) -> Plan:
 
 
 def _here(hospital: Hospital, plan: Plan, refused: tuple[str, ...]) -> list[Section]:
-    """Return this hospital's own sections: earlier plans, policy, approvals."""
+    """Return the review's sections about this hospital: earlier plans, policy and approvals."""
     earlier, approval = last_approved(hospital.state_path, plan), find_approval(hospital.state_path, plan)
     sentences = [f"The policy refuses this plan: {reason}." for reason in refused] or ["The policy allows this plan."]
     if own_fingerprint(hospital) is None:
@@ -260,7 +260,7 @@ def _here(hospital: Hospital, plan: Plan, refused: tuple[str, ...]) -> list[Sect
 
 
 def _said(hospital: Hospital, plan: Plan, approval: Approval | None, *, is_refused: bool) -> Iterator[str]:
-    """Yield people's decisions about the plan here, and whether they permit training."""
+    """Yield who decided what about the plan at this hospital, and whether this permits training."""
     if (refusal := find_refusal(hospital.state_path, plan)) is not None:
         yield f"Refused by {refusal.by} at {refusal.at}. The reason: {refusal.because}"
     for given in approval.signatures if approval else ():
@@ -309,7 +309,7 @@ class _Table:
 
 
 def _of_receiver(hospital: Hospital, plan: Plan) -> Iterator[Section]:
-    """Yield a section for a site that only receives: it explains that the other sections concern other sites."""
+    """Yield a section for a site that only receives, which explains that only other sites send data."""
     if plan.tier_of(hospital.site) != "receiving":
         return
     yield Section(
@@ -323,7 +323,7 @@ def _of_receiver(hospital: Hospital, plan: Plan) -> Iterator[Section]:
 
 
 def _meanings(hospital: Hospital, plan: Plan) -> Iterator[Section]:
-    """Return the plan's question and concepts, with this site's contract if this user can read it."""
+    """Return the plan's question and concepts, with this site's columns if this user can read the contract."""
     from site_agent.desk.mapped_concepts import concept_sections
     from site_agent.trainer.data.contract import read_contract
     from site_agent.trainer.prior.found_suspicions import find_suspicions
@@ -398,7 +398,7 @@ def _facts(plan: Plan, by: str) -> dict[str, str | int]:
 
 
 def account() -> str:
-    """Return the user of this computer who runs the command. Environment variables cannot change it."""
+    """Return the name of the computer account that runs the command. Environment variables cannot change it."""
     try:
         return pwd.getpwuid(os.getuid()).pw_name
     except KeyError:
@@ -409,7 +409,7 @@ _MEANT = {"--by": "name of the person", "--to": "recipient and the purpose"}
 
 
 def person(by: str, option: str = "--by") -> str:
-    """Return the text of --by, or of the named option, with single blanks between words.
+    """Return the text of --by, or of another option, with single blanks between words.
 
     Raises:
         UsageError: the text is empty.
@@ -425,7 +425,7 @@ def person(by: str, option: str = "--by") -> str:
 
 
 def _end_of(text: str, now: datetime) -> datetime:
-    """Return the end of a day, or a time, as an aware time in the future."""
+    """Return when an approval ends: the end of a day or a time, with its zone and in the future."""
     try:
         found = datetime.fromisoformat(text)
     except ValueError as cause:

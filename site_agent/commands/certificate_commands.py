@@ -92,7 +92,7 @@ def _keys_of(hospital: Hospital) -> SiteKeys:
             consequence="Nothing was written.",
             remedy="Join first with the invitation: `site-agent join`. The office then receives the identity key.",
         )
-    # Not loaded, because that would finish the unfinished work of a running agent.
+    # The keys are not loaded, because loading would complete work that a running agent has begun.
     return SiteKeys(directory)
 
 

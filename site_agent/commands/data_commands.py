@@ -165,7 +165,7 @@ def invent(contract_path: Path, output: Path, rows: int, seed: int) -> None:
 
 
 def _keep_counts(hospital: Hospital, rows: Mapping[str, int]) -> None:
-    """Store the size of the table's parts for `review`, or remove the stored size if the table cannot be split."""
+    """Store the number of rows in each part of the split for `review`. Without a split, remove the stored numbers."""
     from site_agent.desk.result_files import write_result
 
     path = counted_rows_path(hospital.state_path)

@@ -18,7 +18,7 @@ from site_agent.hospital import Hospital, read_hospital
 if TYPE_CHECKING:
     from site_agent.desk.use.adoption import Adoption
 
-_MOST_RUNS: Final = 5  # in one sentence
+_MOST_RUNS: Final = 5  # listed in one sentence
 
 
 @click.command()
@@ -146,7 +146,7 @@ def _adopted(hospital: Hospital, run: str, model: str, by: str, before: Adoption
 
 
 def _name_of(state: Path, run: str, model: str) -> str:
-    """Return the name of a run's model as in the report."""
+    """Return the report's name of a model that a person has named."""
     name, names = model.strip().lower().replace("-", "_"), _names_of(state, run)
     if name not in names:
         known = ", ".join(names)
