@@ -100,8 +100,6 @@ def start_of_file(path: Path, file: Path, before: LogPosition | None) -> LogPosi
     """Return the chain's position before a file's first line.
 
     Args:
-        path: the log's current file.
-        file: the file of the line.
         before: the position after the previous file; None if that file is missing or there was none.
 
     Raises:
@@ -147,7 +145,6 @@ def set_aside(path: Path, now: datetime, *, least: int = 0) -> int:
     """Rename every file of a log, so that a new log begins. Return the next generation.
 
     Args:
-        path: the log's current file.
         now: aware; it becomes part of the new names.
         least: the highest generation known from elsewhere.
     """
@@ -173,7 +170,6 @@ def checked_records(path: Path, size: int | None = None) -> Iterator[Placed]:
     """Check and yield every record of a log over all its files, oldest first.
 
     Args:
-        path: the log's current file.
         size: the number of bytes of that file to read; without it, the whole file.
 
     Raises:

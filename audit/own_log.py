@@ -72,11 +72,7 @@ class AuditLog:
         self.file.write([{"time": time} | self._every | dict(facts) for facts in records])
 
     def records(self, event: str) -> Iterator[dict[str, Any]]:  # Any: every type that JSON has
-        """Yield the facts of every record of one event, oldest first.
-
-        Raises:
-            AuditError: the log was changed.
-        """
+        """Yield the facts of every record of one event, oldest first. Raises AuditError if the log was changed."""
         return self.file.records(event)
 
     def sign_with(self, identity_key: Ed25519PrivateKey) -> None:

@@ -121,8 +121,6 @@ async def serve(
     """Run all plans. Return whether each was completed or ended by a person.
 
     Args:
-        configuration: as read.
-        plans: as read.
         path: the configuration's file, which is read again on SIGHUP.
         watch_status: receives a function that returns the status, for a display.
 

@@ -57,7 +57,6 @@ class Target:
 
     Attributes:
         host: a name or an address.
-        port: of TCP.
         root_pem: the certificates that must be above the peer's certificate.
         own: this site's chain and key, if it has them. Without them the port closes the connection after the handshake.
     """

@@ -73,10 +73,8 @@ def write_backup(
     Args:
         path: the new file. Its folder exists and the file does not.
         roots: the directories by their names in the backup.
-        program: the program that owns the state.
         name: the program's name in the federation, such as the site's name; empty for the coordinator.
         made: the time, UTC.
-        software: the version of this program.
         key: seals the archive, 32 bytes.
 
     Raises:
@@ -139,7 +137,6 @@ def read_catalogue(path: Path, key: bytes | None) -> Catalogue:
     """Return the catalogue of a backup, after checking all its bytes.
 
     Args:
-        path: the backup.
         key: the key that sealed it; None only if a person has confirmed that it need not be authentic.
 
     Raises:

@@ -156,7 +156,6 @@ class Finding:
 
     Attributes:
         identifier: of AILMENTS.
-        severity: how much it matters.
         says: the result, a sentence.
         remedy: what to do, empty if all is well.
     """

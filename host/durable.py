@@ -161,11 +161,7 @@ def give_to_owner(descriptor: int, folder: int) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Sync the names in a folder, so that they survive a power cut.
-
-    Raises:
-        OSError: the disk cannot be written.
-    """
+    """Sync the names in a folder, so that they survive a power cut. Raises OSError if the disk cannot be written."""
     descriptor = os.open(folder, _FOLDER)
     try:
         os.fsync(descriptor)
@@ -231,7 +227,6 @@ def on_disk(*, what: str, consequence: str, kind: type[OperatorError] = Unavaila
     Args:
         what: the failed action, without the reason.
         consequence: the meaning for the data.
-        kind: the class of the error.
     """
     try:
         yield

@@ -136,7 +136,6 @@ def curve(points: Points, *, what: str, frame: Frame = Frame()) -> str:
     Args:
         points: round and value, in the order of rounds; the first round is 1.
         what: a description in words, for people who cannot see the line.
-        frame: the size.
     """
     return curves({"": points}, what=what, lowest_is_best=True, frame=frame)
 
@@ -148,8 +147,6 @@ def curves(lines: Mapping[str, Points], *, what: str, lowest_is_best: bool, fram
         lines: name -> round and value, in the order of rounds. A line without points is not drawn. Few points have
             dots.
         what: a description in words.
-        lowest_is_best: otherwise the highest is.
-        frame: the size.
 
     Returns:
         markup; empty if nothing can be drawn.

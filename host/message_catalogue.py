@@ -20,8 +20,6 @@ class ExitCode:
     """One exit status.
 
     Attributes:
-        number: the number for the shell and the service manager.
-        meaning: in one sentence.
         who: the person who can correct it.
         is_restarted: whether the service starts again after it.
     """

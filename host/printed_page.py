@@ -90,7 +90,6 @@ def page(title: str, opening: Sequence[str], sections: Sequence[Section], *, has
     """Return the whole HTML document.
 
     Args:
-        title: the title in the head and the first heading.
         opening: markup between the title and the first section.
         sections: sections without parts are not shown.
         has_forms: its forms may be sent to the program that served it. A browser then names that program's own
@@ -124,7 +123,6 @@ def table(name: str, head: Sequence[str], rows: Sequence[Sequence[Cell]], *, sty
         head: of the columns, none of them empty.
         rows: the first cell is the head of its row. Numbers are aligned to the right with three digits after the point.
             None is a dash, and a tuple is a list.
-        style: a class of the table.
     """
     titles = "".join(f'<th scope="col"{_right(rows, place)}>{escape(text)}</th>' for place, text in enumerate(head))
     lines = "".join(

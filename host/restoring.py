@@ -44,7 +44,6 @@ def restore(
     """Put the directories of a checked backup into their places. The caller has reserved them.
 
     Args:
-        path: the backup.
         catalogue: the checked catalogue of the backup.
         roots: the place of each directory of the backup.
         stamp: the time in the names of the earlier directories.

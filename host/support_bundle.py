@@ -58,8 +58,6 @@ def bundle_of(
     """Return the content of a support bundle.
 
     Args:
-        program: the program whose doctor ran.
-        software: this program's version.
         findings: the findings, without their results and remedies, because both may contain names.
         counts: numbers that help, such as records of a log.
     """

@@ -96,7 +96,6 @@ def own_authority_in(
         pem: the file from the hospital's people.
         kin: the authorities that are already accepted, each with its owner: the federation's, and those of all sites.
         federation: the federation that would accept it.
-        now: an aware time.
 
     Raises:
         RefusedError: the PEM is not exactly one authority that is valid, strong and different from all others.
@@ -126,7 +125,6 @@ def own_certificate_in(
             ignored.
         anchors: the authorities' certificates.
         federation: the federation that the certificate must name.
-        now: an aware time.
 
     Raises:
         RefusedError: the leaf is below an authority but is no correct certificate of a site.

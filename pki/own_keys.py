@@ -69,7 +69,6 @@ def stage(keys: SiteKeys, chain_pem: bytes, site: SiteName, now: datetime) -> Ow
     Args:
         keys: of an enrolled site with a waiting key.
         chain_pem: the certificate first, then any intermediate authorities, and the authority last.
-        site: its name.
         now: an aware time.
 
     Raises:

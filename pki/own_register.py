@@ -65,7 +65,6 @@ class OwnAuthorities:
 
         Args:
             site: the only site for which it is accepted.
-            pem: its certificate.
             fingerprint: the fingerprint that the hospital's people have read aloud.
             federation: the federation that would accept it.
             kin: the federation's own authorities, each with its title.

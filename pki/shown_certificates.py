@@ -20,8 +20,6 @@ class ShownCertificates:
     """The certificates of a site's agent. Chains are PEM, leaf first, and empty if there is none.
 
     Attributes:
-        chain: the chain in use.
-        roots: the trusted roots.
         previous: the chain before the last renewal, until the new one has worked.
         staged_chain: the chain of the hospital's own authority, which waits for the coordinator.
         staged_request: the signing request (PEM) for its key.

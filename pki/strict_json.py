@@ -25,7 +25,6 @@ def decode(data: bytes, *, kinds: Mapping[str, Kind], subject: str) -> dict[str,
     """Read one flat JSON object.
 
     Args:
-        data: the bytes of the file.
         kinds: the required keys, and the type of each.
         subject: the kind of file, for the error, such as "invitation".
 

@@ -33,9 +33,6 @@ class Desk:
     """A log, with the keys and checkpoints of its reader.
 
     Attributes:
-        path: the log's current file.
-        owner: the owner of the log.
-        keys: the known public keys.
         kept: checkpoints stored outside the log.
     """
 

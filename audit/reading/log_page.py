@@ -62,7 +62,6 @@ def as_html(title: str, summary: Iterable[tuple[str, str]], records: Iterable[Re
     """Return one HTML page that loads no other file: the checks, the totals sent, and every record in words.
 
     Args:
-        title: the title of the page.
         summary: the checks, as names and texts.
         records: number and facts of each record, in order.
     """

@@ -109,8 +109,6 @@ class Choice:
     """The conditions for selecting records. None means no condition.
 
     Attributes:
-        event: the event's name.
-        run: the run's name.
         study: a study's name; selects its runs, and records with a digest of one of its plans.
         since: aware; selects records from this time on.
         until: aware; selects records before this time.

@@ -41,10 +41,8 @@ class Verification:
     """The result of verifying an unbroken log.
 
     Attributes:
-        position: the position of the log.
         generation: see LogCheckpoint.
         first: the number of the first record in the files; more than 0 if old files were deleted.
-        files: the number of files.
         cosigned: the number of records under the newest cosigned checkpoint in the log.
         witnesses: everyone who has cosigned, each once.
         unchecked: owners of signatures in the log whose keys were not given. After an owner
@@ -152,8 +150,6 @@ def verify_log(
     """Check all records and checkpoints of a log over all files, and all checkpoints stored elsewhere.
 
     Args:
-        path: the log's current file.
-        owner: the expected owner of the log.
         keys: public keys with which signatures are checked.
         kept: checkpoints of this log that a witness cosigned and stored. Those of other logs are skipped.
 

@@ -28,11 +28,7 @@ def control_path(state: Path) -> Path:
 
 
 async def control_server(engine: Engine, state: Path) -> asyncio.Server:
-    """Start the control socket in the state directory.
-
-    Raises:
-        ConfigurationError: the socket cannot be created.
-    """
+    """Start the control socket in the state directory. Raises ConfigurationError if the socket cannot be created."""
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:

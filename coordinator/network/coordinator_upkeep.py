@@ -55,10 +55,7 @@ class SiteUpkeep:
         """Create the sessions.
 
         Args:
-            log: the coordinator's audit log.
             witness: the folder of stored checkpoints.
-            identity_key_of: returns a site's registered identity key.
-            renew: issues a site's next certificate.
             confirm: records that a site has connected with a certificate.
             roots: returns the root certificates while the authority changes, otherwise None.
         """

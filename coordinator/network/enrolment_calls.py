@@ -48,8 +48,6 @@ class Membership:
         """Create the membership.
 
         Args:
-            authority: the federation's authority.
-            register: its register.
             now: returns aware times.
             record: writes an event into the audit log before a reply is sent.
             said: the file with the hospitals' authorities that the audit log has recorded.

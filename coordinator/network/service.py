@@ -111,9 +111,7 @@ class FederationService:
         """Create the service.
 
         Args:
-            engine: runs the rounds.
             identify: converts a peer's certificate and those above it (PEM) to a caller, or raises RefusedError.
-            is_accepted: returns whether the register accepts a caller.
             upkeep: handles messages outside the rounds.
         """
         self._engine, self._identify, self._is_accepted = engine, identify, is_accepted

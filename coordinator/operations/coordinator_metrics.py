@@ -35,8 +35,6 @@ class CoordinatorCollector(Collector):
         """Create the collector.
 
         Args:
-            status: of the engine.
-            authority: its certificate's days are a metric.
             state: a folder on the disk whose free space is a metric.
             now: returns aware times.
         """

@@ -59,15 +59,12 @@ class PageFacts:
     """Everything on the status page.
 
     Attributes:
-        federation: its name.
-        now: the time of these facts.
         is_running: whether a coordinator replied.
         run: the run in the format of `coordinator status --json`; None if there is none.
         pace: the speed of its newest rounds, as in the status; None if unknown.
         waits_for: the sites without which the run cannot continue now.
         unaware: the sites that are not yet informed that all studies are over.
         sites: every site of the register or of the run.
-        rounds: the newest rounds, newest first.
         curve: measured rounds and mean validation losses.
         checkpoints: of the displayed run.
         runs: all runs, the newest first.
@@ -154,7 +151,6 @@ def site_rows(
         status: the status from the running coordinator; empty if none runs.
         states: the register's word for each site.
         ends: the time at which each site's certificate expires.
-        view: of the run's journal.
         now: aware, in UTC.
     """
     told = status.get("sites", {})

@@ -119,11 +119,7 @@ def span(seconds: float) -> str:
 
 
 def shown(status: Mapping[str, Any]) -> tuple[str, int, int]:
-    """Return the text of the progress bar at a terminal, the completed rounds and all rounds.
-
-    Args:
-        status: the result of Engine.status.
-    """
+    """Return the text of the progress bar at a terminal, the completed rounds and all rounds."""
     run = status["run"]
     if run is None:
         unaware = status["yet_to_hear_of_the_end"]

@@ -44,7 +44,6 @@ class Rollback:
     """A round whose sum was dropped, because the sites refused the parameters from which it was trained.
 
     Attributes:
-        round: the round that closed.
         returned_to: the round with whose parameters the next one begins again.
         refusals: how many sites refused, at most the number needed; 0 if the sum itself was out of range.
     """
@@ -135,11 +134,8 @@ def follow(plan: Plan, manifest: Manifest, course: Course, round_number: int, su
     """Return the decisions after a round has closed.
 
     Args:
-        plan: the plan.
-        manifest: the plan's.
         course: the decisions before the round.
         round_number: from 0.
-        sums: of the round.
     """
     match sums.exchange.stage:
         case Stage.PROBE:

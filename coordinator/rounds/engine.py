@@ -91,15 +91,10 @@ class Engine:
         """Queue the plans.
 
         Args:
-            plans: to run, one after another.
             state: the folder of all runs.
-            identity_of: returns a site's registered identity fingerprint.
             clock: returns monotonic seconds.
             now: returns aware UTC times.
             aside: writes large snapshots while rounds continue.
-            audit: records decisions before they take effect.
-            revoked: returns the sites that are revoked in the register.
-            starts: returns the values of a plan's starting file.
         """
         self._waiting, self._state, self._identity_of = list(plans), state, identity_of
         self._plans, self._sweeps = list(self._waiting), list[dict[str, Any]]()

@@ -164,11 +164,7 @@ class Performer:
 
 
 def attempt_of(run: Run) -> Attempt:
-    """Return the run's current attempt.
-
-    Raises:
-        ValueError: the run has no current attempt.
-    """
+    """Return the run's current attempt. Raises ValueError if the run has no current attempt."""
     if isinstance(run.state, Gathering | Over):
         raise ValueError("no attempt is under way")
     return run.state.attempt

@@ -24,10 +24,8 @@ def announce(prior: Prior, course: Course, round_number: int, sums: Sums, values
     """Write a round's sums into the vector that sites receive. Return the decisions after the round.
 
     Args:
-        prior: the plan's.
         course: the decisions before the round.
         round_number: from 0.
-        sums: of the round.
         values: float32 of the announced tensor's size, changed in place.
     """
     made = prior.newton_rounds if course.training_rounds is None else course.training_rounds

@@ -36,7 +36,6 @@ class Accepted:
 
     Attributes:
         round: the number of that round.
-        course: the decisions before it.
         values: float32, as in Run.
         rule_state: float64 arrays by name.
     """
@@ -56,10 +55,8 @@ def refusals_in(plan: Plan, course: Course, round_number: int, sums: Sums, *, re
     """Return how many sites refused this round's starting parameters, or None if the sums do not contain it.
 
     Args:
-        plan: the plan.
         course: before the round closes. Directly after a rollback no refusal counts.
         round_number: of the round.
-        sums: of the round.
         resample: the draw of the step; only the ordinary draw, 0, has refusals.
     """
     names = [f"refusal {power}" for power in range(1, refusal_numbers(plan) + 1)]
@@ -82,8 +79,6 @@ def roll_back(plan: Plan, accepted: Accepted, course: Course, round_number: int,
     """Return the decisions after a round whose sum is dropped.
 
     Args:
-        plan: the plan.
-        accepted: the state to which the run returns.
         course: the decisions before the round closed.
         round_number: of the round that closed.
         sums: of the round, dropped.

@@ -51,8 +51,6 @@ class Around:
     Attributes:
         connected: the sites whose streams are open.
         joined: the connected sites that take part.
-        windows: the announced absences of sites.
-        contacts: the time of each site's last message.
         now: aware, in UTC.
         unaware: sites that are not yet informed that all studies are over.
     """
@@ -66,13 +64,7 @@ class Around:
 
 
 def status_facts(run: Run | None, kept: Kept | None, around: Around) -> dict[str, Any]:  # Any: every type that JSON has
-    """Return the status for operators, ready for JSON.
-
-    Args:
-        run: the current run, if any.
-        kept: its journal.
-        around: sites and clocks.
-    """
+    """Return the status for operators, ready for JSON."""
     history = kept.history if kept else History()
     ages, clock_seconds = around.contacts.ages(), around.windows.clock()
     return {

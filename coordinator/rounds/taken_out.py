@@ -70,13 +70,7 @@ def goes_on_without_late(terms: Terms, attempt: Attempt, missing: Sites) -> bool
 
 
 def yet_to_tell(state: State, listed: Sites, revoked: Collection[str]) -> list[str]:
-    """Return the revoked sites that the state machine still includes.
-
-    Args:
-        state: of the state machine.
-        listed: the sites of the plan.
-        revoked: the sites that are revoked in the register.
-    """
+    """Return the revoked sites that the state machine still includes."""
     match state:
         case Gathering(declined=declined):
             counted = listed - declined
@@ -108,8 +102,6 @@ def told(state: State, history: History, *, clock_seconds: float, now: datetime)
     """Describe each site that a person removed or that the others no longer wait for.
 
     Args:
-        state: of the state machine.
-        history: the content of the run's journal.
         clock_seconds: the state machine's monotonic clock.
         now: aware, in UTC, at the same moment.
     """

@@ -20,7 +20,6 @@ def sweep_facts(state: Path, plans: Iterable[Plan]) -> Iterator[dict[str, Any]]:
     """Yield each sweep among the plans with its complete runs and, if all are complete, the chosen run.
 
     Args:
-        state: the coordinator's state directory.
         plans: all alternatives of each sweep; other plans are skipped.
     """
     for plan in plans:

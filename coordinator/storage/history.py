@@ -29,7 +29,6 @@ class History:
     """The state that follows from one run's journal.
 
     Attributes:
-        key_session: the newest key session.
         past: the last offer of each round that may be repeated.
         digests: of everything that was sent for such a round.
         first_attempt: the number of the first attempt at each round; see phases.Terms.

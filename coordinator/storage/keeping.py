@@ -57,8 +57,6 @@ class Kept:
         """Open or begin a run's folder.
 
         Args:
-            folder: of the run.
-            run: new, or as its journal left it.
             clock: returns monotonic seconds.
             now: returns aware UTC times.
             aside: writes large snapshots, one after another. Without it they are written at once.

@@ -146,11 +146,7 @@ def forget_after(folder: Path, number: int) -> None:
 
 
 def forget_partial(folder: Path) -> None:
-    """Remove a snapshot that a crash left incomplete.
-
-    Raises:
-        UnavailableError: the disk does not delete it.
-    """
+    """Remove a snapshot that a crash left incomplete. Raises UnavailableError if the disk does not delete it."""
     with _explained():
         for partial in folder.glob("before-*.partial"):
             partial.unlink()

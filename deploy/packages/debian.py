@@ -31,7 +31,6 @@ class Package:
         state: the directories that a purge removes.
         configuration: the files below /etc that a purge removes.
         priority: decides whose `pki` runs if both packages are installed.
-        synopsis: one line.
         description: a paragraph of lines below 80 characters.
     """
 

@@ -19,9 +19,6 @@ def write_bill(path: Path, name: str, version: str, *, wheels: Path, library: Pa
     """Write the bill of materials as CycloneDX 1.5 in JSON.
 
     Args:
-        path: the file to write.
-        name: of the package.
-        version: of the package.
         wheels: the folder of all wheels, whose digests are listed.
         library: the installed packages; without it, every wheel of the folder is listed.
     """

@@ -59,7 +59,6 @@ def collect_wheels(tree: Path, folder: Path, store: Path) -> None:
     """Fill a folder with the wheels of this project and of its dependencies at a site.
 
     Args:
-        tree: the checkout.
         folder: its content is replaced.
         store: third-party wheels and build tools. If it lacks one, a registry is needed.
     """
@@ -98,12 +97,10 @@ def make_environment(
     """Create a virtual environment in `root` that works when `root` has become `/`.
 
     Args:
-        root: the folder that becomes the package.
         place: absolute path of the environment after installation.
         wheels: a folder with all wheels; nothing is downloaded.
         requirement: what to install, such as `global-layers[site]`.
         programs: entry points as `module:function`, by the name of their program.
-        store: of third-party libraries.
     """
     environment = root / place.lstrip("/")
     library = environment / LIBRARY

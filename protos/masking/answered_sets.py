@@ -98,12 +98,7 @@ def _are_unlike(sums: list[tuple[str, frozenset[str]]]) -> bool:
 
 
 def paid_part(answered: Mapping[Answer, int], smallest: int) -> dict[Answer, int]:
-    """Return the sums that cost budget, each with its count.
-
-    Args:
-        answered: the count of each sum.
-        smallest: the fewest sites of an atom.
-    """
+    """Return the sums that cost budget, each with its count."""
     free: list[Answer] = []
     paid: dict[Answer, int] = {}
     # The most frequent sums become free first, so that few cost budget. The second key makes the order the same

@@ -129,8 +129,6 @@ def make_advert(
 
     Args:
         secret: new, never advertised before.
-        terms: of the key session.
-        site: this site's name, one of the candidates.
         identity_key: the raw public half of this site's identity key, 32 bytes.
         sign: signs bytes with the identity key (Ed25519).
     """
@@ -153,8 +151,6 @@ def check_roster(terms: KeySessionTerms, adverts: Sequence[KeyAdvert], own_adver
 
     Args:
         terms: from this site's own plan, not from the coordinator.
-        adverts: the received roster.
-        own_advert: the advert that this site sent.
         quorum: the fewest sites, from the plan and the local policy; at least 2.
 
     Raises:

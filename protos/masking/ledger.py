@@ -55,7 +55,6 @@ class Ask:
     """The coordinator's request for a masked contribution.
 
     Attributes:
-        mark: step and attempt.
         position: digest of run, step and everything that was sent for the step, 32 bytes.
         contributors: U, sorted; checked with `check_contributors`.
         resample: the number of the draw of batches that all contributors use; 0 is the ordinary draw.
@@ -76,7 +75,6 @@ class Masked:
     """A record that a vector was masked for one set of sites at a step.
 
     Attributes:
-        contributors: the set.
         vector: digest of the encoded vector before masking, 32 bytes.
         resample: the number of the draw that produced the vector. 0 is the first draw.
     """
@@ -99,7 +97,6 @@ class Remembered:
     """One step for which this site masked a vector.
 
     Attributes:
-        attempt: the newest attempt.
         position: digest of run, step and everything that was sent for the step, 32 bytes.
         masked: a record for each set, in the order of masking.
     """
@@ -127,7 +124,6 @@ class Ledger:
     """What a site has masked in one run. The record is frozen, and `freeze` returns the next one.
 
     Attributes:
-        run: the run's name.
         listing: the plan's sites that contribute to each number; None for a ledger of an earlier version.
         steps: the stored steps, in rising order.
         oldest: the first step that may be repeated. Earlier steps are final.
@@ -174,8 +170,6 @@ class Ledger:
         The gate calls this function when the contributors are bound. If they are bound early, that is before training.
 
         Args:
-            ask: step, position and set.
-            compared: the smallest set, and the sums of other runs.
             budget: units that may be spent; 0 unless plan and local policy both have `on_lost_site: continue`.
 
         Returns:
@@ -204,11 +198,8 @@ class Ledger:
         """Return the ledger after this vector was masked. Write the ledger to disk before a byte of the vector is sent.
 
         Args:
-            ask: the permitted request.
             context: see `round_context`, 32 bytes.
             vector: digest of the whole encoded vector before masking, 32 bytes.
-            compared: as in `permit`.
-            budget: as in `permit`.
 
         Raises:
             MaskingRefused: the request is not permitted, or not with this vector. Then the site must not mask.

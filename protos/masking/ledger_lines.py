@@ -48,11 +48,7 @@ def listing_out(listing: Listing | None) -> dict[str, Any] | None:
 
 
 def listing_in(content: dict[str, Any] | None) -> Listing | None:
-    """Convert JSON values to a listing.
-
-    Raises:
-        ValueError: a contributing site has no identity.
-    """
+    """Convert JSON values to a listing. Raises ValueError if a contributing site has no identity."""
     if content is None:
         return None
     kinds = {kind: frozenset(names) for kind, names in content["kinds"].items()}
@@ -62,11 +58,7 @@ def listing_in(content: dict[str, Any] | None) -> Listing | None:
 
 
 def digest(text: str) -> bytes:
-    """Decode a digest of 32 bytes from hexadecimal text.
-
-    Raises:
-        ValueError: the text is not such a digest.
-    """
+    """Decode a digest of 32 bytes from hexadecimal text. Raises ValueError if the text is not such a digest."""
     found = bytes.fromhex(text)
     if len(found) != 32:
         raise ValueError("a digest of another size")
@@ -74,10 +66,6 @@ def digest(text: str) -> bytes:
 
 
 def whole(*numbers: Any) -> None:
-    """Check that each value is a whole number of at least 0.
-
-    Raises:
-        ValueError: a value is not.
-    """
+    """Check that each value is a whole number of at least 0. Raises ValueError if a value is not."""
     if any(type(number) is not int or number < 0 for number in numbers):
         raise ValueError("a count that is no whole number")

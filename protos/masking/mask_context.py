@@ -18,7 +18,6 @@ def check_contributors(own: str, contributors: tuple[str, ...], members: Collect
     """Check that this site may mask for these contributors. See docs/design/protocol.md, "The ledger", rule 2.
 
     Args:
-        own: this site.
         contributors: U, as the coordinator sent it.
         members: the sites of the key session's checked and acknowledged roster.
         quorum: the fewest sites, from the plan and the local policy; at least 2.

@@ -65,11 +65,9 @@ class Masker:
         """Derive the round's keys.
 
         Args:
-            own: this site.
             contributors: U, sorted, with this site; the same set as in `context`.
             pair_keys: peer -> K_ij, for at least every other contributor.
             context: see `round_context`, 32 bytes.
-            layout: the division of the vector into chunks.
 
         Raises:
             MaskingRefused: this site is not a contributor, or is the only one and so would have no mask.
@@ -96,7 +94,6 @@ class Masker:
 
         Args:
             body: the chunk's bytes; exactly as long as in the layout.
-            index: the number of the chunk.
 
         Raises:
             ValueError: the length is wrong, or the chunk was masked before.

@@ -58,7 +58,6 @@ class NewtonSums:
 
         Args:
             integers: `number_count(columns, outputs)` of them.
-            columns: of the regression.
             outputs: 1, or the number of classes.
         """
         values = np.array(integers, np.int64).astype(np.float64).reshape(outputs, -1) / NEWTON_SCALE
@@ -140,11 +139,7 @@ def announced(integers: Sequence[int]) -> Float32:
 
 
 def read_announced(numbers: Float32) -> tuple[int, ...]:
-    """Decode what `announced` encoded.
-
-    Raises:
-        OutOfBound: a number is not whole, or not below 2**16.
-    """
+    """Decode what `announced` encoded. Raises OutOfBound if a number is not whole, or not below 2**16."""
     in_range = (numbers >= 0) & (numbers < 1 << 16)
     if numbers.size % _PARTS or not in_range.all() or (np.rint(numbers) != numbers).any():
         raise OutOfBound("announced sums are whole numbers below 65,536")

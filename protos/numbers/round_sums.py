@@ -17,7 +17,6 @@ class Sums:
     """The complete, consistent sums of one round.
 
     Attributes:
-        exchange: the tensors and scalars that were sent.
         contributors: the number of training sites in the sums.
         updates: int32 of shape (numbers of exchange.up,), the sum of the encoded weighted updates.
         scalars: the sum of each of the exchange's scalars by its name.

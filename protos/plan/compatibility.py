@@ -51,7 +51,6 @@ class Conditions:
     """The parts of a plan that restrict its method.
 
     Attributes:
-        architecture: the network.
         is_plain_descent: the optimiser steps by rate times gradient, without other terms.
         has_constant_rate: the learning rate never changes.
         has_equal_weights: every site has the same weight.

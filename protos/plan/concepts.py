@@ -106,7 +106,6 @@ class ConceptColumn:
 
     Attributes:
         name: its name in sums, "age", "sex=male" or "chest-pain: not none".
-        concept: the concept of the column.
         ones: the codes that are 1 here; empty for a number.
     """
 
@@ -155,10 +154,6 @@ class _Listed(BaseModel):
 
 def read_concepts(path: Path, *, consequence: str) -> tuple[Concept, ...]:
     """Read the key `concepts` of a YAML file, such as a plan. Other keys are ignored.
-
-    Args:
-        path: the file, in YAML.
-        consequence: the middle sentence of the error.
 
     Raises:
         ConfigurationError: the file cannot be read, or its concepts are invalid.

@@ -21,12 +21,7 @@ FIGURES: Final = "figures"
 
 
 def smallest_set(plan: Plan, smallest_sites: int) -> int:
-    """Return the fewest sites that a combination of sums must include, so that at least two are not colluders.
-
-    Args:
-        plan: the approved plan.
-        smallest_sites: the smallest set of the policy.
-    """
+    """Return the fewest sites that a combination of sums must include, so that at least two are not colluders."""
     return smallest_sites if plan.two_sites is not None else max(smallest_sites, plan.assumed_colluders + 2)
 
 

@@ -87,7 +87,6 @@ def read_document(path: Path, model: type[Record], *, consequence: str) -> Recor
 
     Args:
         path: the file, at most a megabyte of UTF-8.
-        model: the record's type.
         consequence: the middle sentence of the error, such as "The coordinator did not start."
 
     Raises:

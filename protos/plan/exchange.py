@@ -38,7 +38,6 @@ class Exchange:
     """The content of one round between a site and the coordinator.
 
     Attributes:
-        stage: the purpose of the round.
         layers: the manifest's layers that take part, as encoded in an offer.
         down: the tensors whose values a site receives, in the manifest's order.
         has_controls: whether control variates of the same tensors follow these values.
@@ -156,7 +155,6 @@ def stage_at(plan: Plan, round_number: int, training_rounds: int | None = None) 
     """Return the purpose of a round, or None after the last round.
 
     Args:
-        plan: the plan.
         round_number: from 0.
         training_rounds: the number of training rounds if the run stopped early; None means the schedule's number.
     """
@@ -251,7 +249,6 @@ class Exchanges:
 
         Args:
             round_number: from 0.
-            stage: the purpose of the round.
             layers: the layers that take part, as encoded by `pack_layers`.
 
         Raises:

@@ -77,7 +77,6 @@ def summed(statistics: Statistics, sums: Mapping[str, int]) -> dict[str, dict[st
     """Compute from the sums the rows of each cell, and the mean and standard deviation of each number.
 
     Args:
-        statistics: of the plan.
         sums: by the numbers' names in the manifest, "count age" for example.
 
     Returns:

@@ -244,7 +244,6 @@ class Method:
     """A federated algorithm as a value; the defaults are FedAvg.
 
     Attributes:
-        federated: the parameters that are sent.
         procedure: the training at a site in one round.
         server_rule: the step from the aggregate to the next federated parameters.
         penalties: terms that a site adds to its loss in training, never in choosing a checkpoint.
@@ -295,7 +294,6 @@ def federated_tensors(federated: Federated, network: tuple[TensorSpec, ...], see
 
     Args:
         federated: a method's choice. For a sensitive prefix, all layers that can be chosen are returned.
-        network: every tensor.
         seed: the plan's seed, which draws the length of a random prefix.
     """
     match federated:

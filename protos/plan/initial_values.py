@@ -33,7 +33,6 @@ def initial_values(spec: TensorSpec, seed: int) -> NDArray[np.float32]:
     itself rounded to float32.
 
     Args:
-        spec: the tensor's name, shape and range.
         seed: the plan's seed, from 0 to 2**64 - 1.
 
     Returns:
@@ -51,7 +50,6 @@ def secret_values(spec: TensorSpec, secret: bytes) -> NDArray[np.float32]:
     """Return the first values of a private tensor from a site's secret, computed like `initial_values`.
 
     Args:
-        spec: the tensor's name, shape and range.
         secret: 32 bytes that only this site has.
 
     Returns:

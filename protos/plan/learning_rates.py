@@ -59,7 +59,6 @@ def rate_factor(schedule: RateSchedule, step: int, steps: int, batches_per_epoch
     """Return the factor of the learning rate at one step.
 
     Args:
-        schedule: the plan's.
         step: the number of the next step, from 0; from `steps` on the factor no longer changes.
         steps: of the whole run, at least 1.
         batches_per_epoch: steps in an epoch, at least 1.

@@ -168,7 +168,6 @@ def manifest_of(plan: Plan, starts: Starts | None = None) -> Manifest:
     """Return the manifest: everything that the plan may require a site to send.
 
     Args:
-        plan: the plan.
         starts: the values of the plan's starting file; only needed to compute first values from this manifest.
 
     Raises:
@@ -322,7 +321,6 @@ def describe_difference(expected: Manifest, found: Mapping[str, tuple[int, ...]]
     """Describe where a network's shared tensors differ from the manifest. The text is empty if they agree.
 
     Args:
-        expected: the plan's manifest.
         found: the shape of each tensor by name.
     """
     wanted = {tensor.name: tensor.shape for tensor in expected.tensors}

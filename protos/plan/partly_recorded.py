@@ -56,10 +56,6 @@ def why_refused(
     """Yield each reason to refuse these entries, one clause each.
 
     Args:
-        partly: the entries of the plan.
-        columns: the columns of the plan.
-        outputs: the outputs of the plan.
-        training_sites: all sites that train.
         fewest: the number of contributors that every number needs.
     """
     if len({entry.what for entry in partly}) != len(partly):

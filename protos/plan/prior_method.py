@@ -107,7 +107,6 @@ class FederatedPrior(Document):
 
         Args:
             sites: the number of sites in the plan.
-            known: the names of the plan's concepts.
         """
         if not known:
             yield "federated-prior needs concepts, the columns that mean the same at several sites"

@@ -46,7 +46,6 @@ class Prior:
     """A plan's settings for federated-prior.
 
     Attributes:
-        method: the method in the plan.
         concepts: the concepts that the method uses, in the plan's order.
         private: the one round of the private form; None if the plan has no key `privacy`.
     """

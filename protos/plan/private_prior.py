@@ -38,9 +38,7 @@ class PrivateSums:
     """The private form of a plan's federated-prior.
 
     Attributes:
-        columns: of the regression.
         sites: the names of the sites, sorted; each has an intercept.
-        promise: the plan's key `privacy`.
         colluders: the number of sites whose share of the noise does not count.
     """
 

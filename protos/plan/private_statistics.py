@@ -28,8 +28,6 @@ class PrivateStatistics:
     """The private form of a plan's statistics.
 
     Attributes:
-        statistics: the declared columns.
-        promise: the plan's key `privacy`.
         honest: the number of sites whose shares of the noise are in the sum and count.
     """
 
@@ -66,7 +64,6 @@ class PrivateStatistics:
 
         Args:
             sums: the sums by their names in the manifest.
-            contributors: the number of sites in the sum.
 
         Returns:
             By cell. `noise` is the standard deviation of the noise in `rows`. Moments are None if the noise hides them.

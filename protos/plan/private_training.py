@@ -51,13 +51,10 @@ class PrivateTraining:
         network: every tensor, in the network's order.
         tensors: the shared tensors, in the same order.
         has_own_steps: whether private tensors are trained too, with noise of their site alone.
-        promise: the plan's key `privacy`.
         patients: the number that divides sums.
-        rounds: of the whole run.
         steps: noisy sums of a site in each round; 1 unless the noise is local.
         sites: the plan's contributors.
         honest: the number of sites whose shares of the noise are in every sum and count; 1 if the noise is local.
-        learning_rate: of each step.
         inner: noisy sums of each step; more than 1 only for pFedMe's inner problem.
         pull: the part of its distance that a sum's step returns to the start of the round or the shared model.
         follow: the part of the distance that the shared model follows pFedMe's inner one after a step; 0 without
@@ -264,14 +261,10 @@ class TrainingKeys:
     """The settings of training in a plan that trains a network.
 
     Attributes:
-        promise: the plan's key `privacy`.
         honest: sites whose shares of the noise are in every sum and are counted.
-        network: the plan's architecture.
         columns: of the concepts that the network reads; None if it does not read concepts.
         outputs: as the plan lists them; None if each site has its own. Then its own table must have a binary outcome.
-        schedule: as in the plan.
         has_plain_steps: whether each step is a constant rate times the gradient.
-        method: the ingredients of the plan's method.
         pull: the learning rate times the strength of the inner problem or of all proximal terms.
         unpaid: keys of `UNPAID` whose values are not possible with privacy.
     """

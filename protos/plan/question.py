@@ -16,10 +16,7 @@ class Question(Document):
     """The question of a study: outcome, patients, time, purpose and responsible person.
 
     Attributes:
-        outcome: the outcome to predict.
-        population: the patients.
         time: the time of the prediction, and how far ahead it looks.
-        use: the purpose of a prediction.
         responsible: the person, with the institution.
         approval_number: the number from the ethics board or authority.
     """

@@ -81,8 +81,6 @@ def apply_rule(plan: Plan, manifest: Manifest, sums: Sums, parameters: Float32, 
     """Update the shared parameters and the rule's state in place.
 
     Args:
-        plan: its method sets the rule.
-        manifest: the plan's.
         sums: of one training round.
         parameters: float32 of shape (manifest.parameters,), the starting parameters of this round.
         state: the result of `begin_rule`.

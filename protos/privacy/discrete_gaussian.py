@@ -38,7 +38,6 @@ def discrete_gaussian(count: int, variance: int, random_bytes: RandomBytes) -> I
     """Draw independent samples of the discrete Gaussian distribution.
 
     Args:
-        count: how many.
         variance: sigma^2 of the continuous Gaussian of this shape, from 1 to LARGEST_VARIANCE.
         random_bytes: a function that returns this many independent, uniform bytes; `os.urandom` outside tests.
 
@@ -107,7 +106,6 @@ def _accepted(
     Args:
         gammas: not negative, float64 of shape (count,), close to the exact ones.
         exactly: a function that returns the exact gamma at an index.
-        random_bytes: see `discrete_gaussian`.
     """
     coarse = _words(len(gammas), random_bytes) >> np.uint64(64 - _COARSE_BITS)
     lowest, chances = coarse / 2.0**_COARSE_BITS, np.exp(-gammas)

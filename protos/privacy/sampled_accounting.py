@@ -31,7 +31,6 @@ def sampled_epsilon(multiplier: float, rate: float, sums: int, delta: float) -> 
     Args:
         multiplier: standard deviation of the noise in each sum, where a patient's term has norm 1; above 0.
         rate: the probability with which a patient takes part in a sum, above 0 and below 1.
-        sums: how many.
         delta: above 0 and below 1.
     """
     found = epsilon_of(sqrt(sums) / multiplier, delta)

@@ -22,7 +22,6 @@ def encode_chunk(chunk: Chunk, field: int) -> bytes:
     """Encode a message that contains only a chunk.
 
     Args:
-        chunk: the chunk to send.
         field: the field number of chunks in the message.
 
     Raises:

@@ -54,7 +54,6 @@ def append(position: LogPosition, facts: Mapping[str, object], salt: bytes) -> t
     """Append a record to a chain. Return the new position, the record's leaf (32 bytes) and its line.
 
     Args:
-        position: the current position.
         facts: values that JSON can contain.
         salt: 16 random bytes from the caller.
     """

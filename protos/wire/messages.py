@@ -175,7 +175,6 @@ class Offer:
 
     Attributes:
         parameters_digest: the digest of everything that follows.
-        stage: the purpose of the round.
         layers: the manifest's layers that take part, one bit each; empty for all.
         best_round: the round whose received model had the lowest validation loss over all sites so far,
             None if no round was measured.

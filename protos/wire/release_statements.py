@@ -31,8 +31,6 @@ class ReleaseApproval(Document):
         run: the run's name, which contains the plan's digest.
         parameters_sha256: of the last aggregate, as this site received it.
         recipient: the recipient of the parameters and the purpose, in one line.
-        site: the signing site.
-        by: the person at the site.
         at: an aware time in ISO 8601.
         identity_key: the site's raw Ed25519 public key in hexadecimal.
         signature: 64 bytes in hexadecimal.
@@ -71,11 +69,7 @@ def approve_release(
 
 
 def read_release_approval(path: Path) -> ReleaseApproval:
-    """Read a site's approval of a release from a file.
-
-    Raises:
-        RefusedError: the file is no approval.
-    """
+    """Read a site's approval of a release from a file. Raises RefusedError if the file is no approval."""
     try:
         return ReleaseApproval.model_validate_json(path.read_bytes())
     except ValidationError as cause:
@@ -88,10 +82,7 @@ def check_release(
     """Return the recipient if every site signed for the same parameters and the same recipient.
 
     Args:
-        plan: of the run.
-        sites: the sites of the run.
         parameters_sha256: of the final parameters at the coordinator.
-        approvals: the approvals from the sites.
 
     Raises:
         RefusedError: an approval is missing, is for another run or other parameters, or is not signed by the key in the

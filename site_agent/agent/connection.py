@@ -110,11 +110,7 @@ class Connection:
             raise _ended(cause) from cause
 
     async def receive(self) -> bytes:
-        """Return the bytes of the next message, unchanged.
-
-        Raises:
-            CallEnded: the stream has ended.
-        """
+        """Return the bytes of the next message, unchanged. Raises CallEnded if the stream has ended."""
         assert self._stream is not None
         assert self._greeting is not None
         if not self._greeting.done():  # acceptance is reported before every message and every end

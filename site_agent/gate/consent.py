@@ -69,11 +69,7 @@ class Consent:
         return why_not(self._approval, approvers=self.approvers, now=self._now())
 
     def require(self) -> None:
-        """Check that persons here approve.
-
-        Raises:
-            ConsentEnded: they do not approve, or no longer.
-        """
+        """Check that persons here approve. Raises ConsentEnded if they do not approve, or no longer."""
         because = self.why_not()
         if because is not None:
             raise ConsentEnded(self.plan.study, because)
@@ -94,8 +90,6 @@ def refuse_replay(
     """Return in one clause why an approved plan is too old to follow, or None.
 
     Args:
-        state: the site's state directory.
-        plan: the announced plan.
         finished: the audit log's records of runs that were finished here; the run's own file is read too.
         now: an aware time.
 

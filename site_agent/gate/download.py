@@ -29,11 +29,7 @@ class Download:
         return self._next == down_chunks(self.vector.size)
 
     def add(self, chunk: Chunk) -> None:
-        """Add the next chunk.
-
-        Raises:
-            MalformedMessage: the chunk is not the next one, or does not have its size.
-        """
+        """Add the next chunk. Raises MalformedMessage if the chunk is not the next one, or does not have its size."""
         attempt = self.announced.attempt if isinstance(self.announced, Offer) else 0
         if (chunk.round, chunk.attempt, chunk.index) != (self.announced.round, attempt, self._next) or self.is_complete:
             raise MalformedMessage("a chunk out of order")

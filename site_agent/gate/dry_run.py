@@ -43,7 +43,6 @@ async def rounds_without_sending(hospital: Hospital, path: Path, plan: Plan) -> 
     """Make the first round of a plan, and also the first training round if the plan starts with a probe.
 
     Args:
-        hospital: the configuration.
         path: its file, which the trainer reads itself.
         plan: not necessarily approved.
 

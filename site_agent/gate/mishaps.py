@@ -79,7 +79,6 @@ def of_certificate(address: str, status: str, now: datetime, code: str) -> Unava
         address: HOST:PORT of the coordinator.
         status: of gate_socket.STATUSES.
         now: the time of this computer's clock, aware and in UTC.
-        code: the error code for the kind of call.
     """
     judge = f"By this computer's clock, {at(now)}, the certificate of the coordinator at {address}"
     match status:

@@ -99,9 +99,6 @@ def decide_plan(
     """Decide whether this hospital's policy and its patients' budget allow a plan. The approval is separate.
 
     Args:
-        hospital: the current configuration.
-        plan: announced, or about to be approved.
-        manifest: computed from the plan here.
         identity: the fingerprint of this site's key; None skips the check that the plan lists it.
         audit: this site's log, which has payments too.
         announced_at: an aware time; with it, a plan that is too old to be repeated is refused too.

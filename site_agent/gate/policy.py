@@ -27,10 +27,7 @@ def refusals(policy: Policy, plan: Plan, manifest: Manifest, *, site: str, ident
     """Return every rule that a plan breaks at this site, one clause each, without repetition.
 
     Args:
-        policy: from this hospital's own file.
-        plan: the announced plan.
         manifest: computed from the plan here.
-        site: this site's name.
         identity: the fingerprint of this site's identity key; None checks only that the plan lists the name.
     """
     return tuple(dict.fromkeys((*_listing(plan, site, identity), *_reasons(policy, plan, manifest, site))))

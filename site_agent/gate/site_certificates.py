@@ -128,7 +128,6 @@ class SiteCertificates:
             name: `enrol` or `renew`.
             address: of the port; None for the address that came with enrolment.
             roots: the roots to trust there (PEM); empty for the roots that are trusted already.
-            request: the bytes of the request.
 
         Raises:
             UnavailableError: the coordinator cannot be reached, or is not of this federation.

@@ -176,7 +176,6 @@ class SiteMasking:
         Args:
             position: digest of the inputs of the vector.
             bind: attempt and contributors.
-            layout: of the vector, as in the round's exchange.
             vector: digest of the whole encoded vector, 32 bytes.
 
         Raises:

@@ -49,11 +49,7 @@ class Spent:
     """
 
     def __init__(self, state: Path, run: str) -> None:
-        """Read the file of a run in the site's state directory.
-
-        Raises:
-            RefusedError: the file cannot be read.
-        """
+        """Read the file of a run in the site's state directory. Raises RefusedError if the file cannot be read."""
         self._path = gate_folder(state) / "spent" / f"{run}.json"
         self._bytes: dict[int, int] = {}
         self.finished: datetime | None = None
@@ -95,11 +91,7 @@ class Spent:
         self._write(sent)
 
     def finish(self, at: datetime) -> None:
-        """Record the end of the run, at an aware time.
-
-        Raises:
-            AuditError: the end cannot be recorded.
-        """
+        """Record the end of the run, at an aware time. Raises AuditError if the end cannot be recorded."""
         self.finished = at
         self._write()
 

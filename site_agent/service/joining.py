@@ -87,7 +87,6 @@ async def join(hospital: Hospital, path: Path, watch: Callable[[Standing], None]
     """Take part until the coordinator reports that all runs are over.
 
     Args:
-        hospital: the configuration.
         path: the file of the configuration. The trainer also reads it, and SIGHUP reads it again.
         watch: receives the site's current work, for a display.
 
@@ -199,10 +198,6 @@ async def check_table(trainer: GateEnd) -> None:
 
 async def renew_now(hospital: Hospital, path: Path) -> ShownCertificates:
     """Renew the certificate immediately, with a new key, while no gate of this site runs. Return the certificates.
-
-    Args:
-        hospital: the configuration.
-        path: its file.
 
     Raises:
         OperatorError: this site has no certificate, a gate runs, or the enrolment port does not answer or refuses.

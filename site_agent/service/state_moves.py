@@ -37,7 +37,6 @@ def move_old_state(state: Path, site: str, *, gives_up_by: str | None = None) ->
     """Move the files of an earlier version's state to separate folders. Return whether there were any.
 
     Args:
-        state: the state directory.
         site: this site's name in its audit log.
         gives_up_by: the person who gives up an unfinished run; None for nobody.
 
