@@ -140,7 +140,7 @@ class LogFile:
 
     @property
     def generation(self) -> int:
-        """Return the generation of the log; see LogCheckpoint."""
+        """Return the generation of the log, which rises when a person restarts the log."""
         with self._explained():
             return generation_of(self._path)
 
@@ -289,7 +289,7 @@ class LogFile:
             return False
 
     def _begin_file(self) -> None:
-        """Start at the position of the chain before the first line of the current file."""
+        """Set the log's position to the one before the first line of the current file."""
         self._set_torn_tail_aside()
         full = full_files(self._path)
         before = position_after(full[-1]) if full else None

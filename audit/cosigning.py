@@ -156,7 +156,7 @@ class LogSession:
                 return self.due(_FAR_BEHIND)
 
     def due(self, at_least: int = GROWTH) -> list[LogMessage]:
-        """Return the messages that are due if the log has this many new records. Checkpoint records do not count.
+        """Return the messages to send once the log has this many new records. Checkpoint records do not count.
 
         Raises:
             CheckpointRefused: the peer's log differs from the log that the peer has sent on another stream in the

@@ -25,7 +25,7 @@ _LEAST_BYTES: Final = 2_000.0  # more than one record has
 
 
 class RecordingBudget:
-    """Counts the remaining bytes of each other member."""
+    """Counts how many bytes each member can still make this program add to its audit log."""
 
     def __init__(self, folder: Path, now: Callable[[], datetime], told: Callable[[str], None] = lambda _: None) -> None:
         """Start with the budgets in a folder. `now` returns aware times.

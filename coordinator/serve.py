@@ -215,7 +215,7 @@ def _upkeep(log: AuditLog, witness: Path, membership: Membership) -> SiteUpkeep:
 async def _observed(
     configuration: CoordinatorConfiguration, engine: Engine, authority: Authority, watch: Coroutine[Any, Any, None]
 ) -> None:
-    """Run the watch, and serve metrics and health checks for local monitoring in the meantime."""
+    """Watch the coordinator, and serve metrics and health checks for local monitoring in the meantime."""
     collector = CoordinatorCollector(engine.status, authority, Path(configuration.state))
     pages = pages_of(collector, engine.status)
     stopped = "The coordinator did not start; no site was contacted."

@@ -23,7 +23,7 @@ _OUTCOME: Final = "outcome of the simulation"
 
 
 def tables_of(sites: Mapping[str, pd.DataFrame], outcome: str) -> tuple[dict[str, Table], list[dict[str, Any]]]:
-    """Read each frame as a hospital's table is read.
+    """Convert each data frame to a hospital's table.
 
     Args:
         sites: a frame of patients for each site; columns of numbers, or of texts and truth values.

@@ -15,7 +15,7 @@ from protos.errors import explained as failure_of
 
 
 class Following(io.TextIOBase):
-    """Writes to the standard error of each moment, so that a bar can be drawn below the log."""
+    """Writes to the current standard error, so that a bar can be drawn below the log."""
 
     def write(self, words: str) -> int:
         """Write to the current standard error."""

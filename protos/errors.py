@@ -37,7 +37,7 @@ class UsageError(OperatorError):
 
 
 class RefusedError(OperatorError):
-    """A peer, the policy or the register refuses. A person who is responsible there must change that."""
+    """A peer, the policy or the register refused the request. The person who is responsible there must change that."""
 
     exit_status = 77
     code = "E003"
@@ -70,7 +70,7 @@ class UnavailableError(OperatorError):
 
 
 class DefectError(OperatorError):
-    """The program has a programmer's mistake. The operator sees its kind and place, but no words of the exception."""
+    """The program has a defect. The operator sees its kind and place, but no words of the exception."""
 
     exit_status = 70
     code = "E008"

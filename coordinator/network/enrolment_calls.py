@@ -45,7 +45,7 @@ class Membership:
         record: Callable[..., None] | None = None,
         said: Path | None = None,
     ) -> None:
-        """Create the membership.
+        """Store the authority and its register.
 
         Args:
             now: returns aware times.

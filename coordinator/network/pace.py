@@ -67,7 +67,7 @@ _MOST_ADDRESSES: Final = 4096
 
 @dataclass(frozen=True)
 class Allowance:
-    """A number of requests at once, and a number of further requests in each second."""
+    """A rate limit: a number of requests at once, and a number of further requests in each second."""
 
     burst: float
     each_second: float

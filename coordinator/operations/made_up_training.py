@@ -75,7 +75,7 @@ def _area(
     tested: tuple[Float64, Float64],
     noise: np.random.Generator | None,
 ) -> float:
-    """Return the AUROC after all rounds, with `noise` if it is given."""
+    """Train for all rounds and return the AUROC on the test rows. Without `noise` the steps have no noise."""
     manifest, rule = manifest_of(plan), plan.ingredients.server_rule
     parameters, state = manifest.initial_parameters(plan.seed), begin_rule(rule, manifest.parameters)
     exchange = Exchanges(plan, manifest).of(0, Stage.TRAINING, b"")
@@ -116,9 +116,9 @@ def _steps(
     sum_at: Callable[[int, Sequence[Float64]], Float64],
     draw: Callable[[], Float64 | float] | None,
 ) -> Float64:
-    """Return the changes of all layers after a round's steps, from the changes of private layers before them.
+    """Take the steps of one round. Return the change of each value.
 
-    `draw` returns the noise of a step.
+    `moved` are the private layers' changes before the round; `draw` returns the noise of a step.
     """
     followed = moved
     for made in range(training.steps * training.inner):

@@ -102,7 +102,7 @@ class Attempt:
     late: tuple[str, ...] = ()
 
     def at(self, number: int, past: Past) -> Attempt:
-        """Return the last offered round under a later attempt. Other connected sites enter later."""
+        """Return the attempt that repeats an earlier round for the same sites. Other connected sites enter later."""
         return Attempt(
             round=number,
             number=past.attempt + 1,

@@ -58,7 +58,7 @@ class Offered:
 
 @dataclass
 class Run:
-    """The changing part of a run. `state` belongs to the state machine. The other fields follow it.
+    """One run: its parameters, its sums and its state, which change during the run.
 
     Attributes:
         values: float32, the federated parameters in the manifest's order, followed by their control variates if the

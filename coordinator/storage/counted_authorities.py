@@ -19,7 +19,7 @@ class CountingAuthorities:
     """Stores the accepted authorities, by the SHA-256 of their certificates, each with its site."""
 
     def __init__(self, path: Path | None, record: Callable[..., None]) -> None:
-        """Read the stored list. Without a path the list ends with this program. `record` writes an event."""
+        """Read the stored list of authorities. `record` writes an event into the audit log."""
         self._path, self._record = path, record
         self._said = _read(path) if path else {}
 

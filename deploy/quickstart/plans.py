@@ -142,7 +142,7 @@ def _network(method: Method, latent: int) -> dict[str, Any]:
 
 
 def _image_network(method: Method, image: ImageSize, latent: int) -> dict[str, Any]:
-    """Return three blocks and two linear layers, as in the paper of PLayer-FL for small images."""
+    """Return a convolutional network of three blocks and two linear layers, as in the paper of PLayer-FL."""
     read = {"image": image.model_dump(mode="json")}
     blocks = [latent // 4, latent // 2, latent // 2]
     is_common = isinstance(method.federated, Parts) and Part.COMMON in method.federated.parts

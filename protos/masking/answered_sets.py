@@ -117,7 +117,7 @@ def price(answered: Mapping[Answer, int], smallest: int) -> int:
 
 
 def with_one_more(answered: Mapping[Answer, int], answer: Answer) -> Counter[Answer]:
-    """Return the counts of sums after one more sum."""
+    """Add one sum to the counts of sums."""
     more = Counter(answered)
     more[answer] += 1
     return more

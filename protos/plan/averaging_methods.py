@@ -161,5 +161,5 @@ class LocalOnly(Document):
     name: Literal["local"]
 
     def method(self) -> Method:
-        """Return the ingredients of training alone."""
+        """Return the ingredients of the method `local`, in which each site trains alone."""
         return Method(federated=Nothing())

@@ -15,7 +15,7 @@ _LENGTH: Final = struct.Struct("<Q")
 
 
 def pack(purpose: str, *fields: bytes | str | int) -> bytes:
-    """Join the protocol's label and the fields, each after its length in eight little-endian bytes.
+    """Join the protocol's label and the fields into bytes, each after its length in eight little-endian bytes.
 
     Text is UTF-8 and a number is signed, 64 bits, little-endian.
 

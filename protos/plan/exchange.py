@@ -202,7 +202,7 @@ def kept_layers(plan: Plan, manifest: Manifest, round_number: int) -> frozenset[
 
 
 def is_synchronised(plan: Plan, round_number: int) -> bool:
-    """Return whether all layers are summed in a training round. This is always so, except under FedLAMA."""
+    """Return whether all layers are summed in a training round. Only FedLAMA sometimes sums fewer."""
     rule = plan.ingredients.server_rule
     return not isinstance(rule, LayerIntervals) or (round_number - plan.has_probe + 1) % rule.slow_factor == 0
 

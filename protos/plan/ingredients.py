@@ -47,7 +47,7 @@ class AllButNormalisation:
 
 @dataclass(frozen=True)
 class SensitivePrefix:
-    """The layers from the input to the first sharp rise of the sensitivity are federated. PLayer-FL.
+    """The layers from the input to the first sharp rise of the measured sensitivity are federated. PLayer-FL.
 
     After one local epoch F_l = sum over layers k <= l of the mean over k's parameters of (value * gradient)^2. Then p =
     min {p : F_(p+1) / F_p > threshold}. Layers up to p are federated, or all but the last if no ratio exceeds the
@@ -96,9 +96,9 @@ class PersonalCopy:
 
 @dataclass(frozen=True)
 class Mixture:
-    """A second model v; predictions use share * v + (1 - share) * own copy of the federated model. APFL.
+    """Each site also trains a model v. It predicts with share * v + (1 - share) * own copy of the federated model.
 
-    v trains on the mixture's loss. The share begins at `start` and takes one step of `rate` a round.
+    APFL. v trains on the mixture's loss. The share begins at `start` and takes one step of `rate` a round.
     """
 
     start: float
@@ -172,7 +172,7 @@ class Adaptive:
 
 @dataclass(frozen=True)
 class Controlled:
-    """x += rate * mean update; c += contributors / sites * mean change of the sites' c_i. SCAFFOLD.
+    """x moves by rate * mean update, and c by contributors / sites * mean change of the sites' c_i. SCAFFOLD.
 
     A site's change of c_i is -c - update / (steps * learning rate). So c follows from the mean update, and the sites
     send only updates to the coordinator.

@@ -115,7 +115,7 @@ class Manifest:
 
     @cached_property
     def canonical(self) -> bytes:
-        """Return names, shapes, bounds, scales and occasions as JSON with sorted keys."""
+        """Return the manifest's names, shapes, bounds, scales and occasions as JSON with sorted keys."""
         content = {
             "tensors": [[tensor.name, list(tensor.shape)] for tensor in self.tensors],
             "scalars": [

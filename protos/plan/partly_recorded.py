@@ -29,7 +29,7 @@ class PartlyRecorded(Document):
 
     @property
     def what(self) -> str:
-        """Return the name of this entry in a message."""
+        """Return this column's name for a message."""
         return f"column {self.column}"
 
 
@@ -41,7 +41,7 @@ class PartlyObserved(Document):
 
     @property
     def what(self) -> str:
-        """Return the name of this entry in a message."""
+        """Return this output's name for a message."""
         return f"output {self.output}"
 
 

@@ -439,7 +439,7 @@ class Plan(Document):
 
     @property
     def private_statistics(self) -> PrivateStatistics | None:
-        """Return the private form of this plan's statistics, or None without private statistics."""
+        """Return the noisy statistics of this plan, or None if the plan has no private statistics."""
         if self.privacy is None or self.statistics is None:
             return None
         return PrivateStatistics(self.statistics, self.privacy, self.quorum - self.assumed_colluders)

@@ -35,7 +35,7 @@ _FLOOR: Final = 1.4  # of eigenvalues, in deviations of the noise's largest eige
 
 @dataclass(frozen=True)
 class PrivateSums:
-    """The private form of a plan's federated-prior.
+    """The noisy sums of federated-prior under a plan with privacy.
 
     Attributes:
         sites: the names of the sites, sorted; each has an intercept.

@@ -25,7 +25,7 @@ _SURE: Final = 5.0  # a mean needs a count above this many standard deviations o
 
 @dataclass(frozen=True)
 class PrivateStatistics:
-    """The private form of a plan's statistics.
+    """The noisy statistics of a plan with privacy.
 
     Attributes:
         honest: the number of sites whose shares of the noise are in the sum and count.

@@ -84,7 +84,7 @@ class PrivateTraining:
 
     @property
     def trained(self) -> int:
-        """Return how many tensors, from the input, are trained. The others keep their values."""
+        """Return how many of the network's first tensors are trained. The others keep their values."""
         return len(self.network if self.has_own_steps else self.tensors)
 
     @cached_property
@@ -146,7 +146,7 @@ class PrivateTraining:
 
     @cached_property
     def largest_sum(self) -> int:
-        """Return the largest magnitude of one number of 32 bits in one step's sum at one site, without the noise."""
+        """Return the largest magnitude to which one step's sum at one site is clipped before the noise is added."""
         return (self.bound - self._largest_noise) // (self.steps * self.inner)
 
     @property

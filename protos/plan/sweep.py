@@ -109,7 +109,7 @@ def chosen_of(losses: Sequence[float]) -> int:
 
 
 def _find(settings: Settings, key: str) -> tuple[Any, str | int] | None:
-    """Find a number by its key. Return its container, and its name or index there."""
+    """Find a number of the plan by its key. Return its container, and its name or index there."""
     *path, last = [int(part) if part.isdigit() else part for part in key.split(".")]
     holder: Any = settings
     try:

@@ -120,7 +120,7 @@ class _Uniform:
     """A uniform number below 1. Further bits are drawn only if a comparison needs them."""
 
     def __init__(self, coarse: int, random_bytes: RandomBytes) -> None:
-        """Start with the number's first bits, `coarse`."""
+        """Store the first bits of the uniform number, `coarse`."""
         self._first, self._bits, self._random_bytes = coarse, _COARSE_BITS, random_bytes
 
     def is_below(self, gamma: Fraction) -> bool:

@@ -120,7 +120,7 @@ def check_checkpoint(signed: LogCheckpoint, owner: str, key: bytes) -> None:
 
 
 def cosign(signed: LogCheckpoint, witness: str, time: str, key: Ed25519PrivateKey) -> Cosignature:
-    """Sign another side's checkpoint as a witness, after it was checked."""
+    """Cosign a checked checkpoint of another log as its witness."""
     signature = key.sign(_cosigned(signed, witness, time))
     return Cosignature(witness, time, key.public_key().public_bytes_raw(), signature)
 

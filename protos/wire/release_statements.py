@@ -47,7 +47,7 @@ class ReleaseApproval(Document):
 
     @property
     def signed_bytes(self) -> bytes:
-        """Return the bytes that are signed."""
+        """Return the bytes of the approval that the site signs."""
         return pack("release", self.run, self.parameters_sha256, self.recipient, self.site, self.by, self.at)
 
 

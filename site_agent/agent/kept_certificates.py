@@ -97,7 +97,7 @@ class KeptCertificates:
         self._keys.hear_roots(roots, self._now())
 
     def settle(self, *, works: bool) -> None:
-        """Delete the key and certificate before the last renewal, or restore them."""
+        """Delete or restore the key and certificate that the last renewal replaced."""
         if self._keys.has_previous():
             if works:
                 self._keys.forget_previous()

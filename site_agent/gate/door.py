@@ -251,7 +251,7 @@ class Builder:
         return found
 
     def _weigh(self, exchange: Exchange, rows: int) -> float:
-        """Return the factor of the updates."""
+        """Return the factor by which this site's updates are multiplied."""
         match self._plan.weighting:
             case EqualWeights():
                 return 1.0

@@ -154,7 +154,7 @@ def _is_private(policy: Policy, tensor: str) -> bool:
 
 
 def _is_not_allowed(policy: Policy, tensor: str) -> bool:
-    """Return whether the policy omits a tensor that is not private."""
+    """Return whether the policy's list of federated tensors omits a tensor that is not private."""
     is_named = policy.federated is None or any(fnmatchcase(tensor, pattern) for pattern in policy.federated)
     return not is_named and not _is_private(policy, tensor)
 

@@ -149,7 +149,7 @@ class PrivacyLedger:
         return len(draws) - paid[-1] < plan.private_releases
 
     def _left(self, run: str) -> set[str]:
-        """Return the steps that had left when this run was first used here, and all that were paid for since."""
+        """Return the steps of a run that may have left: those in the audit log, and those that were paid for since."""
         if run not in self._may_have_left:
             released = self._audit.records("contribution_released")
             self._may_have_left[run] = {facts["position"] for facts in released if facts["run"] == run}
@@ -289,7 +289,7 @@ def _recorded() -> AbstractContextManager[None]:
 
 
 def with_noise(plan: Plan, numbers: Sequence[int], random_bytes: RandomBytes = os.urandom) -> list[int]:
-    """Return a site's sums with its share of the noise. The payment follows."""
+    """Return a site's sums with its share of the noise. The caller records the payment."""
     if plan.private_training is not None and plan.private_training.is_local:
         return list(numbers)  # the trainer has added noise in each of its steps
     sent = len(numbers) - plan.own_numbers  # the sums after them have the trainer's noise and do not leave

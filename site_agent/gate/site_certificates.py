@@ -159,7 +159,7 @@ class SiteCertificates:
         await self._shown(Trust(roots))
 
     async def settle(self, *, works: bool) -> None:
-        """Let the agent delete the certificate before the last renewal, or restore it."""
+        """Let the agent delete or restore the certificate that the last renewal replaced."""
         await self._shown(Settle(works))
 
     async def _shown(self, order: Look | Install | Trust | Settle) -> ShownCertificates:

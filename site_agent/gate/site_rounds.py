@@ -73,7 +73,7 @@ class Concluded:
 
 @dataclass(frozen=True, kw_only=True)
 class Surroundings:
-    """The functions of the agent's loop that a run needs.
+    """The functions of the gate's loop that a run needs.
 
     Attributes:
         send: sends a message to the coordinator; does nothing without a stream, because the next offer repeats the

@@ -76,7 +76,7 @@ class SiteUpkeep:
         self._has_warned = self._is_own_refused = False
 
     async def tell(self, send: Send, at_least: int = GROWTH) -> None:
-        """Send the messages that are due if the log has this many new records."""
+        """Send the messages that are due once the log has this many new records."""
         for message in await self.due(at_least):
             await send(message)
 
@@ -116,7 +116,7 @@ class SiteUpkeep:
             raise _not_what_it_was(refused) from refused
 
     async def due(self, at_least: int = GROWTH) -> list[Upkeep]:
-        """Return the messages that are due if the log has this many new records. Raises RefusedError as `heard`."""
+        """Return the messages that are due once the log has this many new records. Raises RefusedError as `heard`."""
         if self._session is None:
             return []
         try:

@@ -41,7 +41,7 @@ class _Sent(Document):
 
 
 class Spent:
-    """Reads and writes the file of one run.
+    """Reads and writes the file that records what one run has sent.
 
     Attributes:
         finished: when the run was finished here, as an aware time, or None.

@@ -27,7 +27,7 @@ _POLL_SECONDS: Final = 0.2
 
 
 class Neighbours:
-    """Starts or finds both processes, also again after one has ended."""
+    """Starts or finds a gate's agent and trainer, also again after one has ended."""
 
     def __init__(self, hospital: Hospital, path: Path) -> None:
         """Store the configuration. A trainer that is started here reads its file `path` itself."""
@@ -109,7 +109,7 @@ class _Child:
 
 @asynccontextmanager
 async def neighbours_of(hospital: Hospital, path: Path) -> AsyncIterator[Neighbours]:
-    """Start both neighbours of a gate. They end with the block, for any reason."""
+    """Start the agent and the trainer of a gate. They end with the block, for any reason."""
     neighbours = Neighbours(hospital, path)
     try:
         yield neighbours

@@ -23,7 +23,7 @@ COSIGNED: Final = "checkpoint_cosigned"
 
 @dataclass(frozen=True)
 class Left:
-    """The totals from the audit log.
+    """The totals of sent data and of records, from the audit log.
 
     Attributes:
         contributions: complete uploads; a repeated upload counts again.

@@ -52,7 +52,7 @@ class RunLeft:
 
 
 class LogView:
-    """Reads from a log what was sent. Each reading continues at the end of the previous one.
+    """Reads an audit log's records of sent data. Each reading continues at the end of the previous one.
 
     The log is not verified.
     """

@@ -28,7 +28,7 @@ PATIENCE_SECONDS: Final = 10.0
 
 
 class Told:
-    """Collects all facts about a site again for each request."""
+    """Collects the facts of a site's status again for each request."""
 
     def __init__(
         self,
@@ -39,13 +39,13 @@ class Told:
         software: str,
         now: Callable[[], datetime],
     ) -> None:
-        """Store the sources of the facts. `now` returns aware UTC times."""
+        """Store the objects from which the status is collected. `now` returns aware UTC times."""
         self._site, self._standing, self._certificates = site, standing, certificates
         self._software, self._now = software, now
         self._left = LeftCount(audit_log_path(state))
 
     def facts(self) -> dict[str, Any]:  # Any: every type that JSON has
-        """Return the facts for JSON. See `site-agent status --json`."""
+        """Return all facts about the site, ready for JSON. See `site-agent status --json`."""
         left = self._left.now()
         return {
             "site": self._site,
