@@ -85,7 +85,6 @@ def continue_after_standby(connection: socket.socket, configuration: bytes) -> N
     """Answer requests after standby.py, and end the process.
 
     Args:
-        connection: the trainer's end of its socket.
         configuration: the content of hospital.yaml as JSON.
     """
     set_up_log(EVENTS, "site-trainer")

@@ -29,7 +29,6 @@ class _Uncompiled(ModuleType):
 
     @staticmethod
     def disable(function: Callable[..., Any], *_: object, **__: object) -> Callable[..., Any]:
-        """Return the function unchanged."""
         return function
 
     @staticmethod

@@ -58,7 +58,6 @@ class Baseline:
     """A linear model and a forest that predict together, stored as numbers only.
 
     Attributes:
-        task: the kind of prediction.
         lines: the linear model. The start of a class without training rows is minus infinity.
         forest: has one number for each output: the share of the positive class or of each class, or the regression's
             number.
@@ -98,7 +97,6 @@ class FittedBaseline:
     """A newly fitted baseline with its predictions for the training rows.
 
     Attributes:
-        baseline: fitted to all training rows.
         out_of_fold: float64 of shape (training rows, outputs): predictions of rows whose patient was not used.
         evidence: mean losses out of fold, and the resulting share; for the site's own report.
     """

@@ -28,7 +28,6 @@ def released_count(folder: Path, rows: int, smallest_cell: int, memory: str = TR
 
     Args:
         folder: the trainer's folder, with the counts that this site used, the newest last.
-        rows: the number of rows in the table now.
         smallest_cell: the least difference between two different counts.
         memory: the name of the file, for training rows or for validation rows.
 

@@ -83,7 +83,6 @@ def _check_recorded(plan: Plan, dataset: Dataset, site: str) -> None:
 
 
 def _check_images(plan: Plan, dataset: Dataset) -> None:
-    """Check that a network of images reads images of this site's size."""
     network = plan.architecture
     if not isinstance(network, ImageNetwork | UNetNetwork) or network.image == dataset.image:
         return
@@ -96,7 +95,6 @@ def _check_images(plan: Plan, dataset: Dataset) -> None:
 
 
 def _check_note(plan: Plan, dataset: Dataset) -> None:
-    """Check that the network and the site have the same note in word order, or that neither has one."""
     network = plan.architecture
     wanted = network.note if isinstance(network, FeatureTokensNetwork) else None
     if isinstance(network, NamedTensors):
@@ -125,7 +123,6 @@ def _check_unlisted(plan: Plan, own: Sequence[str]) -> None:
 
 
 def _check_masks(plan: Plan, dataset: Dataset) -> None:
-    """Check that the outcome is a mask exactly if the network is a U-Net. No baseline predicts masks."""
     draws, is_mask = isinstance(plan.architecture, UNetNetwork), dataset.task == "segmentation"
     if draws != is_mask:
         own = "a mask" if is_mask else "not a mask"

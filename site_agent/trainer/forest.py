@@ -63,7 +63,6 @@ def lines_of(fitted: LogisticRegression | Ridge, outputs: int, gap: float = np.i
 
     Args:
         fitted: a model whose class labels are the indices of classes.
-        outputs: 1, or the number of classes if there are several.
         gap: if no row has a class, its start is lower than the lowest other start by this much.
     """
     slopes, starts = np.atleast_2d(fitted.coef_), np.atleast_1d(fitted.intercept_)

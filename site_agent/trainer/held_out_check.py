@@ -87,9 +87,7 @@ class HeldOutCheck:
         """Store the sites' decision about the parameters that were received last.
 
         Args:
-            round_number: the round that begins.
-            values: the parameters received in this round.
-            returned_to: the round whose parameters these are, if the run was rolled back; otherwise None.
+            returned_to: the round whose parameters `values` are, if the run was rolled back; otherwise None.
 
         Returns:
             the state of its own to which this site returns; empty if the site continues.

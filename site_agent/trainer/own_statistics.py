@@ -34,10 +34,8 @@ def numbers_of_table(plan: Plan, table: Table, smallest_cell: int, folder: Path)
     Without privacy the request is recorded on disk first.
 
     Args:
-        plan: a plan with statistics.
         table: checked against the site's contract, without errors, its warnings accepted.
         smallest_cell: the limit in the hospital's policy.
-        folder: the trainer's folder, with the record of columns that were used.
 
     Raises:
         OperatorError: the table was counted for another run, or the disk cannot be written.
@@ -54,8 +52,6 @@ def count(statistics: Statistics, table: Table, smallest_cell: int) -> tuple[int
     """Return every number of this site in the order of `numbers_of`.
 
     Args:
-        statistics: the plan's columns.
-        table: checked against the site's contract.
         smallest_cell: the larger of the plan's and the policy's limit.
     """
     return tuple(number for column in statistics.columns for number in _of_column(column, table, smallest_cell))

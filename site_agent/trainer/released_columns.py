@@ -52,9 +52,6 @@ def remember(folder: Path, plan: Plan, table: Table, smallest_cell: int) -> None
     """Record on disk, before statistics are sent, which values of which columns a run uses.
 
     Args:
-        folder: the trainer's folder.
-        plan: a plan with statistics.
-        table: the site's current table.
         smallest_cell: the larger of the plan's and the policy's limit.
 
     Raises:

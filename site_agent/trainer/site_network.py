@@ -32,7 +32,6 @@ class Seeds:
 
     Attributes:
         plan: the plan's seed, which is public.
-        site: the site's name.
         origin: 32 bytes derived from the site's secret and the plan's digest. In experiments that anybody must be able
             to repeat, it is the plan's seed.
     """
@@ -77,7 +76,6 @@ class SiteNetworks:
     """Builds networks of one plan for one site.
 
     Attributes:
-        plan: the plan.
         columns: the number of encoded columns that the network reads.
         outputs: the number of the network's outputs.
         common: the number of columns that all sites have; None if the network treats all columns alike.

@@ -55,7 +55,6 @@ class SiteTraining:
         flat: the network whose update is sent.
         local: trains the network.
         recipe: how the site builds its networks, their loss and their optimiser.
-        rows: the rows on which the network trains and is measured.
         result_share: the baseline's share in the result, from 0 to 1.
     """
 
@@ -112,10 +111,7 @@ def begin_training(
     """Build and start the networks of a method at a site.
 
     Args:
-        networks: builds the networks of the plan.
-        method: the procedure and the penalties.
         federated: the tensors whose update is sent.
-        rows: the site's encoded rows.
         seeds: one list entry for each copy of a stack. The first entry draws the dropout of all copies. So with dropout
             a copy has other draws than if it were trained alone.
 

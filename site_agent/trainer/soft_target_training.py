@@ -39,8 +39,6 @@ class SoftTargets:
     """A baseline's predictions on all rows of its site, float32 of shape (rows, outputs), and their use in the plan.
 
     Attributes:
-        fitted: the baseline.
-        use: how the plan uses the predictions.
         training: each prediction by a baseline that was fitted without the row's patient.
         validation, test: predictions by the baseline of all training rows.
     """
@@ -54,11 +52,6 @@ class SoftTargets:
 
 def soft_targets_of(plan: Plan, dataset: Dataset, seeds: Seeds) -> SoftTargets | None:
     """Fit the site's baseline and predict all rows with it. Return None if the plan has no baseline.
-
-    Args:
-        plan: the plan, whose key `expert` requires the baseline.
-        dataset: the site's own columns.
-        seeds: the random seeds of the plan and the site.
 
     Raises:
         DataError: the training rows are too few.

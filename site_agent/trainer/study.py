@@ -93,7 +93,6 @@ class Outcome:
 
     Attributes:
         choice: the chosen round with the losses that decided.
-        values: every tensor by name.
         validation_outputs: float32 of shape (validation rows, outputs).
         test_outputs: float32 of shape (test rows, outputs), finite.
     """
@@ -123,8 +122,6 @@ class Study:
         """Build and start the network.
 
         Args:
-            plan: the approved plan.
-            dataset: this site's own columns.
             seeds: the source of this site's random draws, with the site's name.
             resample_budget: the number of rounds that the policy allows to be resampled.
             own_module: the file of the hospital's own network, if the plan requires one.
@@ -312,7 +309,6 @@ class Study:
         return self._contribution(exchange, self._training.flat.update(values).numpy())
 
     def _contribution(self, exchange: Exchange, update: Vector) -> Answer:
-        """Return the updates and scalars that the round sends."""
         rule = self.plan.ingredients.server_rule
         if not isinstance(rule, KeptLayersMean | LayerIntervals):
             return Answer(updates=update, scalars=self._scalars(exchange, {}))

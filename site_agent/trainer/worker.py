@@ -108,14 +108,9 @@ class Worker:
         rehearsal: Path | None = None,
         rest: Callable[[], None] = lambda: None,
     ) -> None:
-        """Make a worker that has no study yet.
+        """`rehearsal` is a temporary folder for one trial round, which needs no approval and saves no result.
 
-        Args:
-            hospital: the content of hospital.yaml.
-            trainer_socket: the trainer's end of its socket.
-            around: the work before the first round and after the last one.
-            rehearsal: a temporary folder for one trial round, which needs no approval and saves no result.
-            rest: called before each request as long as no study is prepared. It can replace this process.
+        `rest` is called before each request as long as no study is prepared. It can replace this process.
         """
         self._hospital, self._trainer_socket, self._around = hospital, trainer_socket, around
         self._rehearsal, self._rest = rehearsal, rest
@@ -269,7 +264,6 @@ class Worker:
         return approval.manifest_digest
 
     def _require_approved(self) -> None:
-        """Check that the approval of the prepared plan is still valid."""
         if self._plan is not None and self._rehearsal is None:
             self._approved(self._plan)
 
@@ -285,7 +279,6 @@ class Worker:
             raise TooFewRows(fewest)
 
     def _count(self, plan: Plan, question: Train) -> Trained:
-        """Compute the numbers of the only round of a plan with statistics."""
         if (question.round, question.stage, question.layers) != (0, Stage.STATISTICS, "") or question.payload:
             raise MalformedMessage("another round than the one of statistics")
         return Trained(0, 0, _packed(self._around.own_numbers(self._hospital, plan, self._state / "models")))
@@ -314,7 +307,6 @@ class Worker:
         return Trained(question.round, study.rows if asked.stage is Stage.TRAINING else 0, payload)
 
     def _parted(self, question: Train | Conclude) -> tuple[Asked, npt.NDArray[np.float32]]:
-        """Return the request in a message, and the values that the message carries."""
         asked, payload, own = _asked(question), memoryview(question.payload), 0
         if self._plan is not None and asked.stage in (Stage.TRAINING, Stage.REPORT):
             own = 8 * self._plan.own_numbers

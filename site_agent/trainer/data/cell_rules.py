@@ -56,7 +56,6 @@ def canonical_code(text: str, decimal: str = ".") -> str:
     """Return a code in its compared spelling. `3`, `3.0` and ` 3` are the same code.
 
     Args:
-        text: a cell or a declared code.
         decimal: the decimal point or comma in `text`.
 
     Returns:

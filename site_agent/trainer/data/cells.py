@@ -255,7 +255,6 @@ class _NumberColumn:
         self._remembered = _Remembered(lambda cell: rule.read(cell, decimal))
 
     def __call__(self, cells: arrow.Array) -> Parsed:
-        """Parse the column's cells in one block."""
         values = _plain_numbers(cells, self._absent_words, self._decimal)
         if values is not None:
             return self._judged(values)
@@ -362,7 +361,6 @@ def interval_of(feature: DateFeature, own: Parsed, days: Mapping[str, Parsed]) -
     """Convert a block of a date feature to the time between two days, in its unit.
 
     Args:
-        feature: the declaration.
         own: the block's dates in days, NaN if missing or flawed.
         days: the parsed block of every date column, by name.
 

@@ -29,7 +29,6 @@ class ColumnProfile(Document):
     """A summary of one feature in the training rows.
 
     Attributes:
-        name: as declared.
         kind: a number, or a position among declared codes.
         low, high: a number's limits, from `rounded_outward`; None for codes, and if no row has a value.
         edges: the rising edges of a number's bins. Bin i has values above edges[i - 1] up to edges[i]. A code has no
@@ -87,8 +86,6 @@ def profile_of(
     """Summarise the training rows of a table. Other rows are not read.
 
     Args:
-        contract: the declaration under which the table was read.
-        table: the whole table.
         training_rows: int64 of shape (training rows,).
         patients: int64 of shape (training rows,), equal for rows of one patient; None without a patient column.
     """

@@ -46,7 +46,6 @@ class Examples:
     targets: Targets
 
     def __len__(self) -> int:
-        """Return the number of rows."""
         return len(self.targets)
 
     def __repr__(self) -> str:
@@ -155,7 +154,6 @@ def prepare_rows(table: Table, rows: SplitRows) -> tuple[Dataset, Preprocessing]
 
 
 def _targets_of(table: Table, targets: Targets, rows: Rows) -> Targets:
-    """Return the targets of some rows. Masks are stored in memory or in a file, like their images."""
     if targets.ndim == 1:
         return targets[rows]
     chosen = reserved(table.scratch, len(rows), targets.shape[1])
@@ -173,10 +171,6 @@ def _patients(table: Table, rows: Rows) -> npt.NDArray[np.int64] | None:
 
 def input_columns(plan: Plan, own: Sequence[str]) -> tuple[tuple[str, ...], int | None]:
     """Return the columns that a plan's network reads at a site, and how many of them all sites share.
-
-    Args:
-        plan: the plan.
-        own: the site's encoded columns.
 
     Returns:
         the columns in order, and the number of common ones, None if the network treats all columns alike. The columns

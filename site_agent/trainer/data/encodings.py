@@ -135,7 +135,6 @@ def fit_coded(feature: CategoricalFeature, values: Numbers, others: Sequence[Num
     """Fit the encoding of a coded feature to the training rows.
 
     Args:
-        feature: the declaration.
         values: float64 of shape (rows,), positions, -1 if unknown.
         others: the other features' columns for the same rows, of mean 0 and deviation 1; only for embeddings.
     """

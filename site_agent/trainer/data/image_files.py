@@ -180,7 +180,6 @@ def pixels_of(content: bytes, column: ImageColumn, number: int | None = None) ->
 
 
 def _picture(content: bytes, column: ImageColumn) -> Pixels | Flaw:
-    """Return the image of a PNG or JPEG file, or its flaw."""
     from PIL import Image, UnidentifiedImageError
 
     try:
@@ -244,7 +243,6 @@ def _flaw_of(error: OSError) -> Flaw:
 
 
 def _flaw_before_decoding(image: Image.Image, column: ImageColumn) -> Flaw | None:
-    """Return the flaw that the header alone shows."""
     if getattr(image, "n_frames", 1) != 1:
         return image_flaws.SEVERAL
     width, height = image.size

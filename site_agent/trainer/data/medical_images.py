@@ -66,9 +66,7 @@ def dicom_image(content: bytes, column: ImageColumn, files: DicomFiles, number: 
     """Return the image of a DICOM file: one frame, in the usual view if the contract names a plane.
 
     Args:
-        content: the file.
         column: the declared size and window. An image with inverted grey is turned back by the window.
-        files: the contract's keys about DICOM files.
         number: the frame's number, from 1; None for a file with one frame.
     """
     from PIL import Image
@@ -132,7 +130,6 @@ def _all_tags(tags: Dataset, depth: int) -> Iterator[DataElement]:
 
 
 def _dicom_flaw(tags: Dataset, column: ImageColumn, files: DicomFiles, number: int | None) -> Flaw | None:
-    """Return the flaw that the tags alone show."""
     from pydicom.multival import MultiValue
 
     burned_in = str(tags.get("BurnedInAnnotation") or "").strip().upper()

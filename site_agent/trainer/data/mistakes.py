@@ -25,7 +25,7 @@ class Mistake:
 
     Attributes:
         flaw: the problem, in words that contain no cell.
-        column: the column with the problem; None if the whole table has it.
+        column: None if the whole table has the problem.
         rows: the first rows, as a spreadsheet counts them.
         count: the number of all rows with the problem.
     """
@@ -50,7 +50,6 @@ class Mistakes:
     """The mistakes found in a table, in order."""
 
     def __init__(self, kept_rows: int = KEPT_ROWS) -> None:
-        """Start without mistakes. For each kind of mistake, the first `kept_rows` rows are stored."""
         self._kept_rows = kept_rows
         self._rows: dict[tuple[str | None, str], list[int]] = {}
         self._counts: dict[tuple[str | None, str], int] = {}

@@ -128,7 +128,6 @@ class Preprocessing(Document):
         return encoded
 
     def _encode_images(self, images: Features, rows: Rows, encoded: Features) -> None:
-        """Fill `encoded` with standardised pixels of some rows, few rows at a time."""
         for block in blocks(len(rows), encoded.shape[1]):
             parts = np.split(images[rows[block]], len(self.pixel_scales), axis=1)
             places = np.split(encoded[block], len(self.pixel_scales), axis=1)
@@ -202,7 +201,6 @@ def fit(contract: Contract, table: Table, training_rows: Rows) -> Preprocessing:
     """Fit the encodings to the training rows.
 
     Args:
-        contract: the declaration under which the table was read.
         table: the whole table, of which only `training_rows` are read.
         training_rows: int64, shape (training rows,), at least one.
 
@@ -245,7 +243,6 @@ def fit(contract: Contract, table: Table, training_rows: Rows) -> Preprocessing:
 
 
 def _pixel_scales(contract: Contract, table: Table, training_rows: Rows) -> tuple[Scale, ...]:
-    """Return mean and population deviation of each channel over all pixels of the training rows."""
     if contract.image is None or table.images is None:
         return ()
     size = contract.image.image

@@ -83,7 +83,6 @@ def steady_split(table: Table, split: Split) -> SplitRows:
 
 
 def _outcomes(table: Table) -> npt.NDArray[np.float64]:
-    """Return the outcomes for stratifying: the class or the number, or zeros without an outcome."""
     return np.zeros(table.rows) if table.target is None else table.target
 
 

@@ -70,8 +70,6 @@ class Table:
     """A checked table, its rows in the order of the file. Every array is read-only.
 
     Attributes:
-        contract: the contract against which the table was checked.
-        rows: the number of rows.
         features: for each declared name one float64 array of shape (rows,). Numeric: the value, NaN if missing. Date:
             the interval in its unit, NaN if missing. Categorical: the position among the declared codes, -1 if unknown.
         target: float64 of shape (rows,): 0 and 1, the index of the class, the number, or the share of the pixels
@@ -149,7 +147,6 @@ class Survey:
     """A table as far as it can be read, and its mistakes. A wrong cell is missing in the table.
 
     Attributes:
-        table: the values that could be read.
         mistakes: the cells, columns and rows that could not be read.
         hints: sentences on how to correct these mistakes, if they were looked for.
         outside: for each column the numbers outside of the declared range, float64.
@@ -170,7 +167,6 @@ def read_table(path: Path, contract: Contract, *, today: date | None = None, scr
 
     Args:
         path: a text file, a workbook, a Parquet file or a database, as the contract's format declares.
-        contract: the declaration.
         today: later dates are in the future; None uses the clock.
         scratch: the folder for files with the pixels of images; None keeps pixels in memory.
 
@@ -254,7 +250,6 @@ class _Reading:
 
     @property
     def all_outside(self) -> dict[str, Numbers]:
-        """The numbers outside of the declared range, see `Survey`."""
         return {name: np.concatenate(parts) for name, parts in self.outside.items()}
 
     def run(self, path: Path) -> Table:
@@ -313,7 +308,6 @@ class _Reading:
         return {name: places[name] for name in declared if name in counts}
 
     def _find_others(self, header: Sequence[str], declared: Mapping[str, Column]) -> None:
-        """Find the columns whose cells are kept unread."""
         for place, name in enumerate(header):
             column = declared.get(name.strip())
             if column is not None and not isinstance(column, IgnoredColumn):
@@ -330,7 +324,6 @@ class _Reading:
         return {name: place for place, name in enumerate(names)}
 
     def _parsers(self, positions: Mapping[str, int]) -> dict[str, BlockParser]:
-        """Return a parser for each column of the table that is read, including days of intervals."""
         spelling = Spelling(self.contract.format.decimal, self.contract.missing_markers)
         parsers: dict[str, BlockParser] = {}
         for column in self.contract.columns:
@@ -350,7 +343,6 @@ class _Reading:
         return isinstance(self.dates.get(name), DayColumn)
 
     def _take(self, block: Block, width: int, positions: Mapping[str, int], parsers: Mapping[str, BlockParser]) -> None:
-        """Parse a block of rows, column by column."""
         if block.ragged:
             words = f"not the expected {width} columns; {DELIMITER}"
             self.mistakes.add(words, block.ragged)

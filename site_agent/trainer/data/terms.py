@@ -30,7 +30,6 @@ class TermsReader:
     """Reads the lists and notes of a table, block by block."""
 
     def __init__(self, columns: Sequence[TermsFeature], markers: tuple[str, ...]) -> None:
-        """Make the columns' rules. `markers` mean a missing value in the whole table."""
         self._rules = {column.name: column.rule(markers) for column in columns}
         self._width = sum(rule.width for rule in self._rules.values())
         self._blocks: dict[str, list[Counts]] = {name: [] for name in self._rules}

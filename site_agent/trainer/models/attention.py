@@ -52,7 +52,6 @@ def attend(projections: Tensor, heads: int) -> tuple[Tensor, tuple[Attended, ...
     Args:
         projections: (3·e, d, B) with e a multiple of `heads`; queries, keys, values. With a stack
             (S, 3·e, d, B).
-        heads: number of heads.
 
     Returns:
         (e, d, B) or (S, e, d, B), and the values that `attend_backward` needs, one entry for each group of rows.

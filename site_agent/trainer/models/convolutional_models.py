@@ -230,7 +230,6 @@ def as_rows(images: Tensor, copies: int | None) -> Tensor:
 
 
 def _numbers_per_row(image: ImageSize, blocks: Sequence[int]) -> int:
-    """Return the number of values that the layers keep for one image."""
     return sum(
         channels * height * width
         for number, channels in enumerate(blocks)

@@ -96,7 +96,6 @@ def _filter(
 
 
 def _numbers_per_row(architecture: EfficientNetwork) -> int:
-    """Return the number of values that the layers keep for one image: all convolutions and normalisations."""
     height, width = (-(-side // 2) for side in (architecture.image.height, architecture.image.width))
     numbers = architecture.first * height * width
     for block in (block for blocks in architecture.stages for block in blocks):

@@ -42,7 +42,6 @@ def build_network(architecture: Architecture, columns: int, outputs: int, common
     Every network has `represent` and `decide`, see `site_agent.trainer.training.training_model`.
 
     Args:
-        architecture: the plan's choice.
         columns: d, the number of encoded columns of this site.
         outputs: C, the number of outputs.
         common: the number of first columns that the plan lists for all sites; None means all.

@@ -88,7 +88,6 @@ def transform(tokens: Tensor, blocks: Sequence[BlockTensors], heads: int, dropou
     Args:
         tokens: (e, d, B) or (S, e, d, B), contiguous.
         blocks: the tensors of each block.
-        heads: the number of attention's heads.
         dropout: AlphaDropout's rate inside each feed-forward part; 0 outside training.
 
     Returns:

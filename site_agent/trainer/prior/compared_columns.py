@@ -60,7 +60,6 @@ class OwnColumn:
 
     Attributes:
         place: the column's place in the regression.
-        feature: the name of the site's own column.
         values: present values, in the concept's unit and not cut at its range; for a code 0 and 1. float64 of any
             length.
         other_units: for a number, its values if they were in another unit of the plan, by that unit.
@@ -113,10 +112,7 @@ def columns_here(
     """Return the columns that this site records, with their present values.
 
     Args:
-        columns: the columns of the regression.
-        mapped: the site's own column for each.
         features: the training rows, float64 of shape (rows,), by the site's own names.
-        units: the units of the site's numbers.
     """
     found = []
     for place, (column, one) in enumerate(zip(columns, mapped, strict=True)):
@@ -143,8 +139,6 @@ class Suspicion:
     """One column that a person should check, because it differs from other sites as after a mistake.
 
     Attributes:
-        concept: the concept's name in the plan.
-        feature: the site's own column.
         kind: `unit`, `codes`, `mean` or `range`.
         words: one sentence with the numbers of this site and of the others.
     """
@@ -166,9 +160,6 @@ def suspicions(
     """Yield each column whose difference from other sites looks like a mistake.
 
     Args:
-        columns: the columns of the regression.
-        own: the columns that this site records.
-        others: the other sites together.
         sums: relations between columns, after the first Newton round; None before.
     """
     for one in own:

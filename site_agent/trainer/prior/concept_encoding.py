@@ -74,7 +74,6 @@ class ConceptEncoding(Document):
         """Return standardised columns, float32 of shape (rows, columns).
 
         Args:
-            table: read under the contract of the mapping.
             rows: int64, the wanted rows, in order; None takes all.
         """
         features = {name: values if rows is None else values[rows] for name, values in table.features.items()}

@@ -30,7 +30,6 @@ class ConceptInputs:
     """A site's rows as a network on concepts reads them.
 
     Attributes:
-        encoding: converts the site's columns to those of the concepts.
         dataset: the site's data set, with the features and columns that the network reads.
     """
 
@@ -40,13 +39,6 @@ class ConceptInputs:
 
 def concept_inputs(plan: Plan, site: str, table: Table, rows: SplitRows, own: Dataset) -> ConceptInputs:
     """Map and encode a site's columns.
-
-    Args:
-        plan: a plan whose network reads concepts.
-        site: the site's name.
-        table: the table as it was read.
-        rows: the rows of each part.
-        own: the same rows with the site's own encoded columns.
 
     Raises:
         ConfigurationError: the contract does not fit the concepts.

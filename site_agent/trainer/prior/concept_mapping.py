@@ -48,7 +48,6 @@ class MappedCode(Document):
     """One column of the regression: whether the site's own code is one of several.
 
     Attributes:
-        feature: the site's column.
         ones: positions of own codes that are 1 here.
         known: positions of own codes that are 0 or 1 here; all others are missing.
     """
@@ -70,7 +69,6 @@ def mapped_columns(concepts: Sequence[Concept], contract: Contract, site: str | 
 
     Args:
         concepts: the concepts that the plan uses, in its order.
-        contract: the site's contract.
         site: the site's name; None for a site that only receives, which may lack any concept.
 
     Raises:
@@ -184,9 +182,7 @@ def values_of(mapped: Sequence[Mapped], features: Mapping[str, Float64], rows: i
     """Return values in 0..1 of each column of the regression, float64 (rows, columns), NaN if missing.
 
     Args:
-        mapped: the site's own column for each column of the regression.
         features: float64 of shape (rows,) by the site's own names.
-        rows: the number of rows.
     """
     columns = [np.full(rows, np.nan) if one is None else one.values(features[one.feature]) for one in mapped]
     return np.stack(columns, axis=1) if columns else np.empty((rows, 0))

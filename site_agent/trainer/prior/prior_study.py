@@ -69,7 +69,6 @@ class KnownByOthers:
     """The other sites' result, as this site computes it after the last round.
 
     Attributes:
-        standard: how columns are standardised.
         mapped: this site's own column for each column of the regression. A rare column takes no part in the sums, but
             the other sites' coefficient for it is used.
         joint: coefficients of all sites, float64 of shape (outputs, columns).
@@ -77,7 +76,6 @@ class KnownByOthers:
         others: coefficients without this site's own rows.
         guard: by how much the others' scores lower the loss, summed over the sites; None in the private form, which
             has no guard.
-        rounds: the number of completed Newton rounds.
     """
 
     standard: Standard
@@ -102,11 +100,8 @@ class PriorStudy:
         """Map the site's columns.
 
         Args:
-            plan: the approved plan, with federated-prior.
-            dataset: the site's own encoded columns.
             table: the same rows as they were read.
             rows: the rows of each part.
-            site: the site's name.
             fewest: a column takes part if so many values differ from its most frequent one.
 
         Raises:
@@ -329,8 +324,6 @@ def outcomes_of(prior: Prior, contract: Contract, target: Float64) -> Float64:
     """Return outcomes in the plan's terms, float64 (rows, outputs): 0 and 1, or a number in 0..1.
 
     Args:
-        prior: the plan's prior.
-        contract: the site's contract.
         target: float64 of shape (rows,), as a table has it.
 
     Raises:

@@ -32,8 +32,6 @@ def clipped_terms(
     """Return the site's sums, in the order of `private.names`.
 
     Args:
-        private: the plan's sums.
-        site: the site with these rows.
         design: standardised columns, float64 of shape (rows, columns), 0 if a value is missing.
         outcomes: 0 or 1, float64 of shape (rows,).
         patients: int64 of shape (rows,), equal for rows of one patient; None if each row counts as a patient.
@@ -53,7 +51,6 @@ def summed_terms(
     Args:
         terms_of: returns the terms of rows with these numbers, a new array, float64 of shape (rows, numbers). A row's
             term must be the same whatever other rows are requested.
-        rows: the number of rows.
         numbers: the length of one term.
         patients: int64 of shape (rows,), equal for rows of one patient; None if each row counts as a patient.
         unit: the size of the norm 1 in the terms.

@@ -56,7 +56,6 @@ def own_sums(rows: Rows, coefficients: Float64) -> NewtonSums:
     """Return H and g of a site's rows, with the intercepts profiled out.
 
     Args:
-        rows: this site's rows.
         coefficients: float64 of shape (outputs, columns).
 
     Raises:
@@ -78,10 +77,7 @@ def own_sums(rows: Rows, coefficients: Float64) -> NewtonSums:
 
 
 def require_spread(weights: Float64) -> None:
-    """Refuse weights with which a few rows determine the result.
-
-    Args:
-        weights: float64 of shape (rows,), each row's weight in H.
+    """Refuse weights of rows, float64 of shape (rows,), with which a few rows determine the result.
 
     Raises:
         Concentrated: see the module's rules.
@@ -101,7 +97,6 @@ def profiled_intercept(line: Float64, targets: Float64, *, is_number: bool) -> f
     Args:
         line: float64 of shape (rows,), the linear part without an intercept.
         targets: float64 of shape (rows,), of both classes or numbers.
-        is_number: whether the targets are numbers.
     """
     if is_number:
         return float((targets - line).mean())

@@ -29,7 +29,6 @@ class Rows:
     targets: Tensor
 
     def __len__(self) -> int:
-        """Return the number of rows of each copy."""
         return self.features.shape[-2]
 
     def to(self, device: torch.device) -> Rows:

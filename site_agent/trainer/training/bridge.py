@@ -65,7 +65,6 @@ class FlatNetwork:
         """Fill these parameters, of one copy or of all, with their first values, by name.
 
         Args:
-            tensors: the parameters to fill.
             origin: a public seed, or 32 secret bytes.
             copy: the number of one copy in a stack.
         """

@@ -134,7 +134,6 @@ class MixtureTraining:
 
 
 def _twin(shared: TogetherTraining, recipe: Recipe) -> FlatNetwork:
-    """Build another network with the same first values."""
     twin = recipe.build()
     twin.adopt(shared.evaluated())
     return twin

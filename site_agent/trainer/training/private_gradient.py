@@ -173,7 +173,6 @@ def clipped_gradients(
     Args:
         layers: the network's layers, at most 500 inputs each; the last one has one output.
         clip: the largest norm of one patient's gradient.
-        rows: this site's rows.
         shared: only so many layers from the input have a gradient, and the others must be fixed; None for all.
         room: the largest norm of a term, at most 1.
     """
@@ -190,7 +189,6 @@ def drawn_rows(rows: int, patients: Integers | None, rate: float, random_bytes: 
     Source: Abadi et al. 2016, section 3.1 (each patient independently; no batch of a fixed size).
 
     Args:
-        rows: the number of training rows.
         patients: int64 of shape (rows,), equal for rows of one patient; None if each row counts as a patient.
         rate: the probability with which a patient takes part, above 0 and below 1.
         random_bytes: the operating system's outside of tests. Nobody else may learn who takes part.
@@ -272,11 +270,9 @@ def _lengths_of_sums(
     """Return the length of each patient's sum, or a little more if its rows nearly cancel: float64 (patients,).
 
     Args:
-        layers: the network's layers.
         passes: derivatives and inputs of the block's rows, for each layer.
         own: for each layer the product of each row's gradient with itself, float64 of shape (rows,).
         together: the sum of the lengths of each patient's rows. It is a whole number, or the length of the only row.
-        block: the patients of these rows.
     """
     scale = (_STEPS_OF_LENGTH / np.maximum(together, 1.0))[:, None]
     total = np.zeros(len(together))

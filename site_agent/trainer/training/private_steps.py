@@ -30,9 +30,7 @@ def private_sums(
     """Return the integers of a round, in the order of `training.names`, then the noisy sums of private layers.
 
     Args:
-        training: the plan's private training.
         arrays: weight and bias of each layer of the network, in its order.
-        rows: this site's rows.
         random_bytes: the operating system's outside of tests.
     """
     is_own = training.is_own

@@ -26,13 +26,7 @@ from site_agent.trainer.training.training_model import Recipe
 
 
 def build_procedure(method: Method, flat: FlatNetwork, recipe: Recipe) -> Procedure:
-    """Build a method's training procedure. A round sends the update of the network `flat`.
-
-    Args:
-        method: the plan's method, already checked against its network.
-        flat: the network, with its first values.
-        recipe: the parts that all models of this training share.
-    """
+    """Build a method's training procedure. A round sends the update of the network `flat`."""
     procedure = method.procedure
     match procedure:
         case Together():

@@ -25,8 +25,6 @@ def sensitivities(flat: FlatNetwork, rows: Rows, loss: LossFunction, tensors: Se
 
     Args:
         flat: the network after its first local epoch.
-        rows: all training rows.
-        loss: the plan's loss.
         tensors: every tensor of the network, in its order.
 
     Returns:

@@ -132,8 +132,6 @@ def build_loss(loss: Loss, task: Task, outputs: int, training_targets: Tensor) -
     """Return the loss that a plan names, for this site's target and training rows.
 
     Args:
-        loss: the plan's settings.
-        task: the task in this site's data contract.
         outputs: the network's outputs: 1, or the number of classes for multi-class.
         training_targets: the targets of all training rows, in a shape that `LossFunction` accepts. Balanced weights are
             counted from them, for each copy of a stack separately. A class without training rows has weight 0,

@@ -33,7 +33,6 @@ def build_optimiser(optimiser: Optimiser, parameters: Sequence[nn.Parameter]) ->
     """Return torch's optimiser with a plan's settings.
 
     Args:
-        optimiser: the plan's settings.
         parameters: at least one, of any shape. Every rule is elementwise, so a stack of shape (S, numbers)
             makes the same steps as S separate networks.
     """
@@ -119,7 +118,6 @@ def load_optimiser_tensors(optimiser: torch.optim.Optimizer, tensors: Mapping[st
 
     Args:
         optimiser: built from the same settings for parameters of the same shapes.
-        tensors: the saved state, which is copied.
 
     Raises:
         ValueError: the names, shapes or types are not of this optimiser's state. Nothing was changed.

@@ -54,7 +54,6 @@ class Recipe:
     Attributes:
         build: builds another network of the plan's architecture in the same layout, without first values.
         loss: computes the loss of a batch.
-        optimiser: the plan's settings.
     """
 
     build: Callable[[], FlatNetwork]

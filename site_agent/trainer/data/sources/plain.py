@@ -44,7 +44,6 @@ def plain_columns(raw: bytes, shape: Shape) -> PlainColumns | None:
 
     Args:
         raw: lines in UTF-8, the last one with or without its end.
-        shape: the table's expected shape.
     """
     # pyarrow would remove a byte order mark from the first cell. Python's reader keeps it.
     if b"\0" in raw or raw.startswith(codecs.BOM_UTF8) or not _is_decodable(raw):

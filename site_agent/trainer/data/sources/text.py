@@ -33,7 +33,6 @@ def opened_text(file: BinaryIO, form: TableFormat) -> Opened:
 
     Args:
         file: open at its beginning, in bytes.
-        form: the file's format.
 
     Raises:
         DataError: a line is damaged, in another encoding, or far too long; reported by its number.
@@ -80,13 +79,11 @@ class _Pieces:
         self.row = self.line = 0
 
     def first(self) -> Record | None:
-        """Return the first row that is not blank."""
         for record in self._records():
             return record
         return None
 
     def rest(self, width: int, places: Sequence[int]) -> Iterator[Block]:
-        """Yield all rows that were not read yet."""
         while (piece := self._next_piece()) is not None:
             raw = piece if self._encoding == "utf-8" or piece.isascii() else self._recoded(piece)
             is_short = raw is not None and len(raw) <= LONGEST_LINE
@@ -101,7 +98,6 @@ class _Pieces:
             yield Block(rows=rows, columns=columns.texts)
 
     def _next_piece(self) -> bytes | None:
-        """Return the rest of the current piece, or the next piece."""
         if self._left:
             rest, self._left = self._open.read(), 0
             return rest.encode(self._encoding, "surrogateescape")
