@@ -82,7 +82,7 @@ def main(path: Path, descriptor: int | None, rehearse: bool) -> None:
 
 
 def continue_after_standby(connection: socket.socket, configuration: bytes) -> None:
-    """Answer requests after standby.py, and end the process.
+    """Answer the gate's requests after the small program of standby.py has received one, then end the process.
 
     Args:
         configuration: the content of hospital.yaml as JSON.
@@ -110,7 +110,7 @@ def _serve(hospital: Hospital, connection: socket.socket) -> None:
 
 @contextmanager
 def _explaining() -> Iterator[None]:
-    """Print errors of the block as three sentences, and end the process with their exit status."""
+    """If the `with` block fails, print its error as three sentences and end the process with its exit status."""
     try:
         yield
     except KeyboardInterrupt:

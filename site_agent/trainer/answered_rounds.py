@@ -30,7 +30,7 @@ class AnsweredRounds:
     """The requests that the trainer has answered for one plan, with their rounds."""
 
     def __init__(self, folder: Path, plan: Plan, *, budget: int) -> None:
-        """Read the record. The policy allows `budget` further requests for rounds that were answered before."""
+        """Read the record of a plan. `budget` further requests are allowed for rounds that were answered before."""
         self._path, self._budget = folder / _FOLDER / f"{plan.digest.hex()}.jsonl", budget
         self._known: set[Question] = set(self._read())
 

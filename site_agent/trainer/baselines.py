@@ -121,7 +121,7 @@ def baseline_of(task: Task, arrays: Arrays) -> Baseline:
 
 
 def fit_baseline(dataset: Dataset, seed: int) -> FittedBaseline:
-    """Fit the linear model and the forest, within folds and to all training rows.
+    """Fit a linear model and a forest, first within folds and then to all training rows.
 
     Classes: logistic regression with C = 0.1 and a forest of 500 trees with at least 3 rows in a leaf. Numbers: ridge
     regression with the same penalty, and a forest. The forest's share is the probability that its mean loss is lower.
@@ -159,7 +159,10 @@ def fit_baseline(dataset: Dataset, seed: int) -> FittedBaseline:
 def patient_folds(
     targets: npt.NDArray[np.generic], patients: npt.NDArray[np.int64], seed: int
 ) -> npt.NDArray[np.int64]:
-    """Return a fold for each row, (rows,). Patients are assigned in turn by their mean target. Ties are random."""
+    """Return the number of each row's fold, (rows,). All rows of a patient are in the same fold.
+
+    Patients are assigned to the folds in turn, sorted by their mean target. Ties are in random order.
+    """
     _, owners = np.unique(patients, return_inverse=True)
     counts = np.bincount(owners)
     if len(counts) < FOLDS:
@@ -200,7 +203,7 @@ def _linear_answers(baseline: Baseline, features: _Features) -> Numbers:
 
 
 def _joined(task: Task, linear: Numbers, grown: Numbers, share: float) -> Numbers:
-    """Return the weighted sum of both predictions. For several classes these are again logarithms of probabilities."""
+    """Return the weighted sum of the linear model's and the forest's predictions."""
     both = (1.0 - share) * linear + share * grown
     return both - np.log(np.exp(both).sum(axis=1, keepdims=True)) if task == "multi-class" else both
 

@@ -44,7 +44,7 @@ class Choice:
         self._waiting: tuple[Measured, State] | None = None
 
     def consider(self, round_number: int, loss: float, flat: FlatNetwork) -> None:
-        """Keep a received model if the rule prefers it to the earlier models. Add its loss to the curve."""
+        """Keep a received model if the rule prefers it to the earlier models. Add the model's loss to the curve."""
         measured = Measured(round_number, loss)
         self.curve.append(measured)
         match self.rule:
@@ -60,7 +60,7 @@ class Choice:
                 assert_never(self.rule)
 
     def follow(self, best_round: int | None) -> None:
-        """Keep the waiting model if the coordinator reports its round as best. Only the rule `global` does this."""
+        """Keep the last candidate if the coordinator reports its round as best. Only the rule `global` does this."""
         if self.rule == "global" and self._waiting is not None and self._waiting[0].round == best_round:
             self._keep(*self._waiting)
 

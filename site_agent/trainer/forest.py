@@ -48,7 +48,7 @@ class Lines:
             raise ValueError("arrays of no linear model")
 
     def of(self, columns: npt.NDArray[np.generic]) -> npt.NDArray[np.float64]:
-        """Return the model's outputs for rows of columns: float64 of shape (rows, outputs)."""
+        """Return the linear model's outputs, float64 (rows, outputs), for columns of shape (rows, columns)."""
         values = np.empty((len(columns), len(self.starts)))
         for block in blocks(*columns.shape):  # the pixels of all rows could need too much memory
             wide = columns[block].astype(np.float64)
@@ -127,7 +127,7 @@ class Forest:
         return {name: np.asarray(getattr(self, name)) for name in FOREST_ARRAYS}
 
     def answers(self, features: npt.NDArray[np.float32]) -> npt.NDArray[np.float64]:
-        """Return the mean over trees, float64 (rows, answers), for features (rows, columns)."""
+        """Return the mean over all trees: float64 (rows, answers), for features of shape (rows, columns)."""
         block = max(1, _BLOCK_PAIRS // len(self.roots))
         parts = [self._mean(features[start : start + block]) for start in range(0, len(features), block)]
         return np.concatenate(parts) if parts else np.empty((0, self.values.shape[1]))
@@ -186,7 +186,7 @@ def _children(nodes: _Nodes) -> npt.NDArray[np.int64]:
 
 
 def on_bounded_scale(task: Task, answers: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    """Convert class shares of shape (rows, outputs) to bounded logits or logarithms. Other numbers are unchanged."""
+    """Convert class shares of shape (rows, outputs) to bounded logits or logarithms. A regression's are unchanged."""
     match task:
         case "binary":
             return np.asarray(np.log((answers + _DISTANCE) / (1.0 - answers + _DISTANCE)))

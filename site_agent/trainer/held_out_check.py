@@ -122,7 +122,7 @@ class HeldOutCheck:
 
     @property
     def has_state(self) -> bool:
-        """Whether a state from before a decision is kept."""
+        """Whether this site keeps a state for a rollback."""
         return bool(self._before)
 
     def take(self, round_number: int, values: Tensor, losses: Tensor, scale: float) -> None:

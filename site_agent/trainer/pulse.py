@@ -34,7 +34,7 @@ class Pulse:
 
     @contextmanager
     def long_work(self) -> Iterator[None]:
-        """Extend the watchdog's time to `LONG_SECONDS` inside the block."""
+        """Extend the watchdog's time to `LONG_SECONDS` inside the `with` block."""
         if not self._watchdog:
             yield
             return

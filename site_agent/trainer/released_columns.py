@@ -90,7 +90,7 @@ def counted(
     *,
     within_range: bool = False,
 ) -> Rows:
-    """Count the rows of each counted value of a column. Keys are the values' digests.
+    """Count the rows of each different value in a column. The keys are digests of the values.
 
     With `within_range` only numbers within the declared range are counted, because a clipped number hides no other row.
     """
@@ -118,7 +118,7 @@ def _may_follow(
     hiding: Mapping[str, int],
     smallest_cell: int,
 ) -> bool:
-    """Return whether enough rows changed for a second sum of a column."""
+    """Return whether enough rows of a column changed since an earlier release of the column."""
     if isinstance(column, CodedColumn):
         changes = [abs(now.get(code, 0) - before.get(code, 0)) for code in before.keys() | now.keys()]
         return any(changes) and all(change == 0 or change >= smallest_cell for change in changes)

@@ -77,7 +77,7 @@ class Saves:
             self.began = number
 
     def write(self, state: Saved, study: SavedStudy) -> None:
-        """Write a state to disk.
+        """Write the state before a round to disk.
 
         Raises:
             UnavailableError: the disk cannot be written; earlier states are unchanged.

@@ -31,7 +31,7 @@ from site_agent.trainer.choice import Choice
 
 
 class Measures:
-    """The weights of one site under one plan, and its measurements with these weights."""
+    """Computes the weighted measurements that one site sends under one plan."""
 
     def __init__(self, plan: Plan, training_rows: int, validation_rows: int) -> None:
         self._plan = plan
@@ -71,7 +71,7 @@ class Measures:
         return self.validation_of(choice.curve[-1].loss, improving=improving)
 
     def validation_of(self, loss: float, *, improving: bool) -> dict[str, int]:
-        """Return the validation scalars of one measured model."""
+        """Return the numbers that this site sends about the validation loss of one model."""
         return {
             "validation weight": self._validation_rows,
             "validation loss": _integer(self._validation_weight * _or_largest(loss), LARGEST_LOSS, LOSS_SCALE),

@@ -79,14 +79,17 @@ class SiteTraining:
         return loss, torch.cat([self._losses_of(validation, outputs), self._losses_of(training, others)])
 
     def loss_of_zeros(self) -> float:
-        """Return the mean loss of `own_rows` for outputs of 0, as before any training."""
+        """Return the mean loss of `own_rows` for a network whose outputs are all 0, as before training."""
         columns = predict(self.flat, self.rows.validation.features[:1]).shape[-1]
         zeros = [self._losses_of(rows, torch.zeros(len(rows), columns)) for rows in self.own_rows]
         return float(torch.cat(zeros).mean())
 
     @property
     def own_rows(self) -> tuple[Rows, Rows]:
-        """The rows that test shared parameters: all validation rows, and equally many training rows or up to 200."""
+        """All validation rows and some training rows, on which received parameters are tested.
+
+        There are as many training rows as validation rows, or 200 if these are more.
+        """
         validation, training = self.rows.validation, self.rows.training
         most = max(len(validation), _FEWEST_TRAINING_ROWS_TESTED)
         return validation, Rows(training.features[:most], training.targets[:most])

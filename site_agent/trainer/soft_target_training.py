@@ -96,17 +96,16 @@ def taught(rows: Rows, predictions: Predictions, task: Task, share: float) -> Ro
 
 
 def beside(features: Tensor, predictions: Predictions) -> Tensor:
-    """Append the predictions as columns: float32 of shape (rows, columns + outputs)."""
+    """Append the baseline's predictions to the features: float32 of shape (rows, columns + outputs)."""
     return torch.cat((features, torch.from_numpy(predictions)), dim=1)
 
 
 def start_path(flat: FlatNetwork, start: float, outputs: int, copy: int | None = None) -> None:
-    """Set the first weight from each of the baseline's predictions to the same output of the network.
+    """Set the first value of the weights that lead from each of the baseline's predictions to the same output.
 
     Args:
         flat: a network, or a stack of copies, that reads the predictions as its last columns.
         start: the weight, above 0. With 0 the network does not read predictions.
-        outputs: the number of the network's outputs.
         copy: the number of one copy in a stack.
     """
     weight = flat.network.get_parameter(_PATH).data

@@ -1,4 +1,4 @@
-"""The trainer's small program while no study is prepared. It waits for the next request without loading libraries.
+"""Waits for the next request in a small program without libraries, while no study is prepared.
 
 A trainer that read the table has loaded libraries, which need more memory than the rest of an idle site. It waits some
 seconds for a plan. After that it replaces itself with this program. The rules:
@@ -47,7 +47,7 @@ def stand_by(connection: socket.socket, configuration: Callable[[], bytes]) -> N
 
 
 def _await_request(connection: socket.socket) -> bool:
-    """Wait for the gate. Return whether it sent a request; otherwise it has ended."""
+    """Wait until the gate sends a request or ends. Return whether it sent a request."""
     while not select.select([connection], [], [], _PULSE_SECONDS)[0]:
         PULSE.beat()
     with suppress(ConnectionError):

@@ -168,12 +168,12 @@ class Study:
 
     @property
     def rows(self) -> int:
-        """The number of training rows for the weight if the plan weighs by rows and this site trains, otherwise 0."""
+        """The number of training rows that gives this site's weight. It is 0 with equal weights or without training."""
         return self._measures.rows if self._trains else 0
 
     @property
     def rollbacks(self) -> tuple[tuple[int, int], ...]:
-        """The rollbacks at this site: for each, the repeated round and the round whose parameters replaced it."""
+        """For each rollback at this site, the repeated round and the round whose parameters were used."""
         return () if self._check is None else tuple(self._check.returns)
 
     def count_rows_as(self, training_rows: int, validation_rows: int) -> None:

@@ -164,7 +164,7 @@ class Worker:
             return _tell(_refused(malformed))
 
     def _answer_with_pulse(self, question: Message) -> Message:
-        """Report to the watchdog during long work. Training reports by itself after each batch."""
+        """Answer a request. The watchdog waits longer for everything except training."""
         if isinstance(question, Train) and question.stage == Stage.TRAINING:
             return self._answer(question)
         with PULSE.long_work():
@@ -395,7 +395,7 @@ class Worker:
         return self._ready()
 
     def _concluded(self, asked: Asked, received: npt.NDArray[np.float32]) -> GainSums:
-        """Make the report once. Return the site's numbers for the report's sums over all sites."""
+        """Make the report at the first call. Return the numbers that the report sends for sums over all sites."""
         study = self._ready()
         study.close(asked, received)
         if self._gain is None:

@@ -53,7 +53,7 @@ _LONGEST_REMEMBERED: Final = 40  # characters: rows of endless words would fill 
 
 
 def canonical_code(text: str, decimal: str = ".") -> str:
-    """Return a code in its compared spelling. `3`, `3.0` and ` 3` are the same code.
+    """Return a code in the spelling that is used for comparisons. `3`, `3.0` and ` 3` are the same code.
 
     Args:
         decimal: the decimal point or comma in `text`.
@@ -71,7 +71,7 @@ def canonical_code(text: str, decimal: str = ".") -> str:
 
 
 class NumberRule:
-    """The rule for a cell with a number: which cells are missing, and which limits a value has."""
+    """The rule for a cell with a number: which texts mean a missing value, and the limits of the number."""
 
     def __init__(
         self, markers: Iterable[str], limits: tuple[float | None, float | None], *, refuses_missing: bool
@@ -87,7 +87,7 @@ class NumberRule:
 
     @property
     def facts(self) -> dict[str, Any]:
-        """The rule as plain data."""
+        """This rule as plain data, which model.json stores."""
         return {
             "kind": "number",
             "missing": sorted(self.markers),
@@ -130,32 +130,35 @@ class CodeRule:
 
     @property
     def facts(self) -> dict[str, Any]:
-        """The rule of a feature as plain data. The codes become numbers by their position."""
+        """This rule as plain data, which model.json stores. The codes become numbers by their position."""
         codes = sorted(self.codes, key=self.codes.__getitem__)
         refuses = self.missing is MISSING
         return {"kind": "code", "missing": sorted(self.markers), "refuses_missing": refuses, "codes": codes}
 
     def read(self, cell: str, decimal: str = ".") -> float | Flaw:
-        """Return the number of a cell's code."""
+        """Return the number that stands for the code in a cell."""
         return self._values.get(canonical_code(cell, decimal), self.otherwise)
 
 
 class DateRule:
-    """The rule for a cell with a date. The rule of the interval decides whether a missing date is allowed."""
+    """The rule for a cell with a date: its patterns, and whether a date in the future is allowed.
+
+    IntervalRule decides whether a missing date is allowed.
+    """
 
     def __init__(self, markers: Iterable[str], patterns: Sequence[str], *, refuses_future: bool) -> None:
-        """`patterns` are for strptime. A time can follow 2020-01-31, because spreadsheets and databases add a time."""
+        """`patterns` are strptime formats. A time can follow a date such as 2020-01-31, as spreadsheets add one."""
         self.markers, self.patterns, self.refuses_future = frozenset(markers), tuple(patterns), refuses_future
 
     @property
     def facts(self) -> dict[str, Any]:
-        """The rule as plain data."""
+        """This rule as plain data, which model.json stores."""
         pattern = self.patterns[0] if len(self.patterns) == 1 else list(self.patterns)
         missing = sorted(self.markers)
         return {"kind": "date", "missing": missing, "pattern": pattern, "refuses_future": self.refuses_future}
 
     def read(self, cell: str, today: date) -> float | Flaw:
-        """Return days since the year 1; NaN if missing."""
+        """Return the date in a cell as days since the year 1; NaN if missing."""
         text = cell.strip()
         if text in self.markers:
             return math.nan
@@ -170,7 +173,7 @@ class DateRule:
 
 
 def _written_day(text: str, pattern: str) -> date | None:
-    """Return the date of a text in one pattern, or None."""
+    """Return the date that a text means in one pattern, or None if the text does not match."""
     is_plain = pattern == PLAIN_DATE
     if is_plain and not (len(text) == 10 or _TIME.fullmatch(text[10:])):
         return None
@@ -195,7 +198,7 @@ class IntervalRule:
 
     @property
     def facts(self) -> dict[str, Any]:
-        """The rule as plain data."""
+        """This rule as plain data, which model.json stores."""
         return {
             "sign": self.sign,
             "divisor": self.divisor,
@@ -205,7 +208,7 @@ class IntervalRule:
         }
 
     def length(self, own: Any, other: Any) -> Any:
-        """Return the time between days: two numbers, or arrays of float64, to the same type."""
+        """Return the time between two days, which are given as two numbers or as two float64 arrays."""
         return (own - other if self.sign > 0 else other - own) / self.divisor
 
     def is_outside(self, length: Any) -> Any:
@@ -245,7 +248,7 @@ class TermsRule:
 
     @property
     def facts(self) -> dict[str, Any]:
-        """The rule as plain data."""
+        """This rule as plain data, which model.json stores."""
         return {
             "kind": "terms",
             "missing": sorted(self.markers),
@@ -267,7 +270,7 @@ class TermsRule:
         return self.counted + (self.longest or 0)
 
     def read(self, cell: str) -> Counter[int] | Flaw:
-        """Return how often each place occurs in a cell."""
+        """Count the terms of a cell by place."""
         if len(cell) > LONGEST_CELL:
             return TOO_LONG
         if cell.strip() in self.markers:
@@ -295,7 +298,7 @@ class TermsRule:
 
 
 def _has_endless_accents(text: str) -> bool:
-    """Return whether a letter has more accents than any language uses. Sorting them takes time with their square."""
+    """Return whether a letter has more accents than any language uses. Sorting n accents takes time n squared."""
     count = 0
     for one in "" if text.isascii() else text:
         count = count + 1 if unicodedata.combining(one) else 0
@@ -305,5 +308,5 @@ def _has_endless_accents(text: str) -> bool:
 
 
 def folded(text: str) -> str:
-    """Return a code or a note in the form that is compared: in small letters, each accent in one spelling."""
+    """Return a text in the form for comparisons: in lower case, with one spelling for each accent."""
     return unicodedata.normalize("NFC", text).strip().casefold()

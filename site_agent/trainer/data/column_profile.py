@@ -126,13 +126,13 @@ def present(values: Numbers, *, is_code: bool) -> Numbers:
 
 
 def rounded_outward(low: float, high: float) -> tuple[float, float]:
-    """Return limits outside both values, on whole steps. A step is the power of ten at or below their distance."""
+    """Return rounded limits below `low` and above `high`: multiples of the power of ten at or below their distance."""
     distance = high - low or abs(high) or 1.0
     return steps_around(low, high, 10.0 ** math.floor(math.log10(distance)))
 
 
 def steps_around(low: float, high: float, step: float) -> tuple[float, float]:
-    """Return the nearest whole steps below `low` and above `high`, never equal to either."""
+    """Return the nearest multiples of `step` below `low` and above `high`, never equal to either."""
     digits = max(0, 1 - math.floor(math.log10(step)))
     # Without rounding, the quotient 0.07 / 0.01 is just above 7, and the result would be 0.07 itself.
     below, above = math.ceil(round(low / step, 6)) - 1, math.floor(round(high / step, 6)) + 1

@@ -208,7 +208,9 @@ def align(dataset: Dataset, columns: Sequence[str], unused: Sequence[str] = ()) 
 def place_columns(
     features: Features, own: Sequence[str], columns: Sequence[str], unused: Sequence[str] = ()
 ) -> Features:
-    """Place features (rows, len(own)) by name into float32 (rows, len(columns)), without `unused`.
+    """Copy each column of features, (rows, len(own)), to the place of its name in float32 (rows, len(columns)).
+
+    Columns in `unused` are left out.
 
     Raises:
         ConfigurationError: a column of `own` is neither in `columns` nor in `unused`.

@@ -67,7 +67,7 @@ class ParquetFormat(Document):
 
     @property
     def decimal(self) -> Literal["."]:
-        """Always a point, because numbers are not text here."""
+        """Always a point, because a Parquet file does not store numbers as text."""
         return "."
 
 
@@ -88,7 +88,7 @@ class SqlFormat(Document):
 
     @property
     def decimal(self) -> Literal["."]:
-        """Always a point, because numbers are not text here."""
+        """Always a point, because a query does not return numbers as text."""
         return "."
 
     @property

@@ -65,7 +65,7 @@ class ImageFolder:
         has_masks: bool = False,
         scratch: Path | None = None,
     ) -> None:
-        """Check the folder and the libraries.
+        """Check that the images' folder exists and that the needed libraries are installed.
 
         Args:
             column: the column with the images' paths.
@@ -92,7 +92,7 @@ class ImageFolder:
         _require_libraries(column)
 
     def read(self, cells: Sequence[str]) -> Mapping[str, Sequence[int]]:
-        """Read the images of the next rows. Return for each flaw, by its words, the places of its rows, from 0.
+        """Read the images of the next rows. For each flaw, by its words, return the numbers of its rows, from 0.
 
         Raises:
             DataError: the images of the table need more memory than this program reserves.
@@ -163,7 +163,7 @@ def _require_libraries(column: ImageColumn) -> None:
 
 
 def pixels_of(content: bytes, column: ImageColumn, number: int | None = None) -> Pixels | Flaw:
-    """Return one file's image, float32 of shape (numbers of an image,) in [0, 1], or its flaw.
+    """Return one file's image, float32 of shape (numbers,) in [0, 1], or the reason why the image is refused.
 
     `number` is the number of a frame or slice in a medical file, from 1.
     """

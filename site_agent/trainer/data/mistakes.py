@@ -76,7 +76,7 @@ class Mistakes:
 
 
 def where(rows: Sequence[int], count: int) -> str:
-    """Return the first rows as text, with the number of further rows; empty without rows."""
+    """Return row numbers as text, for example " in rows 3, 8 and 5 more". Without rows the text is empty."""
     shown = rows[:_SHOWN_ROWS]
     words = f" in row{'s' if len(shown) > 1 else ''} {', '.join(map(str, shown))}" if shown else ""
     others = count - len(shown)

@@ -36,7 +36,7 @@ class GrowingPixels:
     """Collects rows of pixels until the last row was read."""
 
     def __init__(self, folder: Path | None, numbers: int) -> None:
-        """Start without rows. Each row has this many numbers. The folder is None for memory.
+        """Start without rows, in a new file in this folder, or in memory if the folder is None.
 
         Raises:
             UnavailableError: no file can be created in the folder.
@@ -57,7 +57,7 @@ class GrowingPixels:
             _require(self._folder, rows * self._numbers)
 
     def add(self, pixels: Pixels) -> None:
-        """Add one row of shape (numbers,).
+        """Add one row of pixels, shape (numbers,).
 
         Raises:
             UnavailableError: the disk cannot be written.

@@ -198,7 +198,7 @@ class Preprocessing(Document):
 
 
 def fit(contract: Contract, table: Table, training_rows: Rows) -> Preprocessing:
-    """Fit the encodings to the training rows.
+    """Fit the encoding of each column to the training rows.
 
     Args:
         table: the whole table, of which only `training_rows` are read.
@@ -276,7 +276,7 @@ def _context(feature: Feature, values: Numbers) -> Sequence[Numbers]:
 
 
 def _layout(contract: Contract) -> list[tuple[str, tuple[str, ...]]]:
-    """Return the facts that must be equal before encoding. Units, ranges and markers are allowed to differ."""
+    """Return the parts of a contract that must be equal to those of training. Units, ranges and markers can differ."""
     images = [] if contract.image is None else [(contract.image.name, (str(contract.image.image),))]
     terms = [(item.name, (item.type, item.separator, *item.encoded_columns)) for item in contract.terms]
     return [

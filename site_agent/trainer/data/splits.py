@@ -26,7 +26,7 @@ Rows: TypeAlias = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class SplitRows:
-    """Row numbers of each part, from 0, int64, in the order of scikit-learn's split."""
+    """The numbers of the training, validation and test rows, from 0, int64, in the order of scikit-learn's split."""
 
     training: Rows
     validation: Rows
@@ -34,7 +34,7 @@ class SplitRows:
 
 
 def split_rows(table: Table, split: Split) -> SplitRows:
-    """Return the rows of each part. With a patient column no patient is in two parts.
+    """Return the training, validation and test rows. With a patient column no patient is in two of these parts.
 
     Raises:
         DataError: a part would be empty.
@@ -57,7 +57,7 @@ def split_rows(table: Table, split: Split) -> SplitRows:
 
 
 def steady_split(table: Table, split: Split) -> SplitRows:
-    """Return the rows of each part. Only a keyed hash of the patient decides the part.
+    """Split a table so that only a keyed hash of the patient decides the part of a row.
 
     Without a patient column a hash of the row's values decides, so equal rows are in one part. Parts have about the
     declared shares.

@@ -198,7 +198,7 @@ def survey_new_rows(
     today: date | None = None,
     scratch: Path | None = None,
 ) -> Survey:
-    """Read new patients as far as possible, with all rows of each mistake. A wrong cell becomes NaN.
+    """Read a table of new patients as far as possible. A wrong cell becomes NaN, and all its rows are reported.
 
     With a header the columns of target, patient, group and ignored can be absent, without a header only the target. A
     single row is enough. A missing feature is NaN in every row, and is reported as a mistake without row numbers.

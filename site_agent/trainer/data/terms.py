@@ -96,7 +96,10 @@ def fit_terms(counts: Counts) -> TermWeights:
 
 
 def weighted(counts: Counts, weights: TermWeights) -> npt.NDArray[np.float32]:
-    """Return count times rarity, each row of length one, divided by the largest: float32 of the counts' shape."""
+    """Return the weights of counted terms, TF-IDF and then MaxAbs: float32 of the counts' shape.
+
+    A weight is count times rarity, scaled so that each row has length one, then divided by the column's largest weight.
+    """
     found = counts.astype(np.float32)
     found *= np.array(weights.rarity, dtype=np.float32)
     # Every rarity is at least 1. So only an empty row is shorter than 1, and stays zero.
@@ -106,7 +109,7 @@ def weighted(counts: Counts, weights: TermWeights) -> npt.NDArray[np.float32]:
 
 
 def in_order(codes: Counts, buckets: int) -> npt.NDArray[np.float32]:
-    """Return the buckets of a note's words in their order, as shares between 0 and 1: float32 of the codes' shape.
+    """Return the buckets of a note's words, in word order, as shares between 0 and 1: float32 of the codes' shape.
 
     As shares they are no larger than other columns, for models that read them as numbers. 0 means no word.
     """

@@ -193,7 +193,7 @@ def _groups(rows: Tensor, heads: int) -> list[Tensor]:
 
 
 def _even(count: int, most: int) -> int:
-    """Return the size of the smallest number of almost equal groups, none larger than `most`."""
+    """Return the size of almost equal groups: as few groups as possible, none larger than `most`."""
     return math.ceil(count / math.ceil(count / most))
 
 

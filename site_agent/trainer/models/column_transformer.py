@@ -101,7 +101,7 @@ def _of_columns(rows: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
 
 
 def _decided(decision: Tensor, tokens: Tensor) -> Tensor:
-    """Return the tokens after the output token."""
+    """Put the output token before the other tokens."""
     return torch.cat((decision[..., None, None, :].expand(*tokens.shape[:-2], 1, -1), tokens), dim=-2)
 
 

@@ -81,7 +81,7 @@ class ImageNormalisation(nn.Module):
         self.bias = parameter(channels)
 
     def forward(self, images: Tensor) -> Tensor:
-        """Map (B, channels, height, width) to the same shape. Stacks as in `Convolution`."""
+        """Map (B, channels, height, width) to the same shape. The copies of a stack are joined in the channels."""
         weight, bias = self.weight.reshape(-1), self.bias.reshape(-1)
         if self._kind == "fixed":
             return torch.addcmul(bias.view(-1, 1, 1), images, weight.view(-1, 1, 1))
@@ -99,7 +99,7 @@ class Block(nn.Module):
         self.normalisation = ImageNormalisation(outer) if has_normalisation else None
 
     def convolved(self, images: Tensor) -> Tensor:
-        """Map (B, inner, height, width) to (B, outer, height, width). Stacks as in `Convolution`."""
+        """Map (B, inner, height, width) to (B, outer, height, width). A stack's copies are joined in the channels."""
         images = self.convolution(images)
         return self._activation(images if self.normalisation is None else self.normalisation(images))
 
@@ -125,7 +125,7 @@ class Blocks(nn.Module):
 
 
 class Body(nn.Module):
-    """The blocks after the first, then the hidden linear layers."""
+    """All convolutional blocks after the first, then the hidden linear layers."""
 
     def __init__(self, architecture: ConvolutionalNetwork) -> None:
         super().__init__()
@@ -215,7 +215,10 @@ def _extractor(channels: Sequence[int], architecture: ConvolutionalNetwork | Par
 
 
 def as_images(rows: Tensor, image: ImageSize) -> tuple[Tensor, int | None]:
-    """Map (B, pixels) to (B, channels, height, width), a stack's copies joined in the channels. Count the copies."""
+    """Convert flat rows (B, pixels) to images (B, channels, height, width). Also return the number of a stack's copies.
+
+    The copies are joined in the channels.
+    """
     if rows.dim() == 2:
         return rows.view(-1, image.channels, image.height, image.width), None
     copies, count = rows.shape[:2]

@@ -187,7 +187,7 @@ def _statistics(channels: int, dtype: torch.dtype, device: torch.device) -> tupl
 
 
 def dropout_terms(values: Tensor, rate: float) -> tuple[Tensor, Tensor]:
-    """Draw a new factor and shift of the same shape. AlphaDropout is factor·x + shift.
+    """Draw the factor and the shift of AlphaDropout, which computes factor·x + shift, in the shape of `values`.
 
     Source: Klambauer et al. 2017, section 3: a dropped value becomes SELU's lowest result, then an
     affine map restores mean 0 and variance 1. The random choice uses torch's default generator.

@@ -135,7 +135,7 @@ def _grouped(flat: Sequence[Any]) -> list[BlockTensors]:
 
 @dataclass(slots=True)
 class _Kept:
-    """Intermediate results of one block, as matrices (rows, d·B) or in the shape of their comment."""
+    """Intermediate results of one block, for the backward pass: matrices (rows, d·B) if no shape is given below."""
 
     tokens: Tensor  # (e, d, B)
     normalised: Tensor

@@ -207,7 +207,7 @@ def _number(one: OwnColumn, mean: float, deviation: float, unit: str) -> Found |
 
 
 def _distance(values: Float64, mean: float, deviation: float) -> float:
-    """Return the distance of two means in the others' deviations, plus that of the deviations' logarithms."""
+    """Return how far this site's mean and deviation of a column are from those of the other sites."""
     own = max(float(values.std()), 1e-12)
     return abs(float(values.mean()) - mean) / deviation + abs(log(own / deviation))
 
@@ -226,7 +226,7 @@ class Relations:
 
     @classmethod
     def of(cls, own: NewtonSums, others: NewtonSums, own_rows: int, other_rows: int) -> Relations:
-        """Compute relations from the sums at coefficients 0, where H and g are covariances up to factors."""
+        """Compute the correlations from the sums at coefficients 0. There H and g are covariances up to factors."""
         return cls(
             own=_correlations(own, own_rows),
             others=_correlations(others, other_rows),

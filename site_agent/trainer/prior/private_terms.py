@@ -77,7 +77,7 @@ def _blocks(starts: Integers, rows: int, most: int) -> Iterator[tuple[int, int]]
 
 
 def _terms_of(private: PrivateSums, site: str, design: Float64, outcomes: Float64) -> Float64:
-    """Return each row's term before patients are added up, float64 of shape (rows, numbers)."""
+    """Return each row's term before the rows of a patient are added up, float64 of shape (rows, numbers)."""
     intercepts = np.zeros((len(outcomes), len(private.sites)))
     intercepts[:, private.sites.index(site)] = 1.0
     wide = np.concatenate([design, intercepts], axis=1)

@@ -1,4 +1,4 @@
-"""Computes one site's part of a regression that all sites fit together: H and g. Limits protect single rows.
+"""Computes one site's Hessian H and gradient g for a regression that all sites fit together.
 
 The site's own intercept never leaves the site. It is solved there for all received coefficients. H and g are those of
 the likelihood with this intercept profiled out (Murphy, van der Vaart 2000). For several classes, a separate regression
@@ -29,7 +29,7 @@ _STEPS: Final = 200
 
 
 class Concentrated(ValueError):
-    """At these coefficients, a few rows would determine H."""
+    """The received coefficients would let a few rows of this site determine the Hessian H."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
@@ -48,12 +48,12 @@ class Rows:
 
     @property
     def largest_weight(self) -> float:
-        """The largest weight of one row in H."""
+        """The largest weight that one row can have in the Hessian H."""
         return 1.0 if self.is_number else 0.25
 
 
 def own_sums(rows: Rows, coefficients: Float64) -> NewtonSums:
-    """Return H and g of a site's rows, with the intercepts profiled out.
+    """Return the Hessian H and the gradient g of a site's rows, with the intercepts profiled out.
 
     Args:
         coefficients: float64 of shape (outputs, columns).
@@ -92,7 +92,7 @@ def require_spread(weights: Float64) -> None:
 
 
 def profiled_intercept(line: Float64, targets: Float64, *, is_number: bool) -> float:
-    """Return the intercept with the largest likelihood, given everything else.
+    """Return the intercept with the largest likelihood for a given linear part.
 
     Args:
         line: float64 of shape (rows,), the linear part without an intercept.
@@ -117,7 +117,7 @@ def profiled_intercept(line: Float64, targets: Float64, *, is_number: bool) -> f
 
 
 def _fitted(line: Float64, targets: Float64, *, is_number: bool) -> tuple[Float64, Float64]:
-    """Return the prediction for each row, and each row's weight in H; both of shape (rows,)."""
+    """Return the prediction for each row, and each row's weight in the Hessian; both of shape (rows,)."""
     values = profiled_intercept(line, targets, is_number=is_number) + line
     if is_number:
         return values, np.ones_like(values)

@@ -62,7 +62,7 @@ class FlatNetwork:
         return [stretch for stretch in (self.federated, self.private) if stretch.numel()]
 
     def start(self, tensors: Iterable[TensorSpec], origin: int | bytes, copy: int | None = None) -> None:
-        """Fill these parameters, of one copy or of all, with their first values, by name.
+        """Set these parameters to their first values, in one copy of the network or in all.
 
         Args:
             origin: a public seed, or 32 secret bytes.

@@ -204,7 +204,7 @@ def drawn_rows(rows: int, patients: Integers | None, rate: float, random_bytes: 
 def _sum_of_few_rows(
     layers: Sequence[Layer], clip: float, rows: PrivateRows, shared: int | None, room: float
 ) -> Integers:
-    """Return the sum of the terms of patients with few rows each, int64 of shape (numbers,).
+    """Return the sum of the clipped gradients of patients with few rows, int64 of shape (numbers,).
 
     A row's gradient of a layer is each derivative times each input. The derivatives are shortened and rounded to steps
     of 2**-18. Times inputs in steps of 2**-12 they are integers of scale 2**30. So the sum over rows is one matrix
@@ -224,7 +224,7 @@ def _sum_of_few_rows(
 def _sum_of_many_rows(
     layers: Sequence[Layer], clip: float, rows: PrivateRows, shared: int | None, room: float
 ) -> Integers:
-    """Return the sum of the terms of patients with many rows each. Each patient needs one exact matrix product."""
+    """Return the sum of the clipped gradients of patients with many rows. Each needs one exact matrix product."""
     total = np.zeros(sum(layer.number_count for layer in layers[:shared]), np.int64)
     for block in rows.blocks:
         passes = _passes(layers, rows.inputs[block.rows], rows.outcomes[block.rows])[:shared]
@@ -237,7 +237,7 @@ def _sum_of_many_rows(
 def _shortened(
     layers: Sequence[Layer], passes: Sequence[Pass], clip: float, block: Block, room: float = 1.0
 ) -> Float64:
-    """Return factors for each row's derivatives, float64 of shape (rows, 1), so that no term is longer than `room`.
+    """Return factors that shorten each patient's gradient to at most `room`: float64 of shape (rows, 1).
 
     The product of a row's gradient with itself is that of its derivatives times that of its inputs (Goodfellow 2015).
     Both are exact, because they are sums of whole numbers. Rounding changes each derivative by at most half a step, and
@@ -267,7 +267,7 @@ def _shortened(
 def _lengths_of_sums(
     layers: Sequence[Layer], passes: Sequence[Pass], own: Sequence[Float64], together: Float64, block: Block
 ) -> Float64:
-    """Return the length of each patient's sum, or a little more if its rows nearly cancel: float64 (patients,).
+    """Return the length of each patient's summed gradient, or a little more if its rows nearly cancel: (patients,).
 
     Args:
         passes: derivatives and inputs of the block's rows, for each layer.
@@ -287,7 +287,7 @@ def _lengths_of_sums(
 
 
 def _square_of_sums(layer: Layer, moves: Float64, read: Float64, own: Float64, scale: Float64) -> Float64:
-    """Return the square of each patient's sum in one layer, times the square of `scale`, float64 of shape (patients,).
+    """Return the squared length of each patient's summed gradient in one layer, times `scale` squared: (patients,).
 
     The square is the sum of the squares of all numbers of the layer. It is also the sum of the products of all pairs
     of rows. The number of rows and the shape of the layer decide which sum is computed. Each part is rounded to a
@@ -330,7 +330,7 @@ def _in_order(layers: Sequence[Layer], products: Sequence[Float64]) -> Float64:
 
 
 def _passes(layers: Sequence[Layer], inputs: Float64, outcomes: Float64) -> list[Pass]:
-    """Return for each layer the derivatives of each row's cross-entropy by its outputs, and its inputs, in steps.
+    """Compute for each layer its inputs, and the derivatives of each row's cross-entropy by the layer's outputs.
 
     Inputs have a last column of ones as in `PrivateRows`. The derivatives of all layers except the last one have a last
     column of zeros.
@@ -352,7 +352,7 @@ def _passes(layers: Sequence[Layer], inputs: Float64, outcomes: Float64) -> list
 
 
 def _in_steps(values: npt.NDArray[Any], grid: tuple[float, int]) -> Float64:
-    """Return the nearest whole numbers of steps of a grid. NaN becomes 0; infinite values become the largest."""
+    """Round values to whole numbers of steps of a grid. NaN becomes 0; infinite values become the largest."""
     largest, steps = grid
     kept = np.clip(np.nan_to_num(values.astype(np.float64), posinf=largest, neginf=-largest), -largest, largest)
     kept *= steps

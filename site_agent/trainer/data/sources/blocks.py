@@ -51,13 +51,13 @@ _BLOCK_CELLS: Final = 1 << 18  # the text of a block fits into a CPU's cache
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class Block:
-    """Some rows of a table, without rows of another width.
+    """Some rows of a table. Rows with too many or too few cells are left out.
 
     Attributes:
         rows: int64 of shape (rows,), their numbers as a spreadsheet counts.
         columns: the cells of each requested column, by place in the table. An array of texts without nulls, or of
             whole or floating numbers, null if missing.
-        ragged: the numbers of rows that have more or fewer cells than the table has columns.
+        ragged: the numbers of the rows that were left out.
     """
 
     rows: npt.NDArray[np.int64]
@@ -112,7 +112,7 @@ def blocks_of(records: Iterator[Record], width: int, places: Sequence[int]) -> I
 
 
 def texts_of(cells: arrow.Array) -> arrow.StringArray | None:
-    """Return cells of a block, of any type, as texts without nulls, or None if a value cannot be text.
+    """Convert a column's cells of any type to texts without nulls. Return None if a value cannot be text.
 
     Equal values are converted once, so the time depends on the number of different values.
     """

@@ -14,7 +14,7 @@ from site_agent.trainer.data.sources.blocks import Opened, opened_records
 
 @contextmanager
 def open_blocks(path: Path, form: Format) -> Iterator[Opened]:
-    """Open a table as its first row and blocks of columns. Each library is loaded only if the table needs it.
+    """Open a table: its first row, and its rows as blocks of columns. Each library is loaded only if it is needed.
 
     Raises:
         DataError: the source cannot be read or is damaged.

@@ -20,7 +20,7 @@ _BATCH_CELLS: Final = 1 << 19
 
 
 def opened_parquet(handle: BinaryIO) -> Opened:
-    """Open the file as its column names and blocks of columns. Columns that are not requested are not unpacked.
+    """Open a Parquet file: its column names, and its rows as blocks of columns. Only requested columns are unpacked.
 
     Raises:
         DataError: the file is damaged, or a column has lists, bytes or other values that cannot be a cell.

@@ -122,6 +122,6 @@ def _ends_outside_quotes(raw: bytes, delimiter: str) -> int | None:
 
 
 def _may_have_long_cell(raw: bytes, delimiter: bytes) -> bool:
-    """Return whether a window of half the longest cell has neither a delimiter nor a line end."""
+    """Return whether a stretch of half the longest allowed cell has neither a delimiter nor a line end."""
     windows = range(0, len(raw) - _WINDOW + 1, _WINDOW)
     return any(raw.find(delimiter, at, at + _WINDOW) < 0 and raw.find(b"\n", at, at + _WINDOW) < 0 for at in windows)

@@ -29,7 +29,7 @@ _UNDECODED: Final = re.compile("[\ud800-\udfff]")
 
 
 def opened_text(file: BinaryIO, form: TableFormat) -> Opened:
-    """Open the rows that are not blank as blocks of columns.
+    """Open a text file as blocks of columns, without its blank rows.
 
     Args:
         file: open at its beginning, in bytes.
