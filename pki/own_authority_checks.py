@@ -23,7 +23,7 @@ _CHANGE = "Register the hospital's next authority beside it: `pki own-authority 
 
 
 def judge_sites(authority: Authority, now: datetime) -> list[Finding]:
-    """Check each site's certificate and each hospital's own authority, at the office.
+    """Check, for the office, each site's certificate and each hospital's own authority.
 
     Raises:
         OperatorError: the register cannot be read.

@@ -57,7 +57,7 @@ class Desk:
             raise broken_log(str(broken), _READING) from broken
 
     def shown(self, choice: Choice) -> Iterator[tuple[int, dict[str, object]]]:
-        """Yield number and facts of the chosen records. An AuditError names the first fault."""
+        """Yield the number and facts of each chosen record. An AuditError names the first fault."""
         try:
             yield from ((number, dict(facts)) for number, facts in chosen(facts_in(self.path), choice))
         except BrokenFile as broken:

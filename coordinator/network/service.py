@@ -108,7 +108,7 @@ class FederationService:
         is_accepted: Callable[[Caller], bool],
         upkeep: SiteUpkeep | None = None,
     ) -> None:
-        """Create the service.
+        """Store what the service needs.
 
         Args:
             identify: converts a peer's certificate and those above it (PEM) to a caller, or raises RefusedError.

@@ -93,7 +93,7 @@ class Course:
         return last.returned_to if last is not None and last.round in closed else None
 
     def to_json(self) -> bytes:
-        """Return the course as JSON."""
+        """Return the decisions as JSON."""
         return _ADAPTER.dump_json(self)
 
     @classmethod

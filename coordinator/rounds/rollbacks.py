@@ -46,7 +46,7 @@ class Accepted:
     rule_state: Mapping[str, Float64] = field(repr=False)
 
     def copied(self) -> Accepted:
-        """Return a copy with arrays of its own."""
+        """Return a copy of this object, with copies of its arrays."""
         rule_state = {name: array.copy() for name, array in self.rule_state.items()}
         return replace(self, values=self.values.copy(), rule_state=rule_state)
 

@@ -31,7 +31,7 @@ class Contacts:
     """Records the time of each site's last message, on a clock that never jumps."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
-        """Start without contacts. `clock` returns monotonic seconds."""
+        """Start without any message. `clock` returns monotonic seconds."""
         self._clock, self._at = clock, dict[str, float]()
 
     def saw(self, site: str) -> None:

@@ -42,13 +42,13 @@ MOST_LATE_ATTEMPTS: Final = 3
 
 
 def after_missing(terms: Terms, attempt: Attempt, missing: Sites) -> Attempt:
-    """Return the next attempt after these missing sites made an attempt void."""
+    """Return the attempt without the missing sites, which are added to `late` if the others are enough."""
     late = sorted(missing) if len(attempt.bound - missing) >= terms.quorum else ()
     return replace(attempt, present=attempt.present - missing, late=(*attempt.late, *late))
 
 
 def after_giving(attempt: Attempt) -> Attempt:
-    """Return the attempt after all its contributors have sent everything."""
+    """Return the attempt with its contributors removed from `late`, because they have sent everything."""
     return replace(attempt, late=tuple(site for site in attempt.late if site not in attempt.bound))
 
 

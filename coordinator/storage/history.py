@@ -26,7 +26,7 @@ RESTORED_STEP: Final = 1 << 12
 
 
 class History:
-    """The state that follows from one run's journal.
+    """The state of a run, computed from its journal.
 
     Attributes:
         past: the last offer of each round that may be repeated.

@@ -70,7 +70,7 @@ class Snapshot:
         return arrays | {"accepted values": self.accepted.values} | accepted
 
     def copied(self) -> Snapshot:
-        """Return a copy with arrays of its own."""
+        """Return a copy of the snapshot, with copies of `values` and `rule_state`."""
         rule_state = {name: array.copy() for name, array in self.rule_state.items()}
         return replace(self, values=self.values.copy(), rule_state=rule_state)
 

@@ -225,7 +225,7 @@ class Contrastive:
 
 @dataclass(frozen=True, kw_only=True)
 class ExtractorContrast:
-    """PerFCL's two terms on the representations of the common and the unique extractor.
+    """Adds PerFCL's two terms, computed from the outputs of the common and the unique extractor, to the loss.
 
     common_strength * con(z_c; received z_c; last round's own z_c) + unique_strength * con(z_u; last round's own z_u;
     received z_c). The first round skips them.

@@ -112,7 +112,7 @@ class Composition(Document):
         )
 
     def _clashes(self) -> Iterator[str]:
-        """Yield each ingredient that two of the methods set to different values, one clause each."""
+        """Yield one clause for each reason why the methods cannot be combined."""
         alone = [choice.name for choice in self.of if isinstance(choice, LocalOnly | FederatedPrior)]
         if alone:
             yield f"{alone[0]} shares nothing of a network, so nothing can be composed with it"

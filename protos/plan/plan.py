@@ -427,7 +427,7 @@ class Plan(Document):
 
     @cached_property
     def private_training(self) -> PrivateTraining | None:
-        """Return the private training of this plan, or None without private training."""
+        """Return the private training of this plan, or None if it trains without privacy."""
         promise = self.privacy
         if promise is None or promise.patients is None or not isinstance(self.architecture, DenseNetwork):
             return None

@@ -68,7 +68,7 @@ class PrivateSums:
 
     @cached_property
     def units(self) -> Float64:
-        """Return the unit of each number of a patient's term, float64 of shape (numbers,).
+        """Return the unit in which each number of a patient's term is measured, float64 of shape (numbers,).
 
         With rows of norm at most R, a gradient has norm at most R / 2 and a Hessian at most R^2 / 4 (Frobenius). Each
         of the two has half of the squared norm 1, and an entry off the diagonal counts twice.

@@ -45,7 +45,7 @@ _DEVIATIONS: Final = 64  # standard deviations; a share of the noise is larger w
 
 @dataclass(frozen=True)
 class PrivateTraining:
-    """The private training of a plan.
+    """The quantities that a plan's private training depends on.
 
     Attributes:
         network: every tensor, in the network's order.

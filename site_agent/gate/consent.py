@@ -41,7 +41,7 @@ class Consent:
         now: Callable[[], datetime],
         guard: Callable[[Path], None] = lambda _: None,
     ) -> None:
-        """Prepare the check for one plan.
+        """Store what the check of one plan needs.
 
         `approvers` is the policy's number of persons. `now` returns aware times. `guard` refuses a file that a service
         could have written.

@@ -35,7 +35,7 @@ class EarlierRuns:
     """Reads the ledgers of all runs at one site."""
 
     def __init__(self, state: Path, audit: AuditLog, uncounted: tuple[str, ...] = ()) -> None:
-        """Prepare the reading. The policy excludes the runs `uncounted`."""
+        """Store where the ledgers are. The policy excludes the runs `uncounted`."""
         self._state, self._audit, self._uncounted = state, audit, frozenset(uncounted)
 
     def answered_beside(self, run: str, identities: Mapping[str, str]) -> Counter[Answer]:

@@ -189,7 +189,7 @@ class Permission:
         return b"" if self._spending is None else self._spending.own_sums(self._plan, position).tobytes()
 
     def take(self, exchange: Exchange, bind: Bind, position: bytes) -> None:
-        """Record that a contribution is released.
+        """Record a contribution before it leaves this site.
 
         Raises:
             AuditError: the release cannot be recorded; the contribution must not leave.

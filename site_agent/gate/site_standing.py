@@ -37,7 +37,7 @@ _LONGEST: Final = 3653 * 86400.0
 
 @dataclass(frozen=True)
 class Mishap:
-    """The last error, with its text."""
+    """The agent's last error: its time, identifier and text."""
 
     at: datetime
     identifier: str
@@ -48,7 +48,7 @@ class Standing:
     """The present state of the agent. Its loop updates the state, and `status` reads it."""
 
     def __init__(self, now: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
-        """`now` gives aware UTC times."""
+        """Start in the phase `starting`. `now` returns aware UTC times."""
         self._now = now
         self.phase: Phase = "starting"
         self.run: str | None = None

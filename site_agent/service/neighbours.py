@@ -38,7 +38,7 @@ class Neighbours:
         self._listener: socket.socket | None = None
 
     def start_agent(self) -> None:
-        """Start the agent, unless it is a service. It loads its libraries while the trainer reads the table."""
+        """Start the agent early, so that it loads its libraries in the meantime. A service needs no start."""
         if self._hospital.gate_socket is None:
             words = ["site_agent.agent", "--folder", str(agent_folder(self._hospital.state_path))]
             self._next_agent = _Child(words)
