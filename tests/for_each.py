@@ -1,4 +1,4 @@
-"""Laws as loops: one test runs over many values, and its failure names the value.
+"""Laws as loops: one test runs over many values, and its failure names the value. And cases that take turns.
 
 A separate case for each seed would cost more than most laws, and in a list of thousands of cases nobody finds the laws.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -48,3 +48,24 @@ def for_each(name: str, values: Iterable[object]) -> Callable[[Callable[..., Non
         return run_each
 
     return looped
+
+
+def in_turns(cases: Iterable[tuple[object, ...] | str | int], others: Sequence[object]) -> list[Any]:
+    """Each case with each of the other values, for `pytest.mark.parametrize`.
+
+    By default a case runs with one of them: the first case with the first value, the second case with the second, and
+    so on. The rest are slow, and continuous integration runs them.
+
+    Args:
+        cases: one value of the first argument each, or a tuple with one value for each of the first arguments.
+        others: the values of the last argument.
+    """
+    return [
+        pytest.param(
+            *(case if isinstance(case, tuple) else (case,)),
+            other,
+            marks=() if place == number % len(others) else pytest.mark.slow,
+        )
+        for number, case in enumerate(cases)
+        for place, other in enumerate(others)
+    ]

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.for_each import for_each
+from tests.for_each import for_each, in_turns
 
 
 def test_every_value_runs_with_a_folder_and_changes_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -47,3 +47,13 @@ def test_a_law_without_values_is_no_law() -> None:
         for_each("seed", ())(lambda seed: None)
     with pytest.raises(ValueError, match="no argument"):
         for_each("seed", range(3))(lambda other: None)
+
+
+def test_each_case_takes_its_turn_and_the_rest_is_slow() -> None:
+    """Nothing is lost: every case has every value, and every value runs by default if there are as many cases."""
+    made = in_turns(["a", "b", "c", "d"], [0, 1, 2])
+    default = [one.values for one in made if not one.marks]
+
+    assert [one.values for one in made] == [(case, other) for case in "abcd" for other in range(3)]
+    assert default == [("a", 0), ("b", 1), ("c", 2), ("d", 0)]
+    assert [one.values for one in in_turns([("a", 1)], [True])] == [("a", 1, True)]

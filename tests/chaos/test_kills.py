@@ -7,6 +7,7 @@ content. A seed draws the stops. Parameters, decisions and every site's chosen m
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ import structlog
 from protos.plan.plan import Plan
 from protos.wire.messages import KeyAdvert, KeySessionAcknowledgement, Ready, SiteMessage
 from tests.chaos.in_process import Mortal, plan_of, to_the_end
-from tests.for_each import for_each
+from tests.for_each import in_turns
 from tests.hostile.masking_network import StreamEnd
 from tests.laws.catalogue import NAMES
 
@@ -123,22 +124,33 @@ def test_deaths_change_no_bit_for_any_method(tmp_path: Path, method: str, is_mas
     assert found == expected
 
 
-@pytest.mark.parametrize("point", POINTS)
-def test_a_death_at_any_kind_of_write_changes_no_bit(tmp_path: Path, point: str) -> None:
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], Counter[str]]:
+    """What a run of Ditto without a death ends in, and how often it visits each point."""
+    expected, _, disk = to_the_end(tmp_path_factory.mktemp("undisturbed") / "run", ditto(), 0)
+    return expected, Counter(name for _, name in disk.points)
+
+
+def ditto() -> Plan:
+    """The plan of the runs that stop at a named write."""
+    return a_plan("ditto", is_masked=True, measures=True, every_rounds=2)
+
+
+@pytest.mark.parametrize(("point", "third"), in_turns(POINTS, range(3)))
+def test_a_death_at_any_kind_of_write_changes_no_bit(
+    tmp_path: Path, undisturbed: tuple[dict[str, Any], Counter[str]], point: str, third: int
+) -> None:
     """A part that stops at such a point, early, in the middle or late in a run, continues after its restart.
 
     The stop has no effect on the result.
     """
-    plan = a_plan("ditto", is_masked=True, measures=True, every_rounds=2)
-    expected, _, disk = to_the_end(tmp_path / "undisturbed", plan, 0)
-    times = [name for _, name in disk.points].count(point)
-    assert times
+    expected, times = undisturbed
+    assert times[point]
 
-    for occurrence in sorted({1, 1 + times // 3, 1 + 2 * times // 3} & {*range(1, times + 1)}):
-        found, network, _ = to_the_end(tmp_path / str(occurrence), plan, 0, at_point(point, occurrence))
+    found, network, _ = to_the_end(tmp_path / "killed", ditto(), 0, at_point(point, 1 + third * times[point] // 3))
 
-        assert network.deaths
-        assert found == expected
+    assert network.deaths
+    assert found == expected
 
 
 def at_message(kind: type[SiteMessage], number: int) -> Callable[[Mortal], Strikes]:
@@ -176,13 +188,9 @@ def test_a_coordinator_may_die_between_two_writes_of_the_first_round(
     assert found == expected
 
 
-def test_the_points_are_all_there_are(tmp_path: Path) -> None:
+def test_the_points_are_all_there_are(undisturbed: tuple[dict[str, Any], Counter[str]]) -> None:
     """A durable write of the programs that no test above names would be detected here."""
-    plan = a_plan("ditto", is_masked=True, measures=True, every_rounds=2)
-
-    _, _, disk = to_the_end(tmp_path / "undisturbed", plan, 0)
-
-    assert {name for _, name in disk.points if not name.endswith("of other")} == set(POINTS)
+    assert {name for name in undisturbed[1] if not name.endswith("of other")} == set(POINTS)
 
 
 def losing(site: str, writes: int, then: set[int]) -> Callable[[Mortal], Strikes]:
@@ -208,8 +216,7 @@ def losing(site: str, writes: int, then: set[int]) -> Callable[[Mortal], Strikes
     return strikes
 
 
-@pytest.mark.parametrize("is_masked", [False, True], ids=["clear", "masked"])
-@for_each("seed", range(6))
+@pytest.mark.parametrize(("is_masked", "seed"), in_turns([False, True], range(6)))
 def test_what_follows_a_loss_for_good_is_repeated_with_its_sets_and_draws(
     tmp_path: Path, is_masked: bool, seed: int
 ) -> None:

@@ -15,6 +15,7 @@ import pytest
 from site_agent.trainer.held_out_check import HeldOutCheck
 from tests.chaos.in_process import plan_of, to_the_end
 from tests.chaos.test_kills import at_writes, quiet
+from tests.for_each import in_turns
 
 __all__ = ["quiet"]  # a fixture of these tests too
 ACCEPTANCE = {"rule": "held-out-loss", "quorum": 2, "standard_errors": 2.0, "largest_rise": 0.2, "patience": 2}
@@ -34,8 +35,7 @@ def refusing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(HeldOutCheck, "take", take)
 
 
-@pytest.mark.parametrize("is_masked", [False, True], ids=["clear", "masked"])
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize(("method", "is_masked"), in_turns(METHODS, [False, True]))
 def test_deaths_change_no_bit_of_a_run_that_is_rolled_back(tmp_path: Path, method: str, is_masked: bool) -> None:
     """Five stops at drawn writes: the run ends early, with two recorded rollbacks and the same bits."""
     schedule = {"aggregate": "every-steps", "rounds": 7, "steps_per_round": 3, "batch_rows": 4}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import product
 from typing import Any, Final
 
 import numpy as np
@@ -22,6 +23,7 @@ from protos.plan.server_rules import apply_rule, begin_rule
 from protos.plan.weighting import RowWeights
 from protos.wire.messages import Stage
 from site_agent.gate.door import Builder
+from tests.for_each import in_turns
 from tests.protos.examples import COMPANIONS, METHODS, NETWORK, listed, plan_of_method
 
 WEIGHTINGS: Final[tuple[dict[str, Any], ...]] = ({"name": "equal"}, {"name": "rows", "largest_rows": 512})
@@ -45,9 +47,17 @@ def rule_of(method: dict[str, Any]) -> ServerRule:
 
 SHARING = [method for method in METHODS if method["name"] != "local"]
 MEANS = [method for method in SHARING if isinstance(rule_of(method), Mean)]
-by_mean_method = pytest.mark.parametrize("method", MEANS, ids=lambda method: method["name"])
-by_method = pytest.mark.parametrize("method", METHODS, ids=lambda method: method["name"])
-by_sharing_method = pytest.mark.parametrize("method", SHARING, ids=lambda method: method["name"])
+
+
+def named(value: Any) -> str:
+    """A method or a weighting by its name, a seed as it is."""
+    return str(value["name"] if isinstance(value, dict) else value)
+
+
+def by_method(methods: list[dict[str, Any]], seeds: int) -> pytest.MarkDecorator:
+    """Every method and weighting with one of the seeds; continuous integration runs the others."""
+    cases = in_turns(product(methods, WEIGHTINGS), range(seeds))
+    return pytest.mark.parametrize(("method", "weighting", "seed"), cases, ids=named)
 
 
 @dataclass(frozen=True)
@@ -156,9 +166,7 @@ def mean_change(made: Study, sums: RunningSum) -> npt.NDArray[np.float64]:
     return made.fixed_point.decode(sums.updates, closed(made, sums).weight(made.plan.weighting))
 
 
-@by_method
-@by_weighting
-@pytest.mark.parametrize("seed", range(3))
+@by_method(METHODS, seeds=3)
 def test_the_order_of_arrival_never_changes_a_bit(seed: int, method: dict[str, Any], weighting: dict[str, Any]) -> None:
     """However the sites' chunks are interleaved, the next parameters are the same bytes."""
     made = study(seed, method, weighting, sites=3 + seed)
@@ -170,9 +178,7 @@ def test_the_order_of_arrival_never_changes_a_bit(seed: int, method: dict[str, A
     assert len(results) == 1
 
 
-@by_mean_method
-@by_weighting
-@pytest.mark.parametrize("seed", range(5))
+@by_method(MEANS, seeds=5)
 def test_the_result_is_the_weighted_mean_of_the_changes(
     seed: int, method: dict[str, Any], weighting: dict[str, Any]
 ) -> None:
@@ -193,8 +199,7 @@ def test_the_result_is_the_weighted_mean_of_the_changes(
     assert (np.abs(result - exact) <= bound).all()
 
 
-@by_sharing_method
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize(("method", "seed"), in_turns(SHARING, range(3)), ids=named)
 def test_one_site_alone_gets_its_own_change(seed: int, method: dict[str, Any]) -> None:
     """The sum of one contributor is its update, whatever its rows weigh."""
     made = study(seed, method, {"name": "rows", "largest_rows": 512}, sites=3)
@@ -207,9 +212,7 @@ def test_one_site_alone_gets_its_own_change(seed: int, method: dict[str, Any]) -
     np.testing.assert_allclose(decoded, made.updates[site], atol=1.0 / made.fixed_point.scale / made.weight(site))
 
 
-@by_method
-@by_weighting
-@pytest.mark.parametrize("seed", range(3))
+@by_method(METHODS, seeds=3)
 def test_equal_changes_are_their_own_mean(seed: int, method: dict[str, Any], weighting: dict[str, Any]) -> None:
     """If every site trained the same multiple of 2**-10, the mean is exactly that, for any weights."""
     made = study(seed, method, weighting, sites=5)
@@ -222,9 +225,7 @@ def test_equal_changes_are_their_own_mean(seed: int, method: dict[str, Any], wei
     np.testing.assert_array_equal(mean, update.astype(np.float64))
 
 
-@by_method
-@by_weighting
-@pytest.mark.parametrize("seed", range(3))
+@by_method(METHODS, seeds=3)
 def test_a_wrong_check_word_is_noticed(seed: int, method: dict[str, Any], weighting: dict[str, Any]) -> None:
     """A wrong check in one chunk of one site is detected, however the chunks arrive."""
     made = study(seed, method, weighting, sites=3)

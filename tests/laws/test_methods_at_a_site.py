@@ -19,6 +19,7 @@ from site_agent.trainer.site_training import SiteTraining, begin_training, rows_
 from site_agent.trainer.study import Answer, Asked, Study
 from site_agent.trainer.training.bridge import Vector
 from site_agent.trainer.training.state import State
+from tests.for_each import in_turns
 from tests.laws.catalogue import NAMES, SITES, catalogue_plan, rows_at
 from tests.site_agent.trainer.methods.tiny import Federation, scalars_of
 
@@ -165,8 +166,7 @@ def _restored(plan: Plan, study: Study) -> Study:
     return fresh
 
 
-@by_method
-@pytest.mark.parametrize("made", [0, 2])
+@pytest.mark.parametrize(("name", "made"), in_turns(NAMES, [0, 2]))
 def test_a_saved_state_brings_back_all_that_the_next_steps_depend_on(name: str, made: int) -> None:
     """As bytes of a safetensors file into a fresh study: every later answer and the last model have equal bits."""
     plan = catalogue_plan(name, dropout=0.2)
