@@ -240,26 +240,49 @@ def brier_of_rows(targets: npt.NDArray[np.int64], scores: Scores) -> Scores:
 
 def _measure_classes(targets: npt.NDArray[np.int64], scores: Scores) -> Metrics:
     # Imported here, because the import takes a second.
-    from sklearn.metrics import accuracy_score, average_precision_score, f1_score, recall_score, roc_auc_score
+    from sklearn.metrics import average_precision_score, precision_recall_fscore_support
 
     present, predicted = np.unique(targets), predicted_classes(scores)
     metrics: Metrics = {
         **dict.fromkeys(_RANKING),
-        "accuracy": float(accuracy_score(targets, predicted)),
+        "accuracy": float((targets == predicted).mean()),
         **dict.fromkeys(_OVER_CLASSES),
         "brier": float(brier_of_rows(targets, scores).mean()),
         "log_loss": float(log_loss_of_rows(targets, scores).mean()),
     }
     if len(present) < 2:
         return metrics
-    ranked = [(targets == 1, scores)] if scores.ndim == 1 else [(targets == c, scores[:, c]) for c in present]
     over = {"labels": present, "average": "macro", "zero_division": 0}
+    _, recall, f1, _ = precision_recall_fscore_support(targets, predicted, **over)
     return metrics | {
-        "auroc": float(np.mean([roc_auc_score(*pair) for pair in ranked])),
-        "auprc": float(np.mean([average_precision_score(*pair) for pair in ranked])),
-        "balanced_accuracy": float(recall_score(targets, predicted, **over)),
-        "macro_f1": float(f1_score(targets, predicted, **over)),
+        "auroc": auroc(targets, scores),
+        "auprc": float(np.mean([average_precision_score(*pair) for pair in _ranked(targets, scores)])),
+        "balanced_accuracy": float(recall),
+        "macro_f1": float(f1),
     }
+
+
+def auroc(targets: npt.NDArray[np.int64], scores: Scores) -> float | None:
+    """Return the area under the ROC curve as `measure` does, without the other metrics.
+
+    Args:
+        targets: shape (rows,): 0 and 1, or indices of the classes.
+        scores: probabilities, shape (rows,) or (rows, classes).
+
+    Returns:
+        the mean of one against the rest over the classes in `targets`; None if they are of one class.
+    """
+    from sklearn.metrics import roc_auc_score
+
+    if len(np.unique(targets)) < 2:
+        return None
+    return float(np.mean([roc_auc_score(*pair) for pair in _ranked(targets, scores)]))
+
+
+def _ranked(targets: npt.NDArray[np.int64], scores: Scores) -> list[tuple[npt.NDArray[np.bool_], Scores]]:
+    if scores.ndim == 1:
+        return [(targets == 1, scores)]
+    return [(targets == c, scores[:, c]) for c in np.unique(targets)]
 
 
 def _measure_numbers(targets: Scores, scores: Scores) -> Metrics:

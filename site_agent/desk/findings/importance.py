@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from site_agent.desk.comparison.bootstrap_intervals import is_lower_better
-from site_agent.desk.comparison.evaluation import HeldOutRows, Scores, headline_metric
+from site_agent.desk.comparison.evaluation import HeldOutRows, Scores, auroc, headline_metric
 from site_agent.trainer.checkpoints import Json
 
 REPEATS: Final = 10
@@ -72,7 +72,7 @@ def importances(
     features = features[kept]
     metric = headline_metric(rows.task)
     sign = 1.0 if is_lower_better(metric) else -1.0
-    whole = part.evaluate(score(features)).metrics[metric]
+    whole = _reached(part, metric, score(features))
     if whole is None:
         return ()
     generator, found = np.random.default_rng(seed), []
@@ -81,7 +81,12 @@ def importances(
         for _ in range(REPEATS):
             shuffled = features.copy()
             shuffled[:, places] = features[generator.permutation(len(kept))][:, places]
-            figure = part.evaluate(score(shuffled)).metrics[metric]
+            figure = _reached(part, metric, score(shuffled))
             losses.append(sign * ((figure if figure is not None else whole) - whole))
         found.append(Importance(feature=feature, loss=float(np.mean(losses)), deviation=float(np.std(losses))))
     return tuple(sorted(found, key=lambda one: -one.loss))
+
+
+def _reached(rows: HeldOutRows, metric: str, scores: Scores) -> float | None:
+    # All metrics of hundreds of shuffles would take most of a report's time.
+    return auroc(rows.labels, scores) if metric == "auroc" else rows.evaluate(scores).metrics[metric]

@@ -73,16 +73,16 @@ def watched(known: Profile, table: Table) -> tuple[Watched, ...]:
 def test_without_drift_hardly_any_table_has_an_alarm(training: int, new: int) -> None:
     """Over all columns together, for few new rows, whose index is often far above the usual 0.25, and for many."""
     alarms = usual = shares = 0
-    for seed in range(100):
+    for seed in range(50):
         generator = np.random.default_rng(seed)
         found = watched(profile(patients_table(generator, training)), patients_table(generator, new))
         alarms += any(one.stability_index > one.by_chance for one in found)  # type: ignore[operator]
         usual += any(one.stability_index >= 0.25 for one in found)  # type: ignore[operator]
         shares += any(one.has_more_missing or one.is_outside for one in found)
 
-    assert alarms <= 5  # at 1% more than 5 of 100 happen once in 1,900 times
-    assert shares <= 7  # two kinds
-    assert new > 60 or usual > 20
+    assert alarms <= 3  # at 1% more than 3 of 50 happen once in 600 times
+    assert shares <= 5  # two kinds
+    assert new > 60 or usual > 10
 
 
 def test_repeated_rows_of_patients_raise_no_alarm_of_their_own() -> None:

@@ -196,16 +196,16 @@ def test_the_best_simple_model_is_chosen_without_a_test_row(tmp_path: Path, tabl
     dataset, _ = site(tmp_path, table)
     other = replace(dataset, test=Examples(features=-dataset.test.features, targets=dataset.test.targets[::-1].copy()))
 
-    for seed in range(3):
-        chosen = best_simple_model(dataset, seed)
-        assert chosen in TITLES
-        assert best_simple_model(other, seed) == chosen
+    chosen = best_simple_model(dataset, 0)
+
+    assert chosen in TITLES
+    assert best_simple_model(other, 0) == chosen
 
 
 def test_a_line_that_is_one_is_best_told_by_the_linear_model(tmp_path: Path) -> None:
     """Where the outcome is a sum of columns with noise, no forest is chosen; where it is their product, no line is."""
     dataset, _ = site(tmp_path, "breast-cancer")
-    for seed in range(5):
+    for seed in range(2):
         generator = np.random.default_rng(seed)
         features = generator.normal(size=(400, 4)).astype(np.float32)
         noise = generator.logistic(size=400)

@@ -87,7 +87,7 @@ def test_logits_are_what_is_decided_on_the_representations(kind: str, seed: int)
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@for_each("seed", range(20))
+@for_each("seed", range(6))
 def test_a_stack_is_as_many_networks(kind: str, seed: int) -> None:
     """Logits and gradients of three networks in a stack are those of the three by themselves."""
     network = drawn(kind, seed)
@@ -111,7 +111,7 @@ def test_a_stack_is_as_many_networks(kind: str, seed: int) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@for_each("seed", range(5))
+@for_each("seed", range(3))
 def test_a_stack_of_float32_is_as_exact_as_float32(kind: str, seed: int) -> None:
     """In the trainer's own precision a stack differs from its networks by rounding alone."""
     network = drawn(kind, seed)
