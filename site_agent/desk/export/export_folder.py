@@ -45,7 +45,6 @@ from site_agent.trainer.data import cell_rules
 from site_agent.trainer.data.cells import Spelling, date_rule, feature_rule, interval_rule
 from site_agent.trainer.data.contract import Contract
 from site_agent.trainer.data.contract_columns import CategoricalFeature, DateFeature, DayColumn, Feature
-from site_agent.trainer.data.image_column import ImageColumn
 from site_agent.trainer.data.image_files import in_window
 from site_agent.trainer.data.tables import Table
 from site_agent.trainer.soft_target_training import added_columns
@@ -217,7 +216,7 @@ def description_of(model: SavedModel, graph: Graph, run: str, own: OwnNetwork | 
             {"name": one.name, "required": one.required, "rule": one.rule(contract.missing_markers).facts}
             for one in contract.terms
         ],
-        "image": None if contract.image is None else _image(contract.image),
+        "image": None if contract.image is None else contract.image.facts,
         "module": None if own is None else own.facts,
         "operations": [
             {"name": one.name, "inputs": list(one.inputs), "output": one.output, "attributes": _plain(one.attributes)}
@@ -246,19 +245,6 @@ def _features(model: SavedModel) -> list[Json]:
         }
         for feature in contract.features
     ]
-
-
-def _image(column: ImageColumn) -> Json:
-    size = column.image
-    return {
-        "name": column.name,
-        "channels": size.channels,
-        "height": size.height,
-        "width": size.width,
-        "lowest": column.lowest,
-        "highest": column.highest,
-        "window": list(column.limits),
-    }
 
 
 def _interval(contract: Contract, feature: Feature) -> Json:

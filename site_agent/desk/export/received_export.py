@@ -3,7 +3,7 @@
 Only model.json and model.safetensors are read, never loader.py, ONNX or another file of the folder. The rules:
 
 * each file is a regular file in the folder itself, not a link, and its size is checked before memory is reserved;
-* model.json has exactly the keys of an export of numbers and codes; dates, lists, images and Python code are refused;
+* model.json has exactly the keys of an export of a table or of images; masks and Python code are refused;
 * only a fixed list of operations is allowed, with one forest at most, and its paths are short;
 * the shapes of all results are computed before the values, so a small file cannot use much memory or time.
 """
@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from math import ceil, prod
 from pathlib import Path
-from typing import Final, Literal
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -27,11 +27,10 @@ from safetensors.torch import load as parse_tensors
 from torch import Tensor
 
 from protos.errors import ConfigurationError
-from protos.plan.documents import Document
 from site_agent.desk.export.graph import INPUT, NAMES
 from site_agent.desk.export.loader import computed
-from site_agent.desk.export.row_reader import RowReader
-from site_agent.trainer.data.codes import Name
+from site_agent.desk.export.received_description import Description, Step
+from site_agent.trainer.data.pixel_store import Pixels
 from site_agent.trainer.forest import Forest
 
 LARGEST_DESCRIPTION_BYTES: Final = 1 << 23
@@ -40,80 +39,58 @@ _MOST_NUMBERS: Final = 1 << 26  # of all results for one block of rows
 _MOST_WORK: Final = 1 << 44  # multiplications of matrices for all rows: about a quarter of an hour with two cores
 _WORK_OF_A_NUMBER: Final = 16  # multiplications that take as long as reading or writing a number
 _DEEPEST: Final = 10_000  # nodes of a path; random forests of large tables have fewer than 100
-_OPERATIONS: Final = NAMES - {"module", "convolution", "largest"}
+_OF_TABLES: Final = NAMES - {"module", "convolution", "largest"}
 _TREES: Final = ("roots", "columns", "thresholds", "children", "values")
 _TYPES: Final = {torch.float32, torch.float64, torch.int64, torch.int32}
 # The exceptions of torch and Python if operations, shapes, types and numbers do not match.
 _UNFIT: Final = (RuntimeError, ValueError, TypeError, LookupError, ArithmeticError, AttributeError, MemoryError)
-_Limits = tuple[float | None, float | None]
 
 
-class _Rule(Document):
-    kind: Literal["number", "code"]
-    missing: tuple[str, ...]
-    refuses_missing: bool
-    range: _Limits = (None, None)
-    codes: tuple[str, ...] = ()
+@dataclass(frozen=True, eq=False)
+class Intensities:
+    """The images of rows in the unit of their files, computed for one block of rows at a time.
 
+    Attributes:
+        images: float32 of shape (rows of the table, numbers of an image), each from 0 to 1.
+        rows: int64 of shape (rows,), their places in the table.
+        window: the intensities that became 0 and 1.
+    """
 
-class _Column(Document):
-    name: Name
-    unit: str | None
-    required: bool
-    limits: _Limits
-    rule: _Rule
-    interval: None
+    images: Pixels
+    rows: npt.NDArray[np.int64]
+    window: tuple[float, float]
 
+    def __len__(self) -> int:
+        """Return the number of rows."""
+        return len(self.rows)
 
-class _Step(Document):
-    name: str
-    inputs: tuple[str, ...]
-    output: str
-    attributes: Mapping[str, int | str | tuple[int, ...]]
-
-
-class _Outcome(Document):
-    unit: str | None
-    answers: str
-
-
-class _Description(Document):
-    """The content of another hospital's model.json."""
-
-    format: Literal["global-layers export 3"]
-    run: str
-    plan_digest: str
-    task: Literal["binary", "multi-class", "regression"]
-    classes: tuple[str, ...]
-    outcome: _Outcome
-    decimal: str
-    features: tuple[_Column, ...]
-    days: tuple[()]
-    terms: tuple[()]
-    image: None
-    module: None
-    operations: tuple[_Step, ...]
-    result: str
-
-    @property
-    def reader(self) -> RowReader:
-        """Reads this hospital's rows by the other hospital's rules, but without the limits of its training rows."""
-        features = [one.model_dump() | {"limits": (None, None)} for one in self.features]
-        return RowReader({"features": features, "days": (), "decimal": "."})
+    def __getitem__(self, part: slice) -> npt.NDArray[np.float64]:
+        """Return float64 of shape (rows of the part, numbers of an image)."""
+        low, high = self.window
+        return low + (high - low) * self.images[self.rows[part]].astype(np.float64)
 
 
 @dataclass(frozen=True, eq=False)
 class ReceivedExport:
     """Another hospital's exported model: its description, and its constants by name."""
 
-    description: _Description
+    description: Description
     constants: Mapping[str, Tensor]
 
-    def scores(self, values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    def check_rows(self, rows: int) -> None:
+        """Refuse a number of rows whose inputs need too much memory, before a row is read.
+
+        Raises:
+            ConfigurationError: they do.
+        """
+        if rows * self.description.inputs > _MOST_NUMBERS:
+            raise refused("Its columns need too much memory for this number of test rows.")
+
+    def scores(self, values: npt.NDArray[np.float64] | Intensities) -> npt.NDArray[np.float64]:
         """Compute the scores of rows with the other hospital's model.
 
         Args:
-            values: float64 (rows, features), as `RowReader.read` returns them; at least one row.
+            values: float64 (rows, inputs), as `RowReader.read` returns them; at least one row.
 
         Returns:
             probabilities or numbers in the target's unit, float64 of shape (rows,), or (rows, classes).
@@ -154,7 +131,14 @@ class ReceivedExport:
                 numbers, work = numbers + pairs * (8 + inputs[5].shape[1]), work + _WORK_OF_A_NUMBER * pairs * depth
             elif step.name == "matmul":
                 numbers, work = numbers + _copied(*inputs), work + result.numel() * inputs[0].shape[-1]
+            elif step.name == "convolution":
+                numbers += _patches(inputs[0], inputs[1], result)
+                work += result.numel() * inputs[1][0].numel()
         return numbers, work
+
+    @property
+    def _operations(self) -> frozenset[str]:
+        return NAMES - {"module"} if self.description.image is not None else _OF_TABLES
 
     def _begun(self, values: npt.NDArray[np.float64]) -> dict[str, Tensor]:
         return dict(self.constants) | {INPUT: torch.from_numpy(values)}
@@ -165,12 +149,12 @@ class ReceivedExport:
             pass
         return np.asarray(known[self.description.result].numpy())
 
-    def _results(self, known: dict[str, Tensor]) -> Iterator[tuple[_Step, list[Tensor], Tensor]]:
+    def _results(self, known: dict[str, Tensor]) -> Iterator[tuple[Step, list[Tensor], Tensor]]:
         """Compute the operations in order, and yield each with its inputs and its result."""
         for step in self.description.operations:
             inputs = [known[name] for name in step.inputs]
-            if step.name not in _OPERATIONS or step.attributes.get("to", "float32") not in ("float32", "float64"):
-                raise ValueError("an operation that no export of a table has")
+            if step.name not in self._operations or step.attributes.get("to", "float32") not in ("float32", "float64"):
+                raise ValueError("an operation that no export of this kind has")
             if step.output in known:  # otherwise another forest than the checked one could be computed
                 raise ValueError("two values with one name")
             if step.name == "forest" and inputs[0].is_meta:
@@ -216,16 +200,29 @@ def _copied(first: Tensor, second: Tensor) -> int:
     return sum(whole) - first.numel() - second.numel()
 
 
+def _patches(images: Tensor, filters: Tensor, result: Tensor) -> int:
+    """Return how many numbers a convolution copies if it is computed as a product: for each result what it reads.
+
+    Raises:
+        ValueError: the inputs are not stacks of images and filters.
+    """
+    if images.ndim != 4 or filters.ndim != 4:
+        raise ValueError("no images")
+    if filters.shape[2:] == (1, 1) and result.shape[2:] == images.shape[2:]:
+        return 0  # the images themselves are the product's input
+    return result[:, :1].numel() * images.shape[1] * filters.shape[2] * filters.shape[3]
+
+
 def read_received(folder: Path) -> ReceivedExport:
-    """Read another hospital's export of a model of numbers and codes.
+    """Read another hospital's export of a model of a table's columns or of images.
 
     Raises:
         ConfigurationError: the folder is not such an export.
     """
     try:
-        description = _Description.model_validate_json(_content(folder, "model.json", LARGEST_DESCRIPTION_BYTES))
+        description = Description.model_validate_json(_content(folder, "model.json", LARGEST_DESCRIPTION_BYTES))
     except ValidationError as error:
-        place = ".".join(str(part) for part in error.errors(include_url=False)[0]["loc"])
+        place = ".".join(str(part) for part in error.errors(include_url=False)[0]["loc"]) or "features"
         raise refused(f"In its model.json the key {place[:60]!r} is missing, unknown or not usable here.") from error
     try:
         constants = parse_tensors(_content(folder, "model.safetensors", LARGEST_TENSORS_BYTES))

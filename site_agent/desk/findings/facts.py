@@ -111,7 +111,7 @@ def site_facts(
     found = () if part is None else subgroups(kept.test, kept.scores[FEDERATED], part.groups, _SEED)
     facts |= {"date": None, "rows_without_outcome": None, "sites": list(model.plan.site_names)} | facts
     facts |= _curves(kept) | _at_thresholds(kept, thresholds)
-    facts["other_hospitals"] = [_received(one, found_part, kept, facts) for one in received]
+    facts["other_hospitals"] = [_received(one, Path(hospital.data.table), found_part, kept, facts) for one in received]
     facts["outcome"] = _outcome(model.preprocessing.contract)
     facts["subgroups"] = [one.to_json() for one in found]
     facts["importance"] = [] if part is None else _importance(hospital, model, name, kept.test, part)
@@ -189,7 +189,7 @@ def _test_part(hospital: Hospital, model: SavedModel, kept: ScoredRows, groups: 
     return TestPart(table=examination.table, rows=rows.test, features=features, groups=chosen, is_accepted=accepted)
 
 
-def _received(folder: Path, part: TestPart | str, kept: ScoredRows, facts: Mapping[str, Json]) -> Json:
+def _received(folder: Path, file: Path, part: TestPart | str, kept: ScoredRows, facts: Mapping[str, Json]) -> Json:
     """Test another hospital's model on the test rows."""
     if isinstance(part, str):
         raise DataError(
@@ -200,7 +200,7 @@ def _received(folder: Path, part: TestPart | str, kept: ScoredRows, facts: Mappi
         )
     from site_agent.desk.findings.other_hospitals import tested_here
 
-    return tested_here(folder, str(facts["plan_digest"]), part.table, part.rows, kept, facts.get("best_local"))
+    return tested_here(folder, str(facts["plan_digest"]), file, part.table, part.rows, kept, facts.get("best_local"))
 
 
 def _importance(hospital: Hospital, model: SavedModel, run: str, rows: HeldOutRows, part: TestPart) -> Json:

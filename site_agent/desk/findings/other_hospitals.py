@@ -4,7 +4,9 @@ This is the row "client i" of the FENDA-FL paper (Tavakoli et al. 2024), which t
 hospitals. A person handed the folder over, and nothing is sent. The rules:
 
 * the model is of the same plan and predicts the same outcome, in the same unit or of the same classes;
-* a column has the same name, kind and unit here;
+* a column has the same name, kind and unit here, and an image the same size and window;
+* dates, lists and notes are read by this hospital's contract. The model then counts days and terms as at its own
+  hospital, so the two contracts may count them differently;
 * a row is left out if the contract of the model's hospital does not allow it. All models are compared on the
   remaining rows.
 """
@@ -12,36 +14,55 @@ hospitals. A person handed the folder over, and nothing is sent. The rules:
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator, Set
 from dataclasses import replace
+from datetime import date
 from pathlib import Path
 from typing import Final
 
 import numpy as np
+import numpy.typing as npt
 
 from site_agent.desk.comparison.bootstrap_intervals import compare
 from site_agent.desk.comparison.gain import FEDERATED, SILOED
 from site_agent.desk.comparison.scored_rows import ScoredRows
-from site_agent.desk.export.received_export import ReceivedExport, read_received, refused
-from site_agent.desk.export.row_reader import shown
+from site_agent.desk.export.received_description import kind_of_list
+from site_agent.desk.export.received_export import (
+    Intensities,
+    ReceivedExport,
+    read_received,
+    refused,
+)
+from site_agent.desk.export.row_reader import FIRST_DAY, shown
 from site_agent.desk.findings.report_page import RECEIVED
 from site_agent.trainer.checkpoints import Json
-from site_agent.trainer.data.cell_rules import ABSENT
+from site_agent.trainer.data.cell_rules import ABSENT, Flaw
+from site_agent.trainer.data.cells import Spelling, date_rule
+from site_agent.trainer.data.cells_again import cells_again
 from site_agent.trainer.data.contract import Contract
-from site_agent.trainer.data.contract_columns import CategoricalFeature, DateFeature
+from site_agent.trainer.data.contract_columns import (
+    CategoricalFeature,
+    DateFeature,
+    DayColumn,
+    Feature,
+    NumericFeature,
+)
 from site_agent.trainer.data.splits import Rows
 from site_agent.trainer.data.tables import Table
+from site_agent.trainer.data.terms_column import TermsFeature
 
 _SEED: Final = 20_261_123
 
 
 def tested_here(
-    folder: Path, plan_digest: str, table: Table, rows: Rows, kept: ScoredRows, best_local: Json
+    folder: Path, plan_digest: str, file: Path, table: Table, rows: Rows, kept: ScoredRows, best_local: Json
 ) -> dict[str, Json]:
     """Return the result of another hospital's model on this hospital's test rows, as plain values.
 
     Args:
         folder: the export that was handed over. Its name is the name of the model in the report.
         plan_digest: of the run in the report, in hexadecimal.
+        file: of this hospital's table. Dates, lists and notes are read from it again.
         rows: int64 of shape (rows,), the test rows in the table.
         kept: the scores of the run's models for these rows.
         best_local: the name of the best local model, None if there is none.
@@ -51,19 +72,18 @@ def tested_here(
     """
     export = read_received(folder)
     _check_fit(export, plan_digest, table.contract)
-    reader = export.description.reader
-    read = [reader.read(row) for row in _cells(table, rows)]
-    places = np.array([place for place, (_, reasons) in enumerate(read) if not reasons], dtype=np.int64)
+    read, reasons = _inputs(export, file, table, rows)
+    places = np.array([place for place, found in enumerate(reasons) if not found], dtype=np.int64)
     if not len(places):
-        raise refused(f"It fits no test row of this hospital: {_without_value(read[0][1][0])}.")
-    scores = export.scores(np.array([read[place][0] for place in places]))
+        raise refused(f"It fits no test row of this hospital: {_without_value(reasons[0][0])}.")
+    scores = export.scores(read)
     if scores.ndim == 2:
         scores = scores[:, [export.description.classes.index(name) for name in kept.test.classes]]
     wanted = [name for name in (FEDERATED, SILOED, best_local) if isinstance(name, str) and name in kept.scores]
     models = {name: kept.scores[name][places] for name in wanted} | {RECEIVED: scores}
     patients = None if kept.test.patients is None else kept.test.patients[places]
     compared = compare(replace(kept.test, targets=kept.test.targets[places], patients=patients), models, _SEED)
-    columns = Counter(shown(reasons[0].partition(":")[0]) for _, reasons in read if reasons)
+    columns = Counter(shown(found[0].partition(":")[0]) for found in reasons if found)
     return {
         "name": shown(folder.resolve().name),
         "run": shown(export.description.run),
@@ -84,16 +104,51 @@ def _without_value(reason: str) -> str:
     return f"{shown(reason.partition(':')[0])} has a value that its contract does not allow"
 
 
-def _cells(table: Table, rows: Rows) -> list[dict[str, float | str | None]]:
-    """Return the rows as cells for the other hospital's rules: numbers, codes as text, None for missing values."""
-    columns: dict[str, list[float | str | None]] = {}
-    for feature in table.contract.features:
+def _inputs(
+    export: ReceivedExport, file: Path, table: Table, rows: Rows
+) -> tuple[npt.NDArray[np.float64] | Intensities, list[list[str]]]:
+    """Return the inputs of the rows that the model allows, and for each row the reasons against it."""
+    said = export.description
+    if said.image is not None:
+        assert table.images is not None  # the contracts fit
+        return Intensities(table.images, rows, said.image.window), [[] for _ in rows]
+    export.check_rows(len(rows))
+    reader, values, reasons = said.reader, list[npt.NDArray[np.float64]](), list[list[str]]()
+    for row in _cells(file, table, rows, {name for name, kind in said.kinds.items() if kind not in ("number", "code")}):
+        numbers, found = reader.read(row)
+        reasons.append(found)
+        if not found:
+            values.append(np.array(numbers))
+    return np.array(values), reasons
+
+
+def _cells(file: Path, table: Table, rows: Rows, again: Set[str]) -> Iterator[dict[str, float | str | None]]:
+    """Yield the rows as cells for the other hospital's rules: numbers, days, codes and terms as text, else None.
+
+    The columns `again` are those that the model reads as dates, lists and notes.
+    """
+    contract, columns = table.contract, dict[str, list[float | str | None]]()
+    for feature in contract.features:
         values = table.features[feature.name][rows]
         if isinstance(feature, CategoricalFeature):
             columns[feature.name] = [None if value < 0 else feature.codes[int(value)] for value in values]
         else:
             columns[feature.name] = [None if np.isnan(value) else float(value) for value in values]
-    return [{name: values[place] for name, values in columns.items()} for place in range(len(rows))]
+    assert table.row_numbers is not None  # it was read from a file
+    texts = cells_again(file, contract, again, table.row_numbers[rows]) if again else {}
+    for name in again & {*contract.dates, *(column.name for column in contract.terms)}:
+        columns[name] = [None] * len(rows)  # if the table lacks an optional column
+    spelling, today = Spelling(contract.format.decimal, contract.missing_markers), date.today()
+    for name, cells in texts.items():
+        if name in contract.dates:
+            rule = date_rule(contract.dates[name], spelling)
+            days = [rule.read(cell, today) for cell in cells]
+            columns[name] = [None if isinstance(day, Flaw) or np.isnan(day) else day - FIRST_DAY for day in days]
+        else:
+            markers = next(one for one in contract.terms if one.name == name).rule(contract.missing_markers).markers
+            columns[name] = [None if cell.strip() in markers else cell for cell in cells]
+    for place in range(len(rows)):
+        yield {name: values[place] for name, values in columns.items()}
 
 
 def _check_fit(export: ReceivedExport, plan_digest: str, contract: Contract) -> None:
@@ -107,13 +162,28 @@ def _check_fit(export: ReceivedExport, plan_digest: str, contract: Contract) -> 
         raise refused("Its outcome is this hospital's class without the outcome.")
     if (said.outcome.unit, said.outcome.answers, target.answers) != (unit, "same", "same"):
         raise refused("Its outcome has another unit, or does not answer the same question as here.")
-    own = {feature.name: feature for feature in contract.features}
-    for column in (one for one in said.features if one.name in own):
-        feature, name = own[column.name], shown(column.name)
-        kind = "code" if isinstance(feature, CategoricalFeature) else "number"
-        if column.rule.kind != kind or isinstance(feature, DateFeature):
-            raise refused(f"Its column {name} is a {column.rule.kind}. This hospital's contract has another type.")
-        here = None if isinstance(feature, CategoricalFeature) else feature.unit
-        if column.unit != here:
+    image = None if contract.image is None else contract.image.facts
+    if (None if said.image is None else said.image.model_dump() | {"window": [*said.image.window]}) != image:
+        raise refused("It reads other images than this hospital's contract declares: another name, size or window.")
+    kinds = {column.name: _kind(column) for column in (*contract.features, *contract.dates.values(), *contract.terms)}
+    for name, kind in said.kinds.items():
+        if kind != kinds.get(name, kind):
+            raise refused(f"Its column {shown(name)} is a {kind}. This hospital's contract has another type.")
+    numbers = {feature.name: feature.unit for feature in contract.features if isinstance(feature, NumericFeature)}
+    for column in said.features:
+        here = numbers.get(column.name)
+        if column.rule.kind != "date" and column.name in kinds and column.unit != here:
             units = [f"in {shown(one)}" if one else "without a unit" for one in (column.unit, here)]
-            raise refused(f"Its column {name} is {units[0]}. Here it is {units[1]}.")
+            raise refused(f"Its column {shown(column.name)} is {units[0]}. Here it is {units[1]}.")
+
+
+def _kind(column: Feature | DayColumn | TermsFeature) -> str:
+    match column:
+        case CategoricalFeature():
+            return "code"
+        case DateFeature() | DayColumn():
+            return "date"
+        case TermsFeature():
+            return kind_of_list(column.separator if column.type == "codes" else None)
+        case _:
+            return "number"

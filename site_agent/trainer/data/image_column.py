@@ -7,7 +7,7 @@ for each pixel and channel, in the order that networks of images use.
 from __future__ import annotations
 
 from pathlib import PurePosixPath
-from typing import Annotated, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
 from pydantic import AfterValidator, Field, StrictFloat, StrictInt, model_validator
 
@@ -117,6 +117,19 @@ class ImageColumn(Document):
     def limits(self) -> tuple[float, float]:
         """The intensities that become 0 and 1."""
         return self.window or (0, self.highest)
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """What a model reads of an image, as plain data."""
+        return {
+            "name": self.name,
+            "channels": self.image.channels,
+            "height": self.image.height,
+            "width": self.image.width,
+            "lowest": self.lowest,
+            "highest": self.highest,
+            "window": list(self.limits),
+        }
 
     @property
     def encoded_columns(self) -> tuple[str, ...]:

@@ -380,7 +380,7 @@ def grown(name: str, size: int) -> Callable[[Path], None]:
 
 HOSTILE: dict[str, tuple[Callable[[Path], None], str]] = {
     "code": (lambda folder: change(folder, module={"file": "own_network.py", "sha256": "00"}), "'module'"),
-    "an image": (lambda folder: change(folder, image={"name": "scan"}), "'image'"),
+    "an image": (lambda folder: change(folder, image={"name": "scan"}), "'image.channels'"),
     "one more key": (lambda folder: change(folder, path="/etc/passwd"), "'path'"),
     "another format": (lambda folder: change(folder, format="global-layers export 99"), "'format'"),
     "deep": (lambda folder: (folder / "model.json").write_text("[" * 100_000) and None, "model.json"),
