@@ -179,7 +179,7 @@ def find_approval(state: Path, plan: Plan) -> Approval | None:
 
 
 def find_refusal(state: Path, plan: Plan) -> Refusal | None:
-    """Return the last refusal of this plan; None if there is none or it is unreadable. A refusal changes nothing."""
+    """Return the last refusal of this plan, or None. A damaged file is skipped, because a refusal changes nothing."""
     try:
         refusal = Refusal.model_validate_json(_refusal_path(state, plan).read_bytes())
     except (OSError, ValidationError):
@@ -188,7 +188,7 @@ def find_refusal(state: Path, plan: Plan) -> Refusal | None:
 
 
 def why_not(approval: Approval | None, *, approvers: int, now: datetime) -> str | None:
-    """Return the reason why an approval does not permit training, as a clause, or None if it does.
+    """Return why an approval does not permit training, as part of a sentence; None if it permits training.
 
     Args:
         approvers: the number of different persons that this hospital's policy requires.
@@ -208,7 +208,7 @@ def why_not(approval: Approval | None, *, approvers: int, now: datetime) -> str 
 
 
 def last_approved(state: Path, plan: Plan) -> tuple[Plan, Approval] | None:
-    """Return the plan of the same study that was approved here last, other than this plan, or None.
+    """Return the last approved plan of the same study other than this plan, or None.
 
     An unreadable file is skipped, because it cannot be compared. Alternatives of one sweep are one plan.
     """

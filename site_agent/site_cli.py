@@ -1,4 +1,4 @@
-"""Defines the command `site-agent`, with join, identity and check. The folder `commands` has the others.
+"""Defines the command `site-agent` with join, identity and check. Other commands are in the folder `commands`.
 
 Only `join` and `renew` open a connection, and `doctor` tests some. All other commands read and write only on this
 computer. No traceback reaches an operator: every failure is three sentences and a documented exit status.

@@ -1,4 +1,4 @@
-"""Runs `site-agent review`, `approve`, `refuse`, `withdraw` and `fingerprints`, with which people decide about a plan.
+"""Runs the commands with which people decide about a plan, such as `site-agent review`, `approve` and `withdraw`.
 
 These commands open no connection. `review --dry-run` starts the trainer, which first gives up access to the network.
 """
@@ -425,7 +425,7 @@ def person(by: str, option: str = "--by") -> str:
 
 
 def _end_of(text: str, now: datetime) -> datetime:
-    """Return when an approval ends: the end of a day or a time, with its zone and in the future."""
+    """Return the time at which an approval ends, from the text of --until. It must be in the future."""
     try:
         found = datetime.fromisoformat(text)
     except ValueError as cause:

@@ -1,4 +1,4 @@
-"""Runs `site-agent init`, which writes hospital.yaml with a policy, and a draft contract, for a new hospital."""
+"""Runs `site-agent init`, which writes hospital.yaml and a draft contract for a new hospital."""
 
 from __future__ import annotations
 

@@ -277,7 +277,7 @@ def export(
 
 
 def _record_of(hospital: Hospital, recipient: str | None, by: str | None) -> Callable[[str, str, str], None] | None:
-    """Return a function that records an export for others in the audit log; None for an export that stays here."""
+    """Return a function that writes the audit record of an export for others; None for an export that stays here."""
     if recipient is None and by is None:
         return None
     if recipient is None or by is None:

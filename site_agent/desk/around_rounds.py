@@ -96,7 +96,7 @@ def begin_study(hospital: Hospital, plan: Plan, state: Path) -> tuple[Study, Pre
 
 
 def _count_rows(study: Study, folder: Path, smallest_cell: int) -> None:
-    """Replace a study's numbers of rows by numbers that are consistent with earlier studies, exact or rounded."""
+    """Set the numbers of rows by which a study is weighted, so that they are consistent with earlier studies."""
     training = len(study.own.training)
     if study.rows:
         training = released_count(folder, training, smallest_cell)
@@ -118,7 +118,9 @@ def begin_prior(hospital: Hospital, plan: Plan) -> tuple[PriorStudy, Preprocessi
 
 
 def own_numbers(hospital: Hospital, plan: Plan, folder: Path) -> tuple[int, ...]:
-    """Return the numbers that this site sends in the round of statistics. Without privacy, `folder` records them first.
+    """Return the numbers that this site sends in the round of statistics.
+
+    Without privacy, `folder` records the numbers first.
 
     Raises:
         OperatorError: the table cannot be used, was used for another run, or the record cannot be written to the

@@ -36,7 +36,7 @@ class CountedRows:
 
 
 def counted_rows_path(state: Path) -> Path:
-    """Return the path of the file with the counts, in the state folder."""
+    """Return the path of the file with the numbers of rows, in the state folder."""
     return state / _FILE
 
 
@@ -52,7 +52,7 @@ def find_counted_rows(state: Path) -> CountedRows | None:
 
 
 def lacking_rows(policy: Policy, plan: Plan, site: str, rows: CountedRows) -> tuple[str, ...]:
-    """Return the reasons why this site has too few rows to train under a plan, as clauses."""
+    """Return why this site has too few rows to train under a plan, as parts of sentences."""
     if plan.statistics is not None:
         return ()
     found = []

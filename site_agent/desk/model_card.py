@@ -141,7 +141,7 @@ def _built_of(used: ModelInUse) -> str:
 
 
 def by_class(rows: HeldOutRows) -> dict[str, Json]:
-    """Return the number of rows of each class; if one number is small, none, because the sum would reveal it.
+    """Return the number of rows of each class. If one number is small, all are hidden: their sum would reveal it.
 
     Several classes are codes of the hospital's table, so they are numbered instead.
     """
@@ -229,7 +229,7 @@ def _list(facts: Mapping[str, Any]) -> str:
 
 
 def _told(gain: Mapping[str, Any]) -> str:
-    """Return the conclusion about the gain without numbers of test rows, because some numbers are possibly small."""
+    """Return the conclusion about the gain without numbers of test rows, because small numbers are not shown."""
     difference = gain["difference"]
     if difference is None:
         return "There is no comparison with a local model."

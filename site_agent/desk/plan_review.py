@@ -260,7 +260,7 @@ def largest(scalar: Scalar) -> str:
 
 
 def _grouped(scalars: Iterable[Scalar]) -> Iterator[tuple[Scalar, int]]:
-    """Yield the numbers that the site sends, each with a count. Many numbers of one kind are yielded as the first."""
+    """Yield the numbers that the site sends. Of many numbers of one kind, yield the first, with their count."""
     counts = Counter(kind for scalar in scalars if (kind := _kind(scalar)) is not None)
     told: set[str] = set()
     for scalar in scalars:

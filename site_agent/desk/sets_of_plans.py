@@ -52,7 +52,7 @@ Difference: TypeAlias = tuple[str, str, str]
 
 
 def plan_differences(before: Plan, after: Plan) -> tuple[Difference, ...]:
-    """Return what differs between two plans: keys with another value, then tensors and numbers that only one sends.
+    """Return the differences between two plans: changed keys, and what only one of the plans sends.
 
     Returns:
         triples of the subject, the earlier value and the present value; "absent" means that there is none.

@@ -28,7 +28,7 @@ class Assessment:
 
     @property
     def sums(self) -> GainSums:
-        """Return this site's part of the sums over all sites; zeros for an outcome without AUROC."""
+        """Return the numbers that this site adds to sums over all sites; zeros for an outcome without AUROC."""
         if self.gain.metric != "auroc":
             return gain_sums(None, ())
         return gain_sums(self.gain.federated, (self.gain.siloed,))
@@ -47,7 +47,7 @@ class Assessment:
         }
 
     def differences(self) -> dict[str, Json]:
-        """Return by model how much the federated model's metrics exceed that model's, as plain values."""
+        """Return the federated model's metrics minus those of each other model, by name, as plain values."""
         return {name: self.compared.differences(FEDERATED, name) for name in self.names if name != FEDERATED}
 
 

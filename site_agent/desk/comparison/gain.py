@@ -157,7 +157,7 @@ def _verdict(difference: Difference, placebo: Difference | None) -> Verdict:
 
 
 def _other(best: str, baselines: Baselines) -> str:
-    """Return the name of the best local model for a sentence. `recommend` sometimes chooses another model."""
+    """Return the words for the best local model in a sentence about the gain."""
     if best in TITLES:
         return f"The best local model ({TITLES[best]}, chosen on the training rows)"
     recipe = _PLACEBOS[SILOED] if baselines.placebo == SILOED else "the same network trained alone"

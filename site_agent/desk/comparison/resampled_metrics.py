@@ -77,7 +77,7 @@ def _from_losses(sums: npt.NDArray[np.float64], present: npt.NDArray[np.int64] |
 
 @dataclass(frozen=True, eq=False)
 class _Ranking:
-    """The rows of one class and all other rows, sorted by score from high to low.
+    """The rows inside and outside one class, each sorted by score from high to low.
 
     Attributes:
         positives, negatives: row numbers, by falling score.

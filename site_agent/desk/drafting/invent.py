@@ -128,7 +128,7 @@ def write_table(table: list[Cells], contract: Contract) -> bytes:
 def _feature(
     feature: Feature, rows: int, generator: np.random.Generator, days: dict[str, list[date]]
 ) -> tuple[Cells, npt.NDArray[np.float64]]:
-    """Return the cells of a made-up column, and how much each cell moves its row towards the outcome."""
+    """Return the cells of a made-up column, and how much each cell makes the outcome more likely."""
     may_be_missing = feature.missing != "refuse"
     absent = generator.random(rows) < (_MISSING_SHARE if may_be_missing else 0.0)
     if isinstance(feature, CategoricalFeature):
@@ -149,7 +149,7 @@ def _feature(
 
 
 def _terms(column: TermsFeature, rows: int, generator: np.random.Generator) -> tuple[Cells, npt.NDArray[np.float64]]:
-    """Return made-up lists of up to five terms. A row with the column's first term moves towards the outcome."""
+    """Return made-up lists of up to five terms, and how much each list makes the outcome more likely."""
     names = column.codes or tuple(f"term{number}" for number in range(1, min(column.buckets or 0, _MOST_TERMS) + 1))
     drawn = [generator.integers(len(names), size=count).tolist() for count in generator.integers(1, 6, size=rows)]
     between = column.separator if column.type == "codes" else " "

@@ -32,7 +32,7 @@ Patients = npt.NDArray[np.int64]
 
 
 def stability_index(expected: Shares, found: Shares) -> float:
-    """Return Σ (found - expected)·ln(found / expected) over the shares of bins; 0 if the shares are equal.
+    """Return the population stability index: Σ (found - expected)·ln(found / expected) over the shares of bins.
 
     A share is set to at least 1e-4, so that an empty bin does not make the sum infinite.
 

@@ -1,4 +1,4 @@
-"""Finds equal rows, conflicting facts of one patient, patients in two parts of the split, and blank or equal images."""
+"""Finds problems in rows and images, such as equal rows, or one patient in two parts of the split."""
 
 from __future__ import annotations
 

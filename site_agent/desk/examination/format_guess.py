@@ -101,7 +101,7 @@ def _encoding(start: bytes) -> str:
 
 
 def _agreement(lines: list[str], delimiter: str) -> tuple[int, int]:
-    """Return how many rows have the most frequent number of cells above one, and that number of cells."""
+    """Return how many rows have the same number of cells, and that number, if it is above one."""
     try:
         widths = Counter(len(row) for row in csv.reader(lines[:200], delimiter=delimiter))
     except csv.Error:

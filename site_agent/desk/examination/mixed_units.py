@@ -35,7 +35,7 @@ _FAR_BELOW: Final = 3.0
 
 @dataclass(frozen=True)
 class Conversion:
-    """Two units of one measurement. A number in the first, times `factor` and plus `offset`, is in the second."""
+    """Two units of one measurement. Multiply the first by `factor` and add `offset` to convert it to the second."""
 
     first: str
     second: str
@@ -210,7 +210,7 @@ def _within(ordered: Numbers, middle: float, width: float) -> int:
 
 
 def _surprise(valley: int, heap: int) -> float:
-    """Return by how many standard deviations the gap between two groups has fewer values than a group."""
+    """Return by how many standard deviations a gap between two groups has fewer values than the smaller group."""
     return (heap - valley) / math.sqrt(heap + valley) if heap + valley else 0.0
 
 

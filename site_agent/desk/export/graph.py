@@ -93,16 +93,16 @@ class Graph:
         self.result = value
 
     def columns(self, value: str, start: int, stop: int, axis: int = 1) -> str:
-        """Add to the graph a slice of a value along an axis, from `start` to before `stop`."""
+        """Slice a value of the graph along an axis, from `start` to before `stop`."""
         return self.apply("slice", value, axis=axis, start=start, stop=stop)
 
     def clipped(self, value: str, low: npt.ArrayLike, high: npt.ArrayLike, dtype: str = "float64") -> str:
-        """Add to the graph the limiting of values to the range from low to high."""
+        """Limit a value of the graph to the range from low to high."""
         raised = self.apply("maximum", value, self.constant(low, dtype))
         return self.apply("minimum", raised, self.constant(high, dtype))
 
     def interpolated(self, value: str, xs: npt.ArrayLike, ys: npt.ArrayLike) -> str:
-        """Add to the graph a linear interpolation of float64 (rows, 1) between rising points, constant outside them."""
+        """Interpolate a value of the graph, float64 (rows, 1), linearly between rising points and constant outside."""
         knots, heights = np.asarray(xs, dtype=np.float64), np.asarray(ys, dtype=np.float64)
         # If several points have the same x, as at a step, the last one is used, as numpy's interp does.
         kept = np.append(np.diff(knots) > 0, True)

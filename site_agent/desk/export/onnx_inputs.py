@@ -42,7 +42,7 @@ class Interval:
 
 
 def other_days(contract: Contract) -> tuple[DayColumn, ...]:
-    """Return the dates that are not features, but from or to which features count, in declared order."""
+    """Return the dates that are only needed to compute the intervals of features, in declared order."""
     needed = {feature.other for feature in contract.features if isinstance(feature, DateFeature)}
     days = [column for column in contract.columns if isinstance(column, DayColumn)]
     return tuple(column for column in days if column.name in needed)
@@ -126,7 +126,7 @@ def made_up_values(contract: Contract, profile: Profile | None, rows: int, seed:
 
 
 def _dated(one: Interval, drawn: Numbers, features: int, before: Sequence[Numbers], days: Sequence[Numbers]) -> Numbers:
-    """Return made-up dates as whole days since 1970-01-01. Their intervals from the other day are about those drawn."""
+    """Return made-up dates, in days since 1970-01-01, whose intervals from the other day are about those drawn."""
     other: Numbers | float = one.day
     if one.column is not None and one.column >= features:
         other = days[one.column - features]

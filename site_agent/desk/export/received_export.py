@@ -119,7 +119,7 @@ class ReceivedExport:
         return _depth(Forest(**dict(zip(_TREES, arrays, strict=True)))) if forests else 0
 
     def _costs(self, values: npt.NDArray[np.float64], depth: int) -> tuple[int, int]:
-        """Return the memory and the work of the computation, as counts of numbers, without reserving memory for it."""
+        """Estimate how many numbers a computation has in memory, and its work, without reserving the memory."""
         known = {name: one.to("meta") for name, one in self._begun(values).items()}
         numbers = work = 0
         for step, inputs, result in self._results(known):
@@ -192,7 +192,7 @@ def _depth(forest: Forest) -> int:
 
 
 def _copied(first: Tensor, second: Tensor) -> int:
-    """Return how many numbers PyTorch copies for a product of two stacks of matrices. It repeats the shorter stack."""
+    """Return how many numbers PyTorch copies when it multiplies two stacks of matrices of different length."""
     if first.ndim < 3 or second.ndim < 3:
         return 0
     stack = prod(np.broadcast_shapes(first.shape[:-2], second.shape[:-2]))

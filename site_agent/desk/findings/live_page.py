@@ -1,4 +1,4 @@
-"""Serves a page with the curves of a site's own models: losses and headline metric by round, and the gain at the end.
+"""Serves a page with the loss and headline metric of a site's models in each round, and the gain at the end.
 
 The page is made from the trainer's files. It loads no code that reads patients' tables, and opens no connection. The
 trainer's user serves it, only on this computer. On a port every user of this computer can open it, also the agent's

@@ -46,7 +46,7 @@ class Share:
 
 @dataclass(frozen=True, kw_only=True)
 class AtThreshold:
-    """The results of treating every patient at or above one threshold by one model.
+    """The results of treating every patient whose predicted probability reaches one threshold.
 
     Attributes:
         threshold: the probability from which a patient is treated.
@@ -88,7 +88,7 @@ def prevalence_of(happened: Happened, patients: Patients) -> Share:
 def at_thresholds(
     happened: Happened, scores: Scores, thresholds: Sequence[float], patients: Patients, seed: int
 ) -> tuple[AtThreshold, ...]:
-    """Return the results of treating every patient at or above each threshold by one model.
+    """Return for each threshold the results of treating every patient whose predicted probability reaches it.
 
     Args:
         happened: 0 and 1, or false and true, shape (rows,).
@@ -146,7 +146,7 @@ def _share(is_in: npt.NDArray[np.bool_], among: npt.NDArray[np.bool_], patients:
 
 
 def wilson(share: float, number: int) -> tuple[float, float]:
-    """Return the 95% interval of a share among a number of observations. Source: Wilson 1927."""
+    """Return the 95% interval of a share that was observed in `number` rows. Source: Wilson 1927."""
     squared = _QUANTILE**2
     middle = (share + squared / (2 * number)) / (1 + squared / number)
     half = _QUANTILE * math.sqrt(share * (1 - share) / number + squared / (4 * number**2)) / (1 + squared / number)

@@ -134,7 +134,7 @@ def join_weights(task: Task, models: Sequence[Float64], targets: npt.NDArray[np.
 
 
 def _own_regression(dataset: Dataset, folds: npt.NDArray[np.int64]) -> tuple[Lines, Float64]:
-    """Return the mean of regressions with several penalties, and its predictions for rows that it did not use."""
+    """Return a regression (the mean over penalties), and a prediction for each row that was fitted without this row."""
     rows, task = dataset.training, dataset.task
     unseen = np.empty((len(PENALTIES), len(rows), dataset.outputs))
     for fold in range(FOLDS):
@@ -195,7 +195,7 @@ def _trees(
 
 
 def _places(dataset: Dataset, trees: RandomForestClassifier | RandomForestRegressor) -> Float64:
-    """Return which output each column of the trees' predictions is for: 0 and 1, of shape (columns, outputs)."""
+    """Return a matrix of 0 and 1, (tree columns, outputs), that shows which output each column of the trees is for."""
     if dataset.task == "regression":
         return np.eye(1)
     return np.asarray(np.eye(len(dataset.classes))[trees.classes_][:, -dataset.outputs :])

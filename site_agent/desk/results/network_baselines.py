@@ -46,7 +46,7 @@ def has_placebo(plan: Plan) -> bool:
 
 
 def train_placebo(study: Study) -> Outcome | None:
-    """Train the plan's rounds among copies of this site, and return the model that this site chooses.
+    """Train the plan's rounds among copies of this site, and return the site's chosen model.
 
     Returns:
         None if the method has no placebo, or if training diverged.

@@ -180,7 +180,7 @@ def _boosted(
 
 
 def _binned(trees: Sequence[Any]) -> Forest:  # Any: scikit-learn has no public type for them
-    """Convert scikit-learn's histogram-based boosted trees. The thresholds are values, not numbers of bins."""
+    """Convert scikit-learn's histogram-based boosted trees to a forest, whose thresholds are values of the columns."""
     nodes = [tree.nodes for tree in trees]
     roots = np.cumsum([0, *(len(each) for each in nodes)])[:-1]
     whole, first = np.concatenate(nodes), np.repeat(roots, [len(each) for each in nodes])

@@ -71,7 +71,7 @@ def make_prior_report(hospital: Hospital, study: PriorStudy, preprocessing: Prep
 
 
 def joined_with(study: PriorStudy, known: KnownByOthers, preprocessing: Preprocessing, own: OwnModels) -> FittedJoin:
-    """Join the site's own models with the others' score, unless the guard found that the score does not help."""
+    """Join the site's own models with the others' score. A score that does not help has weight 0."""
     others, classes = known.others, study.own.classes
     outcome = study.prior.method.outcome
     if outcome.task == "regression":

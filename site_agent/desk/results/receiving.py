@@ -189,7 +189,7 @@ def _preprocessing(prior: Prior, contract: Contract, table: Table, standard: Sta
 
 
 def _shares(hospital: Hospital, prior: Prior, contract: Contract, standard: Standard) -> Float64:
-    """Return for each output the share of patients that the mean prediction must equal; not used for a number."""
+    """Return for each output the share of patients that the mean prediction must equal."""
     outcome, own = prior.method.outcome, hospital.data.prevalence
     if isinstance(outcome, OneOfClasses):
         return standard.outcome_means[[outcome.classes.index(name) for name in contract.target.classes]]

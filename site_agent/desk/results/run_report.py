@@ -123,7 +123,9 @@ class Ended:
 
 
 def written_report(hospital: Hospital, run: str, facts: dict[str, Json], ended: Ended) -> Report:
-    """Add the simple models to a study's result, compare all models, and write the report. `facts` becomes its content.
+    """Add the simple models to a study's result, compare all models, and write the report.
+
+    `facts` becomes the content of the report.
 
     Raises:
         OperatorError: the result cannot be written to the disk.
@@ -217,7 +219,7 @@ def facts_of(hospital: Hospital, study: Study | PriorStudy, run: str) -> dict[st
 
 
 def promise_facts(promise: Privacy, *, has_patients: bool) -> dict[str, Json]:
-    """Return what the run's differential privacy promises to each patient, and who is a patient for it."""
+    """Return the report's facts about differential privacy, such as epsilon and delta."""
     unit = "patient" if has_patients else "row, because the contract has no patient column"
     return {"epsilon": promise.epsilon, "delta": promise.delta, "clip": promise.clip, "unit": unit}
 

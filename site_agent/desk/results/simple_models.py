@@ -134,7 +134,7 @@ def reads_simply(dataset: Dataset) -> bool:
 
 
 def best_simple_model(dataset: Dataset, seed: int) -> str:
-    """Return the name of the simple model that this site would choose without joining: lowest loss in five folds.
+    """Return the simple model with the lowest loss in five folds, which this site would choose without joining.
 
     Rows of one patient share a fold. The loss is the log loss, or the squared error of a number. If there are more
     than MOST_CHOOSING_ROWS rows, that many are drawn. With fewer than five patients, or a fold without two classes,

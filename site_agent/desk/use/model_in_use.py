@@ -81,7 +81,7 @@ def model_in_use(state: Path, run: str | None) -> ModelInUse:
 
 
 def newer_models(state: Path, adoption: Adoption) -> tuple[str, ...]:
-    """Return a notice if another run than the adopted model's has newer models."""
+    """Return a notice if the latest run is not the run of the adopted model."""
     latest = latest_run(state)
     if latest == adoption.run:
         return ()

@@ -35,7 +35,7 @@ _NAME: Final = "recalibration.json"
 
 
 class PlattMap(Document):
-    """The map sigmoid(intercept + slope · logit(p)) of a probability p. Platt 1999, but on the logit."""
+    """The map sigmoid(intercept + slope · logit(p)) of a probability p. Platt 1999 has a margin for the logit."""
 
     kind: Literal["platt"] = "platt"
     intercept: float
@@ -59,7 +59,7 @@ class IsotonicMap(Document):
 
 
 class Recalibration(Document):
-    """A map from predicted to corrected probabilities, fitted to `rows` rows, for one class or for each class."""
+    """The fitted maps from predicted to corrected probabilities: one for the positive class, or one for each class."""
 
     version: Literal[1] = 1
     maps: tuple[Annotated[PlattMap | IsotonicMap, Field(discriminator="kind")], ...] = Field(min_length=1)
