@@ -24,6 +24,7 @@ from protos.errors import ConfigurationError, OperatorError, UnavailableError
 
 _FOLDER: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _DESCRIPTORS: Final = ("/", "proc", "self", "fd")
+_names_synced: Final = set[Path]()  # folders of records whose own names this process has synced
 _MOST_LINKS: Final = 40  # the largest number that the kernel follows in one path
 
 
@@ -248,6 +249,9 @@ def keep_record(path: Path, content: bytes) -> None:
     make_folder(path.parent)
     require_room(path.parent, len(content), RECORDS_RESERVE_BYTES)
     replace_file(path, content)
+    if path.parent not in _names_synced:  # a killed process may have created the folder without syncing its name
+        sync_folder(path.parent.parent)
+        _names_synced.add(path.parent)
 
 
 def require_room(folder: Path, wanted_bytes: int, reserve_bytes: int) -> None:
