@@ -32,7 +32,7 @@ import numpy.typing as npt
 
 from audit.own_log import AuditError, AuditLog
 from host.durable import keep_record, on_disk
-from protos.errors import RefusedError
+from protos.errors import ProtocolError, RefusedError
 from protos.plan.announced_plan import plan_from_wire
 from protos.plan.documents import Document
 from protos.plan.patient_privacy import Privacy
@@ -232,10 +232,23 @@ class PrivacyLedger:
         return list(dict.fromkeys(draw.position for draw in self._read(self._path(run))))
 
     def _unpaid(self, paid: set[str]) -> Iterator[Payment]:
-        """Yield a payment for each private run that sent data, although files and log lack its payment."""
+        """Yield a payment for each private run that sent data, although files and log lack its payment.
+
+        A plan that this version cannot read is an error only if its run sent data.
+        """
         left = {path.stem for path in (gate_folder(self._state) / "spent").glob("*.json")} - paid
         for path in sorted((gate_folder(self._state) / "plans").glob("*.json")) if left else ():
-            plan = plan_from_wire(path.read_bytes())
+            try:
+                plan = plan_from_wire(path.read_bytes())
+            except ProtocolError as cause:  # a plan of another version, or a damaged file
+                run = next((run for run in left if run.endswith(f"-{path.stem[:12]}")), None)
+                if run is None:
+                    continue
+                raise RefusedError(
+                    what=f"The stored plan of the run {run} cannot be read, so its epsilon is not known.",
+                    consequence="Nothing of a private study is sent.",
+                    remedy="Restore the state from a backup, and inform the data protection officer.",
+                ) from cause
             if plan.privacy is not None and plan.run_name in left and Spent(self._state, plan.run_name).newest:
                 yield self._payment(plan, plan.privacy, f"lost {plan.run_name}")
 

@@ -66,6 +66,8 @@ class GrowingLog:
                 if found.st_size < self._sizes.get(found.st_ino, 0):
                     self._sizes.clear()
                     begin()
+                    self.read(take, begin)  # also the files before this one
+                    return
                 file.seek(self._sizes.get(found.st_ino, 0))
                 for line in file:
                     if not line.endswith(b"\n"):

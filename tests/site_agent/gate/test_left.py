@@ -41,3 +41,19 @@ def test_a_log_that_was_cut_is_counted_again(tmp_path: Path) -> None:
     path.write_bytes(line + line[:10])
 
     assert (none, three, count.now().contributions) == (0, 3, 1)
+
+
+def test_files_before_one_that_was_cut_are_counted_too(tmp_path: Path) -> None:
+    """A cut or replaced file begins the count again, over all files."""
+    line = b'{"facts":{"event":"contribution_handed_over","bytes":5}}\n'
+    path, key = tmp_path / "audit.log", Ed25519PrivateKey.generate()
+    log = AuditLog(path, site="a", now=lambda: datetime.now(UTC), identity_key=key, limits=Limits(largest_bytes=1500))
+    for _ in range(12):
+        log.write("contribution_handed_over", bytes=100)
+    log.close()
+    count = LeftCount(path)
+    count.now()
+
+    path.write_bytes(line)
+
+    assert count.now() == LeftCount(path).now()

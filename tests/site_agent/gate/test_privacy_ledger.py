@@ -30,6 +30,7 @@ from site_agent.gate.policy import refusals
 from site_agent.gate.privacy_ledger import PrivacyLedger, with_noise
 from site_agent.gate.spent import Release, Spent
 from site_agent.hospital import Policy, PrivacyLimits
+from site_agent.state_folders import gate_folder
 from tests.for_each import for_each
 from tests.protos.privacy.private_plans import private_plan
 from tests.rehearsal.gates import gate_for, policy_with
@@ -146,6 +147,24 @@ def test_a_run_of_which_something_left_counts_without_any_payment(left: bool, tm
         Spent(tmp_path, PLAN.run_name).take(100, release)
 
     assert spent(tmp_path, audit) == ([1.0] if left else [])
+
+
+@pytest.mark.parametrize("has_sent", [True, False])
+def test_a_plan_that_cannot_be_read_stops_private_runs_only_if_its_run_sent_data(
+    has_sent: bool, tmp_path: Path, audit: AuditLog
+) -> None:
+    """A plan that an earlier version announced, and that this one refuses, says nothing about other runs."""
+    release = Release(round=0, attempt=0, position="00", stage="statistics", offered_layers="", masked=True)
+    keep_plan(tmp_path, PLAN)
+    (kept,) = (gate_folder(tmp_path) / "plans").iterdir()
+    kept.write_bytes(kept.read_bytes().replace(b'"seed"', b'"former_seed"'))
+    Spent(tmp_path, PLAN.run_name if has_sent else "other-v1-0123456789ab").take(100, release)
+
+    if has_sent:
+        with pytest.raises(RefusedError, match=f"plan of the run {PLAN.run_name} cannot be read"):
+            spent(tmp_path, audit)
+    else:
+        assert spent(tmp_path, audit) == []
 
 
 def test_an_unreadable_ledger_stops_private_runs(tmp_path: Path, audit: AuditLog) -> None:
