@@ -16,7 +16,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Set
 from dataclasses import replace
-from datetime import date
 from pathlib import Path
 from typing import Final
 
@@ -36,8 +35,7 @@ from site_agent.desk.export.received_export import (
 from site_agent.desk.export.row_reader import FIRST_DAY, shown
 from site_agent.desk.findings.report_page import RECEIVED
 from site_agent.trainer.checkpoints import Json
-from site_agent.trainer.data.cell_rules import ABSENT, Flaw
-from site_agent.trainer.data.cells import Spelling, date_rule
+from site_agent.trainer.data.cell_rules import ABSENT
 from site_agent.trainer.data.cells_again import cells_again
 from site_agent.trainer.data.contract import Contract
 from site_agent.trainer.data.contract_columns import (
@@ -69,6 +67,7 @@ def tested_here(
 
     Raises:
         ConfigurationError: the folder is not an export, or the model does not fit this hospital's contract.
+        DataError: the table's file is no longer the table.
     """
     export = read_received(folder)
     _check_fit(export, plan_digest, table.contract)
@@ -134,19 +133,8 @@ def _cells(file: Path, table: Table, rows: Rows, again: Set[str]) -> Iterator[di
             columns[feature.name] = [None if value < 0 else feature.codes[int(value)] for value in values]
         else:
             columns[feature.name] = [None if np.isnan(value) else float(value) for value in values]
-    assert table.row_numbers is not None  # it was read from a file
-    texts = cells_again(file, contract, again, table.row_numbers[rows]) if again else {}
-    for name in again & {*contract.dates, *(column.name for column in contract.terms)}:
-        columns[name] = [None] * len(rows)  # if the table lacks an optional column
-    spelling, today = Spelling(contract.format.decimal, contract.missing_markers), date.today()
-    for name, cells in texts.items():
-        if name in contract.dates:
-            rule = date_rule(contract.dates[name], spelling)
-            days = [rule.read(cell, today) for cell in cells]
-            columns[name] = [None if isinstance(day, Flaw) or np.isnan(day) else day - FIRST_DAY for day in days]
-        else:
-            markers = next(one for one in contract.terms if one.name == name).rule(contract.missing_markers).markers
-            columns[name] = [None if cell.strip() in markers else cell for cell in cells]
+    for name, cells in cells_again(file, table, rows, again).items():
+        columns[name] = [cell - FIRST_DAY if isinstance(cell, float) else cell for cell in cells]
     for place in range(len(rows)):
         yield {name: values[place] for name, values in columns.items()}
 

@@ -17,14 +17,16 @@ import yaml
 from PIL import Image
 from safetensors.torch import load_file, save
 
-from protos.errors import ConfigurationError, OperatorError
+from protos.errors import ConfigurationError, DataError, OperatorError
 from site_agent.desk.comparison.gain import FEDERATED
 from site_agent.desk.export import received_export
 from site_agent.desk.export.export_folder import export_model
 from site_agent.desk.export.received_export import Intensities, read_received
+from site_agent.desk.findings import other_hospitals
 from site_agent.desk.findings.facts import site_facts
 from site_agent.desk.results.run_report import make_report
 from site_agent.hospital import Hospital, read_hospital
+from site_agent.trainer.data.cells_again import cells_again
 from tests.site_agent.desk.findings.test_other_hospitals import append, change
 from tests.site_agent.trainer.after_a_run import RUN
 from tests.site_agent.trainer.sites import at_the_end, make_plan, make_site, prepare, run_rounds
@@ -254,6 +256,28 @@ def test_odd_facts_of_columns_are_read_or_refused(
             endings.append("refused")
 
     assert min(endings.count("refused"), endings.count("read")) > 5
+
+
+@pytest.mark.parametrize("change_table", [lambda lines: lines[1:] + lines[:1], lambda lines: lines[:-40]])
+def test_a_table_that_changes_between_two_readings_is_refused(
+    pair: tuple[Path, Hospital, Hospital],
+    monkeypatch: pytest.MonkeyPatch,
+    change_table: Callable[[list[str]], list[str]],
+) -> None:
+    """A query may return its rows in another order. Then a date would be another patient's."""
+    path = Path(pair[2].data.table)
+    whole = path.read_text()
+
+    def meanwhile(*words: Any) -> Any:
+        path.write_text("\n".join(change_table(whole.splitlines())) + "\n")
+        return cells_again(*words)
+
+    monkeypatch.setattr(other_hospitals, "cells_again", meanwhile)
+    try:
+        with pytest.raises(DataError, match="changed between two readings"):
+            site_facts(pair[2], RUN, received=[pair[0]])
+    finally:
+        path.write_text(whole)
 
 
 @pytest.fixture(scope="module")
