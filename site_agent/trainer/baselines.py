@@ -1,8 +1,7 @@
 """Fits the site's own baseline, the model that its statistician would use. Its predictions can become soft targets.
 
-A regularised linear model and a random forest are fitted to the site's training rows and joined. The forest's share is
-the probability that it is the better model, computed from losses out of fold. The prediction for a training row comes
-from fits without that row's patient. The prediction for any other row comes from fits to all training rows. The rules:
+A regularised linear model and a random forest are fitted to the site's training rows and joined. The prediction for a
+training row comes from fits without that row's patient. The rules:
 
 * the baseline never leaves the site. It is part of no sum, and its arrays are saved only with the model;
 * validation and test rows are not read;

@@ -46,11 +46,7 @@ def save(directory: Path, name: str, tensors: Tensors, facts: Mapping[str, Json]
     Args:
         directory: created with mode 0700 if absent.
         name: lower-case letters, digits, dots, underscores and hyphens.
-        tensors: arrays of numbers by name, of any shape.
         facts: values that JSON can store; numbers are finite.
-
-    Returns:
-        the path of the file.
 
     Raises:
         UnavailableError: the disk cannot be written; earlier checkpoints are unchanged.

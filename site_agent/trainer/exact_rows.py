@@ -1,12 +1,8 @@
 """Limits the counts of rows that a site adds to sums, when studies repeat and patients change.
 
-Two sums of the same sites at two times differ by the number of rows that these sites gained or lost. If the other
-sites' counts are known or unchanged, a difference of 1 reveals that one certain patient is among the rows. So this site
-stores every count that it used. Two counts that it uses are equal, or they differ by `smallest_cell` or more.
-
-Counts that are sent rounded use the same record, and are rounded afterwards. Otherwise an exact count of 159 in one
-study, and the rounded count 192 in another, would reveal one new row: 160 is the least count that is rounded to 192.
-Validation rows, which are always sent rounded, have a second record. Both change with the same patients.
+Two counts that this site uses are equal, or differ by `smallest_cell` or more. Otherwise a difference between two sums
+could reveal that one certain patient joined or left (docs/design/protocol.md, "Integers"). So every count is stored.
+Counts that are sent rounded use the same record, and are rounded afterwards. Validation rows have a second record.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ from __future__ import annotations
 from protos.errors import ConfigurationError, OperatorError, RefusedError
 
 
-class NetworkDiffers(ConfigurationError):  # names what was found
+class NetworkDiffers(ConfigurationError):
     """This site's network would send other tensors or numbers than the plan's manifest lists."""
 
     code = "E016"
@@ -21,7 +21,7 @@ class NetworkDiffers(ConfigurationError):  # names what was found
         )
 
 
-class ModuleDiffers(ConfigurationError):  # names what was found
+class ModuleDiffers(ConfigurationError):
     """The hospital's own module lacks a federated tensor, or has the tensor in another shape."""
 
     code = "E016"
@@ -32,7 +32,7 @@ class ModuleDiffers(ConfigurationError):  # names what was found
         self.tensor = tensor
 
 
-class StateLost(ConfigurationError):  # names what was found
+class StateLost(ConfigurationError):
     """The state from which this site would continue is neither in memory nor on disk."""
 
     code = "E017"
@@ -45,7 +45,7 @@ class StateLost(ConfigurationError):  # names what was found
         )
 
 
-class TooFewRows(RefusedError):  # names what was found
+class TooFewRows(RefusedError):
     """The plan or this hospital's policy requires more training rows than this site has."""
 
     def __init__(self, fewest: int) -> None:
@@ -56,7 +56,7 @@ class TooFewRows(RefusedError):  # names what was found
         )
 
 
-class TrainingDiverged(OperatorError):  # names what was found
+class TrainingDiverged(OperatorError):
     """Training ended in a model whose predictions are infinite or undefined."""
 
     code = "E018"

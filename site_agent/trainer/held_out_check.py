@@ -1,14 +1,11 @@
 """Decides whether this site accepts received shared parameters, by a measurement before training.
 
-The received model is compared with the one that the sites accepted last, on this site's own rows: all validation rows,
-and as many training rows, or 200 if these are more. The site accepts or refuses. Neither a loss nor a row leaves the
-site. The rules:
+The received model is compared with the one that the sites accepted last, on this site's own rows
+(docs/design/acceptance.md). The site accepts or refuses. Neither a loss nor a row leaves the site. The rules:
 
-* training rows are tested too, because a site with few validation rows cannot distinguish harm from noise. If honest
-  training overfits, the losses of training rows fall, so the site does not refuse it (docs/design/acceptance.md);
 * a site refuses if its loss rises beyond noise and by much (protos/plan/held_out_rule.py). It also refuses parameters
   that moved further than any server rule moves by clipped updates, and outputs that are not finite;
-* a site that was disconnected and lacks the parameters accepted last cannot compare, so it accepts;
+* a site that lacks the parameters accepted last cannot compare, so it accepts;
 * if the run returns to earlier parameters, this site returns to its own state before it loaded the refused ones. If the
   parameters then differ by a bit from the accepted ones, they are refused as a malformed message.
 """

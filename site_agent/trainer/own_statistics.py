@@ -49,11 +49,7 @@ def numbers_of_table(plan: Plan, table: Table, smallest_cell: int, folder: Path)
 
 
 def count(statistics: Statistics, table: Table, smallest_cell: int) -> tuple[int, ...]:
-    """Return every number of this site in the order of `numbers_of`.
-
-    Args:
-        smallest_cell: the larger of the plan's and the policy's limit.
-    """
+    """Return every number of this site in the order of `numbers_of`. Cells below `smallest_cell` rows are 0."""
     return tuple(number for column in statistics.columns for number in _of_column(column, table, smallest_cell))
 
 

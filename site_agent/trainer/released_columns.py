@@ -51,8 +51,7 @@ class ReleasedBefore(RefusedError):
 def remember(folder: Path, plan: Plan, table: Table, smallest_cell: int) -> None:
     """Record on disk, before statistics are sent, which values of which columns a run uses.
 
-    Args:
-        smallest_cell: the larger of the plan's and the policy's limit.
+    `smallest_cell` is the larger of the plan's and the policy's limit.
 
     Raises:
         ReleasedBefore: a column was sent for another run, and too few rows are new.

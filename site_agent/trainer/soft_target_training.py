@@ -2,8 +2,8 @@
 
 The rules:
 
-* the prediction for a training row is from a baseline that was fitted without the row's patient. The prediction for any
-  other row is from the baseline of all training rows. So a training row is never predicted better than a new row;
+* the prediction for a training row is from a baseline that was fitted without the row's patient. So a training row is
+  never predicted better than a new row;
 * labels of validation and test rows do not change, and checkpoints are chosen by the network alone;
 * the network trained alone, the placebo and a prediction use the same baseline in the same way.
 """
@@ -103,10 +103,8 @@ def beside(features: Tensor, predictions: Predictions) -> Tensor:
 def start_path(flat: FlatNetwork, start: float, outputs: int, copy: int | None = None) -> None:
     """Set the first value of the weights that lead from each of the baseline's predictions to the same output.
 
-    Args:
-        flat: a network, or a stack of copies, that reads the predictions as its last columns.
-        start: the weight, above 0. With 0 the network does not read predictions.
-        copy: the number of one copy in a stack.
+    `flat` reads the predictions as its last columns. `start` is above 0, because with 0 the network has no such
+    columns.
     """
     weight = flat.network.get_parameter(_PATH).data
     (weight if copy is None else weight[copy])[:, -outputs:] = start * torch.eye(outputs)

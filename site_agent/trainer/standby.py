@@ -27,9 +27,7 @@ _PULSE_SECONDS: Final = 1.0
 def stand_by(connection: socket.socket, configuration: Callable[[], bytes]) -> None:
     """Wait for data from the gate. After `PATIENCE_SECONDS` without data, replace this process with the small program.
 
-    Args:
-        connection: the trainer's end of its socket. No byte of the next request was read.
-        configuration: returns the content of hospital.yaml, as JSON.
+    No byte of the next request was read. `configuration` returns the content of hospital.yaml, as JSON.
     """
     if select.select([connection], [], [], PATIENCE_SECONDS)[0]:
         return

@@ -122,12 +122,10 @@ class Study:
         """Build and start the network.
 
         Args:
-            seeds: the source of this site's random draws, with the site's name.
             resample_budget: the number of rounds that the policy allows to be resampled.
             own_module: the file of the hospital's own network, if the plan requires one.
             soft_targets: predictions of the site's baseline. Without them a baseline is fitted, if the plan has one.
             inputs: the inputs of a network that reads concepts. Otherwise the network reads the site's own columns.
-            starts: the values of the plan's starting file.
             device: where the network is trained, `cpu` or `cuda`.
 
         Raises:

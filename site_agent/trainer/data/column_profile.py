@@ -55,14 +55,7 @@ class ColumnProfile(Document):
         return there.astype(np.int64) if is_code else np.searchsorted(self.edges, there, side="left").astype(np.int64)
 
     def bins(self, values: Numbers) -> npt.NDArray[np.float64]:
-        """Return the share of each bin among the present values; zeros if there are none.
-
-        Args:
-            values: float64 of shape (rows,), as `Table.features` has them.
-
-        Returns:
-            float64 of shape (bins,).
-        """
+        """Return the share of each bin among the present values, float64 of shape (bins,); zeros if there are none."""
         places = self.places(values)
         return np.bincount(places, minlength=len(self.shares)).astype(np.float64) / max(1, len(places))
 

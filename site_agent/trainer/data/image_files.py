@@ -68,8 +68,6 @@ class ImageFolder:
         """Check that the images' folder exists and that the needed libraries are installed.
 
         Args:
-            column: the column with the images' paths.
-            table: the path of the table; `column.folder` starts from its folder.
             markers: cells that mean a missing value in the whole table.
             has_masks: whether every intensity must be 0 or 1.
             scratch: the folder of the file with the pixels; None keeps them in memory.

@@ -39,12 +39,8 @@ from site_agent.trainer.models.u_net_model import UNet
 def build_network(architecture: Architecture, columns: int, outputs: int, common: int | None = None) -> nn.Module:
     """Build the network of a plan, float32 on the CPU, from rows (B, columns) to logits (B, outputs).
 
-    Every network has `represent` and `decide`, see `site_agent.trainer.training.training_model`.
-
-    Args:
-        columns: d, the number of encoded columns of this site.
-        outputs: C, the number of outputs.
-        common: the number of first columns that the plan lists for all sites; None means all.
+    Every network has `represent` and `decide`, see `site_agent.trainer.training.training_model`. `common` is the number
+    of first columns that the plan lists for all sites; None means all.
 
     Raises:
         ConfigurationError: the architecture has no network, or its sizes are out of range.

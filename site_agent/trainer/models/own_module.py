@@ -47,17 +47,10 @@ def build_own_module(path: Path, columns: int, outputs: int, tensors: Sequence[T
     """Return the module that the hospital's file builds, after comparing it with the plan's shared tensors.
 
     The file's code draws random numbers from torch's generator, set by the seed every time. The caller's own generator
-    is unchanged.
+    is unchanged. The module is in training mode, and its federated parameters still have the file's first values.
 
     Args:
-        path: the file, from hospital.yaml.
-        columns: encoded columns of this site.
         outputs: 1 for two classes or a number, otherwise the number of classes.
-        tensors: the plan's federated tensors.
-        seed: the seed of the first values that the file draws.
-
-    Returns:
-        The module in training mode. Its federated parameters still have the file's first values.
 
     Raises:
         ConfigurationError: other accounts can change the file, its code fails, or the module does not fit the plan

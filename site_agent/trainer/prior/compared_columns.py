@@ -1,12 +1,10 @@
 """Detects columns with another unit or swapped codes at this site, from the announced sums alone.
 
-The sums of the statistics round and of the first Newton round, minus this site's own, describe the other sites
-together. This site compares its own training rows with them. No message is needed, and the findings stay here. The
-rules:
+The announced sums minus this site's own describe the other sites together. This site compares its own training rows
+with them (docs/design/methods.md, "The federated prior: a swapped unit or code"). The rules:
 
-* a column is compared only if enough sites record it, so that the others' numbers are sums of two sites or more;
-* a number is suspicious if its mean and spread are far from the others', and more so if a known factor explains it;
-* two codes are suspicious if swapping them makes both their share and their relations to other columns likely;
+* a column is compared only if the others' numbers are sums of two sites or more;
+* no message is needed, and the findings stay at this site;
 * a difference proves nothing, because hospitals differ and the mistake may be at the others. A person decides.
 """
 

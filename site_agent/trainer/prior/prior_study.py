@@ -97,12 +97,7 @@ class PriorStudy:
     def __init__(
         self, plan: Plan, dataset: Dataset, table: Table, rows: SplitRows, *, site: str, fewest: int = FEWEST_ROWS
     ) -> None:
-        """Map the site's columns.
-
-        Args:
-            table: the same rows as they were read.
-            rows: the rows of each part.
-            fewest: a column takes part if so many values differ from its most frequent one.
+        """Map the site's columns. A column takes part if `fewest` of its values differ from its most frequent one.
 
         Raises:
             ConfigurationError: the contract does not fit the plan's concepts or outcome.
@@ -322,9 +317,6 @@ class PriorStudy:
 
 def outcomes_of(prior: Prior, contract: Contract, target: Float64) -> Float64:
     """Return outcomes in the plan's terms, float64 (rows, outputs): 0 and 1, or a number in 0..1.
-
-    Args:
-        target: float64 of shape (rows,), as a table has it.
 
     Raises:
         ConfigurationError: the contract has another outcome.

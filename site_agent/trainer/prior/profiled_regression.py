@@ -55,8 +55,7 @@ class Rows:
 def own_sums(rows: Rows, coefficients: Float64) -> NewtonSums:
     """Return the Hessian H and the gradient g of a site's rows, with the intercepts profiled out.
 
-    Args:
-        coefficients: float64 of shape (outputs, columns).
+    `coefficients` have shape (outputs, columns), float64.
 
     Raises:
         Concentrated: too few rows would determine H.

@@ -64,9 +64,7 @@ class FlatNetwork:
     def start(self, tensors: Iterable[TensorSpec], origin: int | bytes, copy: int | None = None) -> None:
         """Set these parameters to their first values, in one copy of the network or in all.
 
-        Args:
-            origin: a public seed, or 32 secret bytes.
-            copy: the number of one copy in a stack.
+        `origin` is a public seed, or 32 secret bytes.
         """
         with torch.no_grad():
             for tensor in tensors:

@@ -70,10 +70,9 @@ class LocalTraining:
         self.steps_made = 0
 
     def train_round(self, steps: int, received: Tensor, controls: Tensor | None = None) -> None:
-        """Train for this many steps, starting where the previous round ended. An epoch can end within a round.
+        """Train for this many batches, starting where the previous round ended. An epoch can end within a round.
 
         Args:
-            steps: the number of batches.
             received: float32 of the shape of the federated numbers, already loaded into the shared network.
             controls: the mean control variate of the same shape, if the method has one.
         """

@@ -30,11 +30,9 @@ from protos.plan.optimisers import (
 
 
 def build_optimiser(optimiser: Optimiser, parameters: Sequence[nn.Parameter]) -> torch.optim.Optimizer:
-    """Return torch's optimiser with a plan's settings.
+    """Return torch's optimiser with a plan's settings, for at least one parameter.
 
-    Args:
-        parameters: at least one, of any shape. Every rule is elementwise, so a stack of shape (S, numbers)
-            makes the same steps as S separate networks.
+    Every rule is elementwise, so a stack of shape (S, numbers) makes the same steps as S separate networks.
     """
     many, rate = list(parameters), optimiser.learning_rate
     match optimiser:
