@@ -141,10 +141,7 @@ class CodeRule:
 
 
 class DateRule:
-    """The rule for a cell with a date: its patterns, and whether a date in the future is allowed.
-
-    IntervalRule decides whether a missing date is allowed.
-    """
+    """The rule for a cell with a date: its patterns, and whether a date in the future is allowed."""
 
     def __init__(self, markers: Iterable[str], patterns: Sequence[str], *, refuses_future: bool) -> None:
         """`patterns` are strptime formats. A time can follow a date such as 2020-01-31, as spreadsheets add one."""

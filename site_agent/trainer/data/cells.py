@@ -134,10 +134,7 @@ def date_rule(column: DateFeature | DayColumn, spelling: Spelling) -> DateRule:
 
 
 def date_parser(column: DateFeature | DayColumn, spelling: Spelling, today: date) -> BlockParser:
-    """Return a parser of dates, which returns days since the year 1 and NaN for a missing date.
-
-    The rule of the interval decides whether a date is allowed to be missing.
-    """
+    """Return a parser of dates, which returns days since the year 1 and NaN for a missing date."""
     rule = date_rule(column, spelling)
     refuses_after = float(today.toordinal()) if rule.refuses_future else math.inf
     written = [_DATE_AND_TIME if one == PLAIN_DATE else f"^{_as_expression(one)}$" for one in rule.patterns]
