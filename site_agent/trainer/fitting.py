@@ -141,7 +141,7 @@ def _check_masks(plan: Plan, dataset: Dataset) -> None:
 
 
 def _check_baseline(plan: Plan, dataset: Dataset) -> None:
-    """Refuse a baseline that needs too much memory, because it is fitted to all training rows at once."""
+    """Refuse a plan whose baseline needs too much memory. A baseline is fitted to all training rows at once."""
     each = _FIT_BYTES_OF_NUMBERS if dataset.task == "regression" else _FIT_BYTES
     needed, there = each * dataset.training.features.size, usable_memory_bytes()
     if plan.expert is not None and needed > there:

@@ -56,7 +56,7 @@ class Seeds:
 
     @property
     def is_published(self) -> bool:
-        """Whether anybody can repeat these random draws."""
+        """Whether anybody can repeat the site's random draws, as in experiments with public data."""
         return isinstance(self.origin, int)
 
     @property
@@ -96,7 +96,7 @@ class SiteNetworks:
 
     @cached_property
     def tensors(self) -> tuple[TensorSpec, ...]:
-        """Every tensor of the network. For an own module, only those that the plan names."""
+        """Every tensor of the network. For a hospital's own module, only the tensors that the plan names."""
         architecture, sizes = self.plan.architecture, {"columns": self.columns, "outputs": self.outputs}
         return started(self.plan, network_tensors(architecture, **sizes, common=self.common), self.starts)
 
@@ -134,10 +134,10 @@ class SiteNetworks:
             check_batch(self.own_module, flat.network, self.columns, rows, [tensor.name for tensor in self.tensors])
 
     def lay(self, federated: Iterable[TensorSpec], copies: int | None = None) -> FlatNetwork:
-        """Build the network with these tensors as the shared ones, in flat memory.
+        """Build the network, and store the federated tensors in one flat tensor.
 
         Raises:
-            NetworkDiffers: the network lacks one of these tensors, or has it in another shape.
+            NetworkDiffers: the network lacks a federated tensor, or has it in another shape.
         """
         network, wanted = self.build(), tuple(federated)
         found = {name: tuple(inner.shape) for name, inner in network.named_parameters()}
@@ -148,10 +148,11 @@ class SiteNetworks:
         return FlatNetwork(network, [tensor.name for tensor in wanted], copies, self.device)
 
     def start(self, flat: FlatNetwork, public: Iterable[TensorSpec], seeds: Seeds, copy: int | None = None) -> None:
-        """Set the first values. The plan's seed decides the shared tensors and those that the method starts equal.
+        """Set the network's first values. The plan's seed determines the shared tensors, so all sites start equal.
 
-        The site's own seed decides all others. If the plan has `start: own`, it decides all tensors, as in the authors'
-        experiment. In published experiments a body starts equal also if it is private.
+        It also determines tensors that the method starts equal. The site's own seed determines all others. If the plan
+        has `start: own`, the site's seed determines all tensors, as in the authors' experiment. In published
+        experiments a body starts equal also if it is private.
         """
         if self.plan.start == "own":
             flat.start(self.tensors, seeds.private_start, copy)

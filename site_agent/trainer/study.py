@@ -175,7 +175,7 @@ class Study:
         return () if self._check is None else tuple(self._check.returns)
 
     def count_rows_as(self, training_rows: int, validation_rows: int) -> None:
-        """Use these numbers of rows as weights instead of the table's numbers."""
+        """Compute this site's weights from the given numbers of rows, instead of the table's numbers."""
         self._measures = Measures(self.plan, training_rows, validation_rows)
 
     def exchange(self, asked: Asked) -> Exchange:
@@ -341,7 +341,7 @@ class Study:
         return self.seeds.own(f"refusal in round {self._check.newest.round}")
 
     def _probe(self) -> Answer:
-        """Train one local epoch, measure it, and undo it."""
+        """Train for one local epoch, measure the sensitivities, and restore the state before the epoch."""
         if self._rounds_taken:
             raise MalformedMessage("a probe after training has begun")
         training, before = self._training, self._training.local.state()
@@ -425,7 +425,7 @@ class Study:
         return list(zip(tensors, slices_of(tensors), strict=True))
 
     def _measure(self, round_number: int, values: Tensor, *, is_last: bool = False) -> None:
-        """Measure the loaded parameters if the plan requires it in this round, and always at the end."""
+        """Measure the loaded parameters at the end, and in each round in which the plan requires a measurement."""
         training, check, rows = self._training, self._check, torch.empty(0)
         is_due = is_last or is_measured(self.plan, round_number)
         if check is None:

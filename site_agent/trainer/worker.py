@@ -88,7 +88,7 @@ class AroundRounds(Protocol):
     def receive(
         self, hospital: Hospital, plan: Plan, run: str, rounds: int, vector: npt.NDArray[np.float32], /
     ) -> None:
-        """Save the model that the other sites trained, at a site without outcomes."""
+        """At a site without outcomes, save the model that the other sites trained."""
 
     def make_report(
         self, hospital: Hospital, study: Study | PriorStudy, preprocessing: Preprocessing, run: str, /
@@ -226,7 +226,7 @@ class Worker:
         return Prepared(found, _packed(held))
 
     def _prepare_to_receive(self, run: str, plan: Plan, approved: str) -> Prepared:
-        """Check the table of a site without outcomes before the run. The site uses it only after the last round."""
+        """Check before the run the table that a site without outcomes uses after the last round."""
         assert plan.prior is not None
         self._around.require_receivable(self._hospital, plan)
         self._trainer_socket.largest_payload = max(4 * plan.prior.tensor.number_count, LARGEST_PLAN_BYTES)
@@ -317,7 +317,7 @@ class Worker:
         return replace(asked, own_sums=tuple(sums)), _numbers(payload[:end])
 
     def _compare_columns(self, study: Study | PriorStudy) -> None:
-        """Log each column whose unit or codes seem wrong compared with the other sites. Each is logged once per run."""
+        """Log once per run each column whose unit or codes seem wrong, compared with the other sites."""
         from site_agent.trainer.prior.found_suspicions import keep_suspicions
         from site_agent.trainer.prior.prior_study import PriorStudy
 

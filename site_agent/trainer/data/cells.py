@@ -154,7 +154,7 @@ _DAYS_BEFORE_1970: Final = date(1970, 1, 1).toordinal()
 
 
 def _as_expression(pattern: str) -> str:
-    """Return a date pattern as a regular expression with full width. strptime reads other spellings, one by one."""
+    """Return a date pattern as a regular expression, with all leading zeros. strptime reads shorter dates later."""
     pieces = re.split("(%.)", pattern)
     return "".join(_PARTS.get(piece, re.escape(piece)) for piece in pieces)
 
@@ -162,7 +162,7 @@ def _as_expression(pattern: str) -> str:
 def _days(
     texts: arrow.StringArray, written: Sequence[str], absent: arrow.Array, refuses_after: float
 ) -> tuple[Numbers, Bools]:
-    """Return the days of plainly written dates that are not in the future, and which texts are not such dates."""
+    """Return the day number of each text that is a plain date and not in the future, and which other texts remain."""
     days, is_open = np.full(len(texts), np.nan), np.ones(len(texts), dtype=bool)
     for one in written:
         found, is_other = _days_written(texts, one, absent, refuses_after)
@@ -280,7 +280,7 @@ class _NumberColumn:
 
 
 def _together(is_first: Bools, first: Parsed, second: Parsed) -> Parsed:
-    """Join two parts of a block. The cells of `first` are those for which `is_first` is true."""
+    """Join two parsed parts of a block. `is_first` marks the cells of the first part."""
     values, flaws = np.empty(len(is_first)), dict[str, list[int]]()
     for part, places in ((first, np.flatnonzero(is_first)), (second, np.flatnonzero(~is_first))):
         values[places] = part.values
@@ -334,7 +334,7 @@ def _as_numpy(values: arrow.DoubleArray) -> Numbers:
 
 
 def _usable(values: Numbers, *, is_number: bool, missing: int) -> Numbers | None:
-    """Return the values, or None if one is too large to compute with. The text NaN is not a number."""
+    """Return the numbers, or None if a number is too large to compute with or a text says NaN."""
     with np.errstate(invalid="ignore"):
         is_within = np.abs(values) <= LARGEST_MAGNITUDE
     outside = len(values) - np.count_nonzero(is_within)

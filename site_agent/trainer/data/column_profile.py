@@ -60,7 +60,7 @@ class ColumnProfile(Document):
         return np.bincount(places, minlength=len(self.shares)).astype(np.float64) / max(1, len(places))
 
     def is_outside(self, values: Numbers) -> npt.NDArray[np.bool_]:
-        """Return for each value, of shape (rows,), whether it is outside the limits. A missing value is not."""
+        """Return which of the values, (rows,), are outside the limits. A missing value is not outside."""
         if self.low is None or self.high is None:
             return np.zeros(len(values), dtype=bool)
         return np.asarray((values < self.low) | (values > self.high))

@@ -158,7 +158,7 @@ class RegressionTarget(Document):
 
     @property
     def classes(self) -> tuple[str, ...]:
-        """Always empty, because a number has no classes."""
+        """An empty tuple, because a number has no classes."""
         return ()
 
 
@@ -175,7 +175,7 @@ class MaskTarget(Document):
 
     @property
     def classes(self) -> tuple[str, ...]:
-        """Always empty, because a mask has no classes."""
+        """An empty tuple, because a mask has no classes."""
         return ()
 
 

@@ -226,7 +226,7 @@ def place_columns(
 
 
 def check_columns(own: Sequence[str], columns: Sequence[str]) -> None:
-    """Refuse columns of a site that no agreed list contains, and name the nearest listed ones.
+    """Refuse columns of a site that are not in the agreed list, and suggest similar columns of the list.
 
     Raises:
         ConfigurationError: a column of `own` is not in `columns`.

@@ -51,7 +51,7 @@ class ExcelFormat(Document):
 
     @property
     def header(self) -> Literal[True]:
-        """Always true: the first row contains the column names."""
+        """The value is always true, because the first row contains the column names."""
         return True
 
 
@@ -62,17 +62,17 @@ class ParquetFormat(Document):
 
     @property
     def header(self) -> Literal[True]:
-        """Always true: the file contains the column names."""
+        """The value is always true, because the file contains the column names."""
         return True
 
     @property
     def decimal(self) -> Literal["."]:
-        """Always a point, because a Parquet file does not store numbers as text."""
+        """The decimal mark is always a point, because a Parquet file does not store numbers as text."""
         return "."
 
 
 class SqlFormat(Document):
-    """One query that only reads a database.
+    """One query to a database. The query can only read.
 
     The table in hospital.yaml is an SQLite file, or a file with one line: the URL. The database itself refuses to write
     in the query's transaction. The columns have the names in the query's result.
@@ -83,12 +83,12 @@ class SqlFormat(Document):
 
     @property
     def header(self) -> Literal[True]:
-        """Always true: the query returns the column names."""
+        """The value is always true, because the query returns the column names."""
         return True
 
     @property
     def decimal(self) -> Literal["."]:
-        """Always a point, because a query does not return numbers as text."""
+        """The decimal mark is always a point, because a query does not return numbers as text."""
         return "."
 
     @property

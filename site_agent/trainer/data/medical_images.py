@@ -103,7 +103,7 @@ def _dicom_tags(content: bytes) -> Dataset | Flaw:
 
 
 def _names_patient(content: bytes) -> bool:
-    """Return whether a tag of the patient has a value, at the top of the file or in any sequence inside it."""
+    """Return whether a tag about the patient has a value, in the main part of the file or in any nested sequence."""
     import pydicom
 
     tags = _all_tags(pydicom.dcmread(io.BytesIO(content)), _MOST_UNKNOWN)
@@ -111,7 +111,7 @@ def _names_patient(content: bytes) -> bool:
 
 
 def _all_tags(tags: Dataset, depth: int) -> Iterator[DataElement]:
-    """Yield every tag, also in sequences without a declared type, such as those of a manufacturer.
+    """Yield every tag of a file, including tags in nested sequences without a declared type.
 
     Raises:
         ValueError: more than `depth` of such sequences are nested.

@@ -91,7 +91,7 @@ def as_sentences(words: str, rows: str = "") -> str:
 
 
 def refuse(lines: Sequence[str], hints: Sequence[str] = ()) -> NoReturn:
-    """Raise DataError with the first lines and the number of the others. The hints begin its remedy."""
+    """Raise DataError with the first mistakes, one per line, and the number of further mistakes."""
     shown = list(lines[:_SHOWN_MISTAKES])
     if len(lines) > len(shown):
         shown.append(f"and {len(lines) - len(shown)} mistakes of other columns or kinds")
@@ -103,7 +103,7 @@ def refuse(lines: Sequence[str], hints: Sequence[str] = ()) -> NoReturn:
 
 
 def like_column(name: str, found: Sequence[str], declared: Container[str]) -> str:
-    """Return a hint to a column with a similar name. An undeclared name may be a patient's, so it is not repeated."""
+    """Return a hint to a column with a similar name, by number. Its undeclared name may be a patient's name."""
     near = nearest_name(name, [other for other in found if other and other not in declared])
     if near is None:
         return ""

@@ -251,7 +251,7 @@ def _pixel_scales(contract: Contract, table: Table, training_rows: Rows) -> tupl
 
 
 def _channel_scale(images: Features, rows: Rows, columns: slice) -> Scale:
-    """Return the result of `fit_scale` for these rows and columns, with few rows in memory at a time."""
+    """Fit mean and deviation like `fit_scale`, with few rows in memory at a time."""
 
     def parts() -> Iterator[Numbers]:
         for block in blocks(len(rows), columns.stop - columns.start):
@@ -276,7 +276,7 @@ def _context(feature: Feature, values: Numbers) -> Sequence[Numbers]:
 
 
 def _layout(contract: Contract) -> list[tuple[str, tuple[str, ...]]]:
-    """Return the parts of a contract that must be equal to those of training. Units, ranges and markers can differ."""
+    """Return the parts of a contract that must be equal in training and prediction. Units and ranges can differ."""
     images = [] if contract.image is None else [(contract.image.name, (str(contract.image.image),))]
     terms = [(item.name, (item.type, item.separator, *item.encoded_columns)) for item in contract.terms]
     return [

@@ -116,7 +116,7 @@ class Table:
 
     @cached_property
     def marks(self) -> tuple[Numbers, ...]:
-        """Columns of float64 with equal values for equal images, lists and notes. A table without these has none."""
+        """One column of float64 for each image, list or note column. Equal images, lists or notes are equal numbers."""
         images = () if self.images is None else (self.images,)
         return tuple(map(_marks, (*images, *self.terms.values())))
 
@@ -144,7 +144,7 @@ def _marks(rows: npt.NDArray[np.generic]) -> Numbers:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Survey:
-    """A table as far as it can be read, and its mistakes. A wrong cell is missing in the table.
+    """A table with all its mistakes. A cell that cannot be read is missing in the table.
 
     Attributes:
         mistakes: the cells, columns and rows that could not be read.
@@ -400,7 +400,7 @@ class _Reading:
     def _kept(
         self, block: Block, positions: Mapping[str, int], parsers: Mapping[str, BlockParser]
     ) -> npt.NDArray[np.bool_]:
-        """Return which rows of a block are used: all, except rows without an outcome if the contract drops these."""
+        """Return which rows of a block are used. The contract can drop rows without an outcome."""
         kept = np.ones(len(block.rows), dtype=bool)
         if self.drops:
             name = self.contract.target.name

@@ -96,7 +96,7 @@ class TermsFeature(Document):
         return NoteSize(buckets=self.buckets, longest=self.longest)
 
     def rule(self, markers: tuple[str, ...]) -> TermsRule:
-        """Return the rule for one cell. `markers` are those of the whole table."""
+        """Return the rule for one cell of this column. `markers` mean a missing value in the whole table."""
         return TermsRule(
             {"", *markers, *self.missing_markers},
             refuses_missing=self.missing == "refuse",

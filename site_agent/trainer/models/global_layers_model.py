@@ -56,7 +56,7 @@ class GlobalLayers(nn.Module):
 
 
 class InputPart(nn.Module):
-    """Entities, transformer blocks and layer 1. They are private, because their shapes depend on the columns."""
+    """The first part of the network: embedding, transformer blocks and layer 1. Its shapes depend on the columns."""
 
     def __init__(self, architecture: GlobalLayersNetwork, columns: int) -> None:
         super().__init__()
@@ -76,7 +76,7 @@ class InputPart(nn.Module):
         return layer1
 
     def _transformed(self, embedding: Embedding, rows: Tensor) -> Tensor:
-        """Map (B, d) to the entities of each row after all blocks: (B, d·e)."""
+        """Map rows (B, d) to the output of the last transformer block, side by side for all columns: (B, d·e)."""
         tokens: Tensor = embedding(rows.mT.contiguous())
         blocks = [block.tensors() for block in self.children() if isinstance(block, TransformerBlock)]
         tokens = transform(tokens, blocks, self._heads, self._dropout if self.training else 0.0)
@@ -84,7 +84,7 @@ class InputPart(nn.Module):
 
 
 class BodyPart(nn.Module):
-    """Layers 2 to 4, whose shapes are the same at every site."""
+    """The middle part of the network: layers 2 to 4, whose shapes are the same at every site."""
 
     def __init__(self, architecture: GlobalLayersNetwork) -> None:
         super().__init__()
@@ -102,7 +102,7 @@ class BodyPart(nn.Module):
 
 
 class HeadPart(nn.Module):
-    """Layer 5 and the logits. They are private, because their shapes depend on the outcome."""
+    """The last part of the network: layer 5 and the logits. Its shapes depend on the outcome."""
 
     def __init__(self, architecture: GlobalLayersNetwork, outputs: int) -> None:
         super().__init__()

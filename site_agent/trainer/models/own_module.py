@@ -233,7 +233,7 @@ def _check_parameters(path: Path, network: nn.Module, tensors: Sequence[TensorSp
 def _check_federated(
     path: Path, found: Mapping[str, tuple[int, ...]], tensors: Sequence[TensorSpec], verb: str = "federates"
 ) -> None:
-    """Refuse a module that lacks tensors of the plan or has other shapes. The error names the first such tensor."""
+    """Refuse a module that lacks a tensor of the plan, or has it in another shape. The error names the first one."""
     differences, remedies = dict[str, str](), []
     free = found.keys() - {tensor.name for tensor in tensors}
     for tensor in tensors:
@@ -275,7 +275,7 @@ def _check_outputs(path: Path, network: nn.Module, columns: int, outputs: int) -
 
 
 def _told(error: BaseException, path: Path) -> str:
-    """Return the traceback from the hospital's file on, without the calls of this program before it."""
+    """Return the part of a traceback that is in the hospital's file or in code that the file calls."""
     inner: TracebackType | None = error.__traceback__
     while inner is not None and inner.tb_frame.f_code.co_filename != str(path):
         inner = inner.tb_next

@@ -1,4 +1,4 @@
-"""The U-Net, with the tensors of `protos.plan.networks.u_networks` in names, order and shapes, and without buffers.
+"""The U-Net network. Its tensors are those of `protos.plan.networks.u_networks`, in the same order. It has no buffers.
 
 Rows are flat images, as in `convolutional_models`. The outputs are logits of the pixels, row by row: shape
 (B, height * width), or (S, B, ...) if parameters have a stack axis.

@@ -71,7 +71,9 @@ class OwnColumn:
 
 @dataclass(frozen=True, kw_only=True)
 class OthersColumns:
-    """Counts, means and deviations of each column at the other sites together: the sums minus this site's part.
+    """Counts, means and deviations of each column at the other sites together.
+
+    They are the announced sums minus this site's part.
 
     Attributes, arrays of shape (columns,):
         counts: the numbers of present values.
@@ -134,7 +136,7 @@ def columns_here(
 
 @dataclass(frozen=True, kw_only=True)
 class Suspicion:
-    """One column that a person should check, because it differs from other sites as after a mistake.
+    """A column that differs from the other sites so much that a person should check its unit and codes.
 
     Attributes:
         kind: `unit`, `codes`, `mean` or `range`.
@@ -176,7 +178,7 @@ def suspicions(
 
 
 def _range(concept: NumberConcept, values: Float64) -> Found | None:
-    """Check whether many values of a column are out of range. Such a column can be missing in every sum."""
+    """Check whether many values of a column are outside the concept's range. No sum shows this."""
     outside = float(((values < concept.low) | (values > concept.high)).mean()) if len(values) else 0.0
     if outside <= _MOST_OUTSIDE:
         return None
@@ -233,7 +235,7 @@ class Relations:
         )
 
     def for_swapped(self, place: int) -> float:
-        """Return the log likelihood ratio that all relations of a column have the wrong sign."""
+        """Return the log likelihood ratio for a swapped code, whose relations to other columns have the wrong sign."""
         own, others = (np.delete(each[place], place) for each in (self.own, self.others))
         variance = 1.0 / self.own_rows + 1.0 / self.other_rows + _RELATIONS**2
         return float(-2.0 * (own * others).sum() / variance)

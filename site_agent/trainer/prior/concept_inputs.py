@@ -27,7 +27,7 @@ from site_agent.trainer.prior.concept_mapping import mapped_columns
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ConceptInputs:
-    """A site's rows as a network on concepts reads them.
+    """A site's rows, encoded for a network that reads concepts.
 
     Attributes:
         dataset: the site's data set, with the features and columns that the network reads.
@@ -62,7 +62,7 @@ def concept_inputs(plan: Plan, site: str, table: Table, rows: SplitRows, own: Da
 
 
 def read_places(plan: Plan, contract: Contract) -> tuple[int, ...]:
-    """Return which columns the network reads. Places count the site's encoded columns, then the concepts' columns."""
+    """Return the places of the network's columns in a list: the site's encoded columns, then the concepts' columns."""
     first = len(contract.encoded_columns)
     shared = range(first, first + len(plan.shared_columns))
     return (*shared, *_own_places(plan, contract))

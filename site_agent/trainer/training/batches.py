@@ -61,7 +61,7 @@ def check_batches(schedule: Schedule, rows: int) -> None:
 
 
 class Batches:
-    """Draws batches of `rows_in_each` rows, one after the other."""
+    """Draws one batch of `rows_in_each` rows after another."""
 
     def __init__(
         self,
@@ -113,7 +113,7 @@ class Batches:
         return orders | {"permutation": self._permutation, "drawn": torch.tensor(self._drawn)}
 
     def restore(self, state: State) -> None:
-        """Continue from a saved state of these batches."""
+        """Continue from a saved state of the batches."""
         for number, order in enumerate(self._orders):
             restore_generator(order, state[f"order{number}"])
         self._permutation, self._drawn = state["permutation"], int(state["drawn"])

@@ -42,7 +42,7 @@ class FlatNetwork:
     def __init__(
         self, network: nn.Module, federated: Sequence[str], copies: int | None = None, device: str = "cpu"
     ) -> None:
-        """Move the parameters into flat tensors on the device. `federated` names those that are sent, in order."""
+        """Move the parameters into flat tensors on the device. `federated` names the shared parameters, in order."""
         by_name = dict(network.named_parameters())
         shared = set(federated)
         private = [name for name in by_name if name not in shared]
@@ -62,7 +62,7 @@ class FlatNetwork:
         return [stretch for stretch in (self.federated, self.private) if stretch.numel()]
 
     def start(self, tensors: Iterable[TensorSpec], origin: int | bytes, copy: int | None = None) -> None:
-        """Set these parameters to their first values, in one copy of the network or in all.
+        """Set the named parameters to their first values, in one copy of the network or in all.
 
         `origin` is a public seed, or 32 secret bytes.
         """
@@ -85,7 +85,7 @@ class FlatNetwork:
 
     @property
     def federated_gradient(self) -> Tensor:
-        """The gradient of the shared parameters, of the same shape: a view, not a copy."""
+        """The gradient of the shared parameters, in the parameters' shape: a view, not a copy."""
         assert self.federated.grad is not None
         return self.federated.grad
 
@@ -152,7 +152,7 @@ class FlatNetwork:
 
 
 def _lay(parameters: Sequence[nn.Parameter], copies: int | None, device: torch.device) -> nn.Parameter:
-    """Return one flat tensor. These parameters and their gradients become views of it."""
+    """Move parameters into one new flat tensor. The parameters and their gradients become views of it."""
     lead = () if copies is None else (copies,)
     shapes = [tuple(inner.shape) for inner in parameters]
     sizes = [inner.numel() for inner in parameters]

@@ -32,13 +32,13 @@ class Penalties:
         self._has_left = False
 
     def begin_round(self, received: Tensor) -> None:
-        """Handle the start of a round: the model has loaded `received`, of the shape of the shared numbers."""
+        """Start a round, after the model has loaded the received shared parameters."""
         self._received = received
         if self._as_received is not None:
             self._as_received.adopt(self._flat)
 
     def end_round(self) -> None:
-        """Handle the end of training in a round, after which the model's values no longer change."""
+        """Finish a round, after the last training step."""
         if self._as_left is not None:
             self._as_left.adopt(self._flat)
             self._has_left = True
@@ -68,7 +68,7 @@ class Penalties:
         return prefixed("left", self._as_left.state()) if self._as_left is not None and self._has_left else {}
 
     def restore(self, state: State) -> None:
-        """Continue from a state of these penalties, after `begin_round` was called again."""
+        """Continue from a saved state of the penalties, after `begin_round` was called again."""
         kept = part_of(state, "left")
         self._has_left = bool(kept)
         if kept and self._as_left is not None:

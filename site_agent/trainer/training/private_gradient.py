@@ -113,7 +113,7 @@ class PrivateRows:
 
     @cached_property
     def parts(self) -> tuple[PrivateRows, PrivateRows | None]:
-        """The rows of patients with few rows, and those of all others, if there are any.
+        """The rows of patients with few rows, and the rows of all other patients, or None without other patients.
 
         Each patient's rows are together, and so are patients with the same number of rows.
         """

@@ -62,7 +62,7 @@ def _part(way: Integers, share: float | Float64) -> Integers:
 def _clipped_sum(
     training: PrivateTraining, arrays: Sequence[Float64], rows: PrivateRows, random_bytes: RandomBytes
 ) -> Integers:
-    """Return the sum of clipped gradients at these values, of all patients or of a newly drawn sample."""
+    """Return the sum of clipped gradients at the given parameters, of all patients or of a newly drawn sample."""
     layers = [Layer(weight, bias) for weight, bias in zip(arrays[::2], arrays[1::2], strict=True)]
     rate = training.promise.sampling
     if rate is not None:

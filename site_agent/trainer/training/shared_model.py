@@ -1,4 +1,4 @@
-"""Trains one model: all parameters together, private ones first, or shared ones only."""
+"""Trains one model: all parameters together, private parameters first, or shared parameters only."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from site_agent.trainer.training.training_model import Model, Recipe
 
 
 class TogetherTraining:
-    """Trains all parameters in every step, for FedAvg and for all methods that differ from it elsewhere."""
+    """Trains all parameters in every step, as in FedAvg."""
 
     def __init__(self, flat: FlatNetwork, recipe: Recipe, penalties: tuple[Penalty, ...] = ()) -> None:
         self._flat, self._model = flat, Model(flat, recipe)

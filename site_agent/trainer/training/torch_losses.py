@@ -46,7 +46,7 @@ class LossFunction:
     weights: Tensor | None = None
 
     def __call__(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """Return the mean loss, shape (). For a stack it is the sum over the copies."""
+        """Return the mean loss, shape (). For a stack of copies, return the sum of the copies' mean losses."""
         means = self.per_copy(outputs, targets)
         return means.sum() if means.dim() else means
 

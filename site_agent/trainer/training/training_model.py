@@ -29,7 +29,7 @@ from site_agent.trainer.training.torch_optimisers import (
 
 @runtime_checkable
 class Represents(Protocol):
-    """A network whose logits are `decide(represent(rows))`. A hospital's own module need not have these functions."""
+    """A network whose logits are `decide(represent(rows))`. A hospital's own module can lack these two functions."""
 
     def represent(self, rows: Tensor) -> tuple[Tensor, ...]:
         """Return the network's representation of encoded rows, (B, d) or (S, B, d), before the logits.
@@ -72,14 +72,14 @@ class Model:
     """A network in training."""
 
     def __init__(self, flat: FlatNetwork, recipe: Recipe, stretches: Sequence[nn.Parameter] | None = None) -> None:
-        """Build the optimiser. It changes the tensors in `stretches`, or every parameter without this argument."""
+        """Build an optimiser for the tensors in `stretches`, or for all parameters if there is no such argument."""
         self.flat, self._recipe = flat, recipe
         moved = flat.stretches if stretches is None else [stretch for stretch in stretches if stretch.numel()]
         self._optimiser = build_optimiser(recipe.optimiser, moved) if moved else None
         self._factor = 1.0
 
     def gradient(self, batch: Rows, term: Term | None = None) -> None:
-        """Set the gradients of all parameters to those of the batch's loss, plus the term's."""
+        """Set the gradients of all parameters to the gradient of the batch's loss plus the given term."""
         self.flat.zero_gradients()
         network = self.flat.network
         if term is None:

@@ -91,7 +91,7 @@ class Opened:
 
 
 def opened_records(records: Iterator[Record]) -> Opened:
-    """Open a table whose source returns single rows."""
+    """Open a table from a source that returns one row at a time."""
     first = next(records, None)
     return Opened(first=first, rest=lambda width, places: blocks_of(records, width, places))
 

@@ -24,7 +24,7 @@ _QUOTE: Final = ord('"')
 
 @dataclass(frozen=True, kw_only=True)
 class Shape:
-    """The expected shape: the number of columns, the places of the wanted ones, and the delimiter."""
+    """The expected shape of a table: the number of columns, the places of the wanted columns, and the delimiter."""
 
     width: int
     places: Sequence[int]
