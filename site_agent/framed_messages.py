@@ -27,7 +27,7 @@ from protos.wire.messages import MalformedMessage
 HEADER: Final = struct.Struct("<4sBIQ")  # magic, kind, bytes of JSON, bytes of payload
 _LARGEST_FACTS_BYTES: Final = 4096
 _SOCKET_BYTES: Final = 4 << 20  # the kernel can give less; each time the buffer is full costs a change of process
-_LARGE_BYTES: Final = 4 << 20
+AHEAD_BYTES: Final = 16 << 10  # read at once, so that a small message costs one call of the system
 _MOST_PARTS: Final = 64
 _PART: Final = struct.Struct("<I")
 _JSON: Final = json.JSONEncoder(sort_keys=True)
@@ -103,14 +103,17 @@ class Framing(Generic[Message]):
 class FramedSocket(Generic[Message]):
     """One end of an asynchronous socket that sends and receives whole messages.
 
-    One task receives. Either one task sends, or all tasks post. A payload is written from its place in memory, and
-    read into the object that is passed on. It is never copied here.
+    One task receives. Either one task sends, or all tasks post. A payload is written from its place in memory. A large
+    one is read into the memory that is passed on, and only its first AHEAD_BYTES are copied here.
     """
 
     def __init__(self, connection: socket.socket, framing: Framing[Message]) -> None:
         connection.setblocking(False)
         self._socket, self._framing = widen(connection), framing
         self._waiting: deque[memoryview] = deque()  # queued, and not written yet
+        self._unread = b""  # received, and not passed on yet
+        self._more: asyncio.Future[None] | None = None  # for which a task waits
+        self._loop: asyncio.AbstractEventLoop | None = None  # that watches the socket for what arrives
         self._is_over = False
 
     async def send(self, message: Message) -> None:
@@ -157,6 +160,8 @@ class FramedSocket(Generic[Message]):
 
     def has_ended(self) -> bool:
         """Return whether the other side has closed and everything was read. Use this only while no task receives."""
+        if self._unread:
+            return False
         try:
             return not self._socket.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
         except BlockingIOError:
@@ -170,6 +175,7 @@ class FramedSocket(Generic[Message]):
             asyncio.get_running_loop().remove_writer(self._socket)
         self._waiting.clear()
         self._is_over = True
+        self._watch_no_more()
         self._socket.close()
 
     def _write(self) -> None:
@@ -191,14 +197,15 @@ class FramedSocket(Generic[Message]):
             asyncio.get_running_loop().remove_writer(self._socket)
 
     async def _exactly(self, count: int) -> bytes | memoryview:
-        """Return exactly `count` bytes from the socket."""
-        first = b""
-        if 0 < count < _LARGE_BYTES:
-            first = await self._some(count)
-        if len(first) == count:
-            return first
-        buffer, filled = take_memory(count), len(first)
-        buffer[:filled] = first
+        """Return this many bytes. Few bytes are read with what follows them, and many into memory of their size."""
+        while len(self._unread) < count <= AHEAD_BYTES:
+            await self._read_ahead()
+        if len(self._unread) >= count:
+            found, self._unread = self._unread[:count], self._unread[count:]
+            return found
+        buffer, filled = take_memory(count), len(self._unread)
+        buffer[:filled], self._unread = self._unread, b""
+        self._watch_no_more()
         while filled < count:
             received = await asyncio.get_running_loop().sock_recv_into(self._socket, buffer[filled:])
             if received == 0:
@@ -206,14 +213,43 @@ class FramedSocket(Generic[Message]):
             filled += received
         return buffer
 
-    async def _some(self, most: int) -> bytes:
+    async def _read_ahead(self) -> None:
+        """Read what has arrived, or wait for it. The loop watches the socket from one wait to the next."""
+        with suppress(BlockingIOError):
+            self._take()
+            return
+        loop = asyncio.get_running_loop()
+        self._more = loop.create_future()
+        if self._loop is not loop:
+            self._watch_no_more()
+            self._loop = loop
+            loop.add_reader(self._socket, self._arrived)
+        await self._more
+
+    def _arrived(self) -> None:
+        waiting, self._more = self._more, None
+        if waiting is None or waiting.done():  # nobody wants it now, so it stays in the kernel
+            self._watch_no_more()
+            return
         try:
-            received = self._socket.recv(most)
+            self._take()
         except BlockingIOError:
-            received = await asyncio.get_running_loop().sock_recv(self._socket, most)
+            self._more = waiting
+        except OSError as gone:
+            waiting.set_exception(gone)
+        else:
+            waiting.set_result(None)
+
+    def _take(self) -> None:
+        received = self._socket.recv(AHEAD_BYTES)
         if not received:
             raise ConnectionResetError
-        return received
+        self._unread += received
+
+    def _watch_no_more(self) -> None:
+        loop, self._loop = self._loop, None
+        if loop is not None and not loop.is_closed():
+            loop.remove_reader(self._socket)
 
 
 def widen(connection: socket.socket) -> socket.socket:

@@ -16,7 +16,7 @@ from host.heap import take_memory
 from protos.errors import OperatorError
 from protos.plan.plan import LARGEST_PLAN_BYTES
 from protos.wire.messages import SiteReason
-from site_agent.framed_messages import HEADER, FramedSocket, Framing, widen
+from site_agent.framed_messages import AHEAD_BYTES, HEADER, FramedSocket, Framing, widen
 
 _IDLE_SECONDS: Final = 1.0
 
@@ -154,7 +154,8 @@ class TrainerEnd:
     def __init__(self, connection: socket.socket, idle: Callable[[], None] = lambda: None) -> None:
         """`idle` is a function that runs after every second in which no byte is received or sent."""
         self._socket, self._idle = widen(connection), idle
-        # A second without a byte is no error, because a study has hours without requests.
+        self._unread = b""  # received, and not passed on yet
+        # A whole second without a byte is no fault, because a study has hours without requests.
         self._socket.settimeout(_IDLE_SECONDS)
         self.largest_payload = LARGEST_PLAN_BYTES
 
@@ -184,17 +185,27 @@ class TrainerEnd:
                 rest[0] = rest[0][written:]
 
     def _exactly(self, count: int) -> memoryview | None:
-        buffer = take_memory(count)
-        filled = 0
-        while filled < count:
+        """Return this many bytes. Few bytes are read with what follows them. None if the other side has closed."""
+        while len(self._unread) < count <= AHEAD_BYTES:
             try:
-                received = self._socket.recv_into(buffer[filled:])
+                received = self._socket.recv(AHEAD_BYTES)
             except TimeoutError:
                 self._idle()
                 continue
-            if received == 0:
+            if not received:
                 return None
-            filled += received
+            self._unread += received
+        buffer, filled = take_memory(count), min(count, len(self._unread))
+        buffer[:filled], self._unread = self._unread[:filled], self._unread[filled:]
+        while filled < count:
+            try:
+                filled_now = self._socket.recv_into(buffer[filled:])
+            except TimeoutError:
+                self._idle()
+                continue
+            if filled_now == 0:
+                return None
+            filled += filled_now
         return buffer
 
 

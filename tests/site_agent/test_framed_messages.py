@@ -1,0 +1,135 @@
+"""Frames that arrive in any pieces: none is lost, cut off or mixed with the next one."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import socket
+import threading
+
+from site_agent.framed_messages import AHEAD_BYTES, HEADER, FramedSocket
+from site_agent.trainer_socket import FRAMING, Message, Prepare, TrainerEnd
+from tests.for_each import for_each
+
+LARGEST = 1 << 20
+
+
+def messages(generator: random.Random, count: int) -> list[Prepare]:
+    """Messages with empty, small and large payloads, around the size that is read ahead."""
+    sizes = (0, 1, 100, AHEAD_BYTES - 1, AHEAD_BYTES, AHEAD_BYTES + 1, 100_000)
+    return [Prepare(f"run {number}", generator.randbytes(generator.choice(sizes))) for number in range(count)]
+
+
+def joined(sent: list[Prepare]) -> bytes:
+    """The bytes of these messages on the socket."""
+    return b"".join(FRAMING.frame(message) + bytes(message.payload) for message in sent)
+
+
+def write_in_pieces(connection: socket.socket, raw: bytes, generator: random.Random) -> threading.Thread:
+    """Write these bytes from a thread, in pieces of random sizes."""
+
+    def write() -> None:
+        rest = memoryview(raw)
+        while rest:
+            size = generator.choice((1, HEADER.size, 3000, 40_000, len(rest)))
+            connection.sendall(rest[:size])
+            rest = rest[size:]
+
+    thread = threading.Thread(target=write)
+    thread.start()
+    return thread
+
+
+def facts(message: Message | None) -> tuple[str, bytes]:
+    """What a message holds."""
+    assert isinstance(message, Prepare)
+    return message.run, bytes(message.payload)
+
+
+@for_each("seed", range(20))
+def test_messages_arrive_in_order_however_they_are_cut(seed: int) -> None:
+    """Both ends read the same messages from any pieces of their bytes, also while a message is not there in full."""
+    generator = random.Random(seed)
+    sent = messages(generator, 12)
+    wanted = [(message.run, bytes(message.payload)) for message in sent]
+
+    async def scene(ours: socket.socket) -> list[Message]:
+        end = FramedSocket(ours, FRAMING)
+        return [await end.receive(lambda _: LARGEST) for _ in sent]
+
+    for is_asynchronous in (True, False):
+        ours, theirs = socket.socketpair()
+        with ours, theirs:
+            thread = write_in_pieces(theirs, joined(sent), generator)
+            if is_asynchronous:
+                assert [facts(message) for message in asyncio.run(scene(ours))] == wanted
+            else:
+                trainer = TrainerEnd(ours)
+                trainer.largest_payload = LARGEST
+                assert [facts(trainer.receive()) for _ in sent] == wanted
+            thread.join()
+
+
+def test_a_reader_that_is_cancelled_loses_nothing() -> None:
+    """If a task stops waiting for a message, the next task that receives gets the whole message."""
+    (message,) = messages(random.Random(0), 1)
+    raw = joined([message])
+
+    async def scene(ours: socket.socket, theirs: socket.socket) -> Message:
+        end = FramedSocket(ours, FRAMING)
+        for piece in (b"", raw[:1], raw[1 : HEADER.size - 1]):
+            theirs.sendall(piece)
+            waiting = asyncio.ensure_future(end.receive(lambda _: LARGEST))
+            await asyncio.sleep(0.01)
+            waiting.cancel()
+            await asyncio.wait({waiting})
+        theirs.sendall(raw[HEADER.size - 1 :])
+        return await end.receive(lambda _: LARGEST)
+
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        assert facts(asyncio.run(scene(ours, theirs))) == facts(message)
+
+
+def test_a_message_that_was_read_ahead_is_not_the_end() -> None:
+    """A side that closed after two messages has not ended for a reader of the first. It has ended after the second."""
+    sent = messages(random.Random(1), 2)
+
+    async def scene(ours: socket.socket, theirs: socket.socket) -> list[bool]:
+        end, found = FramedSocket(ours, FRAMING), list[bool]()
+        theirs.sendall(b"".join(FRAMING.frame(Prepare(message.run, b"")) for message in sent))
+        theirs.close()
+        for _ in sent:
+            found.append(end.has_ended())
+            await end.receive(lambda _: 0)
+        return [*found, end.has_ended()]
+
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        assert asyncio.run(scene(ours, theirs)) == [False, False, True]
+
+
+def test_bytes_that_nobody_reads_stay_in_the_kernel() -> None:
+    """A side that sends without end fills the socket, and not the memory of a process that reads nothing."""
+
+    async def scene(ours: socket.socket, theirs: socket.socket) -> int:
+        end = FramedSocket(ours, FRAMING)
+        theirs.sendall(joined([Prepare("run", b"")]))
+        await end.receive(lambda _: 0)
+        waiting = asyncio.ensure_future(end.receive(lambda _: LARGEST))
+        await asyncio.sleep(0)
+        waiting.cancel()
+        await asyncio.wait({waiting})
+        theirs.setblocking(False)
+        taken = 0
+        for _ in range(20):
+            try:
+                taken += theirs.send(bytes(1 << 20))
+            except BlockingIOError:
+                await asyncio.sleep(0.001)
+        end.close()
+        return taken
+
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        assert asyncio.run(scene(ours, theirs)) < 10 << 20
