@@ -1,5 +1,7 @@
 """Writes an audit log to disk. Each record is synced before the recorded act happens.
 
+A record of what has already happened may be synced with the next record. It is synced before a checkpoint covers it.
+
 The log is append-only JSON lines, chained by hash (protos/wire/log_chain.py), mode 0600. A record never has a value, a
 secret or a path that may name a patient. Several processes can write to it, one at a time. Each checks the others'
 lines before it writes. The rules:
@@ -120,6 +122,7 @@ class LogFile:
         self._path, self._now, self._consequences = path, now, consequences
         self._sign, self._limits = sign, limits or Limits()
         self._position, self._size = LogPosition(), 0
+        self._is_synced = True  # all records up to the position
         self.appended_bytes = 0  # by this process, since it opened the log
         self._recent: deque[int] = deque(maxlen=_MOST_GROWTH)
         # The log's position after each of the newest records, and the record's leaf. Witnesses of all peers often
@@ -165,8 +168,8 @@ class LogFile:
             record = next(self._from(size - 1), None) if size <= self._position.sequence else None
             return record.position if record and record.position.sequence == size else None
 
-    def write(self, records: Sequence[Mapping[str, object]]) -> None:
-        """Append records and sync them, all or none.
+    def write(self, records: Sequence[Mapping[str, object]], *, syncs: bool = True) -> None:
+        """Append records and sync them, all or none. Without `syncs` the next writing or `sync` syncs them.
 
         Raises:
             AuditError: the records could not be written. Then the announced act must not happen.
@@ -175,12 +178,18 @@ class LogFile:
             self._catch_up()
             if self._sign is not None and self._size > self._limits.largest_bytes:
                 self._rotate()
-            self._append(records)
+            self._append(records, syncs=syncs)
+
+    def sync(self) -> None:
+        """Sync records that were written without it. Raises AuditError if the disk does not take them."""
+        with self._explained():
+            self._sync()
 
     def leaves(self, start: int, most: int) -> list[bytes]:
-        """Return the leaves (32 bytes each) of at most `most` records from number `start` on."""
+        """Return the leaves (32 bytes each) of at most `most` records from number `start` on. They are synced."""
         with self._explained(), self._locked():
             self._catch_up()
+            self._sync()  # a checkpoint over them must not outlive them
             if (place := self._place(start)) is not None:
                 return [leaf for _, leaf in islice(self._newest, place, place + most)]
             return [record.leaf for record in islice(self._from(start), most)]
@@ -201,11 +210,19 @@ class LogFile:
         yield from found
 
     def close(self) -> None:
-        """Close the file."""
-        os.close(self._file)
+        """Sync and close the file."""
+        try:
+            self.sync()
+        finally:
+            os.close(self._file)
 
-    def _append(self, records: Sequence[Mapping[str, object]]) -> None:
-        position, content, newest = self._position, bytearray(), []
+    def _sync(self) -> None:
+        if not self._is_synced:
+            os.fdatasync(self._file)
+            self._is_synced = True
+
+    def _append(self, records: Sequence[Mapping[str, object]], *, syncs: bool = True) -> None:
+        position, content, newest, was_synced = self._position, bytearray(), [], self._is_synced
         if self._size == 0 and position.sequence:
             records = [self._carried(), *records]
         for facts in records:
@@ -216,9 +233,12 @@ class LogFile:
             require_room(self._path.parent, len(content), RECORDS_RESERVE_BYTES)
             if os.write(self._file, content) != len(content):
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-            os.fdatasync(self._file)
+            self._is_synced = False
+            if syncs:
+                self._sync()
         except OSError:
             os.ftruncate(self._file, self._size)  # an incomplete record is no record
+            self._is_synced = was_synced
             raise
         for number, facts in enumerate(records, start=self._position.sequence):
             self._count(number, facts)
@@ -232,6 +252,7 @@ class LogFile:
         return facts | ({"checkpoint": checkpoint_facts(self._sign(generation, self._position))} if self._sign else {})
 
     def _rotate(self) -> None:
+        self._sync()  # the checkpoint in the next file covers this one
         old, first = self._file, start_of(first_line(self._path)).sequence
         self._path.rename(full_name(self._path, first))
         self._file = self._open()
@@ -276,6 +297,7 @@ class LogFile:
             ours = os.fstat(self._file)
             if self._size and not any(os.path.samestat(ours, full.stat()) for full in full_files(self._path)):
                 raise BrokenFile(self._path.name, 1, "the file was taken away or exchanged")
+            self._sync()
             present = self._open()
             fcntl.flock(present, fcntl.LOCK_EX)
             os.close(self._file)
@@ -314,7 +336,7 @@ class LogFile:
             except BrokenChain as broken:
                 before = self._lines_before(file)
                 raise BrokenFile(self._path.name, before + broken.line, broken.reason) from broken
-        self._size = size
+        self._size, self._is_synced = size, False  # the other process may not have synced them yet
 
     def _lines_before(self, file: BinaryIO) -> int:
         """Return the number of lines that this process has already read."""

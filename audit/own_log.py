@@ -71,6 +71,21 @@ class AuditLog:
         time = self.time()
         self.file.write([{"time": time} | self._every | dict(facts) for facts in records])
 
+    def write_after(self, event: str, **facts: object) -> None:
+        """Append one record of what has happened already. It is synced with the next record, checkpoint or `sync`.
+
+        A killed process loses no such record. Only a computer that loses its power can lose the newest one. Do not use
+        it for a record that allows an action.
+
+        Raises:
+            AuditError: it could not be written.
+        """
+        self.file.write([{"time": self.time()} | self._every | {"event": event} | facts], syncs=False)
+
+    def sync(self) -> None:
+        """Sync what `write_after` has written. Raises AuditError if the disk does not take it."""
+        self.file.sync()
+
     def records(self, event: str) -> Iterator[dict[str, Any]]:  # Any: every type that JSON has
         """Yield the facts of every record of one event, oldest first. Raises AuditError if the log was changed."""
         return self.file.records(event)

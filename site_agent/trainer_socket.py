@@ -155,7 +155,7 @@ class TrainerEnd:
         """`idle` is a function that runs after every second in which no byte is received or sent."""
         self._socket, self._idle = widen(connection), idle
         self._unread = b""  # received, and not passed on yet
-        # A whole second without a byte is no fault, because a study has hours without requests.
+        # A second without a byte is no error, because a study has hours without requests.
         self._socket.settimeout(_IDLE_SECONDS)
         self.largest_payload = LARGEST_PLAN_BYTES
 

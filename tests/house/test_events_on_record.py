@@ -15,7 +15,11 @@ from coordinator.operations.coordinator_log import _EVENTS as JOURNALLED
 
 ROOT = Path(__file__).parents[2]
 # How the rooms call what writes a record; the coordinator's journal is echoed into its log under other names.
-WRITERS = {"site_agent": {"write"}, "coordinator": {"write", "_record", "_note_once"}, "protos": {"write"}}
+WRITERS = {
+    "site_agent": {"write", "write_after"},
+    "coordinator": {"write", "_record", "_note_once"},
+    "protos": {"write"},
+}
 JOURNAL = {"note"}
 PAGES = {"site_agent": "data-protection-officer.md", "coordinator": "security-officer.md"}
 # Of both sides; where such words stand on one page, the other leads there.
