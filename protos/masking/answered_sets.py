@@ -19,6 +19,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TypeAlias
 
 from protos.plan.contributors import FIGURES, UPDATES, kinds_of
@@ -113,7 +114,16 @@ def paid_part(answered: Mapping[Answer, int], smallest: int) -> dict[Answer, int
 
 def price(answered: Mapping[Answer, int], smallest: int) -> int:
     """Return what these sums cost in units of the budget. The cost is 0 if no combination isolates a site."""
+    # Fewer sets have coarser atoms and fewer pairs. So if all of them together isolate nobody, no part of them does,
+    # whatever the counts are. In most runs that is so in each round.
+    if not _all_isolate(frozenset(answered), smallest):
+        return 0
     return sum(paid_part(answered, smallest).values())
+
+
+@lru_cache(maxsize=64)
+def _all_isolate(answers: frozenset[Answer], smallest: int) -> bool:
+    return isolates(answers, smallest)
 
 
 def with_one_more(answered: Mapping[Answer, int], answer: Answer) -> Counter[Answer]:

@@ -8,6 +8,7 @@ vector is one buffer of these chunks, so a chunk is sent, masked and added witho
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Final
 
 import numpy as np
@@ -27,12 +28,12 @@ class Layout:
     parameters: int
     scalars: int
 
-    @property
+    @cached_property
     def chunks(self) -> int:
         """Return the number of chunks. It is at least one, because an empty vector has a check too."""
         return max(1, -(-self.parameters // CHUNK_PARAMETERS))
 
-    @property
+    @cached_property
     def total_bytes(self) -> int:
         """Return the size of the whole vector in bytes."""
         return 4 * self.parameters + _WORD * (self.scalars + self.chunks)

@@ -12,6 +12,7 @@ from typing import Final, assert_never
 
 PROTOCOL: Final = "global-layers/1"
 _LENGTH: Final = struct.Struct("<Q")
+_START: Final = _LENGTH.pack(len(PROTOCOL)) + PROTOCOL.encode()
 
 
 def pack(purpose: str, *fields: bytes | str | int) -> bytes:
@@ -22,8 +23,8 @@ def pack(purpose: str, *fields: bytes | str | int) -> bytes:
     Raises:
         struct.error: a number needs more than 64 bits.
     """
-    parts = list[bytes]()
-    for field in (PROTOCOL, purpose, *fields):
+    parts = [_START]
+    for field in (purpose, *fields):
         part = field if type(field) is bytes else _as_bytes(field)
         parts += (_LENGTH.pack(len(part)), part)
     return b"".join(parts)
@@ -36,11 +37,11 @@ def digest(purpose: str, *fields: bytes | str | int) -> bytes:
 
 def _as_bytes(field: bytes | str | int) -> bytes:
     match field:
-        case bytes():
-            return field
-        case str():
+        case str():  # the most frequent first
             return field.encode()
         case int():
             return struct.pack("<q", field)
+        case bytes():
+            return field
         case _:
             assert_never(field)

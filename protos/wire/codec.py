@@ -79,6 +79,7 @@ _NAMES: Final[Mapping[type, str]] = {
 }
 _ROUNDS: Final = frozenset({"next_round", "best_round", "returned_to", "alternative"})
 _LEAF_BYTES: Final = 32
+_AS_THEY_ARE: Final = frozenset({bool, bytes, int, str})  # most values; the checks behind this one cost more
 
 Record = TypeVar("Record")
 Outer = TypeVar("Outer", bound=Message)
@@ -209,6 +210,8 @@ def _facts(record: object) -> dict[str, Any]:
 def _written(name: str, value: Any) -> Any:
     if name in _ROUNDS:
         return 0 if value is None else 1 + value
+    if type(value) in _AS_THEY_ARE:
+        return value
     if isinstance(value, tuple):
         return [_written("", one) for one in value]
     return _facts(value) if is_dataclass(value) else value

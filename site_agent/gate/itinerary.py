@@ -59,6 +59,7 @@ class Itinerary:
             position_then = bytes.fromhex(facts.get("position", ""))  # earlier versions did not write it
             self._known[facts["round"]] = (facts["attempt"], position_then)
             self._remember(facts["round"], stage, layers)
+        self._highest = max(self._known, default=-1)
 
     def accept(self, offer: Offer) -> Exchange:
         """Return what an offered round sends and receives.
@@ -66,8 +67,7 @@ class Itinerary:
         Raises:
             MalformedMessage: an honest coordinator would not offer this.
         """
-        here, known = position(self._run, offer), self._known.get(offer.round)
-        newest = max(self._known, default=-1)
+        here, known, newest = position(self._run, offer), self._known.get(offer.round), self._highest
         if offer.round < self._oldest or (offer.round < newest if known is None else offer.attempt < known[0]):
             raise MalformedMessage("a round that is over")
         if known is not None and known[1] not in (here, b""):
@@ -78,10 +78,11 @@ class Itinerary:
         self._check_best(offer.best_round)
         self._check_start(offer, exchange)
         self._check_return(offer.returned_to)
-        self._oldest = max(self._oldest, offer.oldest)
         self._known[offer.round], self.newest = (offer.attempt, here), offer.round
-        for number in [number for number in self._known if number < self._oldest]:
-            del self._known[number]
+        self._highest = max(newest, offer.round)
+        if offer.oldest > self._oldest:  # not in each round, because a run may have many thousand
+            self._oldest = offer.oldest
+            self._known = {number: known for number, known in self._known.items() if number >= offer.oldest}
         self._remember(offer.round, offer.stage, offer.layers)
         return exchange
 
