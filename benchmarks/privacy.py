@@ -351,8 +351,9 @@ def main() -> None:
         print(f"network_step_ratio={network_step_ratio(tables, hidden, bits=bits):.2f}")
     print_bytes(tables)
     print_bits(tables, 5 if quick else splits_wanted, 1 if quick else 3)
-    for rows, hidden, each in ((600, (), 1), (600, (32,), 1), (6000, (32,), 1), (6000, (32,), 2), (6000, (32,), 8)):
-        print(f"trainer_step_ratio={trainer_step_ratio(rows, hidden, each):.2f}")
+    print(f"trainer_step_ratio={trainer_step_ratio(600, ()):.2f}")
+    for rows, each in ((600, 1), *((6000, each) for each in (1, 2, 6, 8, 12, 16))):
+        print(f"trainer_step_ratio={trainer_step_ratio(rows, (32,), each):.2f}")
     audit = audit_plan(tables, CLAIM)
     bound, halved = audited(audit, trials, with_noise), audited(audit, trials, half_noise)
     print_audits_in_one_run()

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from itertools import pairwise
 from typing import Any, Final, TypeAlias
 
@@ -40,7 +40,10 @@ _WEIGHT: Final = (64.0, 1 << 20)
 _DERIVATIVE: Final = (4.0, 1 << 16)
 _FURTHEST_LOGIT: Final = 40.0
 _STEPS_OF_ROWS: Final = PRIVATE_SCALE // _INPUT[1]
+# With 3,000 rows and 32 hidden units the C library often returned all arrays to the system, and a step took twice as
+# long. A product of matrices takes less time for each row with at most 1,024 of them. Neither changes a result.
 _ROWS_AT_ONCE: Final = 2048
+_ROWS_OF_A_PRODUCT: Final = 1024
 _FEW_ROWS: Final = 16  # up to so many rows, a patient's term is shortened before its rows are added
 # The square of a patient's sum of rows is computed in steps of 2**-52 of L squared, where L is the sum of the rows'
 # lengths. It is raised to at least 2**-10 of L squared, so the rows are together at most 32 times as long as the
@@ -80,9 +83,9 @@ class Layer:
 
     @cached_property
     def backward(self) -> Float64:
-        """Weights on their grid, with zeros in place of biases: float64 of shape (outputs, inputs + 1)."""
-        weights = self.on_grid[:-1].copy()
-        weights[:, -1] = 0.0
+        """Weights on their grid. Zeros for biases and in a last row: float64 of shape (outputs + 1, inputs + 1)."""
+        weights = self.on_grid.copy()
+        weights[:, -1] = weights[-1] = 0.0
         return weights
 
 
@@ -131,9 +134,11 @@ class PrivateRows:
         names = np.arange(rows) if self.patients is None else self.patients
         starts = np.flatnonzero(np.diff(names, prepend=names[:1] - 1))
         counts = np.diff(starts, append=rows)
-        firsts = np.unique(np.searchsorted(starts, np.arange(0, rows, _ROWS_AT_ONCE)))
+        firsts = np.unique(np.searchsorted(starts, np.linspace(0, rows, -(-rows // _ROWS_AT_ONCE), endpoint=False)))
         firsts = firsts[firsts < len(starts)].tolist()
-        return tuple(Block.of(int(starts[first]), counts[first:last]) for first, last in pairwise([*firsts, None]))
+        return tuple(
+            Block.of(self.inputs, int(starts[first]), counts[first:last]) for first, last in pairwise([*firsts, None])
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -145,22 +150,40 @@ class Block:
         counts: each patient's number of rows, int64 of shape (patients,).
         runs: patients with equal counts: the places of their rows, their own places, and the count. Places start at the
             block's first row and patient.
+        inputs: of these rows, as in `PrivateRows`.
     """
 
     rows: slice
     counts: Integers
     runs: tuple[tuple[slice, slice, int], ...]
+    inputs: Float64
 
     @classmethod
-    def of(cls, start: int, counts: Integers) -> Block:
-        """Make a block that starts at row `start`, from the patients' numbers of rows."""
+    def of(cls, inputs: Float64, start: int, counts: Integers) -> Block:
+        """Make a block that starts at row `start` of all `inputs`, from the patients' numbers of rows."""
         changes = np.flatnonzero(np.diff(counts, prepend=0, append=0)).tolist()
         ends = np.append(0, np.cumsum(counts))
         runs = tuple(
             (slice(int(ends[one]), int(ends[other])), slice(one, other), int(counts[one]))
             for one, other in pairwise(changes)
         )
-        return cls(slice(start, start + int(ends[-1])), counts, runs)
+        rows = slice(start, start + int(ends[-1]))
+        return cls(rows, counts, runs, inputs[rows])
+
+    @cached_property
+    def singles(self) -> int:
+        """The number of patients with one row. They come first."""
+        return int(np.count_nonzero(self.counts == 1))
+
+    @cached_property
+    def squares(self) -> Float64:
+        """The sum of each row's squared inputs, float64 of shape (rows,). It is the same in all rounds."""
+        return np.asarray(np.vecdot(self.inputs, self.inputs))
+
+    @cached_property
+    def pairs(self) -> tuple[Float64, ...]:
+        """The `_pairs` of the inputs, for each of `runs`. They are the same in all rounds."""
+        return tuple(_pairs(_by_patient(self.inputs, mine, each)) for mine, _, each in self.runs)
 
 
 def clipped_gradients(
@@ -212,12 +235,12 @@ def _sum_of_few_rows(
     """
     total = np.zeros(sum(layer.number_count for layer in layers[:shared]), np.int64)
     for block in rows.blocks:
-        passes = _passes(layers, rows.inputs[block.rows], rows.outcomes[block.rows])[:shared]
+        passes = _passes(layers, block.inputs, rows.outcomes[block.rows])[:shared]
         factors = _shortened(layers, passes, clip, block, room)
         for moves, _ in passes:
             moves *= factors
             np.rint(moves, out=moves)
-        total += _in_order(layers, [moves.T @ read for moves, read in passes]).astype(np.int64)
+        total += _in_order(layers, [_product(moves, read) for moves, read in passes]).astype(np.int64)
     return total
 
 
@@ -227,7 +250,7 @@ def _sum_of_many_rows(
     """Return the sum of the clipped gradients of patients with many rows. Each needs one exact matrix product."""
     total = np.zeros(sum(layer.number_count for layer in layers[:shared]), np.int64)
     for block in rows.blocks:
-        passes = _passes(layers, rows.inputs[block.rows], rows.outcomes[block.rows])[:shared]
+        passes = _passes(layers, block.inputs, rows.outcomes[block.rows])[:shared]
         for mine, _, each in block.runs:
             sums = [_by_patient(moves, mine, each).mT @ _by_patient(read, mine, each) for moves, read in passes]
             total += rounded_sum(_in_order(layers, sums), clip * _INPUT[1] * _DERIVATIVE[1], room)
@@ -243,25 +266,21 @@ def _shortened(
     Both are exact, because they are sums of whole numbers. Rounding changes each derivative by at most half a step, and
     with it the derivative's part of the term.
     """
-    lost = np.zeros(len(passes[0][0]))
-    own, squares = lost, []
-    for layer, (moves, read) in zip(layers, passes, strict=False):
-        size = np.vecdot(read, read)
-        squares.append(np.vecdot(moves, moves) * size)
-        own = own + squares[-1]
-        lost = lost + layer.bias.size * size
-    lengths, losses = np.sqrt(own), np.sqrt(lost)
-    if len(block.counts) < len(own):
+    sizes = [block.squares, *(np.vecdot(read, read) for _, read in passes[1:])]
+    squares = [np.vecdot(moves, moves) * size for (moves, _), size in zip(passes, sizes, strict=True)]
+    lost = [layer.bias.size * size for layer, size in zip(layers, sizes, strict=False)]
+    both = np.sqrt(np.array([sum(squares), sum(lost)]))
+    rows = both.shape[1]
+    if len(block.counts) < rows:
         # Lengths are rounded up, because sums of whole numbers do not depend on the order. One row needs no sum.
-        has_several, starts = np.repeat(block.counts > 1, block.counts), np.cumsum(block.counts) - block.counts
-        lengths, losses = (
-            np.add.reduceat(np.where(has_several, np.ceil(part), part), starts) for part in (lengths, losses)
-        )
-        lengths = _lengths_of_sums(layers, passes, squares, lengths, block)
+        np.ceil(both[:, block.singles :], out=both[:, block.singles :])
+        both = np.add.reduceat(both, np.cumsum(block.counts) - block.counts, axis=1)
+        both[0] = _lengths_of_sums(layers, passes, squares, both[0], block)
+    lengths, losses = both
     norms = lengths / (clip * _INPUT[1] * _DERIVATIVE[1])
     largest = room - losses / (2 * PRIVATE_SCALE) - 1.0 / PRIVATE_SCALE
     factors = largest / np.maximum(norms, largest) * (_STEPS_OF_ROWS / _DERIVATIVE[1] / clip)
-    return np.asarray(factors if len(factors) == len(own) else np.repeat(factors, block.counts))[:, None]
+    return np.asarray(factors if len(factors) == rows else np.repeat(factors, block.counts))[:, None]
 
 
 def _lengths_of_sums(
@@ -277,34 +296,57 @@ def _lengths_of_sums(
     scale = (_STEPS_OF_LENGTH / np.maximum(together, 1.0))[:, None]
     total = np.zeros(len(together))
     for layer, (moves, read), squares in zip(layers, passes, own, strict=False):
-        for mine, patients, each in block.runs:
+        for run, (mine, patients, each) in enumerate(block.runs):
             if each > 1:
                 one, other = _by_patient(moves, mine, each), _by_patient(read, mine, each)
                 parts = squares[mine].reshape(-1, each)
-                total[patients] += _square_of_sums(layer, one, other, parts, scale[patients])
+                known = block.pairs[run] if layer is layers[0] else None
+                total[patients] += _square_of_sums(layer, one, other, parts, scale[patients], known)
     found = np.sqrt(np.maximum(total, _LEAST_SQUARE)) / scale[:, 0]
-    return np.where(block.counts > 1, found, together)
+    found[: block.singles] = together[: block.singles]
+    return found
 
 
-def _square_of_sums(layer: Layer, moves: Float64, read: Float64, own: Float64, scale: Float64) -> Float64:
+def _square_of_sums(
+    layer: Layer, moves: Float64, read: Float64, own: Float64, scale: Float64, known: Float64 | None
+) -> Float64:
     """Return the squared length of each patient's summed gradient in one layer, times `scale` squared: (patients,).
 
     The square is the sum of the squares of all numbers of the layer. It is also the sum of the products of all pairs
-    of rows. The number of rows and the shape of the layer decide which sum is computed. Each part is rounded to a
-    whole number, so that their sum is exact in any order.
+    of rows. The number of rows and the shape and place of the layer decide which sum is computed. Each part is rounded
+    to a whole number, so that their sum is exact in any order. `known` has the `_pairs` of the first layer's inputs.
     """
     each = own.shape[1]
-    if each * (each - 1) // 2 * (moves.shape[2] + read.shape[2]) > 2 * layer.number_count:
+    columns = moves.shape[2] + (read.shape[2] if known is None else 0)
+    # More than two parts for each number would be too many. The other limit is where both ways took the same time.
+    if each * (each + 1) > 4 * layer.number_count or (each - 1) ** 2 * columns > 8 * layer.number_count:
         numbers = (moves[..., : layer.bias.size].mT @ read).reshape(-1, layer.number_count)
         numbers *= scale
         numbers *= numbers
         return _sums(np.rint(numbers, out=numbers))
-    total = _sums(np.rint(own * (scale * scale)))
-    for away in range(1, each):
-        pairs = np.vecdot(moves[:, away:], moves[:, :-away]) * np.vecdot(read[:, away:], read[:, :-away])
-        pairs *= 2.0 * (scale * scale)
-        total += _sums(np.rint(pairs, out=pairs))
-    return total
+    pairs = (_pairs(moves) * (_pairs(read) if known is None else known)).reshape(len(own), -1)
+    pairs *= 2.0 * (scale * scale)
+    return _sums(np.rint(own * (scale * scale))) + np.rint(pairs, out=pairs) @ _each_once(each)
+
+
+@cache
+def _each_once(each: int) -> Float64:
+    """Return 1 for products of `_pairs` that are of an earlier and a later row, otherwise 0: float64."""
+    return np.triu(np.ones((each - 1, each - 1))).ravel()
+
+
+def _product(moves: Float64, read: Float64) -> Float64:
+    """Return the sum over rows of derivatives times inputs, float64 of shape (outputs + 1, inputs + 1)."""
+    parts = [slice(first, first + _ROWS_OF_A_PRODUCT) for first in range(0, len(moves), _ROWS_OF_A_PRODUCT)]
+    return np.asarray(sum(moves[part].T @ read[part] for part in parts))
+
+
+def _pairs(rows: Float64) -> Float64:
+    """Return the products of each patient's rows but the last with those but the first.
+
+    From float64 of shape (patients, rows, columns) to (patients, rows - 1, rows - 1). The upper triangle has each pair.
+    """
+    return rows[:, :-1] @ rows[:, 1:].mT
 
 
 def _sums(parts: Float64) -> Float64:
@@ -332,8 +374,7 @@ def _in_order(layers: Sequence[Layer], products: Sequence[Float64]) -> Float64:
 def _passes(layers: Sequence[Layer], inputs: Float64, outcomes: Float64) -> list[Pass]:
     """Compute for each layer its inputs, and the derivatives of each row's cross-entropy by the layer's outputs.
 
-    Inputs have a last column of ones as in `PrivateRows`. The derivatives of all layers except the last one have a last
-    column of zeros.
+    Inputs have a last column of ones as in `PrivateRows`, and derivatives have a last column of zeros.
     """
     read = [inputs]
     for layer in layers[:-1]:
@@ -342,9 +383,10 @@ def _passes(layers: Sequence[Layer], inputs: Float64, outcomes: Float64) -> list
         read.append(np.clip(here, 0.0, _INPUT[0] * _INPUT[1], out=here))
     last, most = layers[-1], _DERIVATIVE[0] * _DERIVATIVE[1]
     logits = np.clip(read[-1] @ last.on_grid[0] / _INPUT[1], -_FURTHEST_LOGIT, _FURTHEST_LOGIT)
-    moves = [np.rint(_DERIVATIVE[1] / (1.0 + np.exp(-logits)) - _DERIVATIVE[1] * outcomes)[:, None]]
+    moves = [np.zeros((len(logits), 2))]
+    moves[0][:, 0] = np.rint(_DERIVATIVE[1] / (1.0 + np.exp(-logits)) - _DERIVATIVE[1] * outcomes)
     for layer, here in zip(layers[:0:-1], read[:0:-1], strict=True):
-        back = moves[-1] * layer.backward if layer is last else moves[-1][:, :-1] @ layer.backward
+        back = moves[-1] @ layer.backward
         back *= np.clip(here, 0.0, 1.0)  # the derivative of relu: a positive whole number is at least 1
         np.rint(back, out=back)
         moves.append(np.clip(back, -most, most, out=back))

@@ -14,6 +14,7 @@ from torch.nn import functional
 
 from protos.plan.patient_privacy import SMALLEST_CLIP
 from protos.privacy.accounting import PRIVATE_SCALE
+from site_agent.trainer.training import private_gradient
 from site_agent.trainer.training.private_gradient import (
     Layer,
     PrivateRows,
@@ -222,6 +223,20 @@ def test_no_patient_is_divided_where_many_rows_are_summed_in_parts(rows: int, la
     others = clipped(layers, 0.1, features[:rows], outcomes[:rows], None)
     alone = clipped(layers, 0.1, features[rows:], outcomes[rows:], patients[rows:])
     np.testing.assert_array_equal(together, np.array(others) + np.array(alone))
+
+
+@pytest.mark.parametrize(("at_once", "of_a_product"), [(1, 1), (50, 7), (1000, 1000)])
+def test_no_size_of_a_block_changes_a_sum(monkeypatch: pytest.MonkeyPatch, at_once: int, of_a_product: int) -> None:
+    """Neither the rows that are computed together nor those of one product, for patients with 1 to 24 rows."""
+    generator = np.random.default_rng(at_once)
+    layers, patients = layers_of((7, 5, 1), generator), np.repeat(np.arange(48), np.arange(48) // 2 + 1)
+    features, outcomes = table_of(len(patients), 7, generator)
+    usual = clipped(layers, 0.5, features, outcomes, patients)
+
+    monkeypatch.setattr(private_gradient, "_ROWS_AT_ONCE", at_once)
+    monkeypatch.setattr(private_gradient, "_ROWS_OF_A_PRODUCT", of_a_product)
+
+    assert clipped(layers, 0.5, features, outcomes, patients) == usual
 
 
 @pytest.mark.parametrize("rows", [2, 3, 16])
