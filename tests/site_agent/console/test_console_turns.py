@@ -45,13 +45,14 @@ def until(holds: Callable[[], bool]) -> None:
 
 @contextmanager
 def long_acts(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[list[str], threading.Event]]:
-    """Every command but a decision lasts until the event is set; the commands that have begun."""
+    """Yield the commands that have begun. All but decisions last until the event is set, and then only print help."""
     run_command, go_on, begun = console_server.run_command, threading.Event(), list[str]()
 
     async def held(words: Any, folder: Path, patience: float) -> Any:
         begun.append(words[0])
         if words[0] not in DECISIONS:
             await asyncio.to_thread(go_on.wait, 30)
+            words = ["--help"]
         return await run_command(words, folder, patience)
 
     monkeypatch.setattr(console_server, "run_command", held)

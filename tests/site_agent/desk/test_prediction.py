@@ -28,6 +28,7 @@ from site_agent.trainer.data.splits import split_rows
 from site_agent.trainer.data.tables import read_table
 from site_agent.trainer.study import Outcome, Study
 from tests.for_each import for_each
+from tests.site_agent.desk.terminal import typed
 from tests.site_agent.trainer.sites import Table, conclude, make_plan, make_site, make_study, prepare, run_rounds
 
 Kind: TypeAlias = Literal["own-columns", "agreed-columns", "common-and-own", "own-module"]
@@ -311,7 +312,9 @@ def test_a_column_that_is_called_like_a_prediction_is_refused(tmp_path: Path) ->
     assert not (tmp_path / "out.csv").exists()
 
 
-def test_the_command_counts_and_names_what_it_does_not_predict(tmp_path: Path) -> None:
+def test_the_command_counts_and_names_what_it_does_not_predict(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Column, flaw, number of rows and values on the screen; the same in the row of the output; and no risk."""
     trained = _trained(tmp_path)
     rows = [list(row) for row in trained.rows]
@@ -319,34 +322,25 @@ def test_the_command_counts_and_names_what_it_does_not_predict(tmp_path: Path) -
     for place, cell in ((0, "M"), (3, "M"), (4, "F")):
         rows[place][1] = cell
     new = trained.write(tmp_path / "new.csv", rows)
-    program = [sys.executable, "-c", "from site_agent.site_cli import main; main()"]
-    command = [*program, "predict", "--config", str(tmp_path / "hospital.yaml")]
+    monkeypatch.setattr("site_agent.trainer.isolation.give_up_network", lambda: None)
 
-    done = subprocess.run(
-        [*command, "--input", str(new), "--output", str(tmp_path / "out.csv")], capture_output=True, text=True
-    )
+    def predict(table: Path, output: str) -> tuple[int, str]:
+        words = ("--config", tmp_path / "hospital.yaml", "--input", table, "--output", tmp_path / output)
+        return typed(capfd, monkeypatch, "predict", *words)
+
+    status, said = predict(new, "out.csv")
 
     for row in rows:
         row[1] = "M"
-    none = subprocess.run(
-        [
-            *command,
-            "--input",
-            str(trained.write(tmp_path / "none.csv", rows)),
-            "--output",
-            str(tmp_path / "none-out.csv"),
-        ],
-        capture_output=True,
-        text=True,
-    )
+    refused, reason = predict(trained.write(tmp_path / "none.csv", rows), "none-out.csv")
 
     _, found = _read(tmp_path / "out.csv")
-    assert none.returncode == 78
-    assert f"The model predicted none of the {len(rows)} rows." in none.stderr
+    assert refused == 78
+    assert f"The model predicted none of the {len(rows)} rows." in reason
     assert len(_read(tmp_path / "none-out.csv")[1]) == len(rows), "with the reasons"
-    assert done.returncode == 0, done.stderr
-    assert f"column {first}: text where a number is declared, in 3 rows (M in 2, F in 1)" in done.stdout
-    assert f"{len(rows) - 3} of {len(rows)} rows predicted" in done.stdout
+    assert status == 0, said
+    assert f"column {first}: text where a number is declared, in 3 rows (M in 2, F in 1)" in said
+    assert f"{len(rows) - 3} of {len(rows)} rows predicted" in said
     assert found[0][1:] == ["", f"column {first}: text where a number is declared (M)"]
     assert [row[1] == "" for row in found[:9]] == [place in (0, 3, 4) for place in range(9)]
 

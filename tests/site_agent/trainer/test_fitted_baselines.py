@@ -52,7 +52,7 @@ def bits(baseline: Baseline) -> list[bytes]:
 
 
 @pytest.mark.parametrize("task", TASKS)
-@for_each("seed", range(5))
+@for_each("seed", range(2))
 def test_it_repeats_to_the_bit_and_follows_its_seed(task: Task, seed: int) -> None:
     """Equal rows and seed, equal bits in the model and out of fold; another seed, another forest."""
     dataset = made_up(task, seed)

@@ -70,15 +70,15 @@ def test_logits_and_gradients_equal_the_plain_network(
         torch.testing.assert_close(translated[name], values.grad, rtol=1e-8, atol=1e-12, msg=name)
 
 
-@pytest.mark.parametrize("batch", [1, 2, 36, 1000])
+@pytest.mark.parametrize("batch", [1, 2, 36, 200])
 def test_prediction_does_not_depend_on_the_batch(batch: int) -> None:
     """A row's logit is the same alone, in a small batch and in a large one, up to rounding."""
     network = started(HEART, 13, 1).eval()
-    rows = torch.randn(1000, 13, generator=torch.Generator().manual_seed(2))
+    rows = torch.randn(200, 13, generator=torch.Generator().manual_seed(2))
 
     with torch.inference_mode():
         together = network(rows)
-        parts = torch.cat([network(rows[i : i + batch]) for i in range(0, 1000, batch)])
+        parts = torch.cat([network(rows[i : i + batch]) for i in range(0, 200, batch)])
 
     torch.testing.assert_close(parts, together, rtol=1e-4, atol=1e-5)
 
