@@ -85,7 +85,12 @@ def plan_of(name: str, seed: int, sites: Sites) -> Any:  # a Plan
     return experiment_plan(sites, seed, **(keys | more))
 
 
-@pytest.mark.parametrize("name", STACKED)
+# They stack what another method of the list stacks too, or what the laws of a site's training do.
+SLOW = ("global-layers, rate", "fedyogi", "fedadagrad", "fedper", "fedbabu", "local-adaptation", "lg-fedavg", "local")
+BY_NAME = [pytest.param(name, marks=pytest.mark.slow if name in SLOW else ()) for name in STACKED]
+
+
+@pytest.mark.parametrize("name", BY_NAME)
 def test_a_stack_is_its_copies(name: str) -> None:
     """Outputs and chosen rounds of each copy are those of its federation alone, to 1e-5."""
     data = {seed: federation(name, seed) for seed in SEEDS}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -67,7 +68,8 @@ def test_others_bring_a_common_effect_and_shuffled_ones_do_not() -> None:
     A clinic without outcomes also receives it.
     """
     sites = clinics(4, 240, seed=3)
-    found = [join.measured(sites, members, site, 400) for site, members in list(join.federations(sites, 10, 400))[:2]]
+    first = islice(join.federations(sites, 10, 400), 2)
+    found = [join.measured(sites, members, site, 400) for site, members in first]
 
     mean = {name: float(np.mean([one[name] for one in found])) for name in found[0]}
 
