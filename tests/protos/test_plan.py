@@ -148,7 +148,7 @@ def test_the_smallest_quorum_follows_the_formula(sites: int, colluders: int, sma
     assert plan.smallest_masked_quorum == smallest
 
 
-@for_each("sites", range(3, 101))
+@for_each("sites", [*range(3, 16), 33, 64, 99, 100])
 def test_any_two_masked_quorums_share_an_honest_site(sites: int) -> None:
     """Two quorums of N sites overlap in more than c of them, for every c that a plan can assume."""
     for colluders in range(sites - 1):

@@ -178,6 +178,7 @@ def test_augmented_images_are_trained_on_and_masks_change_no_bit(tmp_path: Path,
     play(scene())
 
 
+@pytest.mark.slow
 def test_hospitals_learn_from_images_that_they_never_see(tmp_path: Path, hospitals: list[HospitalData]) -> None:
     """After thirty epochs of masked FedAvg four of five test images of all hospitals are recognised."""
 

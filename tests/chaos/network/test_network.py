@@ -80,6 +80,7 @@ def test_an_upload_that_is_cut_goes_on_behind_the_last_whole_chunk(tmp_path: Pat
         assert_resumed(made, proxy.uploaded)
 
 
+@pytest.mark.slow
 def test_loss_and_delay_change_no_bit(tmp_path: Path, cable: Line) -> None:
     """On a line with 20 ms each way that loses every twentieth frame, two rounds end correctly."""
     with (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import product
 from math import inf, sqrt
 
 import numpy as np
@@ -13,6 +14,7 @@ from protos.plan.patient_privacy import noise_multiplier, price_in_words
 from protos.plan.private_training import PrivateTraining
 from protos.privacy.accounting import PRIVATE_SCALE, epsilon_of
 from protos.privacy.sampled_accounting import sampled_epsilon, sampled_multiplier
+from tests.for_each import in_turns
 from tests.protos.privacy.private_plans import private_network_plan, private_plan
 
 _STEP = 2e-4  # of the grid of privacy losses
@@ -76,9 +78,9 @@ def test_the_second_computation_is_right_where_a_closed_form_is_known() -> None:
     assert found == pytest.approx(epsilon_of(sqrt(10) / 4.0, 1e-5), abs=10 * _STEP)
 
 
-@pytest.mark.parametrize("rate", [1e-4, 0.01, 0.1, 0.5, 0.9])
-@pytest.mark.parametrize("sums", [1, 40, 1000])
-@pytest.mark.parametrize("epsilon", [0.1, 1.0, 8.0])
+@pytest.mark.parametrize(
+    ("epsilon", "sums", "rate"), in_turns(product([0.1, 1.0, 8.0], [1, 40, 1000]), [1e-4, 0.01, 0.1, 0.5, 0.9])
+)
 def test_the_noise_is_the_least_of_the_grid_and_sampling_never_needs_more(
     epsilon: float, sums: int, rate: float
 ) -> None:
