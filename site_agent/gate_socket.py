@@ -203,7 +203,7 @@ class Called:
 class Unable:
     """The agent reports to the gate that an order failed. `status` shows how a request to the coordinator ended.
 
-    It is empty if the agent has explained the error in its own log.
+    An empty `status` means that the agent's own log explains the error.
     """
 
     exit_status: int

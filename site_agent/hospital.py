@@ -211,7 +211,7 @@ class Hospital(Document):
 
     @property
     def scratch_path(self) -> Path:
-        """The trainer's folder for temporary files without names, in which images are prepared."""
+        """The folder in which the trainer prepares images, in temporary files without names."""
         return self.state_path / "saves"
 
 

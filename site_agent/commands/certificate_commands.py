@@ -1,7 +1,8 @@
 """Runs `site-agent renew`, `request-certificate` and `install-certificate`, for this site's TLS certificate.
 
-The last two are for a certificate of the hospital's own authority, and open no connection. The agent sends the new
-certificate to the coordinator on its stream. If no agent runs, `site-agent renew` sends it.
+`request-certificate` and `install-certificate` are for a certificate of the hospital's own authority, and open no
+connection. The agent sends the new certificate to the coordinator on its stream. If no agent runs, `site-agent renew`
+sends it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """Runs a saved model on encoded rows, for predictions, reports and exports.
 
-The network has the same layout in memory as in training, so that results are equal to the bit. This module loads
-torch.
+The network has the same layout in memory as in training, so that results are equal to the bit.
 """
 
 from __future__ import annotations

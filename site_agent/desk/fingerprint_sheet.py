@@ -2,7 +2,7 @@
 
 Masks hide a site among the sites that the plan lists. If the office listed keys of its own, it could remove these
 masks. No program can detect that, but persons can. Each hospital prints this sheet from the plan that it has to
-approve. It reads the number of the list and its own line to every other hospital.
+approve. A person reads the number of the list and the hospital's own line to every other hospital.
 """
 
 from __future__ import annotations

@@ -4,8 +4,8 @@ Two spellings would become two categories of the same patients. A person looks a
 
 * codes that differ only in capitals, blanks or marks are two spellings;
 * words of one meaning are two spellings, such as M and male;
-* words of a known meaning together with two or more numbers are two spellings, such as F and M with 0 and 1. So are
-  words and numbers in equal count.
+* words of a known meaning together with two or more numbers are two spellings, such as F and M with 0 and 1. Other
+  words are, if there are as many words as numbers.
 
 Only codes that a contract declares or a draft lists are compared. No other cell is shown.
 """

@@ -1,8 +1,8 @@
 """Measures how well one column alone predicts the outcome. Very good columns are often recorded after the outcome.
 
-The test set is not used. Each column is used in three ways, and the best result counts: its rank, the outcome's rate
-in each of its codes or tenths, and whether a value is missing. Rates come from one half of the rows and are applied
-to the other half. So a column with many codes gains nothing by chance.
+The test set is not used. Each column predicts in three ways, and the best result is used: by its rank, by the
+outcome's rate in each of its codes or tenths, and by whether a value is missing. Rates come from one half of the rows
+and are applied to the other half. So a column with many codes gains nothing by chance.
 """
 
 from __future__ import annotations

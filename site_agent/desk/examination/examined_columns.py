@@ -136,7 +136,7 @@ def _disguised(table: Table, feature: Feature, values: Numbers, markers: tuple[f
 
 
 def rows_of(table: Table, places: npt.NDArray[np.int64]) -> tuple[int, ...]:
-    """Return the row numbers of the first of these rows, as a spreadsheet counts them."""
+    """Return the first of some rows by their numbers in a spreadsheet."""
     first = places[:KEPT_ROWS]
     numbers = first + 1 if table.row_numbers is None else table.row_numbers[first]
     return tuple(int(number) for number in numbers)
@@ -165,7 +165,7 @@ def collinear_findings(table: Table) -> Iterator[Finding]:
 
 
 def _close_pairs(columns: Numbers, absent: npt.NDArray[np.bool_]) -> list[tuple[int, int, float]]:
-    """Return pairs of columns with their correlation, the largest first. A column is given by its position."""
+    """Return pairs of correlated columns with their correlation, the largest first. Columns are positions."""
     there = (~absent).astype(np.float64)
     counts = np.maximum(there.sum(axis=1), 1.0)
     filled = np.where(absent, 0.0, columns)

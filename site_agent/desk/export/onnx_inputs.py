@@ -64,7 +64,7 @@ def interval(contract: Contract, feature: DateFeature) -> Interval:
 
 
 def features_of(contract: Contract, values: Numbers) -> dict[str, Numbers]:
-    """Return the values of each feature by name, for inputs (rows, inputs), as in `Table.features`."""
+    """Return the values of each feature by name, computed from an export's inputs, (rows, inputs)."""
     found = {name: values[:, place] for place, name in enumerate(input_names(contract))}
     days = {name: Parsed(values=found[name] + FIRST_DAY, flaws={}) for name in found if name in contract.dates}
     return {
@@ -78,7 +78,7 @@ def features_of(contract: Contract, values: Numbers) -> dict[str, Numbers]:
 
 
 def terms_of(contract: Contract, values: Numbers) -> dict[str, Counts]:
-    """Return the counts of terms by column, for inputs (rows, inputs), as in `Table.terms`."""
+    """Return the counts of each column of terms by name, taken from an export's inputs, (rows, inputs)."""
     place, found = len(input_names(contract)), dict[str, Counts]()
     for column in contract.terms:
         width = len(column.encoded_columns)

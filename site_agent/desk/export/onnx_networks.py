@@ -264,7 +264,7 @@ def _of_columns(layers: Layers, rows: str, columns: int, kind: str) -> str:
 
 
 def _words(layers: Layers, note: NoteSize, codes: str) -> str:
-    """Add to the graph the tokens of words, (rows, places, width). A code is a bucket's number, from 1."""
+    """Add the tokens of words to the graph, (rows, places, width). Each code is the number of a bucket, from 1."""
     graph, tensors = layers.graph, layers.tensors
     weight = graph.constant(tensors["input.tokenizer.weight"])
     # A lookup drops the fraction, so a whole number minus one half becomes the number below.
@@ -274,7 +274,7 @@ def _words(layers: Layers, note: NoteSize, codes: str) -> str:
 
 
 def _hidden(layers: Layers, note: NoteSize, codes: str, others: int) -> str:
-    """Add an attention mask to the graph, (rows, 1, 1, tokens): 0, but very negative for places without a word."""
+    """Add an attention mask to the graph, (rows, 1, 1, tokens). It excludes the places without a word."""
     graph = layers.graph
     is_word = graph.apply("cast", graph.apply("greater", codes, graph.constant([0.5])), to="float32")
     negative = layers.scaled(graph.apply("subtract", is_word, graph.constant([1.0])), _NEVER)

@@ -144,7 +144,7 @@ class RowReader:
         return rule.read(str(cell), self._decimal if isinstance(cell, str) else ".")
 
     def _judged(self, column: Mapping[str, Any], cells: Mapping[str, float | Flaw]) -> tuple[Flaw | None, float]:
-        """Return the problem of a column's value, or None, and the value. A date is converted to an interval first."""
+        """Return what is wrong with a column's value, if anything, and the value. A date becomes an interval first."""
         value, interval = cells[column["name"]], column.get("interval")
         assert isinstance(value, float)
         if interval is not None:

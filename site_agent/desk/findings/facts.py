@@ -352,7 +352,7 @@ MISSING = "missing"
 def group_values(
     table: Table, profile: Profile | None, rows: Rows, features: Sequence[str] = ()
 ) -> Mapping[str, Sequence[str]]:
-    """Return by group the value of each requested row, such as the sex of each patient.
+    """Return the values of the requested rows in each group, such as the sex of each patient.
 
     A feature with codes forms groups by its codes. A number forms two groups, above and below the middle of the
     training rows.

@@ -97,7 +97,7 @@ def tested_here(
 
 
 def _without_value(reason: str) -> str:
-    """Return a reason against a prediction without the patient's value, which the other hospital's rules chose."""
+    """Return why the other hospital's rules exclude a row, without the patient's value."""
     if reason.endswith(ABSENT.words):
         return reason
     return f"{shown(reason.partition(':')[0])} has a value that its contract does not allow"

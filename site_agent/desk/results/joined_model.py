@@ -91,7 +91,7 @@ def joined_model_of(task: Task, arrays: Arrays) -> JoinedModel:
 
 
 def on_scale(task: Task, lines: Float64) -> Float64:
-    """Convert outputs of a linear model, shape (rows, outputs), to logits, logarithms of softmax, or numbers."""
+    """Convert a linear model's outputs, (rows, outputs), to the scale of the joined model: logits or numbers."""
     if task != "multi-class":
         return lines
     raised = lines - lines.max(axis=1, keepdims=True)

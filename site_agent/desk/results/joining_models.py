@@ -110,9 +110,7 @@ def join_models(
 
 
 def join_weights(task: Task, models: Sequence[Float64], targets: npt.NDArray[np.generic]) -> Float64:
-    """Return the weights of models that minimise their joint loss and stay near equal weights.
-
-    The minimised sum is the loss of the weighted mean + 5 * squared distance from equal weights.
+    """Return the weights of models with the smallest loss of their mean + 5 * squared distance from equal weights.
 
     Args:
         models: the predictions of each for rows that it did not use, float64 of shape (rows, outputs).
@@ -165,7 +163,7 @@ def _line(dataset: Dataset, rows: Examples, penalty: float) -> Lines:
 def _forest(
     dataset: Dataset, folds: npt.NDArray[np.int64], patients: npt.NDArray[np.int64], seed: int
 ) -> tuple[Forest, Float64]:
-    """Return the forest, and for each row the predictions of trees that used no row of this patient."""
+    """Return the forest, and a prediction for each row by trees that used no row of the same patient."""
     rows = dataset.training
     trees = _trees(dataset, rows, seed, has_votes=True)
     places = _places(dataset, trees)

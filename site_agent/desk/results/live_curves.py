@@ -53,9 +53,7 @@ class LiveCurves:
             self._facts |= {key: [[int(number), float(value)] for number, value in found[key]] for key in _SAMPLED}
 
     def take(self, number: int, training: SiteTraining, choice: Choice, is_last: bool = False) -> None:
-        """Measure a received model, and write the measurement to the file of curves.
-
-        For a repeated round the newest measurement is used.
+        """Measure a received model, and write the result to the file of curves. A repeated round replaces its result.
 
         Args:
             number: the round in which the model was received.

@@ -1,6 +1,6 @@
 """Saves the joined model at the end of a federated-prior study, and reports how much the other hospitals helped.
 
-The report has the keys of run_report.py's report, so every page that reads one can read the other. The join without
+The report has the same keys as that of run_report.py, so every page that reads a report can read it. The join without
 the others' score has the place of the network trained alone.
 """
 

@@ -5,7 +5,7 @@ Such a site sends no number. Its table has no outcome, or its outcome is not rea
 * the announced sums are checked as at every site, and coefficients are computed here;
 * the score has the plan's coefficients; its intercept gives this site's patients the declared prevalence, or the
   other sites' share if the hospital declares none;
-* if the guard found that the others' score helps none of them, there is no model;
+* if the others' score helps none of the contributing sites, there is no model;
 * nothing was tested here, so the report has no metric. `site-agent monitor` scores the model when outcomes are known.
 """
 

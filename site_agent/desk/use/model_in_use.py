@@ -1,6 +1,6 @@
 """Finds the model in use: the only model that predictions, exports and monitoring use.
 
-It is the adopted model. If nobody has adopted a model, it is the federated model of the latest run, and a notice
+The adopted model is in use. If nobody has adopted a model, the federated model of the latest run is, and a notice
 reports that the next run will change it.
 """
 

@@ -1,7 +1,7 @@
 """Runs `site-agent recalibrate`: fits a map, reports its effect on the test rows, and stores or removes it.
 
-The rows are those of later patients with known outcomes, or else the validation rows. A network's checkpoint was
-chosen on the validation rows, so on them it looks better than it is. Such a model needs later patients.
+The map is fitted to later patients with known outcomes, or to the validation rows. A network's checkpoint was chosen
+on the validation rows, so on them it looks better than it is. Such a model needs later patients.
 """
 
 from __future__ import annotations
