@@ -114,7 +114,7 @@ class HeldOutCheck:
         return before
 
     def remember(self, state: State) -> None:
-        """Keep this site's state before parameters that the sites have not yet accepted are loaded."""
+        """Keep this site's state, before the site loads parameters that are not yet accepted."""
         self._before = self._before or state
 
     @property

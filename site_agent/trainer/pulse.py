@@ -22,7 +22,10 @@ class Pulse:
     """The watchdog signal of one process."""
 
     def __init__(self, notify: Callable[[str], None], clock: Callable[[], float], watchdog_seconds: float) -> None:
-        """`notify` sends text to the service manager. `clock` returns monotonic seconds. 0 seconds mean no watchdog."""
+        """Take a function that sends text to the service manager, and a clock with monotonic seconds.
+
+        `watchdog_seconds` is 0 if there is no watchdog.
+        """
         self._notify, self._clock, self._watchdog = notify, clock, watchdog_seconds
         self._next = 0.0
 

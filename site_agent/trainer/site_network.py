@@ -148,7 +148,7 @@ class SiteNetworks:
         return FlatNetwork(network, [tensor.name for tensor in wanted], copies, self.device)
 
     def start(self, flat: FlatNetwork, public: Iterable[TensorSpec], seeds: Seeds, copy: int | None = None) -> None:
-        """Set the network's first values. The plan's seed determines the shared tensors, so all sites start equal.
+        """Set the network's first values. The plan's seed determines the shared tensors, which are equal at all sites.
 
         It also determines tensors that the method starts equal. The site's own seed determines all others. If the plan
         has `start: own`, the site's seed determines all tensors, as in the authors' experiment. In published

@@ -226,7 +226,7 @@ class Worker:
         return Prepared(found, _packed(held))
 
     def _prepare_to_receive(self, run: str, plan: Plan, approved: str) -> Prepared:
-        """Check before the run the table that a site without outcomes uses after the last round."""
+        """Check the table of a site without outcomes before the run. After the run an error would be too late."""
         assert plan.prior is not None
         self._around.require_receivable(self._hospital, plan)
         self._trainer_socket.largest_payload = max(4 * plan.prior.tensor.number_count, LARGEST_PLAN_BYTES)

@@ -96,7 +96,7 @@ class NumberRule:
         }
 
     def read(self, cell: str, decimal: str = ".") -> float | Flaw:
-        """Return the number of a cell; NaN if missing."""
+        """Return the number in a cell, or NaN if the cell means a missing value."""
         text = cell.strip()
         if text in self.words:
             return self.missing
@@ -155,7 +155,7 @@ class DateRule:
         return {"kind": "date", "missing": missing, "pattern": pattern, "refuses_future": self.refuses_future}
 
     def read(self, cell: str, today: date) -> float | Flaw:
-        """Return the date in a cell as days since the year 1; NaN if missing."""
+        """Return the date in a cell as days since the year 1, or NaN if the cell means a missing date."""
         text = cell.strip()
         if text in self.markers:
             return math.nan

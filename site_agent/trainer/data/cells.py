@@ -100,7 +100,7 @@ def feature_rule(feature: NumericFeature | CategoricalFeature, spelling: Spellin
 
 
 def group_parser(group: GroupColumn, spelling: Spelling, *, for_prediction: bool) -> BlockParser:
-    """Return a parser of a group column's codes. For predictions an undeclared code is unknown, otherwise a flaw."""
+    """Return a parser of a group column's codes. An undeclared code is unknown in predictions, otherwise an error."""
     markers = {"", *spelling.markers, *group.missing_markers}
     otherwise = UNKNOWN_POSITION if for_prediction else UNDECLARED
     return _parser(CodeRule(_positions(group.codes), markers, otherwise=otherwise), spelling.decimal)

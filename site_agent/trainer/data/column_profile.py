@@ -49,13 +49,16 @@ class ColumnProfile(Document):
     effect: float = 1.0
 
     def places(self, values: Numbers) -> npt.NDArray[np.int64]:
-        """Return the bin of each present value, from 0; int64 of shape (present values,)."""
+        """Return the number of each present value's bin, from 0: int64 of shape (present values,)."""
         is_code = self.kind == "code"
         there = present(values, is_code=is_code)
         return there.astype(np.int64) if is_code else np.searchsorted(self.edges, there, side="left").astype(np.int64)
 
     def bins(self, values: Numbers) -> npt.NDArray[np.float64]:
-        """Return the share of each bin among the present values, float64 of shape (bins,); zeros if there are none."""
+        """Return the share of each bin among the present values: float64 of shape (bins,).
+
+        The shares are zeros if there are no present values.
+        """
         places = self.places(values)
         return np.bincount(places, minlength=len(self.shares)).astype(np.float64) / max(1, len(places))
 
@@ -99,7 +102,10 @@ def profile_of(
 
 
 def _repeated(patients: npt.NDArray[np.int64] | None) -> tuple[Rows, npt.NDArray[np.int64] | None]:
-    """Return some thousand rows of whole patients, and the patients' numbers; None if each patient has one row."""
+    """Return the rows and the patient numbers of some patients, some thousand rows in all.
+
+    The patient numbers are None if each patient has one row.
+    """
     nobody: Rows = np.empty(0, dtype=np.int64)
     if patients is None or not len(patients):
         return nobody, None

@@ -34,7 +34,7 @@ class Scale(Document):
 
 
 class NumericEncoding(Document):
-    """Encodes a number as its z-score. `fill` replaces a missing value; None if missing values are refused."""
+    """Encodes a number as its z-score. `fill` replaces a missing value, if the contract allows missing values."""
 
     kind: Literal["numeric"] = "numeric"
     fill: float | None

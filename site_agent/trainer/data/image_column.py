@@ -120,7 +120,7 @@ class ImageColumn(Document):
 
     @property
     def facts(self) -> dict[str, Any]:
-        """What a model reads of an image, as plain data."""
+        """The size and the intensities that a model needs to read an image, as plain data."""
         return {
             "name": self.name,
             "channels": self.image.channels,

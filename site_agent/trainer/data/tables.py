@@ -103,7 +103,10 @@ class Table:
 
     @cached_property
     def groups(self) -> Mapping[str, tuple[str, ...]]:
-        """For each group column, the label of every row. Without labels the code; without a value "unknown"."""
+        """For each group column, the group's label in every row. A row without a value has the label "unknown".
+
+        Columns without labels have their codes as labels.
+        """
         labels = {}
         for column in self.contract.groups:
             positions = self.features.get(column.name, self.group_positions.get(column.name))

@@ -64,7 +64,7 @@ class TermsReader:
             mistakes.add(words, numbers, column=name)
 
     def counts(self, rows: int) -> dict[str, Counts]:
-        """Return for each column uint16 of shape (rows, columns); zeros for a column that the table does not have."""
+        """Return the counts of each column, uint16 of shape (rows, columns). A missing column has zeros."""
         found = {}
         for name, blocks in self._blocks.items():
             width = self._rules[name].width

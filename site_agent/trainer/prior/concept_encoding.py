@@ -71,7 +71,10 @@ class ConceptEncoding(Document):
         )
 
     def encode(self, table: Table, rows: Rows | None = None) -> npt.NDArray[np.float32]:
-        """Return standardised columns, float32 of shape (rows, columns). `rows` are int64, in order; None takes all."""
+        """Return standardised columns, float32 of shape (rows, columns).
+
+        `rows` are int64, in order; None takes all.
+        """
         features = {name: values if rows is None else values[rows] for name, values in table.features.items()}
         values = values_of(self.mapped, features, table.rows if rows is None else len(rows))
         used = np.array(self.used)

@@ -23,7 +23,7 @@ def keep_suspicions(state: Path, run: str, sentences: Sequence[str]) -> None:
 
 
 def find_suspicions(state: Path) -> tuple[str, ...]:
-    """Return the newest findings; empty if this user may not read the file."""
+    """Return the newest findings. There are none if this user may not read the file."""
     try:
         with (state / _FILE).open("rb") as file:
             found = json.loads(file.read(_LARGEST_BYTES))

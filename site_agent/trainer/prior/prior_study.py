@@ -269,7 +269,7 @@ class PriorStudy:
         return Rows(design=standard.applied(self._values), targets=targets, is_number=self.prior.is_number)
 
     def _others(self, found: AnnouncedSums, path: tuple[Float64, ...]) -> Float64:
-        """Make one Newton step from the coefficients of the last sums, without this site's own part of the sums."""
+        """Return the coefficients after one Newton step from sums without this site's own rows."""
         rounds, before = len(path) - 1, path[-2]
         without = found.newton(rounds).without(self._own(found, before))
         return without.next_coefficients(before, self.prior.method.ridge)

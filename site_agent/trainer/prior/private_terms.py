@@ -90,7 +90,7 @@ def _terms_of(private: PrivateSums, site: str, design: Float64, outcomes: Float6
 
 
 def rounded_sum(terms: Float64, unit: float, room: float = 1.0) -> Integers:
-    """Return the sum of all terms, each first rounded to integers and limited in norm; int64 of shape (numbers,).
+    """Round each term to integers, limit its norm, and return the sum of all terms: int64 of shape (numbers,).
 
     Args:
         terms: float64 of shape (patients, numbers); changed in place.

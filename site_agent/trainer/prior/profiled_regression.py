@@ -76,7 +76,7 @@ def own_sums(rows: Rows, coefficients: Float64) -> NewtonSums:
 
 
 def require_spread(weights: Float64) -> None:
-    """Refuse weights of rows, float64 of shape (rows,), with which a few rows determine the result.
+    """Raise an error if a few rows have most of the weight. `weights` are float64 of shape (rows,).
 
     Raises:
         Concentrated: see the module's rules.
@@ -116,7 +116,7 @@ def profiled_intercept(line: Float64, targets: Float64, *, is_number: bool) -> f
 
 
 def _fitted(line: Float64, targets: Float64, *, is_number: bool) -> tuple[Float64, Float64]:
-    """Return the prediction for each row, and each row's weight in the Hessian; both of shape (rows,)."""
+    """Return each row's prediction and each row's weight in the Hessian, two arrays of shape (rows,)."""
     values = profiled_intercept(line, targets, is_number=is_number) + line
     if is_number:
         return values, np.ones_like(values)

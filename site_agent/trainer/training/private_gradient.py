@@ -110,7 +110,7 @@ class PrivateRows:
         return cls(_in_steps(wide, _INPUT), outcomes, patients)
 
     def taken(self, kept: npt.NDArray[np.bool_] | Integers) -> PrivateRows:
-        """Return some of the rows, selected by a bool for each row or by row numbers."""
+        """Return the selected rows. `kept` has a bool for each row, or the numbers of the rows."""
         patients = None if self.patients is None else self.patients[kept]
         return PrivateRows(self.inputs[kept], self.outcomes[kept], patients)
 
@@ -394,7 +394,7 @@ def _passes(layers: Sequence[Layer], inputs: Float64, outcomes: Float64) -> list
 
 
 def _in_steps(values: npt.NDArray[Any], grid: tuple[float, int]) -> Float64:
-    """Round values to whole numbers of steps of a grid. NaN becomes 0; infinite values become the largest."""
+    """Round values to whole numbers of steps of a grid. NaN becomes 0. Infinite values become the largest step."""
     largest, steps = grid
     kept = np.clip(np.nan_to_num(values.astype(np.float64), posinf=largest, neginf=-largest), -largest, largest)
     kept *= steps

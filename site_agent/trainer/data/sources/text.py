@@ -50,7 +50,7 @@ class _Narrowed:
         self._decoder = codecs.getincrementaldecoder("utf-16")("surrogatepass")
 
     def read(self, size: int) -> bytes:
-        """Return the text of about this many bytes of the file; empty at its end."""
+        """Return the text of about `size` bytes of the file, or nothing at its end."""
         while not self._has_ended:
             raw = self._file.read(size)
             self._has_ended = not raw
