@@ -59,7 +59,7 @@ class Received:
 
 
 class HeldOutCheck:
-    """Compares received parameters with the accepted ones, and keeps what a rollback needs."""
+    """Compares received parameters with the accepted ones, and keeps the state for a rollback."""
 
     def __init__(self, plan: Plan, rule: HeldOutLoss) -> None:
         self._plan, self._rule = plan, rule

@@ -1,4 +1,4 @@
-"""Reads one cell of text. Only this file decides what a contract allows.
+"""Reads one cell of text as the contract declares. No other file decides which cells a contract allows.
 
 These rules read the cells of a site's own table, of its new rows, and in both loaders of an export. An export includes
 the text of this file in its loaders, so this file imports only Python's own modules. A rule is plain data: `facts`

@@ -74,7 +74,7 @@ class TermsReader:
 
 
 class TermWeights(Document):
-    """How rare each term is in the training rows, and the largest weight of each column.
+    """The rarity of each term in the training rows, and the largest weight of each column.
 
     Attributes:
         rarity: ln((1 + rows) / (1 + rows with the term)) + 1, for each column.

@@ -160,7 +160,7 @@ class LocalTraining:
 
 
 def rows_at_once(flat: FlatNetwork, features: Tensor) -> int:
-    """Return how many rows of (rows, columns), or (copies, rows, columns), a network computes at once."""
+    """Return how many rows a network computes at once, for features (rows, columns) or (copies, rows, columns)."""
     network = flat.network
     if isinstance(network, ReadsImages):
         most = _EVALUATION_NUMBERS // network.numbers_per_row
