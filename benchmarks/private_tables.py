@@ -4,7 +4,7 @@ The package SurvSet ships both. The outcome is death within 180 days, and rows t
 Columns that follow from the outcome, or from another model of it, are left out. Numbers are standardised by the usual
 values below, and a missing one counts as usual. Only the codes of factors were read from the tables.
 
-Rounds are those of private_networks.py. Clip and rate were chosen at epsilon 1 on split 1000, which is not reported.
+Rounds are those of private_networks.py. The clip was chosen on splits from 1000, which no table reports.
 """
 
 from __future__ import annotations
@@ -16,13 +16,12 @@ from typing import Any, Final
 import numpy as np
 import pandas as pd
 
-from benchmarks.private_networks import ROUNDS, Float64, Kind, PooledRows, trained_area
+from benchmarks.private_networks import ROUNDS, Float64, Kind, PooledRows, rate_of, trained_area
 from protos.plan.plan import Plan
 
 DAYS: Final = 180
 SHARE_OF_TEST: Final = 1 / 3
 CLIP: Final = 2.0
-RATE: Final = 2.0
 TABLES: Final = {"rhc": "intensive care", "support2": "seriously ill adults"}
 # Survival as another model predicts it, function at two months, and orders not to resuscitate during the stay.
 _LEFT_OUT: Final = ("num_surv2md1", "num_surv2m", "num_surv6m", "fac_sfdm2", "fac_dnr")
@@ -64,14 +63,15 @@ def _columns(name: str, values: Any) -> list[Any]:  # Any: a column of pandas
     return []
 
 
-def table_plan(columns: int, epsilon: float, patients: int, *, clip: float = CLIP, rate: float = RATE) -> Plan:
+def table_plan(columns: int, epsilon: float, patients: int, *, clip: float = CLIP) -> Plan:
     """A plan of four sites with a logistic regression on this number of columns."""
     concept = {"kind": "number", "definition": "A column.", "low": 0.0, "high": 1.0}
     content = {
         "study": "clinical", "version": 1, "method": {"name": "fedavg"}, "outputs": 1, "seed": 0, "quorum": 4,
         "architecture": {"name": "dense", "hidden": []},
         "schedule": {"aggregate": "every-batch", "epochs": ROUNDS, "batches_per_epoch": 1},
-        "optimiser": {"name": "sgd", "learning_rate": rate}, "weighting": {"name": "equal"}, "checkpoint": "latest",
+        "optimiser": {"name": "sgd", "learning_rate": rate_of(epsilon)},
+        "weighting": {"name": "equal"}, "checkpoint": "latest",
         "concepts": [concept | {"name": f"column-{number:03d}"} for number in range(columns)],
         "sites": [{"name": f"site-{one}", "identity": "-".join([f"aaa{one}"] * 8)} for one in "abcd"],
         "privacy": {"unit": "patient", "epsilon": epsilon, "delta": 1e-5, "clip": clip, "patients": patients},
@@ -87,10 +87,10 @@ def print_clinical(epsilons: Sequence[float], splits: int, draws: int) -> None:
     for name, words in TABLES.items():
         many = [clinical_rows(name, seed) for seed in range(splits)]
         columns, patients = many[0][0].training[0].shape[1], 100 * round(many[0][1] * (1 - SHARE_OF_TEST) / 100)
-        plain = table_plan(columns, 1.0, patients)
+        plain = table_plan(columns, max(epsilons), patients)
         area = np.mean([trained_area(plain, rows, "none", 4) for rows, _ in many])
-        print(f"{words}: {many[0][1]} patients, {columns} columns, clip {CLIP:g}, rate {RATE:g}, {splits} splits with "
-              f"{draws} draws of noise each. Without noise: {area:.4f}")  # fmt: skip
+        print(f"{words}: {many[0][1]} patients, {columns} columns, clip {CLIP:g}, {splits} splits with {draws} draws "
+              f"of noise each. Without noise, at rate {rate_of(max(epsilons)):g}: {area:.4f}")  # fmt: skip
         print("epsilon  shared of 4  of 4 without a colluder  of 20  curator  full noise at each of 4, of 20  "
               "gap of the curator to 4, without a colluder (standard errors over draws)")  # fmt: skip
         for epsilon in epsilons:

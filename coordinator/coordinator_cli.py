@@ -24,7 +24,7 @@ from coordinator.commands.release_commands import release
 from coordinator.configuration import read_configuration, read_plans
 from coordinator.network.control_socket import tell
 from coordinator.operations.coordinator_events import EVENTS
-from coordinator.operations.made_up_training import made_up_training
+from coordinator.operations.made_up_training import better_rate, made_up_training
 from coordinator.storage.history import known_runs
 from host.command_line import explain_command, finish
 from host.diagnosis import AILMENTS
@@ -106,6 +106,11 @@ def check(path: Path) -> None:
                 click.echo(
                     "            The difference is due to the noise. It does not predict results for real patients."
                 )
+                if (better := better_rate(plan, made_up)) is not None:
+                    click.echo(
+                        f"            With learning rate {better[0]:g} instead of {plan.optimiser.learning_rate:g}, "
+                        f"AUROC with the noise is {better[1].with_noise:.2f}."
+                    )
         click.echo(
             f"  manifest  {manifest.digest.hex()} ({len(manifest.tensors)} tensors, {manifest.parameters} numbers)"
         )

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from coordinator.operations.made_up_training import _clipped_sum, _ranked, made_up_training
+from coordinator.operations.made_up_training import _clipped_sum, _ranked, better_rate, made_up_training
 from protos.plan.plan import Plan
 from protos.privacy.accounting import PRIVATE_SCALE
 from site_agent.trainer.training.private_gradient import Layer, PrivateRows, clipped_gradients
@@ -32,6 +32,24 @@ def test_more_noise_beside_fewer_patients_costs_more(
     assert found.patients == min(patients, 2000)
     assert lowest <= found.without - found.with_noise <= highest
     assert 0.7 < found.without < 0.82
+
+
+def test_a_better_learning_rate_is_found_where_the_plan_follows_the_noise() -> None:
+    """At a small epsilon a high rate follows the noise, and a low one gets nowhere; a suitable one is left alone."""
+    plans = {rate: private_network_plan({"patients": 600, "clip": 0.5}, rounds=40, hidden=(8,),
+             optimiser={"name": "sgd", "learning_rate": rate}) for rate in (8.0, 2.0, 0.25)}  # fmt: skip
+    areas = {rate: made_up_training(plan) for rate, plan in plans.items()}
+
+    better = {rate: better_rate(plan, area) for rate, plan in plans.items() if (area := areas[rate]) is not None}
+
+    assert better[2.0] is None
+    for rate in (8.0, 0.25):
+        found, area = better[rate], areas[rate]
+        assert found is not None
+        assert area is not None
+        assert found[0] in {1.0, 2.0}
+        assert found[1].with_noise > area.with_noise + 0.01
+        assert found[1] == made_up_training(plans[2.0]) or found[0] != 2.0
 
 
 @pytest.mark.parametrize("method", ["fedadam", "fedbabu"])
