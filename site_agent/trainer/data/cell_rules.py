@@ -76,7 +76,10 @@ class NumberRule:
     def __init__(
         self, markers: Iterable[str], limits: tuple[float | None, float | None], *, refuses_missing: bool
     ) -> None:
-        """`markers` mean a missing value. A limit of None is open. With `refuses_missing` a missing value is a flaw."""
+        """`markers` are the texts for a missing value. A limit of None is open.
+
+        With `refuses_missing` a missing value is a flaw.
+        """
         self.markers, self.limits, self.refuses_missing = frozenset(markers), limits, refuses_missing
         self.words = frozenset(marker for marker in self.markers if not _NUMBER.fullmatch(marker))
         self.numbers = frozenset(float(marker) for marker in self.markers - self.words)

@@ -154,7 +154,7 @@ _DAYS_BEFORE_1970: Final = date(1970, 1, 1).toordinal()
 
 
 def _as_expression(pattern: str) -> str:
-    """Return a date pattern as a regular expression, with all leading zeros. strptime reads shorter dates later."""
+    """Return a regular expression for dates with all leading zeros. strptime reads shorter dates later."""
     pieces = re.split("(%.)", pattern)
     return "".join(_PARTS.get(piece, re.escape(piece)) for piece in pieces)
 
@@ -162,7 +162,7 @@ def _as_expression(pattern: str) -> str:
 def _days(
     texts: arrow.StringArray, written: Sequence[str], absent: arrow.Array, refuses_after: float
 ) -> tuple[Numbers, Bools]:
-    """Return the day number of each text that is a plain date and not in the future, and which other texts remain."""
+    """Convert the texts that are plain dates to day numbers. Also return which texts are not such dates."""
     days, is_open = np.full(len(texts), np.nan), np.ones(len(texts), dtype=bool)
     for one in written:
         found, is_other = _days_written(texts, one, absent, refuses_after)

@@ -167,7 +167,7 @@ def _backward_many(attended: Attended, incoming: Tensor, of_rows: Tensor, of_lan
 def _sum_of_products(
     left: Sequence[Tensor], right: Sequence[Tensor], start: Tensor | None = None, result: Tensor | None = None
 ) -> Tensor:
-    """Return start + Σ_c left[c]·right[c] over channels, shapes by torch's rules."""
+    """Return start + Σ_c left[c]·right[c] over channels. Shapes follow torch's broadcasting."""
     if start is None:
         total = torch.mul(left[0], right[0], out=result)
     else:

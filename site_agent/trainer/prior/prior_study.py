@@ -302,7 +302,7 @@ class PriorStudy:
         return tuple(suspicions(self.prior.columns, own_columns, others, relations))
 
     def _gain_of(self, found: AnnouncedSums, others: Float64) -> int:
-        """Return how much the others' score lowers this site's loss compared with an intercept alone, as an integer."""
+        """Return the loss of an intercept alone minus the loss with the others' score, as an integer."""
         rows, total = self._rows(found.standard), 0.0
         design = found.standard.applied(values_of(self.recorded, self._features, len(rows.targets)))
         for output, slopes in enumerate(others):

@@ -1,4 +1,4 @@
-"""Computes what a trainer sends in one private round: one clipped gradient, or several local steps with noise.
+"""Computes the sums of a trainer in one private round: one clipped gradient, or several local steps with noise.
 
 The mechanism is in protos/plan/private_training.py. The rules:
 
