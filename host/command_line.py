@@ -81,7 +81,7 @@ def usage(program: str, error: click.ClickException) -> UsageError:
     is_bare = isinstance(error, click.exceptions.NoArgsIsHelpError)
     said = "A command is missing" if is_bare else " ".join(error.format_message().split()).rstrip(".")
     return UsageError(
-        what=f"{said}.",
+        what=said if said.endswith("?") else f"{said}.",  # click asks if another option was meant
         consequence=f"Nothing was done. The exit status is {UsageError.exit_status}.",
         remedy=f"Run `{command} --help`.",
     )

@@ -5,14 +5,26 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from protos.errors import UsageError
+from protos.errors import UnavailableError, UsageError
 from site_agent.hospital import Hospital
 from site_agent.trainer.trainer_files import write_whole
 
 
 def write_result(path: Path, content: bytes, *, mode: int = 0o600) -> None:
-    """Write a result file with this mode, and replace an earlier one. Call `check_place` before the work."""
-    write_whole(path, content, mode=mode)
+    """Write a result file with this mode, and replace an earlier one. Call `check_place` before the work.
+
+    Raises:
+        ConfigurationError: root would follow another user's link.
+        UnavailableError: the disk cannot be written; an earlier file is unchanged.
+    """
+    try:
+        write_whole(path, content, mode=mode)
+    except UnavailableError as error:
+        raise UnavailableError(
+            what=error.what,
+            consequence="This file was not written, an earlier one is unchanged, and nothing left this site.",
+            remedy="Free space on this disk, or name a folder to which you may write. Then start again.",
+        ) from error
 
 
 def check_places(places: Sequence[tuple[str, Path | None]], hospital: Hospital, others: Sequence[Path] = ()) -> None:

@@ -131,7 +131,7 @@ def test_wrong_words_are_one_sentence(program: str, words: list[str], capsys: py
 
     lines = capsys.readouterr().err.splitlines()
     assert len(lines) == 3
-    assert re.fullmatch(rf"{program}: [^\n]+\. \[E002\]", lines[0])
+    assert re.fullmatch(rf"{program}: [^\n]+[^.][.?] \[E002\]", lines[0])
     assert lines[1:] == ["  Nothing was done. The exit status is 2.", lines[2]]
     assert re.fullmatch(rf"  Run `{program}( check)? --help`\.", lines[2])
 

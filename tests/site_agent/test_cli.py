@@ -233,6 +233,7 @@ def test_wrong_usage_ends_with_2(site_agent: Terminal, words: list[str]) -> None
     """A command with wrong arguments reports them, whatever files there are."""
     assert site_agent(*words) == 2
     assert site_agent.err != ""
+    assert "?." not in site_agent.err
 
 
 def test_no_words_show_the_help(site_agent: Terminal) -> None:

@@ -35,6 +35,7 @@ from site_agent.desk.export.onnx_model import onnx_bytes, run_onnx
 from site_agent.desk.export.own_network import FILE, OwnNetwork, own_network
 from site_agent.desk.export.written import written_down
 from site_agent.desk.model_card import card_facts, card_markdown
+from site_agent.desk.result_files import write_result
 from site_agent.desk.results.saved_model import SavedModel, load_model
 from site_agent.desk.use.model_in_use import ModelInUse, model_in_use
 from site_agent.desk.use.recalibration import Recalibration, recalibration_of
@@ -48,7 +49,6 @@ from site_agent.trainer.data.contract_columns import CategoricalFeature, DateFea
 from site_agent.trainer.data.image_files import in_window
 from site_agent.trainer.data.tables import Table
 from site_agent.trainer.soft_target_training import added_columns
-from site_agent.trainer.trainer_files import write_whole
 
 LARGEST_DIFFERENCE: Final = 1e-5
 _EXPORT: Final = Path(loader.__file__).parent
@@ -107,7 +107,7 @@ def export_model(
         assert used.model.digest is not None  # it was read from a file
         record(used.run, used.name, used.model.digest)
     for file, content in files.items():
-        write_whole(folder / file, content)
+        write_result(folder / file, content)
     return Exported(
         files=tuple(files),
         model=used.title,

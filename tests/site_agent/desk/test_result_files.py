@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from protos.errors import UsageError
-from site_agent.desk.result_files import check_place, check_places
+from protos.errors import UnavailableError, UsageError
+from site_agent.desk.result_files import check_place, check_places, write_result
 from site_agent.hospital import Hospital, read_hospital
+from tests.chaos.disks import small_disk
 from tests.site_agent.trainer.sites import make_site
 
 
@@ -36,3 +37,13 @@ def test_what_is_read_is_not_replaced_and_two_results_are_two_files(hospital: Ho
     with pytest.raises(UsageError, match="name the same file"):
         check_places((("--html", one), ("--json", one)), hospital)
     check_places((("--html", one), ("--json", other), ("--metrics", None)), hospital, [settings])
+
+
+def test_a_full_disk_is_one_that_the_person_named(tmp_path: Path) -> None:
+    """The remedy speaks of the disk and folder of the result, and not of the trainer's state."""
+    with small_disk(tmp_path / "disk", megabytes=1) as disk, pytest.raises(UnavailableError) as told:
+        write_result(disk / "report.html", b"page")
+
+    assert "report.html cannot be written" in told.value.what
+    assert "name a folder to which you may write" in told.value.remedy
+    assert "trainer" not in str(told.value)
