@@ -67,3 +67,12 @@ def test_the_sums_of_a_hundred_sites_fit() -> None:
     """The largest numbers of the largest plan stay below 2^63, so that none is taken for a negative one."""
     assert 100 * (PRIME - 1) < 1 << 63
     assert all(pow(base, PRIME - 1, PRIME) == 1 for base in (2, 3, 5, 7, 11, 13, 17, 19, 23))
+
+
+def test_no_secret_gives_a_number_that_counts_nothing() -> None:
+    """Also next to a multiple of the prime, a refusal has powers from 1 to PRIME - 1, so that it is counted."""
+    for secret in (0, 1, PRIME - 2, PRIME - 1, PRIME, 2 * PRIME - 2):
+        powers = refusal(secret, numbers_for(2))
+
+        assert all(1 <= power < PRIME for power in powers), secret
+        assert count_refusals(powers) == 1, secret
