@@ -69,7 +69,7 @@ _FORMS: Final = {False: "'none'", True: "'self'"}
 
 @dataclass(frozen=True, kw_only=True)
 class Folded:
-    """Text that a reader can open, and a summary that is shown before."""
+    """Text that is hidden until a reader opens it, and the summary that is always shown."""
 
     summary: str
     text: str

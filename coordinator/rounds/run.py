@@ -109,7 +109,7 @@ class Run:
 
     @property
     def _fewest_rows(self) -> int:
-        """Return the least sum of rows: the plan's smallest row counts of all training sites."""
+        """Return the smallest number of rows that the plan lets this round's training sites have together."""
         weighting = self.plan.weighting
         return self._training_contributors * weighting.fewest_rows if isinstance(weighting, RowWeights) else 0
 

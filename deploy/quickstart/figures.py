@@ -50,7 +50,7 @@ def collect(rehearsal: Rehearsal) -> dict[str, Any]:
 
 
 def _of_site(reports: dict[str, Any], last: str) -> dict[str, Any]:
-    """Return the metrics of one site. `reports` is by method."""
+    """Return the metrics of one site. `reports` maps each method to its report."""
     networks = [method for method in reports if method != PRIOR]
     report, best = reports[last], reports[last]["best_local"]
     alone = reports[networks[-1] if networks else last][SILOED]["metrics"]

@@ -26,7 +26,7 @@ _Offset: TypeAlias = Annotated[float, Field(ge=1e-16, le=1)]
 
 
 class AdamW(Document):
-    """Loshchilov and Hutter 2019, algorithm 2; `amsgrad` never lets the squared gradients fall (Reddi et al. 2018)."""
+    """AdamW. Loshchilov and Hutter 2019, algorithm 2. `amsgrad`: the squared gradients never fall. Reddi et al. 2018."""
 
     name: Literal["adamw"]
     learning_rate: _LearningRate
@@ -38,7 +38,7 @@ class AdamW(Document):
 
 
 class Adam(Document):
-    """Kingma and Ba 2015, algorithm 1; `weight_decay` is added to the gradient, unlike in AdamW."""
+    """Adam. Kingma and Ba 2015, algorithm 1. `weight_decay` is added to the gradient, unlike in AdamW."""
 
     name: Literal["adam"]
     learning_rate: _LearningRate

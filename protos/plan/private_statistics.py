@@ -42,7 +42,7 @@ class PrivateStatistics:
 
     @property
     def unit(self) -> float:
-        """Return the largest norm of one patient's term, in rows.
+        """Return the largest norm of all that one patient adds to the sums, in rows.
 
         With -1 <= u <= 1 a number's column has at most the squared norm 1 + u^2 + u^4 <= 3. A row has only one of a
         category's codes.

@@ -52,7 +52,7 @@ class SiteUpkeep:
         witness: Path,
         now: Callable[[], datetime],
     ) -> None:
-        """Prepare the work. `witness` is the folder of stored checkpoints; `now` returns aware UTC times."""
+        """Store what the work needs. `witness` is the folder of stored checkpoints; `now` returns aware UTC times."""
         self._site, self._identity_key, self._certificates = site, identity_key, certificates
         self._audit, self._witness, self._now = audit, witness, now
         self._party = LogParty(audit, witness, self._spent)
