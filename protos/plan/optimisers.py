@@ -26,7 +26,7 @@ _Offset: TypeAlias = Annotated[float, Field(ge=1e-16, le=1)]
 
 
 class AdamW(Document):
-    """AdamW. Loshchilov and Hutter 2019, algorithm 2. `amsgrad`: the squared gradients never fall. Reddi et al. 2018."""
+    """AdamW. Loshchilov and Hutter 2019, algorithm 2. `amsgrad`: squared gradients never fall. Reddi et al. 2018."""
 
     name: Literal["adamw"]
     learning_rate: _LearningRate
