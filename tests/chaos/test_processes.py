@@ -65,6 +65,17 @@ def prepared(folder: Path, *, is_masked: bool, has_services: bool = False) -> Re
     return rehearsal
 
 
+def copied(rehearsal: Rehearsal, folder: Path, *, has_services: bool) -> Rehearsal:
+    """The same prepared study in another folder. New keys would make another plan, and other first parameters."""
+    shutil.copytree(rehearsal.folder, folder)
+    for hospital in () if has_services else rehearsal.hospitals:
+        config = folder / hospital.name / "hospital.yaml"
+        keys = yaml.safe_load(config.read_text())
+        del keys["trainer_socket"]
+        config.write_text(yaml.safe_dump(keys))
+    return replace(rehearsal, folder=folder)
+
+
 @dataclass
 class Services:
     """The programs of one federation. A program that has ended is started again."""
@@ -247,8 +258,7 @@ def test_a_dozen_kills_change_no_bit(tmp_path_factory: pytest.TempPathFactory) -
     """Coordinator, agents and trainers are killed a dozen times in a short run, which ends with the same bits."""
     tmp_path = tmp_path_factory.mktemp("kills")  # a socket's path has at most 107 bytes
     rehearsal = prepared(tmp_path / "undisturbed", is_masked=True, has_services=True)
-    other = replace(rehearsal, folder=tmp_path / "killed")
-    shutil.copytree(rehearsal.folder, other.folder)
+    other = copied(rehearsal, tmp_path / "killed", has_services=True)
     with Nursery() as nursery:
         expected, _ = run(rehearsal, 0, 0, nursery)
 
@@ -267,13 +277,14 @@ def test_two_hundred_kills_change_no_bit(tmp_path_factory: pytest.TempPathFactor
     killed: list[str] = []
     runs = 0
     with Nursery() as nursery:
-        expected = {}
+        expected, whole = {}, {}
         for is_masked in (True, False):
-            rehearsal = prepared(tmp_path / f"undisturbed-{is_masked}", is_masked=is_masked, has_services=True)
-            expected[is_masked], _ = run(rehearsal, 0, 0, nursery)
+            whole[is_masked] = prepared(tmp_path / f"prepared-{is_masked}", is_masked=is_masked, has_services=True)
+            undisturbed = copied(whole[is_masked], tmp_path / f"undisturbed-{is_masked}", has_services=True)
+            expected[is_masked], _ = run(undisturbed, 0, 0, nursery)
         while len(killed) < 200:
             is_masked, has_services = runs % 2 == 0, runs // 2 % 2 == 1
-            rehearsal = prepared(tmp_path / f"run-{runs}", is_masked=is_masked, has_services=has_services)
+            rehearsal = copied(whole[is_masked], tmp_path / f"run-{runs}", has_services=has_services)
             found, victims = run(rehearsal, 20, runs, nursery if has_services else None)
             assert found == expected[is_masked], victims
             killed, runs = killed + victims, runs + 1

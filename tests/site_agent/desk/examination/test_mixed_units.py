@@ -56,7 +56,7 @@ def test_ordinary_columns_raise_no_alarm(capsys: pytest.CaptureFixture[str]) -> 
 
     with capsys.disabled():
         print(f"\n{columns} columns: {alarms} false alarms of two units ({without} without other columns), {far} far")
-    assert columns > 1500
+    assert columns > 1300
     assert max(alarms, without, far) <= MOST_FALSE_ALARMS * columns
 
 
