@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from itertools import pairwise
 from pathlib import Path
+from typing import Final
 
 import numpy as np
 from scipy.stats import friedmanchisquare, rankdata
@@ -19,6 +20,23 @@ from benchmarks.experiments.variants import Row
 
 TITLE = "PLayer-FL on four heart centres, five classes"
 
+_NOTES: Final = (
+    "Each site measures its sensitivities in a separate pass over its training rows after the first local epoch. The "
+    "gradients of training are not reused, because they depend on the order of the batches.",
+    "",
+    "## What is not here",
+    "",
+    "* The heart columns of tables A.8 and A.9 (variance and incentive by accuracy): the page shows both only by "
+    "macro-F1, the paper's main metric.",
+    "* The heart columns of tables A.10 to A.12 (test loss, its variance and its incentive): the runs did not store "
+    "the focal loss of the test rows.",
+    "* Figures A.2, A.3, A.5, A.6 and A.8 to A.10 (the measures of layers in final models): the runner measures the "
+    "layers only after the first local epoch, when PLayer-FL chooses them.",
+    "* The data sets FashionMNIST, EMNIST, CIFAR-10, ISIC-2019 and Sent-140: these data are not available here.",
+    "* The data set MIMIC-III: only people with permission can download it.",
+    "",
+)
+
 
 def render_player(rows: list[Row], path: Path) -> None:
     """Tables 1, A.5, A.6 and A.7 of the paper for heart, the measures of layers and the layers that follow."""
@@ -27,10 +45,18 @@ def render_player(rows: list[Row], path: Path) -> None:
         "Macro-F1 and accuracy are in percent and weighted by a centre's test rows. Rank: the mean over the runs of a "
         "method's rank by F1 among the paper's twelve, 1 is the best. *Paper* is the published figure.",
         "",
+        "The paper's accuracies are medians over the clients (table A.7). Here they are means weighted by test rows, "
+        "so the two columns of accuracy measure different things.",
+        "",
+        "The column *rate* is the learning rate. Table A.3 lists none for FedLP, FedLAMA, pFedLA and the random "
+        "prefix. Here FedLP, FedLAMA and pFedLA have FedAvg's learning rate, and the random prefix has PLayer-FL's.",
+        "",
         *_scores(rows),
         "pFedMe and FedBABU are 11 points below the paper with the plan's defaults. The paper publishes neither the "
         "step of pFedMe's shared model nor FedBABU's epochs of fine-tuning. The lines *shared step 0.1* (default 0.01) "
-        "and *tuned 10 epochs* (default 1) show what these two change.",
+        "and *tuned 10 epochs* (default 1) show what these two change. *tuned 10 epochs, rate 0.01* also has a smaller "
+        "learning rate. These three lines were added after the test figures of the defaults were known. The runner "
+        "does not choose their settings on validation rows, so their test figures can be too high.",
         "",
         *_friedman(rows),
     ]
@@ -45,7 +71,7 @@ def render_player(rows: list[Row], path: Path) -> None:
     lines += ["## F1 at each centre, percent", "", *_centres(rows)]
     lines += ["## Differences on the same seeds, points of F1", "", *_differences(rows)]
     lines += ["## What the layers show after one local epoch", "", *_measures(rows)]
-    lines += ["## Sensitivities and the chosen layers", "", *_layers(rows)]
+    lines += ["## Sensitivities and the chosen layers", "", *_layers(rows), *_NOTES]
     write_page(path, lines)
     _plot(rows, path)
 
