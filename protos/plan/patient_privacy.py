@@ -66,8 +66,8 @@ class Privacy(Document):
     Attributes:
         unit: one patient with all the patient's rows. Without a patient column in the contract, each row counts as a
             patient.
-        epsilon: if a patient joins or leaves a table, no event becomes more than e^epsilon times as probable, except
-            with probability delta.
+        epsilon: if a patient joins or leaves a table, no event becomes more probable than e^epsilon times
+            its earlier probability, plus delta.
         delta: see epsilon; much smaller than one divided by the number of patients.
         clip: with federated-prior the largest norm of one standardised row, its intercept included; with a network that
             of one patient's gradient. With statistics one patient counts at most as much as this many complete rows. A
@@ -103,8 +103,8 @@ class Privacy(Document):
             raise ValueError(_of_epsilon(self.epsilon))
         if not SMALLEST_DELTA <= self.delta <= LARGEST_DELTA:
             raise ValueError(
-                f"delta is {self.delta:g}, and it lies between {SMALLEST_DELTA:g} and {LARGEST_DELTA:g}: it is the "
-                "probability with which the promise may fail, so choose it far below 1 / patients"
+                f"delta is {self.delta:g}, and it lies between {SMALLEST_DELTA:g} and {LARGEST_DELTA:g}: the promise "
+                "adds it to the probability of every event, so choose it far below 1 / patients"
             )
         return self
 

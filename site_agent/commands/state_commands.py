@@ -206,7 +206,7 @@ def privacy(path: Path, as_json: bool) -> None:
     for study, epsilon in facts["studies"].items():
         console.print(f"{study}: epsilon {epsilon:.3g} of {limits['largest_epsilon_per_study']:g}")
     console.print(f"last 365 days: epsilon {facts['year']:.3g} of {limits['largest_epsilon_per_year']:g}")
-    console.print(f"Epsilons of several runs are together, at delta {limits['delta']:g}. Nothing gives any back.")
+    console.print(f"Epsilons of several runs are together, at delta {limits['delta']:g}. No command gives any back.")
 
 
 def _facts(hospital: Hospital) -> dict[str, Any]:  # Any: JSON

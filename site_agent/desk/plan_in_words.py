@@ -161,8 +161,8 @@ def _promise(privacy: Privacy, sums: int) -> Iterator[str]:
     else:
         yield "Each hospital adds its share of the noise before masking."
     yield (
-        f"At worst: a result becomes at most {exp(privacy.epsilon):.3g} times more or less probable when one patient's "
-        f"rows are added or removed, except with probability {privacy.delta:g}."
+        "At worst: when one patient's rows are added or removed, the probability of a result becomes at most "
+        f"{exp(privacy.epsilon):.3g} times as large or as small, plus or minus {privacy.delta:g}."
     )
     yield (
         "At worst: others may still learn facts that are true for many patients, or for this hospital as a whole. If "

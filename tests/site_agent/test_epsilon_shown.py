@@ -30,7 +30,7 @@ def test_the_review_has_the_price_and_what_privacy_changes() -> None:
     text = " ".join(in_words(PLAN, manifest_of(PLAN), 341).sentences)
 
     assert PRICE in text
-    assert "at most 7.39 times more or less probable" in text
+    assert "at most 7.39 times as large or as small, plus or minus 1e-05" in text
     assert "Each round sends one noisy sum of clipped gradients" in text
 
 

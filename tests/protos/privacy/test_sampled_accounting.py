@@ -143,3 +143,19 @@ def test_samples_go_with_networks_alone() -> None:
     """The federated prior has one sum of all patients."""
     with pytest.raises(ValidationError, match="sampling is only for the gradients of a network"):
         private_plan({"sampling": 0.5})
+
+
+@pytest.mark.parametrize(("multiplier", "rate", "sums"), [(5.0, None, 40), (2.0, 0.25, 40), (4.0, 0.5, 100)])
+def test_epsilon_agrees_with_a_library(multiplier: float, rate: float | None, sums: int) -> None:
+    """Without sampling epsilon is that of dp-accounting. With it our bound is above the library's, by at most 15%."""
+    library = pytest.importorskip("dp_accounting", reason="dp-accounting is not installed: it needs an older attrs")
+    event = library.GaussianDpEvent(multiplier)
+    accountant = library.pld.PLDAccountant()
+    accountant.compose(event if rate is None else library.PoissonSampledDpEvent(rate, event), sums)
+
+    expected = accountant.get_epsilon(1e-5)
+
+    if rate is None:
+        assert epsilon_of(sqrt(sums) / multiplier, 1e-5) == pytest.approx(expected, rel=1e-6)
+    else:
+        assert expected <= sampled_epsilon(multiplier, rate, sums, 1e-5) <= 1.15 * expected
