@@ -119,7 +119,7 @@ ERRORS: Final = (
         "mistakes in a file",
         "A YAML file has mistakes. The message lists each mistake with its line and column. "
         "A running program keeps its old settings.",
-        "Correct the lines and try again. docs/configuration.md lists every key.",
+        "Correct the lines and try again. Every key is described in docs/configuration.md.",
     ),
     Entry(
         "E011",
@@ -194,7 +194,7 @@ ERRORS: Final = (
         "E023",
         "no invitation",
         "This site has no certificate and no invitation to request one.",
-        "Ask the federation office for an invitation and name its file in hospital.yaml.",
+        "Ask the federation office for an invitation. Write the path of the invitation file in hospital.yaml.",
     ),
     Entry(
         "E024",
@@ -231,7 +231,7 @@ ERRORS: Final = (
         "E029",
         "agent gone",
         "The site agent's process ended. Nothing is lost. The round continues when the process runs again.",
-        "Run `systemctl status site-agent`. At a terminal the process restarts by itself.",
+        "Run `systemctl status site-agent`. If you started the site in a terminal, the process restarts by itself.",
     ),
     Entry(
         "E030",

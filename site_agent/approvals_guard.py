@@ -6,7 +6,7 @@ So gate and trainer check the permissions before they act. The rules, if the pro
 * the folder, its files and the state directory above belong to root, or to a user that runs none of the services;
 * neither their group nor others can write them.
 
-At a terminal one user runs everything and cannot satisfy these rules, so the program warns once.
+If the programs run in a terminal, one user runs everything and cannot satisfy these rules. So the program warns once.
 """
 
 from __future__ import annotations

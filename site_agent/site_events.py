@@ -22,7 +22,7 @@ EVENTS: Final = (
         "I211",
         "sweep_decided",
         "All alternatives of a sweep are complete. `run` has the lowest mean validation loss over all sites.",
-        "Run `site-agent adopt` with this run, if a person agrees.",
+        "If the person responsible at this hospital agrees, run `site-agent adopt` with --run and the name of the run.",
     ),
     Entry("I204", "coordinator_parted", "The coordinator closed the stream. The log line states the reason.", _NOTHING),
     Entry(
@@ -145,8 +145,8 @@ EVENTS: Final = (
     Entry(
         "W353",
         "column_differs",
-        "A column differs from the other sites, as after a wrong unit or swapped codes. "
-        "The mistake may also be at the other sites, or there may be no mistake.",
+        "The values of a column differ from those at the other sites, for example because of a wrong unit or swapped "
+        "codes. The mistake may also be at the other sites, or there may be no mistake.",
         "Check the column's unit and codes in the contract. `site-agent review` shows the differences.",
     ),
     Entry(

@@ -250,5 +250,5 @@ def _gone() -> TrainerGone:
         what="The trainer of this site has ended.",
         consequence="Nothing of this round left this site.",
         remedy="Read the trainer's last message. If it has none, `dmesg` shows whether the system stopped it because "
-        "memory ran out. The gate starts it again, or waits for the service site-trainer.",
+        "memory ran out. The gate starts the trainer again, or waits until the service site-trainer runs.",
     )

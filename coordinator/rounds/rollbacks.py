@@ -123,5 +123,5 @@ def told_of_rollbacks(plan: Plan, course: Course) -> list[str]:
     return [
         f"{what} It was the rollback number {patience} in a row to these parameters, so the training has ended with"
         " them. Have each hospital compare the labels, units and software of its site with the others. Then propose a"
-        " new version of the plan, if need be without the site that cannot explain its figures."
+        " new version of the plan, if need be without the site that cannot explain its numbers."
     ]

@@ -1,4 +1,4 @@
-"""Writes the tables and contracts of the rehearsal's hospitals, each with columns of its own.
+"""Writes the tables and data contracts of the example hospitals. Each hospital has its own columns.
 
 There are three sets of hospitals. `uci-heart` is the default: four clinics that recorded partly the same columns for
 the same question (deploy/data). `breast-cancer` divides scikit-learn's table (569 patients of the University of

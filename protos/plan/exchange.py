@@ -132,7 +132,10 @@ def spans(manifest: Manifest, tensors: tuple[TensorSpec, ...]) -> tuple[tuple[sl
 
 
 def pack_layers(chosen: tuple[bool, ...]) -> bytes:
-    """Encode which layers take part in a round: one bit each, the first layer lowest. Empty means all layers."""
+    """Encode which layers take part in a round: one bit for each layer, the first layer as the lowest.
+
+    Empty means all layers.
+    """
     return b"" if all(chosen) else np.packbits(np.array(chosen, dtype=bool), bitorder="little").tobytes()
 
 

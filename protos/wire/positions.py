@@ -1,7 +1,8 @@
-"""Computes digests of the shared parameters that are sent to sites: one float32 vector in the manifest's order.
+"""Computes digests of the shared parameters.
 
-The digest of the vector is BLAKE3 of its little-endian bytes. A position identifies the computation that a site is
-requested to do: the run, the round and everything that was sent for the round.
+The parameters are sent to sites as one float32 vector, in the manifest's order. The digest of the vector is BLAKE3 of
+its little-endian bytes. A position identifies the computation that a site is requested to do: the run, the round and
+everything that was sent for the round.
 """
 
 from __future__ import annotations

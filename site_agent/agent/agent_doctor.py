@@ -71,7 +71,8 @@ def _enrolment(hospital: Hospital, environment: Mapping[str, str], now: datetime
     """Check a site without a certificate: its invitation, and the port for its request."""
     if hospital.invitation is None:
         says = "This site has no certificate, and hospital.yaml names no invitation."
-        return [failure("D417", says, "Ask the federation office for an invitation and name its file as `invitation`.")]
+        remedy = "Ask the federation office for an invitation. Write the path of its file under `invitation`."
+        return [failure("D417", says, remedy)]
     place = Path(hospital.invitation)
     found = [key_checks.judge_invitation(place, hospital.site, now)]
     if not found[0].severity:

@@ -98,7 +98,7 @@ def review(path: Path, plan_path: Path | None, page: Path | None, dry_run: bool)
 def approve(path: Path, plan_path: Path | None, by: str, until: str | None, yes: bool) -> None:
     """Record that a person approves a plan. No training starts without an approval.
 
-    At a terminal this command first shows a summary of the plan and asks for y or n. Without a terminal the command
+    In a terminal, this command first shows a summary of the plan and asks for y or n. Without a terminal, the command
     requires --yes.
 
     Example: site-agent approve --config hospital.yaml --plan plan.yaml --by "A. Jones" --until 2027-06-30

@@ -268,7 +268,7 @@ def export(
     click.echo(f"On made-up rows the loader differs from the model by at most {made.loader_difference:.1e}.")
     if made.onnx_difference is not None:
         click.echo(f"On made-up rows ONNX differs from the model by at most {made.onnx_difference:.1e}.")
-    click.echo("The files contain figures from this site's rows. Read card.md before you send them to others.")
+    click.echo("The files contain numbers from this site's rows. Read card.md before you send them to others.")
     if recipient is not None:
         click.echo("The audit log records that you hand them over. Neither masking nor differential privacy protects")
         click.echo("an exported model. It may reveal something about this site's patients.")

@@ -86,7 +86,7 @@ async def _serve(listen: str, respond: Callable[[bytes], Awaitable[bytes]], runn
 )
 @click.option("--html", type=click.Path(path_type=Path), help="Output file for the page. The page needs no other file.")
 @click.option(
-    "--json", "json_path", type=click.Path(path_type=Path), help="Output file for all figures and curves, as JSON."
+    "--json", "json_path", type=click.Path(path_type=Path), help="Output file for all numbers and curves, as JSON."
 )
 def report(
     path: Path,
@@ -127,4 +127,4 @@ def report(
         click.echo(f"The page is in {html}.")
     if json_path is not None:
         write_result(json_path, json.dumps(facts, indent=2, allow_nan=False).encode())
-        click.echo(f"The figures are in {json_path}.")
+        click.echo(f"The numbers are in {json_path}.")

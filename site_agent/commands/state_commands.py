@@ -155,7 +155,7 @@ def maintenance(path: Path, begins: str | None, ends: str | None, cancel: bool) 
 def move_state(path: Path, gives_up: bool, by: str | None) -> None:
     """Divide a state of an earlier version into one folder for each of the three programs.
 
-    At a terminal, `site-agent join` does this by itself. If the programs run as services, stop the earlier services
+    In a terminal, `site-agent join` does this by itself. If the programs run as services, stop the earlier services
     and install the packages first. Then run this command as root.
 
     Example: site-agent move-state --config hospital.yaml

@@ -20,9 +20,9 @@ _NUMBER_BYTES: Final = 20
 
 
 def list_number(plan: Plan) -> str:
-    """Return a short number for a plan's list of sites, as 8 groups of 4 characters.
+    """Return a short fingerprint of a plan's list of sites: 8 groups of 4 characters.
 
-    If two such numbers are equal, the lists have the same names, keys and tiers.
+    If two such fingerprints are equal, the lists have the same names, keys and tiers.
     """
     fields = [field for site in sorted(plan.sites, key=_name) for field in (site.name, site.identity, site.tier)]
     return grouped(digest("list of identity keys", len(plan.sites), *fields)[:_NUMBER_BYTES])

@@ -307,7 +307,7 @@ def _of_three(plan: Plan, prior: Prior) -> Iterator[str]:
     which = (
         f"Only three hospitals record {', '.join(names)}" if names else "Some concepts may have only three hospitals"
     )
-    yield f"{which}. The plan permits sums of three hospitals with fewest_sites: 3. The default is 4."
+    yield f"{which}. With fewest_sites: 3, the plan permits a sum over only three hospitals. The default is 4."
     yield (
         "Each of the three can subtract its own part from the sum, and then has the sum of the two others. That sum "
         "shows their means, their spreads, and how columns depend on each other and on the outcome."
@@ -346,7 +346,7 @@ def _alternatives(plan: Plan, sweep: Sweep, run_bytes: int) -> Section:
         f"The researcher compares {runs} alternatives, and this plan is number {sweep.at + 1}. Each alternative is a "
         "run of its own, and the runs follow one another. One approval covers all of them.",
         f"All runs together have at most {counted(runs * plan.rounds, 'round')} and send at most {runs * run_bytes} "
-        "bytes. The other figures on this page are for one run.",
+        "bytes. The other numbers on this page are for one run.",
         "After the last run, `coordinator status` reports the run with the lowest summed validation loss.",
     )
     rows = tuple(
@@ -410,9 +410,9 @@ def _choices(plan: Plan) -> Iterator[str]:
     accepted = plan.acceptance
     if accepted is not None:
         yield (
-            f"Every site tests what it receives on its own rows. If fewer than {accepted.quorum} sites accept it, the"
-            f" run returns to the parameters that were accepted last. After {accepted.patience} such returns"
-            " in a row, the training ends."
+            f"Every site uses its own rows to test the model that it receives. If fewer than {accepted.quorum} sites"
+            f" accept the model, the run returns to the parameters that were accepted last. After"
+            f" {accepted.patience} such returns in a row, the training ends."
         )
     yield from network_terms(plan)
     if plan.gain == "private":

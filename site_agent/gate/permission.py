@@ -131,7 +131,7 @@ class Permission:
 
     @property
     def has_noise(self) -> bool:
-        """Return whether numbers are only sent with noise whose cost was recorded."""
+        """Return whether every number that is sent has noise added and its privacy cost recorded."""
         return self._spending is not None
 
     def still_open(self) -> Decision:
@@ -165,7 +165,7 @@ class Permission:
         raise PolicyForbids(what=what, reason=SiteReason.POLICY_FORBIDS)
 
     def with_noise(self, position: bytes, numbers: list[int]) -> list[int]:
-        """Return the numbers of a round with noise whose cost was recorded, now or before a restart.
+        """Return the numbers of a round with noise. The privacy cost was recorded, now or before a restart.
 
         Raises:
             AuditError: the payment cannot be recorded.

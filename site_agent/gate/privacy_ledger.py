@@ -302,7 +302,7 @@ def _recorded() -> AbstractContextManager[None]:
 
 
 def with_noise(plan: Plan, numbers: Sequence[int], random_bytes: RandomBytes = os.urandom) -> list[int]:
-    """Return a site's sums with its share of the noise. The caller records the payment."""
+    """Return a site's sums with its share of the noise. The caller records the privacy budget that was spent."""
     if plan.private_training is not None and plan.private_training.is_local:
         return list(numbers)  # the trainer has added noise in each of its steps
     sent = len(numbers) - plan.own_numbers  # the sums after them have the trainer's noise and do not leave

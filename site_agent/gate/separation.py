@@ -1,7 +1,7 @@
 """Checks how the kernel separates the patients from the process with the keys.
 
 As services, agent (network), gate (keys) and trainer (patients) run under three user accounts. The trainer's user owns
-the table, and the kernel refuses it to the others. At a terminal one user starts all three. Then only the programs' own
+the table, and the kernel refuses it to the others. In a terminal one user starts all three. Then only the programs' own
 code keeps them apart: agent and gate have no code that reads a table. The gate also checks that no service could have
 written an approval. The trainer's own log states whether the trainer has given up the network.
 """
@@ -30,12 +30,12 @@ def may_read(table: Path) -> bool:
 
 
 def guard_of(hospital: Hospital) -> Callable[[Path], None]:
-    """Return the check of approvals. At a terminal it checks nothing, because one user runs everything."""
+    """Return the check of approvals. In a terminal it checks nothing, because one user runs everything."""
     return (lambda _: None) if hospital.gate_socket is None else require_guarded
 
 
 def tell_guard(hospital: Hospital) -> None:
-    """Refuse approvals that a service could have written. At a terminal, only log a warning.
+    """Refuse approvals that a service could have written. In a terminal, only log a warning.
 
     Raises:
         ConfigurationError: a service could have written them; the message has the command that corrects it.

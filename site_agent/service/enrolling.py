@@ -163,8 +163,9 @@ async def renew(
         raise RefusedError(
             what=f"This site's certificate ends on {shown.expiry():%Y-%m-%d} and was not renewed: {answer.refusal}",
             consequence="The certificate is unchanged. No stream was opened and no data left this site.",
-            remedy="If the hospital's own authority issues it, run `site-agent request-certificate`, then `site-agent "
-            "install-certificate`. Otherwise ask the federation office whether this site is still a member.",
+            remedy="If the hospital's own authority issues the certificate, run `site-agent request-certificate`, then "
+            "`site-agent install-certificate`. Otherwise ask the federation office whether this site is still "
+            "a member.",
         )
     await install_renewed(certificates, asked, answer, site, now(), audit)
 
@@ -174,7 +175,8 @@ def _invitation(hospital: Hospital) -> Invitation:
         raise ConfigurationError(
             what="This site has no certificate, and hospital.yaml names no invitation.",
             consequence="Nothing was sent.",
-            remedy="Ask the federation office for an invitation and name its file under `invitation`.",
+            remedy="Ask the federation office for an invitation. Write the path of the invitation file under "
+            "`invitation`.",
             code="E023",
         )
     invitation = Invitation.load(Path(hospital.invitation))

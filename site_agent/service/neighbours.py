@@ -1,6 +1,6 @@
 """Starts or finds the gate's two neighbour processes: the agent (network) and the trainer (patients).
 
-At a terminal each is a child of this process over a socket pair, and ends with it. As a service the agent connects to
+In a terminal, each is a child of this process over a socket pair, and ends with it. As a service the agent connects to
 the Unix socket `gate_socket`, and the trainer listens on `trainer_socket`.
 """
 

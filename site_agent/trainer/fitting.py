@@ -127,7 +127,7 @@ def _check_masks(plan: Plan, dataset: Dataset) -> None:
     if draws != is_mask:
         own = "a mask" if is_mask else "not a mask"
         raise ConfigurationError(
-            what=f"The plan's network is {plan.architecture.name}, and this site's outcome is {own}.",
+            what=f"The plan trains the network {plan.architecture.name}, but this site's outcome is {own}.",
             consequence="Nothing was trained and nothing left this site.",
             remedy="Correct the task of the target in the contract, or ask the researcher for another network. Only "
             "u-net learns masks, and it learns nothing else.",

@@ -101,7 +101,7 @@ class SiteNetworks:
         return started(self.plan, network_tensors(architecture, **sizes, common=self.common), self.starts)
 
     def build(self) -> nn.Module:
-        """Build the network. Its values are NaN until `start`, except for a hospital's own network.
+        """Build the network. Its weights are NaN until `start` is called. A hospital's own module has weights at once.
 
         Raises:
             ConfigurationError: the plan requires the hospital's own module, and the module is missing or does not fit.

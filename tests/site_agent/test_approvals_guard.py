@@ -87,5 +87,5 @@ def test_the_commands_of_a_refusal_mend_it(state: Path) -> None:
 
 
 def test_one_user_of_all_is_told(tmp_path: Path) -> None:
-    """At a terminal the user that runs the gate may write approvals."""
+    """In a terminal, the user that runs the gate may write approvals."""
     assert is_one_user(tmp_path)

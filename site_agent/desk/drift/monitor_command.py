@@ -17,14 +17,14 @@ from site_agent.hospital import read_hospital
     "--run", "run_name", help="Name of the run whose model is used. If a model was adopted, it must be from this run."
 )
 @click.option("--html", type=click.Path(path_type=Path), help="Output file for the page.")
-@click.option("--json", "json_path", type=click.Path(path_type=Path), help="Output file for all figures, as JSON.")
+@click.option("--json", "json_path", type=click.Path(path_type=Path), help="Output file for all numbers, as JSON.")
 @click.option("--metrics", type=click.Path(path_type=Path), help="Output file for Prometheus, such as drift.prom.")
 def monitor(
     path: Path, table: Path, run_name: str | None, html: Path | None, json_path: Path | None, metrics: Path | None
 ) -> None:
     """Compare TABLE with the training rows.
 
-    If TABLE has the outcome, also compare the model's figures with those of its test.
+    If TABLE has the outcome, also compare the model's metrics with those on the test rows.
 
     Example: site-agent monitor --config hospital.yaml new.csv --html drift.html
     """

@@ -145,7 +145,7 @@ def _calm(facts: Facts) -> str:
     quality = (
         "The outcome was not compared."
         if facts["quality"] is None
-        else "The section Quality shows the figures for the known outcomes."
+        else "The section Quality shows the metrics for the known outcomes."
     )
     return f"No column has drifted much. {quality}"
 

@@ -286,7 +286,8 @@ def _check_folder(folder: Path) -> None:
 
 def _differs(difference: float) -> OperatorError:
     return OperatorError(
-        what=f"The exported model's answers would differ from the model's by up to {difference:.2g}.",
+        what="The answers of the exported model would differ from those of the original model by up to "
+        f"{difference:.2g}.",
         consequence="Nothing was written, and nothing left this site.",
         remedy="Tell the project which network the plan names. Until then use `site-agent predict`.",
     )

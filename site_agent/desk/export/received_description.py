@@ -153,7 +153,10 @@ class Description(Document):
 
     @property
     def reader(self) -> RowReader:
-        """Reads this hospital's rows by the other hospital's rules, but without the limits of its training rows."""
+        """Reads this hospital's rows by the other hospital's rules.
+
+        The limits of values in the other hospital's training rows are not applied.
+        """
         features: list[dict[str, Any]] = [one.model_dump() | {"limits": (None, None)} for one in self.features]
         days: list[dict[str, Any]] = [one.model_dump() for one in self.days]
         for one in (*features, *days):

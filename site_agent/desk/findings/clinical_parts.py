@@ -98,7 +98,7 @@ def at_threshold(facts: Facts, names: Mapping[str, str]) -> list[str]:
     )
     return [
         *decision_plots(facts, names),
-        table("Figures at each threshold", head, lines),
+        table("Values at each threshold", head, lines),
         paragraph(words, "soft"),
     ]
 

@@ -193,8 +193,8 @@ def _received(folder: Path, file: Path, part: TestPart | str, kept: ScoredRows, 
     """Test another hospital's model on the test rows."""
     if isinstance(part, str):
         raise DataError(
-            what="The table cannot be used to test a received model: it changed since the run, has findings, or could "
-            "not be read now.",
+            what="The table cannot be used to test a received model, because the table changed since the run, failed a "
+            "check, or cannot be read now.",
             consequence="No report was made, and nothing left this site.",
             remedy="Run `site-agent data check`, restore the table and contract of the run, or leave out --with.",
         )

@@ -18,7 +18,7 @@ from host.local_page import curves, live_answer
 Points: TypeAlias = list[tuple[int, float]]
 _MOST_POINTS: Final = 400
 _MOST_LINES: Final = 20
-_NOTHING: Final = "<p>No round was measured yet.</p>"
+_NOTHING: Final = "<p>No round has been evaluated yet.</p>"
 _NAMES: Final = {"auroc": "AUROC", "rmse": "Root mean square error", "dice": "Dice coefficient"}
 
 
@@ -71,7 +71,7 @@ def _gain(state: Path, run: str) -> str:
     if report is not None and isinstance(report.get("gain"), dict):
         words = str(report["gain"].get("sentence", words))
     soft = (
-        "The figures are measured on this site's own rows, with the shared model after each round. Only the trainer's "
+        "The metrics are computed on this site's own rows, with the shared model after each round. Only the trainer's "
         "user may read the file. Every user of this computer who can open the page's address can see the page. "
         "Every user of this computer can connect to a port, so stop the command when you have finished."
     )
@@ -92,7 +92,7 @@ def _metric(facts: Mapping[str, Any]) -> str:
     drawn = curves(
         {"validation rows": _points(facts, "values")}, what=_title(facts).partition(" on ")[0], lowest_is_best=is_error
     )
-    return drawn or "<p>No round was measured yet, or the figure is not defined on these rows.</p>"
+    return drawn or "<p>No round has been evaluated yet, or this metric is not defined for these rows.</p>"
 
 
 def _skipped(facts: Mapping[str, Any]) -> str:

@@ -142,7 +142,7 @@ def test_a_file_that_is_not_as_it_was_written_breaks_no_page(tmp_path: Path, con
 
     text = asked(LivePage("st-mary", tmp_path)).decode()
 
-    assert "No round was measured yet" in text
+    assert "No round has been evaluated yet" in text
     assert "<b>" not in text
 
 
