@@ -144,8 +144,8 @@ def test_a_u_net_has_the_methods_of_the_convolutional_network(has_normalisation:
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"architecture": {"name": "convolutional", "image": SIZE, "blocks": [4], "hidden": []}}, "network is convol"),
-        ({"architecture": {"name": "dense", "hidden": [4]}}, "network is dense, and this site's outcome is a mask"),
+        ({"architecture": {"name": "convolutional", "image": SIZE, "blocks": [4], "hidden": []}}, "the network convol"),
+        ({"architecture": {"name": "dense", "hidden": [4]}}, "network dense, but this site's outcome is a mask"),
         ({"architecture": U_NET | {"image": {"height": 4, "width": 16}}}, "reads images of 4 by 16 pixels, grey"),
     ],
 )
