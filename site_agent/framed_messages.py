@@ -112,8 +112,6 @@ class FramedSocket(Generic[Message]):
         self._socket, self._framing = widen(connection), framing
         self._waiting: deque[memoryview] = deque()  # queued, and not written yet
         self._unread = b""  # received, and not passed on yet
-        self._more: asyncio.Future[None] | None = None  # for which a task waits
-        self._loop: asyncio.AbstractEventLoop | None = None  # that watches the socket for what arrives
         self._is_over = False
 
     async def send(self, message: Message) -> None:
@@ -175,7 +173,6 @@ class FramedSocket(Generic[Message]):
             asyncio.get_running_loop().remove_writer(self._socket)
         self._waiting.clear()
         self._is_over = True
-        self._watch_no_more()
         self._socket.close()
 
     def _write(self) -> None:
@@ -205,7 +202,6 @@ class FramedSocket(Generic[Message]):
             return found
         buffer, filled = take_memory(count), len(self._unread)
         buffer[:filled], self._unread = self._unread, b""
-        self._watch_no_more()
         while filled < count:
             received = await asyncio.get_running_loop().sock_recv_into(self._socket, buffer[filled:])
             if received == 0:
@@ -214,42 +210,10 @@ class FramedSocket(Generic[Message]):
         return buffer
 
     async def _read_ahead(self) -> None:
-        """Read what has arrived, or wait for it. The loop watches the socket from one wait to the next."""
-        with suppress(BlockingIOError):
-            self._take()
-            return
-        loop = asyncio.get_running_loop()
-        self._more = loop.create_future()
-        if self._loop is not loop:
-            self._watch_no_more()
-            self._loop = loop
-            loop.add_reader(self._socket, self._arrived)
-        await self._more
-
-    def _arrived(self) -> None:
-        waiting, self._more = self._more, None
-        if waiting is None or waiting.done():  # nobody wants it now, so it stays in the kernel
-            self._watch_no_more()
-            return
-        try:
-            self._take()
-        except BlockingIOError:
-            self._more = waiting
-        except OSError as gone:
-            waiting.set_exception(gone)
-        else:
-            waiting.set_result(None)
-
-    def _take(self) -> None:
-        received = self._socket.recv(AHEAD_BYTES)
+        received = await asyncio.get_running_loop().sock_recv(self._socket, AHEAD_BYTES)
         if not received:
             raise ConnectionResetError
         self._unread += received
-
-    def _watch_no_more(self) -> None:
-        loop, self._loop = self._loop, None
-        if loop is not None and not loop.is_closed():
-            loop.remove_reader(self._socket)
 
 
 def widen(connection: socket.socket) -> socket.socket:

@@ -133,3 +133,23 @@ def test_bytes_that_nobody_reads_stay_in_the_kernel() -> None:
     ours, theirs = socket.socketpair()
     with ours, theirs:
         assert asyncio.run(scene(ours, theirs)) < 10 << 20
+
+
+def test_a_socket_that_its_owner_closes_leaves_nothing_to_the_next_one() -> None:
+    """The next socket has the same number. A watch that was left on that number would never report its messages."""
+
+    async def scene() -> list[int]:
+        numbers = []
+        for _ in range(2):
+            ours, theirs = socket.socketpair()
+            with ours, theirs:
+                numbers.append(ours.fileno())
+                end = FramedSocket(ours, FRAMING)
+                waiting = asyncio.ensure_future(end.receive(lambda _: 0))
+                await asyncio.sleep(0.01)
+                theirs.sendall(joined([Prepare("run", b"")]))
+                await asyncio.wait_for(waiting, 10)
+        return numbers
+
+    first, second = asyncio.run(scene())
+    assert first == second
