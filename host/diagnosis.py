@@ -16,7 +16,12 @@ from host.clock_words import COMPARE_CLOCK, SET_CLOCK, clocks_apart, outside
 from host.message_catalogue import Entry
 
 AILMENTS: Final = (
-    Entry("D401", "configuration", "The program can read its configuration file.", "Correct what the message names."),
+    Entry(
+        "D401",
+        "configuration",
+        "The program can read its configuration file.",
+        "Correct the lines that the message names.",
+    ),
     Entry(
         "D402",
         "state directory",
@@ -27,40 +32,42 @@ AILMENTS: Final = (
         "D403",
         "keys",
         "The program does not use a key that other users can read.",
-        "Run `chmod 600` and set the right owner. If others had access, make a new key.",
+        "Run `chmod 600` and set the right owner. If other people had access to a key, make a new key.",
     ),
     Entry(
         "D404",
         "certificate",
-        "The federation's certificates live 90 days and renew from day 30 while both programs run. "
-        "People renew the certificates of a hospital's own authority.",
+        "The federation's certificates are valid for 90 days, and are renewed automatically from day 30 while agent "
+        "and coordinator run. A person must renew a certificate of a hospital's own authority.",
         "At a site, start the agent. At the office, run `pki renew`. After the expiry, contact the office.",
     ),
     Entry("D405", "disk", "If the audit log cannot be written, a site sends nothing.", "Free disk space."),
     Entry(
         "D406",
         "clock",
-        "Certificates are valid between two times. With a wrong clock, valid certificates are refused.",
+        "A certificate is valid between two points in time. With a wrong clock, valid certificates are refused.",
         "Run `timedatectl set-ntp true`, or ask the administrator of the time server.",
     ),
     Entry("D407", "name", "The coordinator's name must resolve to an address.", "Ask the network department."),
     Entry(
         "D408",
         "proxy",
-        "If https_proxy is set, the connection uses that proxy with CONNECT.",
-        "Ask the proxy's administrator to allow CONNECT to the coordinator, or add its host to no_proxy.",
+        "If https_proxy is set, the site connects through that proxy with CONNECT.",
+        "Ask the proxy's administrator to allow CONNECT to the coordinator. Or add the coordinator's host name to "
+        "no_proxy yourself.",
     ),
     Entry(
         "D409",
         "port",
         "The site connects to one port of the coordinator. No inbound port is needed.",
-        "Ask the network department to allow this host to reach that port. "
-        "Ask the office whether the coordinator runs.",
+        "Ask the network department to allow connections from this computer to the coordinator's port. Ask the office "
+        "whether the coordinator runs.",
     ),
     Entry(
         "D410",
         "TLS",
-        "This federation's authority issued the coordinator's certificate. A device that decrypts TLS replaces it.",
+        "This federation's authority issued the coordinator's certificate. A device that decrypts TLS replaces this "
+        "certificate.",
         "Ask for an exemption from TLS inspection. A load balancer must pass TLS through.",
     ),
     Entry(
@@ -84,8 +91,8 @@ AILMENTS: Final = (
     Entry(
         "D414",
         "trainer's isolation",
-        "The trainer's process has no network.",
-        "Run the trainer with its unit (PrivateNetwork=yes), or allow user namespaces.",
+        "The trainer process has no network access.",
+        "Run the trainer with its systemd unit (PrivateNetwork=yes), or allow user namespaces.",
     ),
     Entry(
         "D415",
@@ -112,24 +119,29 @@ AILMENTS: Final = (
         "The trainer's service listens on this socket.",
         "Run `systemctl start site-trainer`.",
     ),
-    Entry("D420", "authority", "The command `pki init` made this directory.", "Restore the directory from its backup."),
+    Entry(
+        "D420",
+        "authority",
+        "The command `pki init` made the directory of the certificate authority.",
+        "Restore the directory from its backup.",
+    ),
     Entry(
         "D421",
         "plans",
         "The coordinator runs these studies.",
-        "Correct what the message names. `coordinator check` lists all mistakes.",
+        "Correct the plans that the message names. `coordinator check` lists all mistakes.",
     ),
     Entry(
         "D422",
         "audit log",
-        "If nobody has cosigned a record, a person could remove it without detection.",
-        "Connect to the other side, so that it cosigns the log. `status` shows the number of records that are not "
-        "cosigned.",
+        "If nobody has cosigned a record, a person could remove this record without detection.",
+        "Connect this program to the program at the other end, which then cosigns the log. `status` shows the number "
+        "of records that are not cosigned.",
     ),
     Entry(
         "D423",
         "device",
-        "The device that trains networks: the processor (CPU), or a graphics card (GPU) with `device: cuda`.",
+        "The device that trains neural networks: the processor (CPU), or a graphics card (GPU) with `device: cuda`.",
         "With `device: cuda`, install a PyTorch build for the card and open the card to the service. Or set "
         "`device: cpu`.",
     ),

@@ -34,14 +34,19 @@ EXIT_CODES: Final = (
     ExitCode(0, "The program finished, or a person stopped it.", "", False),
     ExitCode(
         1,
-        "A failure of network, disk or another process. A new attempt or the operator can correct it.",
+        "The network, a disk or another process failed. A new attempt or the operator can correct the failure.",
         "operator",
         True,
     ),
     ExitCode(2, "The command or an option is wrong. Nothing was done.", "whoever typed them", False),
     ExitCode(3, "Only from doctor: everything works, but there are warnings.", "operator", False),
     ExitCode(70, "A defect of the program. The log line shows the place.", "the project", True),
-    ExitCode(77, "The policy, the register, the plan or the coordinator refused this.", "people on both sides", False),
+    ExitCode(
+        77,
+        "The policy, the register of sites, the plan or the coordinator refused the request.",
+        "people on both sides",
+        False,
+    ),
     ExitCode(78, "The configuration, the contract or the table is wrong.", "operator, data manager", False),
     ExitCode(130, "A person interrupted the program with Ctrl-C.", "", False),
 )
@@ -75,14 +80,15 @@ ERRORS: Final = (
     Entry(
         "E003",
         "refused",
-        "The hospital's policy, the office's register or the other program refused this. A restart does not help.",
+        "The hospital's policy, the office's register of sites or the program at the other end refused the request. A "
+        "restart does not help.",
         "Contact the people that the message names.",
     ),
     Entry(
         "E004",
         "file or setting",
         "A file or setting of this computer is wrong. Nothing was sent.",
-        "Correct what the message names. `doctor` checks all files and settings at once.",
+        "Correct the file or setting that the message names. `doctor` checks all files and settings at once.",
     ),
     Entry(
         "E005",
@@ -93,20 +99,21 @@ ERRORS: Final = (
     Entry(
         "E006",
         "protocol",
-        "The other side sent a message that violates the protocol of this version. The connection was closed.",
-        "Compare the versions on both sides. After that, inform the federation office.",
+        "The program at the other end sent a message that violates the protocol of this version. The connection was "
+        "closed.",
+        "Compare the versions of both programs. After that, inform the federation office.",
     ),
     Entry(
         "E007",
         "not there",
-        "The other side, a disk or a process is not available now. Nothing is lost.",
+        "The program at the other end, a disk or a process is not available now. Nothing is lost.",
         "Run `doctor` and try again later.",
     ),
     Entry(
         "E008",
         "defect",
         "The program has a defect. The program stopped, and nothing more left this computer.",
-        "Report this line of the log. It has file names and line numbers, and no patient data.",
+        "Report this line of the log to the project. The line has file names and line numbers, but no patient data.",
     ),
     Entry(
         "E009",
@@ -119,7 +126,7 @@ ERRORS: Final = (
         "mistakes in a file",
         "A YAML file has mistakes. The message lists each mistake with its line and column. "
         "A running program keeps its old settings.",
-        "Correct the lines and try again. Every key is described in docs/configuration.md.",
+        "Correct the lines that the message lists, and try again. Every key is described in docs/configuration.md.",
     ),
     Entry(
         "E011",
@@ -130,32 +137,34 @@ ERRORS: Final = (
     Entry(
         "E012",
         "gate",
-        "The gate refused to send a contribution. Nothing of this round left this site.",
+        "The gate process refused to send a contribution. Nothing of this round left this site.",
         "Tell the study's researcher.",
     ),
     Entry(
         "E013",
         "trainer stopped",
-        "The trainer stopped and printed the reason. Nothing of this round left this site.",
+        "The trainer process stopped and printed the reason. Nothing of this round left this site.",
         "Read the trainer's last message with `journalctl -u site-trainer`.",
     ),
     Entry(
         "E014",
         "audit log",
-        "The audit log cannot be written, or somebody changed it. Nothing is sent until this is corrected.",
-        "Free space on the disk of the audit log. If the log was changed, do not touch the file and call the "
+        "The audit log cannot be written, or somebody changed it. Nothing is sent until a person has corrected the "
+        "fault.",
+        "Free space on the disk of the audit log. If the log was changed, do not touch the log file, and call the "
         "security officer.",
     ),
     Entry(
         "E015",
         "trainer gone",
-        "The trainer's process ended without a message. Nothing of this round left this site.",
-        "Check with `dmesg` and `journalctl -u site-trainer` whether the system stopped it for lack of memory.",
+        "The trainer process ended without a message. Nothing of this round left this site.",
+        "Check with `dmesg` and `journalctl -u site-trainer` whether the operating system stopped the trainer for lack "
+        "of memory.",
     ),
     Entry(
         "E016",
         "network differs",
-        "The network of this site has other parameters than the approved plan. Nothing was trained.",
+        "The neural network of this site has other parameters than the approved plan. Nothing was trained.",
         "Install the same version of global-layers at every site.",
     ),
     Entry(
@@ -175,7 +184,7 @@ ERRORS: Final = (
         "E020",
         "coordinator not reached",
         "The site cannot reach the coordinator. Nothing is lost. The site retries at least every 30 seconds.",
-        "If this continues, run `site-agent doctor --config hospital.yaml`.",
+        "If the site still cannot connect after some minutes, run `site-agent doctor --config hospital.yaml`.",
     ),
     Entry(
         "E021",
@@ -187,13 +196,13 @@ ERRORS: Final = (
     Entry(
         "E022",
         "enrolment port not reached",
-        "The enrolment port did not answer. Invitation and certificate are still valid.",
+        "The coordinator's enrolment port did not respond. The site's invitation and certificate are still valid.",
         "Run `site-agent doctor`. Ask the office whether `enrolment_listen` is set.",
     ),
     Entry(
         "E023",
         "no invitation",
-        "This site has no certificate and no invitation to request one.",
+        "This site has no certificate, and no invitation with which the site could request a certificate.",
         "Ask the federation office for an invitation. Write the path of the invitation file in hospital.yaml.",
     ),
     Entry(
@@ -206,7 +215,7 @@ ERRORS: Final = (
         "E025",
         "policy refuses",
         "The policy of this hospital does not allow the study. Nothing more is sent for this study.",
-        "Agree with the researcher on another plan, or ask the policy's owner to change it.",
+        "Agree with the researcher on another plan, or ask the owner of the policy to change the policy.",
     ),
     Entry(
         "E026",
@@ -217,39 +226,42 @@ ERRORS: Final = (
     Entry(
         "E027",
         "trainer not listening",
-        "The trainer's service does not answer on its socket. Nothing was sent from this site.",
-        "Run `systemctl status site-trainer`. The service's journal has the reason.",
+        "The service site-trainer does not respond on the trainer socket. Nothing was sent from this site.",
+        "Run `systemctl status site-trainer`. The journal of this service has the reason.",
     ),
     Entry(
         "E028",
         "address in use",
         "The program cannot listen on an address. The address is in use, does not belong to this computer, or is "
         "not permitted.",
-        "Choose another address, or stop the program that uses it. `ss -tlnp` shows the program that uses it.",
+        "Choose another address, or stop the program that already uses this address. `ss -tlnp` shows which program "
+        "uses an address.",
     ),
     Entry(
         "E029",
         "agent gone",
-        "The site agent's process ended. Nothing is lost. The round continues when the process runs again.",
-        "Run `systemctl status site-agent`. If you started the site in a terminal, the process restarts by itself.",
+        "The site agent's process ended. No data was lost. The round continues when the agent runs again.",
+        "Run `systemctl status site-agent`. If you started the site in a terminal, the agent restarts by itself.",
     ),
     Entry(
         "E030",
         "nobody answers",
-        "No program runs with this state directory, or this user may not connect to it.",
-        "Start the program, or run the command as the program's user: `sudo -u site-agent ...`.",
+        "No program runs with this state directory, or your user account may not connect to the program.",
+        "Start the program, or run the command under the user account of the program: `sudo -u site-agent ...`.",
     ),
     Entry(
         "E031",
         "directory in use",
-        "Another program uses the state directory. Two programs would damage the directory.",
-        "Stop the other program first, or use another directory.",
+        "Another program uses the state directory. If two programs used a state directory at the same time, they would "
+        "damage it.",
+        "Stop the other program first, or use another state directory.",
     ),
     Entry(
         "E032",
         "unsafe file",
-        "Other users can access a secret or private directory, so the program does not use it.",
-        "Correct its owner and mode as the message says. If others had access, make a new key.",
+        "Other user accounts can access a secret file or directory, so the program does not use this file or "
+        "directory.",
+        "Correct the owner and the mode as the message says. If other people had access, make a new key.",
     ),
 )
 

@@ -10,25 +10,26 @@ _NOTHING: Final = "Nothing."
 
 EVENTS: Final = (
     Entry("I200", "enrolled", "This site received its certificate.", _NOTHING),
-    Entry("I201", "run_joined", "This site takes part in a run that was approved here.", _NOTHING),
+    Entry("I201", "run_joined", "This site takes part in a run that a person at this hospital approved.", _NOTHING),
     Entry(
         "I202",
         "contribution_released",
         "A contribution left this site. The audit log has the hash of the contribution.",
         _NOTHING,
     ),
-    Entry("I203", "run_finished", "A run ended. Model and report are in the state folder.", _NOTHING),
+    Entry("I203", "run_finished", "A run ended. The model and the report are in the state folder.", _NOTHING),
     Entry(
         "I211",
         "sweep_decided",
-        "All alternatives of a sweep are complete. `run` has the lowest mean validation loss over all sites.",
+        "All alternatives of a sweep are complete. The run that the key `run` names has the lowest mean validation "
+        "loss over all sites.",
         "If the person responsible at this hospital agrees, run `site-agent adopt` with --run and the name of the run.",
     ),
     Entry("I204", "coordinator_parted", "The coordinator closed the stream. The log line states the reason.", _NOTHING),
     Entry(
         "I205",
         "configuration_taken_over",
-        "hospital.yaml was read again. The line names the keys that need a restart.",
+        "hospital.yaml was read again. The log line names the keys that need a restart.",
         _NOTHING,
     ),
     Entry(
@@ -42,50 +43,53 @@ EVENTS: Final = (
     Entry(
         "I210",
         "agent_kept_from_patients",
-        "The kernel denies the agent's user access to the table.",
+        "The kernel prevents the agent's user account from reading the table.",
         _NOTHING,
     ),
     Entry(
         "W256",
         "agent_may_read_patients",
-        "Agent and trainer run as one user. "
-        "The program itself prevents access to the table. The kernel does not prevent this access.",
-        "Run the trainer as its own user, as the packages do. See docs/operator.md.",
+        "The agent and the trainer run under one user account. Only the program, not the kernel, prevents the agent "
+        "from reading the table.",
+        "Run the trainer under its own user account, as the packages do. See docs/operator.md.",
     ),
     Entry(
         "W260",
         "gate_may_write_approvals",
-        "The user of the gate can also write approvals. Only the program itself, not the kernel, prevents this.",
+        "The user account of the gate process can also write approvals. Only the program, not the kernel, prevents the "
+        "gate from writing approvals.",
         "Run the programs as services, as the packages do. See docs/operator.md.",
     ),
     Entry(
         "W250",
         "enrolment_awaits_approval",
-        "The federation office has not approved this site yet. Nothing trains.",
+        "The federation office has not approved this site yet. No training starts.",
         "Read the fingerprint to the office. `site-agent identity` shows the fingerprint.",
     ),
     Entry(
         "W251",
         "approval_awaited",
-        "Nobody at this hospital has approved the announced plan. Nothing trains.",
+        "Nobody at this hospital has approved the announced plan. No training starts.",
         "Run `site-agent review`. After that, run `site-agent approve`.",
     ),
     Entry(
         "W252",
         "coordinator_unavailable",
-        "The site cannot reach the coordinator. The site retries by itself and nothing is lost.",
-        "If this continues, run `site-agent doctor`.",
+        "The site cannot reach the coordinator. The site retries by itself. No data is lost.",
+        "If the site still cannot connect after some minutes, run `site-agent doctor`.",
     ),
     Entry(
         "W253",
         "enrolment_unavailable",
         "The site cannot reach the enrolment port. The site retries by itself.",
-        "If this continues, run `site-agent doctor`. Ask the office whether enrolment is open.",
+        "If the site still cannot connect after some minutes, run `site-agent doctor`. Ask the office whether "
+        "enrolment is open.",
     ),
     Entry(
         "W254",
         "trainer_gone",
-        "The trainer ended while it was needed. A new trainer starts and continues from the disk.",
+        "The trainer process ended before its work was finished. A new trainer process starts and continues from the "
+        "state on disk.",
         "If this happens again, check with `journalctl -u site-trainer` whether memory was too small.",
     ),
     Entry(
@@ -104,26 +108,28 @@ EVENTS: Final = (
     Entry(
         "W259",
         "coordinator_records_wait",
-        "The coordinator used up the bytes that it may add to this site's audit log in a day. Log checkpoints are "
-        "confirmed later. Training continues. The line has the limit.",
-        "If no study trains day and night, ask the federation office why its log grows so fast.",
+        "The coordinator used up the bytes that it may add to this site's audit log in a day. This site confirms the "
+        "checkpoints of the coordinator's own audit log later. Training continues. The log line has the limit.",
+        "If no study trains day and night, ask the federation office why the coordinator's audit log grows so fast.",
     ),
     Entry(
         "W257",
         "own_certificate_ends_soon",
-        "This site's certificate was issued by the hospital's own authority and ends within 30 days. This "
-        "certificate does not renew itself.",
+        "The hospital's own authority issued this site's certificate, which expires within 30 days. The program cannot "
+        "renew this certificate by itself.",
         "Run `site-agent request-certificate`. The hospital's authority then issues the certificate. "
         "After that, run `site-agent install-certificate`.",
     ),
     Entry(
         "E280",
         "configuration_kept",
-        "hospital.yaml was read again and has mistakes. The old settings stay in use.",
-        "Run `site-agent check`, which lists every mistake. Correct them and reload.",
+        "hospital.yaml was read again and has mistakes. The site still uses the old settings.",
+        "Run `site-agent check`, which lists every mistake. Correct the mistakes and reload.",
     ),
-    Entry("I300", "trainer_started", "The trainer's process started, without a network.", _NOTHING),
-    Entry("I301", "study_prepared", "The network of a run is ready, and its table has no errors.", _NOTHING),
+    Entry("I300", "trainer_started", "The trainer process started without network access.", _NOTHING),
+    Entry(
+        "I301", "study_prepared", "The neural network of a run is ready, and this site's table has no errors.", _NOTHING
+    ),
     Entry("I305", "trainer_kept_from_network", "The kernel blocks all network access of the trainer.", _NOTHING),
     Entry("I302", "study_restored", "Training continues from a state on disk.", _NOTHING),
     Entry("I303", "study_reported", "The report on this site's gain was written.", _NOTHING),
@@ -139,7 +145,7 @@ EVENTS: Final = (
     Entry(
         "I308",
         "model_received",
-        "This site received the other hospitals' model. It sent no data about its patients.",
+        "This site received the other hospitals' model. This site sent no data about its patients.",
         _NOTHING,
     ),
     Entry(
@@ -152,15 +158,20 @@ EVENTS: Final = (
     Entry(
         "W350",
         "trainer_not_isolated",
-        "The trainer could not remove its own network access. "
-        "The trainer opens no connection, but the kernel does not prevent one.",
-        "Run the trainer with its unit (PrivateNetwork=yes), or allow user namespaces.",
+        "The trainer could not remove its own network access. The trainer opens no network connection, but the kernel "
+        "does not prevent such a connection.",
+        "Run the trainer with its systemd unit (PrivateNetwork=yes), or allow user namespaces.",
     ),
-    Entry("W351", "agent_gone_without_its_answer", "The agent ended while the trainer worked for it.", _NOTHING),
+    Entry(
+        "W351",
+        "agent_gone_without_its_answer",
+        "The agent process ended before the trainer had finished its work for the agent.",
+        _NOTHING,
+    ),
     Entry(
         "W352",
         "saved_state_damaged",
-        "A saved state on disk is damaged. An older state is used and rounds are repeated.",
+        "A saved state on disk is damaged. The trainer uses an older state and repeats rounds.",
         "Check the disk of the state folder.",
     ),
     Entry(
