@@ -79,5 +79,10 @@ def write_masks(
     return iter(cells)
 
 
+def remove_masks(output: Path) -> None:
+    """Remove the masks of a table of predictions that was not written, so that the same command can be repeated."""
+    shutil.rmtree(_folder(output), ignore_errors=True)
+
+
 def _folder(output: Path) -> Path:
     return output.with_name(f"{output.stem}-masks")

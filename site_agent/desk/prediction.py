@@ -28,7 +28,7 @@ import numpy.typing as npt
 
 from protos.errors import DataError, UsageError
 from site_agent.desk.comparison.evaluation import HeldOutRows, dice_of_images
-from site_agent.desk.predicted_masks import MASK_COLUMNS, check_mask_folder, write_masks
+from site_agent.desk.predicted_masks import MASK_COLUMNS, check_mask_folder, remove_masks, write_masks
 from site_agent.desk.result_files import check_place, write_result
 from site_agent.desk.use.model_in_use import ModelInUse, model_in_use
 from site_agent.desk.use.new_rows import NewRows, read_new_rows, require_columns
@@ -98,7 +98,12 @@ def predict_table(hospital: Hospital, table: Path, output: Path, run: str | None
         parts = (scores >= 0.5 for scores in scores_in_parts(hospital, used, new))
         cells = write_masks(output, contract.mask.image, new.usable, parts)
     lines = [head, *_lines(contract, new, cells)]
-    write_result(output, _as_parquet(lines) if output.suffix.lower() in _PARQUET else _as_text(lines))
+    try:
+        write_result(output, _as_parquet(lines) if output.suffix.lower() in _PARQUET else _as_text(lines))
+    except BaseException:
+        if contract.mask is not None:
+            remove_masks(output)
+        raise
     why = tuple(one.line for one in new.left_out)
     return Predicted(new.table.rows, new.table.rows - len(new.usable), why, used.title, used.notices)
 

@@ -191,6 +191,8 @@ def _picture(content: bytes, column: ImageColumn) -> Pixels | Flaw:
         return image_flaws.OTHER_FORMAT
     except (Image.DecompressionBombError, Image.DecompressionBombWarning):
         return image_flaws.TOO_MANY_PIXELS
+    except MemoryError:  # the image may be good
+        raise
     except Exception:  # the decoders raise many kinds of errors for damaged bytes
         return image_flaws.DAMAGED
 

@@ -83,6 +83,8 @@ def dicom_image(content: bytes, column: ImageColumn, files: DicomFiles, number: 
                 return image_flaws.WITH_PATIENT
             flaw = _dicom_flaw(found, column, files, number)
             return _dicom_pixels(found, column, files, number or 1) if flaw is None else flaw
+    except MemoryError:  # the image may be good
+        raise
     except Exception:  # the decoders raise many kinds of errors for damaged bytes
         return image_flaws.DAMAGED
 
@@ -212,6 +214,8 @@ def nifti_slice(content: bytes, files: NiftiFiles, number: int | None) -> Intens
             volume = (start + file.read(max(0, end - len(start))))[header.get_data_offset() : end]
         values = np.frombuffer(volume, dtype=kind).reshape((*shape, *[1] * (3 - len(shape))), order="F")
         return _nifti_plane(values, header, files, number)
+    except MemoryError:  # the image may be good
+        raise
     except Exception:  # see dicom_image
         return image_flaws.DAMAGED
 

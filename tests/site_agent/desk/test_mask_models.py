@@ -16,7 +16,7 @@ import yaml
 from PIL import Image
 from sklearn.datasets import load_digits
 
-from protos.errors import ConfigurationError, DataError, UsageError
+from protos.errors import ConfigurationError, DataError, OperatorError, UsageError
 from protos.plan.networks.convolutional_networks import ImageSize
 from site_agent.desk import trainer_doctor
 from site_agent.desk.applied import AppliedModel
@@ -158,6 +158,27 @@ def test_no_mask_is_left_if_a_later_part_fails(
         predict_table(hospital, new_rows, tmp_path / "out.csv", None)
 
     assert sorted(path.name for path in tmp_path.iterdir()) == ["images", "masks", "new.csv"]
+
+
+def test_a_table_that_cannot_be_written_leaves_no_masks(
+    hospital: Hospital, new_rows: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Somebody makes a folder of the table's name while the masks are computed. Later the same command works."""
+    output, scores_of = tmp_path / "out.csv", AppliedModel.scores
+
+    def in_the_meantime(model: AppliedModel, features: np.ndarray) -> np.ndarray:
+        output.mkdir()
+        return scores_of(model, features)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(AppliedModel, "scores", in_the_meantime)
+        with pytest.raises(OperatorError):
+            predict_table(hospital, new_rows, output, None)
+    output.rmdir()
+
+    predict_table(hospital, new_rows, output, None)
+
+    assert len(written_masks(output)[0]) == len(NEW)
 
 
 def test_a_row_without_an_image_has_no_mask_and_no_other_mask_moves(

@@ -253,6 +253,18 @@ def test_damaged_bytes_never_raise(seed: int) -> None:
         assert ((found >= 0) & (found <= 1)).all()
 
 
+def test_a_lack_of_memory_is_no_damaged_image(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A row with a good image never leaves the study because other programs used the memory."""
+
+    def without_memory(*_: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(Image.Image, "load", without_memory)
+
+    with pytest.raises(MemoryError):
+        pixels_of(encoded(Image.fromarray(drawn(1))), column())
+
+
 def outside(folder: Path) -> str:
     """A file beside the folder."""
     (folder / SECRET).write_bytes(PLAIN)
