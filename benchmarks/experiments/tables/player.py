@@ -23,6 +23,7 @@ from benchmarks.experiments.data.uci_centres import player_heart
 from benchmarks.experiments.federations import federate
 from benchmarks.experiments.layer_measures import MEASURES, measure_layers
 from benchmarks.experiments.plans import experiment_plan
+from benchmarks.experiments.sensitivity_readings import READINGS, read_sensitivities
 from benchmarks.experiments.single_vectors import LayerMixtures, federate_vectors
 from benchmarks.experiments.variants import Row, Variant, predicted_by, predicted_by_stack, row_of, run_plans
 
@@ -33,6 +34,7 @@ ROUNDS: Final = 50
 CHOSEN_BY: Final = "player-fl"
 MIXTURES: Final = "pfedla"
 MEASURED: Final = "layers"
+READ: Final = "sensitivities"
 # The name in the site column of rows that the whole federation measured.
 FEDERATION: Final = "federation"
 
@@ -105,8 +107,8 @@ MEASURED_RATIOS: Final = (1.68, 2.19, 2.97)
 
 
 def variants() -> list[Variant]:
-    """All methods, and the measures of layers; methods that choose layers run seed by seed."""
-    return [Variant(name=name, run=_Player(name).run, seeds_at_once=25) for name in (*METHODS, MEASURED)]
+    """All methods, the measures of layers and the readings of sensitivities; methods that choose layers run by seed."""
+    return [Variant(name=name, run=_Player(name).run, seeds_at_once=25) for name in (*METHODS, MEASURED, READ)]
 
 
 @dataclass(frozen=True)
@@ -120,6 +122,9 @@ class _Player:
         sites = player_heart(folder)
         if self.name == MEASURED:
             yield from _measured(sites, seeds)
+            return
+        if self.name == READ:
+            yield from _read(sites, seeds)
             return
         plans = [player_plan(sites, seed, self.name) for seed in seeds]
         if self.name == CHOSEN_BY:
@@ -184,3 +189,15 @@ def _measured(sites: Sites, seeds: Sequence[int]) -> Iterator[Row]:
             f"{kind} {layer}": value for kind in MEASURES for layer, value in zip(LAYERS, found[kind], strict=True)
         }
         yield Row(variant=MEASURED, seed=seed, site=FEDERATION, chosen_round=-1, metrics=metrics)
+
+
+def _read(sites: Sites, seeds: Sequence[int]) -> Iterator[Row]:
+    """The sensitivities of PLayer-FL's own runs, by every reading of which gradients they need."""
+    for seed in seeds:
+        found = read_sensitivities(sites, player_plan(sites, seed, CHOSEN_BY))
+        metrics = {
+            f"{reading} {layer}": value
+            for reading in READINGS
+            for layer, value in zip(LAYERS, found[reading], strict=True)
+        }
+        yield Row(variant=READ, seed=seed, site=FEDERATION, chosen_round=-1, metrics=metrics)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections import Counter
 from itertools import pairwise
 from pathlib import Path
@@ -13,6 +14,7 @@ from scipy.stats import friedmanchisquare, rankdata
 from benchmarks.experiments.data.uci_centres import CENTRES
 from benchmarks.experiments.layer_measures import MEASURES
 from benchmarks.experiments.plots import Dot, plot_dots
+from benchmarks.experiments.sensitivity_readings import READINGS, chosen_layers
 from benchmarks.experiments.statistics import Mean, by_seed, difference, mean_of
 from benchmarks.experiments.tables import player
 from benchmarks.experiments.tables.markdown import begin_page, table_lines, write_page
@@ -20,10 +22,20 @@ from benchmarks.experiments.variants import Row
 
 TITLE = "PLayer-FL on four heart centres, five classes"
 
-_NOTES: Final = (
-    "Each site measures its sensitivities in a separate pass over its training rows after the first local epoch. The "
-    "gradients of training are not reused, because they depend on the order of the batches.",
+_THRESHOLDS: Final = (1.5, 2.0, 3.0)
+_READ_AS: Final = (
+    "* *all rows*: a separate pass over all training rows, with the parameters after the epoch. Every run here uses "
+    "this reading.",
+    "* *last batch*: the gradient of the epoch's last batch, with the parameters after the epoch. This is how "
+    "algorithms 1 and 2 read, because they compute F after the local training and no other gradient exists then.",
+    "* *mean of batches*: the mean over the epoch's batches, each with its own gradient and the parameters before its "
+    "step. Section 6 of the paper also allows this reading, because it computes F during the first epoch.",
+    "* *random batch*: a separate pass over 32 random training rows, drawn with replacement, with the parameters after "
+    "the epoch and without biases. The authors' published code measures layers in this way. So their code does not "
+    "reuse the gradients of training either.",
     "",
+)
+_NOTES: Final = (
     "## What is not here",
     "",
     "* The heart columns of tables A.8 and A.9 (variance and incentive by accuracy): the page shows both only by "
@@ -71,7 +83,7 @@ def render_player(rows: list[Row], path: Path) -> None:
     lines += ["## F1 at each centre, percent", "", *_centres(rows)]
     lines += ["## Differences on the same seeds, points of F1", "", *_differences(rows)]
     lines += ["## What the layers show after one local epoch", "", *_measures(rows)]
-    lines += ["## Sensitivities and the chosen layers", "", *_layers(rows), *_NOTES]
+    lines += ["## Sensitivities and the chosen layers", "", *_layers(rows), *_readings(rows), *_NOTES]
     write_page(path, lines)
     _plot(rows, path)
 
@@ -218,6 +230,83 @@ def _layers(rows: list[Row]) -> list[str]:
     ]
     steps = [f"{after} / {before}" for before, after in pairwise(player.LAYERS)]
     return lines + table_lines(["seed", *(f"F {layer}" for layer in player.LAYERS), *steps, "federated"], body)
+
+
+def _readings(rows: list[Row]) -> list[str]:
+    """The sensitivities and the chosen layers, by the gradients that they use."""
+    of_federation = (row for row in rows if row.variant == player.READ and row.site == player.FEDERATION)
+    read = sorted(of_federation, key=_seed)
+    if not read:
+        return []
+    lines = [
+        "## Gradients of training, or a separate pass?",
+        "",
+        f"`python -m benchmarks.papers player --data FOLDER --variant {player.READ}`",
+        "",
+        "The paper computes the sensitivities with gradients of training, and does not say with which ones. The same "
+        f"{len(read)} runs as above, read in four ways:",
+        "",
+        *_READ_AS,
+    ]
+    found = {
+        reading: np.array([[row.metrics[f"{reading} {layer}"] for layer in player.LAYERS] for row in read])
+        for reading in READINGS
+    }
+    lines += ["Geometric means of F over the runs, with 95% intervals, in millionths:", ""]
+    body = [[name, *(_geometric(1e6 * column) for column in values.T)] for name, values in found.items()]
+    lines += table_lines(["gradients", *(f"F {layer}" for layer in player.LAYERS)], body)
+    lines += [
+        "Geometric means of the ratios, and the number of runs that federate up to FC2. In brackets: up to FC1, and "
+        "up to FC3.",
+        "",
+    ]
+    steps = [f"{after} / {before}" for before, after in pairwise(player.LAYERS)]
+    body = []
+    for name, values in found.items():
+        ratios = [_geometric(column) for column in (values[:, 1:] / values[:, :-1]).T]
+        body.append([name, *ratios, *(_cuts(values, threshold) for threshold in _THRESHOLDS)])
+    lines += table_lines(["gradients", *steps, *(f"threshold {each:g}" for each in _THRESHOLDS)], body)
+    return [*lines, *_agreement(found)]
+
+
+def _agreement(found: dict[str, np.ndarray]) -> list[str]:
+    """In how many runs another reading chooses the layers of the run itself."""
+    cuts = {
+        name: [[chosen_layers(run.tolist(), each) for run in values] for each in _THRESHOLDS]
+        for name, values in found.items()
+    }
+    own, runs = cuts[READINGS[0]], len(found[READINGS[0]])
+    differing = [
+        f"{name}: " + ", ".join(str(sum(map(operator.ne, *pair))) for pair in zip(own, cuts[name], strict=True))
+        for name in READINGS[1:]
+    ]
+    default = sum(cut != mine for name in READINGS[1:] for cut, mine in zip(cuts[name][1], own[1], strict=True))
+    said = (
+        "With the plan's threshold of 2 every reading federates the same layers in every run."
+        if default == 0
+        else f"With the plan's threshold of 2 another reading federates other layers in {default} cases."
+    )
+    limits = ", ".join(f"{each:g}" for each in _THRESHOLDS)
+    return [
+        f"{said} Runs of {runs} in which a reading chooses other layers than *all rows*, at the thresholds {limits}: "
+        f"{'; '.join(differing)}. Gradients of single batches make F larger. They change the ratios much less, and "
+        "only the ratios choose the layers. So the separate pass stays, because it does not depend on the order of the "
+        "batches.",
+        "",
+    ]
+
+
+def _geometric(values: np.ndarray) -> str:
+    mean = mean_of(np.log(values).tolist())
+    if mean.runs < 2:
+        return f"{np.exp(mean.value):.3g}"
+    low, high = np.exp(mean.value - mean.half_width), np.exp(mean.value + mean.half_width)
+    return f"{np.exp(mean.value):.3g} ({low:.3g} to {high:.3g})"
+
+
+def _cuts(values: np.ndarray, threshold: float) -> str:
+    counts = Counter(chosen_layers(found.tolist(), threshold) for found in values)
+    return f"{counts[2]} ({counts[1]}, {counts[3]})"
 
 
 def _seed(row: Row) -> int:

@@ -12,6 +12,7 @@ from benchmarks.experiments.data.dealt import FAMILIES
 from benchmarks.experiments.data.heart import FILES
 from benchmarks.experiments.data.uci_centres import CENTRES
 from benchmarks.experiments.layer_measures import MEASURES
+from benchmarks.experiments.sensitivity_readings import READINGS
 from benchmarks.experiments.store import Cost, add_cost, costs_beside
 from benchmarks.experiments.tables import chfl, composed, fed_heart, fed_heart_tuning, heart, heart_page, player
 from benchmarks.experiments.tables.catalogue import TABLES
@@ -65,6 +66,8 @@ def made_up_rows(table: str, seeds: int = 3) -> list[Row]:
         ]
         measures = {f"{kind} {layer}": 0.5 for kind in MEASURES for layer in player.LAYERS}
         rows.append(Row(variant=player.MEASURED, seed=0, site=player.FEDERATION, chosen_round=-1, metrics=measures))
+        read = {f"{name} {layer}": float(3**place) for name in READINGS for place, layer in enumerate(player.LAYERS)}
+        rows.append(Row(variant=player.READ, seed=0, site=player.FEDERATION, chosen_round=-1, metrics=read))
     return rows
 
 
@@ -229,6 +232,25 @@ def test_a_centre_gains_if_it_beats_both_itself_and_fedavg(tmp_path: Path) -> No
     TABLES["player"].render(rows, tmp_path / "player.md")
 
     assert "| ditto | 0.082 | 0.000 | 0 | 50 |" in (tmp_path / "player.md").read_text()
+
+
+def test_the_page_of_player_counts_runs_whose_layers_depend_on_the_gradients(tmp_path: Path) -> None:
+    """F rises by 1.8, 2.5 and 4, and by 1.2, 1.8 and 4 in one reading, which chooses another layer below 2.5."""
+    usual, slow = (1.0, 1.8, 4.5, 18.0), (1.0, 1.2, 2.16, 8.64)
+    found = {
+        f"{name} {layer}": value
+        for name in READINGS
+        for layer, value in zip(player.LAYERS, slow if name == "last batch" else usual, strict=True)
+    }
+    rows = [row_of(player.READ, seed, player.FEDERATION, **found) for seed in range(4)]
+
+    TABLES["player"].render(rows, tmp_path / "player.md")
+
+    page = (tmp_path / "player.md").read_text()
+    assert "| all rows | 1.8 (1.8 to 1.8) | 2.5 (2.5 to 2.5) | 4 (4 to 4) | 0 (4, 0) | 4 (0, 0) | 0 (0, 4) |" in page
+    assert "| last batch | 1.2 (1.2 to 1.2) | 1.8 (1.8 to 1.8) | 4 (4 to 4) | 4 (0, 0) | 0 (0, 4) | 0 (0, 4) |" in page
+    assert "another reading federates other layers in 4 cases" in page
+    assert "last batch: 4, 4, 0; mean of batches: 0, 0, 0; random batch: 0, 0, 0" in page
 
 
 def row_of(variant: str, seed: int, site: str, *, chosen_round: int = -1, **metrics: float) -> Row:
