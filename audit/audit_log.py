@@ -33,6 +33,7 @@ from audit.log_files import (
     BrokenFile,
     all_files,
     checked_records,
+    earlier_facts,
     first_line,
     full_files,
     full_name,
@@ -208,6 +209,23 @@ class LogFile:
                 if placed.record.facts.get("event") == event
             ]
         yield from found
+
+    def earlier_records(self, event: str) -> Iterator[dict[str, Any]]:  # Any: every type that JSON has
+        """Yield the facts of every record of one event in the logs that a person set aside. Damaged ones are skipped.
+
+        Raises:
+            AuditError: a file cannot be read.
+        """
+        with self._explained():
+            found = [facts for facts in earlier_facts(self._path) if facts.get("event") == event]
+        yield from found
+
+    @property
+    def is_continued(self) -> bool:
+        """Return whether the oldest file continues a file that was deleted by age."""
+        with self._explained():
+            files = [file for file in all_files(self._path) if file.stat().st_size]
+            return bool(files) and start_of(first_line(files[0])).sequence > 0
 
     def close(self) -> None:
         """Sync and close the file."""

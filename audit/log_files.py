@@ -157,6 +157,18 @@ def set_aside(path: Path, now: datetime, *, least: int = 0) -> int:
     return max(generation, least) + 1
 
 
+def earlier_facts(path: Path) -> Iterator[dict[str, Any]]:  # Any: every type that JSON has
+    """Yield the facts of each whole record in the files that `set_aside` renamed. Damaged lines are skipped."""
+    for file in sorted(path.parent.glob(f"{path.name}*.before-*")):
+        with file.open("rb") as opened:
+            for line in opened:
+                try:
+                    (record,) = checked([line], start_of(line))
+                except BrokenChain:
+                    continue
+                yield record.facts
+
+
 @dataclass(frozen=True)
 class Placed:
     """A checked record with its file and line."""

@@ -90,6 +90,15 @@ class AuditLog:
         """Yield the facts of every record of one event, oldest first. Raises AuditError if the log was changed."""
         return self.file.records(event)
 
+    def earlier_records(self, event: str) -> Iterator[dict[str, Any]]:  # Any: every type that JSON has
+        """Yield the facts of every record of one event in logs that a person restarted. See LogFile."""
+        return self.file.earlier_records(event)
+
+    @property
+    def is_continued(self) -> bool:
+        """Return whether the oldest records were deleted by age."""
+        return self.file.is_continued
+
     def sign_with(self, identity_key: Ed25519PrivateKey) -> None:
         """Start to sign checkpoints and to rotate full files. The key may be newer than the log."""
         self._identity_key = identity_key

@@ -32,10 +32,14 @@ RENEWAL_LABEL = "renewal"
 
 @dataclass(frozen=True)
 class Issued:
-    """The decision to issue a certificate: leaf and issuing authority as PEM, and the site's name."""
+    """The decision to issue a certificate: leaf and issuing authority as PEM, and the site's name.
+
+    `was_member` is whether the site had a certificate for another key before it enrolled.
+    """
 
     chain_pem: bytes
     site: SiteName
+    was_member: bool = False
 
 
 @dataclass(frozen=True)
@@ -132,12 +136,12 @@ def handle_request(
             return Pending(fingerprint(request.identity_key), site.name)
         case SiteState.APPROVED:
             chain = register.activate(site.name, authority.issue_site(key, site.name, now), now)
-            return Issued(chain, site.name)
+            return Issued(chain, site.name, register.had_other_key(site.name, asked.tls_key_sha256))
         case SiteState.ACTIVE:
             kept = register.chain_of(site.name, asked.tls_key_sha256)
             if kept is None:
                 raise _refused("the certificate for this key has since been replaced")
-            return Issued(kept, site.name)
+            return Issued(kept, site.name, register.had_other_key(site.name, asked.tls_key_sha256))
         case SiteState.INVITED | SiteState.REVOKED:
             raise _refused(f"site {site.name} is {site.state}")
         case _:

@@ -263,6 +263,13 @@ class Register:
         with self.reading():
             return self._chain_of(name, tls_key_sha256)
 
+    def had_other_key(self, name: SiteName, tls_key_sha256: str) -> bool:
+        """Return whether a site ever had a certificate for another key than this one."""
+        with self.reading() as database:
+            values = (name, tls_key_sha256)
+            found = database.execute("SELECT 1 FROM certificates WHERE site = ? AND tls_key_sha256 != ?", values)
+            return found.fetchone() is not None
+
     def newest_chain(self, name: SiteName) -> bytes:
         """Return the chain (PEM) of a site's newest accepted certificate. Raises RefusedError if there is none."""
         with self.reading() as database:

@@ -220,27 +220,29 @@ def last_approved(state: Path, plan: Plan) -> tuple[Plan, Approval] | None:
 
 def others_approved(state: Path, plan: Plan) -> list[tuple[Plan, Approval]]:
     """Return every other plan that was approved here, of any study. Unreadable files are skipped."""
-    found: list[tuple[Plan, Approval]] = []
+    digest = plan.digest.hex()
+    return [(each, one) for each, one in all_approvals(state) if each is not None and one.plan_digest != digest]
+
+
+def all_approvals(state: Path) -> list[tuple[Plan | None, Approval]]:
+    """Return every approval with its plan. An unreadable plan is None, and a damaged approval is skipped."""
+    found: list[tuple[Plan | None, Approval]] = []
     for path in sorted(approvals_folder(state).glob("*.json")):
         try:
             approval = Approval.model_validate_json(path.read_bytes())
-            if approval.plan_digest != plan.digest.hex():
-                found.append((plan_from_wire((approvals_folder(state) / "plans" / path.name).read_bytes()), approval))
-        except (OSError, ValidationError, ProtocolError):
+        except (OSError, ValidationError):
             continue
+        try:
+            plan = plan_from_wire((approvals_folder(state) / "plans" / path.name).read_bytes())
+        except (OSError, ProtocolError):
+            plan = None
+        found.append((plan, approval))
     return found
 
 
 def newest_version(state: Path, study: str) -> int:
     """Return the highest version of a study that was approved here; 0 if none was."""
-    versions = [0]
-    for path in approvals_folder(state).glob("*.json"):
-        try:
-            approval = Approval.model_validate_json(path.read_bytes())
-        except (OSError, ValidationError):
-            continue
-        versions += [approval.version] if approval.study == study else []
-    return max(versions)
+    return max((one.version for _, one in all_approvals(state) if one.study == study), default=0)
 
 
 def approval_path(state: Path, plan: Plan) -> Path:

@@ -50,6 +50,8 @@ _WORDS: Final = {
     "after round {returned_to}.",
     "step_drawn_afresh": "Round {round} is trained again, because its contributors changed.",
     "key_session_agreed": "Masking keys were agreed among {sites}.",
+    "privacy_ledger_begun": "This site began to record what it spends of patients' privacy.",
+    "privacy_ledger_lost": "The record of spent privacy was lost, or ends before this log. Unknown means spent.",
     "privacy_spent": "Noise was drawn for {run}: epsilon {epsilon}, delta {delta} of patients' privacy are spent.",
     "contribution_released": "A contribution to round {round} of {run} is released: {bytes} bytes, {tensors} tensors, "
     "masked: {masked}, summed over {contributors}.",

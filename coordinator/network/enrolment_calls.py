@@ -219,11 +219,11 @@ class Membership:
             self._log.error("enrolment_failed", what=error.what, remedy=error.remedy)
             return encode_enrolment_reply(EnrolmentReply(b"", "", "The coordinator cannot enrol at the moment."))
         match answer:
-            case enrolment_decisions.Issued(chain_pem=chain, site=site):
+            case enrolment_decisions.Issued(chain_pem=chain, site=site, was_member=was_member):
                 outcome = "certificate issued"
                 self._note_once("enrolment_answered", f"{site} {outcome}", site=site, outcome=outcome)
                 self._log.info("site_enrolled", site=site)
-                return encode_enrolment_reply(EnrolmentReply(chain, "", ""))
+                return encode_enrolment_reply(EnrolmentReply(chain, "", "", was_member))
             case enrolment_decisions.Pending(fingerprint=fingerprint, site=site):
                 outcome = f"a person has to approve identity key {fingerprint}"
                 if self._note_once("enrolment_answered", f"{site} {outcome}", site=site, outcome=outcome):

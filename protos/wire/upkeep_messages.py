@@ -107,11 +107,15 @@ class EnrolmentRequest:
 
 @dataclass(frozen=True, slots=True)
 class EnrolmentReply:
-    """The certificate chain, or the fingerprint that a person must still approve, or the reason for a refusal."""
+    """The certificate chain, or the fingerprint that a person must still approve, or the reason for a refusal.
+
+    `was_member` is whether the site had a certificate for another key before. An earlier coordinator does not send it.
+    """
 
     chain: bytes
     fingerprint: str
     refusal: str
+    was_member: bool = False
 
     def __post_init__(self) -> None:
         _require(len(self.chain) <= 64 << 10, "chain size")

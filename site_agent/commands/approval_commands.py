@@ -111,7 +111,8 @@ def approve(path: Path, plan_path: Path | None, by: str, until: str | None, yes:
     from site_agent.gate.permission import decide_plan
 
     identity = own_fingerprint(hospital)
-    reason = decide_plan(hospital, plan, manifest_of(plan), identity=identity, audit=log).reasons
+    decision = decide_plan(hospital, plan, manifest_of(plan), identity=identity, audit=log)
+    reason = decision.reasons
     if reason:
         from site_agent.gate.policy import remedy_of_refusal
 
@@ -119,7 +120,7 @@ def approve(path: Path, plan_path: Path | None, by: str, until: str | None, yes:
         raise RefusedError(
             what=f"This plan cannot be approved here: {reason}.",
             consequence="Nothing was approved. Nothing left this site.",
-            remedy=remedy_of_refusal(plan, hospital.site, own_fingerprint(hospital)),
+            remedy=decision.remedy or remedy_of_refusal(plan, hospital.site, identity),
         )
     if not yes:
         _ask(hospital, plan, by, ends)

@@ -300,7 +300,8 @@ class SiteGate:
         digests = {"plan": plan.digest.hex(), "manifest": manifest.digest.hex()}
         self._audit.write("plan_refused", reason=refusal, run=plan.run_name, **digests)
         await self._tell(Refusal(plan.run_name, SiteReason.POLICY_FORBIDS))
-        raise policy_refuses(plan.study, refusal, remedy_of_refusal(plan, self._hospital.site, self._identity))
+        remedy = decision.remedy or remedy_of_refusal(plan, self._hospital.site, self._identity)
+        raise policy_refuses(plan.study, refusal, remedy)
 
     async def _prepare(self, run: str, plan: Plan) -> Rounds:
         manifest = manifest_of(plan, starting_values(Path(self._hospital.starting_files), plan))

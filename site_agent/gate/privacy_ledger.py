@@ -12,7 +12,8 @@ The rules:
 * if something left that the file of payments does not record, the next draw is paid for again;
 * a payment counts if the files or the audit log record it, even if one of the two was lost or restored;
 * a private run that sent data without a known payment counts in full, as if it were paid today;
-* no payment is ever refunded. All runs of this state folder count, whatever the table's name was.
+* no payment is ever refunded. All runs of this state folder count, whatever the table's name was;
+* payments in an audit log that a person restarted count. If the ledger was lost, everything counts (ledger_memory.py).
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ import secrets
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 from math import fsum, inf
 from pathlib import Path
 from typing import Any, Final
@@ -39,11 +40,11 @@ from protos.plan.patient_privacy import Privacy
 from protos.plan.plan import Plan
 from protos.privacy.accounting import epsilon_of, ratio_of, together
 from protos.privacy.discrete_gaussian import RandomBytes, discrete_gaussian
+from site_agent.gate.ledger_memory import YEAR, Loss, known_losses, remedy_of_loss, why_spent
 from site_agent.gate.spent import Spent
 from site_agent.hospital import PrivacyLimits
 from site_agent.state_folders import gate_folder
 
-YEAR: Final = timedelta(days=365)
 _LARGEST_TOTAL: Final = 1 << 61  # of the sums of private layers, to which a step adds less than 2**62
 _ROUNDING: Final = 1.0 + 1e-6  # the relative error of an epsilon after conversion to a ratio and back
 
@@ -109,7 +110,7 @@ class PrivacyLedger:
         """
         draws = (draw for path in self._files() for draw in self._read(path))
         found = {draw.payment.identifier: draw.payment for draw in draws if draw.payment is not None}
-        for facts in self._audit.records("privacy_spent"):
+        for facts in (*self._audit.records("privacy_spent"), *self._audit.earlier_records("privacy_spent")):
             payment = _logged(facts)
             found.setdefault(payment.identifier, payment)
         runs = {payment.run for payment in found.values()}
@@ -123,7 +124,21 @@ class PrivacyLedger:
         if limits is None:
             return "the policy has no limits of epsilon (its key privacy)"
         now = datetime.fromisoformat(self._audit.time())
-        return overspends(limits, plan.study, plan.privacy, self.payments(), now)
+        lost = why_spent(self.losses, plan.study, now)
+        return lost or overspends(limits, plan.study, plan.privacy, self.payments(), now)
+
+    @property
+    def losses(self) -> tuple[Loss, ...]:
+        """Return every known loss of this ledger, oldest first. Raises RefusedError if the mark cannot be read."""
+        return known_losses(self._state, self._audit)
+
+    def remedy_of_loss(self, study: str, table: str) -> str | None:
+        """Return what a person can do about a loss that leaves a study no budget; None if there is none.
+
+        `table` is the name of the hospital's table, for the message.
+        """
+        losses, now = self.losses, datetime.fromisoformat(self._audit.time())
+        return remedy_of_loss(losses, study, table) if why_spent(losses, study, now) else None
 
     def has_paid(self, run: str) -> bool:
         """Return whether the cost of a draw in this run was recorded."""

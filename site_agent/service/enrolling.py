@@ -26,6 +26,7 @@ from protos.wire.codec import decode_enrolment_reply, decode_renewed, encode_enr
 from protos.wire.messages import MalformedMessage
 from protos.wire.upkeep_messages import EnrolmentReply
 from site_agent.gate.certificate_renewal import install_renewed, own_certificate_of, renewal_of, write_request
+from site_agent.gate.ledger_memory import settle_ledger
 from site_agent.gate.site_certificates import SiteCertificates
 from site_agent.hospital import Hospital
 
@@ -55,10 +56,12 @@ async def enrol_where_needed(
 
     Raises:
         ConfigurationError: there is neither a certificate nor an invitation.
-        RefusedError: the coordinator refuses the invitation.
+        RefusedError: the coordinator refuses the invitation, or the mark of the privacy ledger cannot be read.
     """
     shown = await certificates.look()
-    if not shown.is_enrolled:
+    if shown.is_enrolled:
+        settle_ledger(hospital.state_path, audit, is_member=True)
+    else:
         await _enrol(hospital, certificates, identity_key, audit)
     if certificates.shown.expiry() <= now():
         await renew(hospital, certificates, identity_key, audit)
@@ -80,6 +83,7 @@ async def _enrol(
     checked_leaf(reply.chain, invitation.root_pem, key, site=site, federation=federation, now=now())
     addresses = (str(invitation.coordinator), str(invitation.enrolment))
     sha256 = sha256_of_chain(reply.chain)
+    settle_ledger(hospital.state_path, audit, is_member=reply.was_member)
     audit.write("enrolled", federation=federation, identity=identity, certificate_sha256=sha256)
     certificates.remember(federation, invitation.root_pem)
     named = {"site": hospital.site, "federation": federation}

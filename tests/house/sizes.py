@@ -32,6 +32,7 @@ AUDIT_ORDER: Final = {
     "the decision": (
         "site_agent.gate.permission", "site_agent.gate.policy", "site_agent.gate.consent", "site_agent.approvals",
         "site_agent.approvals_guard", "site_agent.gate.spent", "site_agent.gate.privacy_ledger",
+        "site_agent.gate.ledger_memory",
         "site_agent.gate.itinerary", "site_agent.gate.waiting",
     ),
     "a round": tuple(f"site_agent.gate.{name}" for name in ("loop", "site_rounds", "download", "mishaps", "dry_run")),

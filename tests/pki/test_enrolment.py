@@ -121,6 +121,19 @@ def test_a_revoked_or_late_site_gets_nothing(authority: Authority, register: Reg
         handle_request(authority, register, late, now)
 
 
+def test_a_site_that_enrols_again_with_other_keys_is_told_that_it_was_a_member(
+    authority: Authority, register: Register, now: datetime
+) -> None:
+    """It may have lost its record of what it has sent. A repeated request gets the same answer."""
+    first = request_of(invite(authority, register, now))
+    answers = [handle_request(authority, register, first, now) for _ in range(2)]
+    register.revoke(MARY, now)
+    again = request_of(invite(authority, register, now))
+    answers += [handle_request(authority, register, again, now) for _ in range(2)]
+
+    assert [isinstance(answer, Issued) and answer.was_member for answer in answers] == [False, False, True, True]
+
+
 def test_a_member_renews_with_its_identity_key(
     authority: Authority, register: Register, now: datetime, tmp_path: Path
 ) -> None:

@@ -164,6 +164,7 @@ COORDINATOR_MESSAGES: Final[tuple[CoordinatorMessage, ...]] = (
 ENROLMENT_REQUEST: Final = EnrolmentRequest(b"t" * 24, b"request", b"k" * 32, b"s" * 64)
 ENROLMENT_REPLIES: Final = (
     EnrolmentReply(b"chain", "", ""),
+    EnrolmentReply(b"chain", "", "", was_member=True),
     EnrolmentReply(b"", "abcd-efgh", ""),
     EnrolmentReply(b"", "", "the invitation has expired"),
 )

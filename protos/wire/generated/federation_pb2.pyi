@@ -263,14 +263,16 @@ class EnrolmentRequest(_message.Message):
     def __init__(self, token: _Optional[bytes] = ..., signing_request: _Optional[bytes] = ..., identity_key: _Optional[bytes] = ..., signature: _Optional[bytes] = ...) -> None: ...
 
 class EnrolmentReply(_message.Message):
-    __slots__ = ("chain", "fingerprint", "refusal")
+    __slots__ = ("chain", "fingerprint", "refusal", "was_member")
     CHAIN_FIELD_NUMBER: _ClassVar[int]
     FINGERPRINT_FIELD_NUMBER: _ClassVar[int]
     REFUSAL_FIELD_NUMBER: _ClassVar[int]
+    WAS_MEMBER_FIELD_NUMBER: _ClassVar[int]
     chain: bytes
     fingerprint: str
     refusal: str
-    def __init__(self, chain: _Optional[bytes] = ..., fingerprint: _Optional[str] = ..., refusal: _Optional[str] = ...) -> None: ...
+    was_member: bool
+    def __init__(self, chain: _Optional[bytes] = ..., fingerprint: _Optional[str] = ..., refusal: _Optional[str] = ..., was_member: _Optional[bool] = ...) -> None: ...
 
 class Upkeep(_message.Message):
     __slots__ = ("standing", "growth", "cosignature", "renewal", "renewed")

@@ -1,0 +1,154 @@
+"""Remembers that this site has a ledger of its patients' privacy budget, so that a lost ledger is not an empty one.
+
+A site writes a mark when it enrols, before it has a certificate: a file beside the ledger, and a record in the audit
+log. Either is enough. A member of a federation without a mark has lost its ledger, and what was spent is not known.
+The rules:
+
+* unknown means spent: after a loss the budget of a year is spent, and that of every study that was approved before;
+* a loss is a file and a record too. It is never removed, and a later loss is added;
+* a site of an earlier version has no mark, and its audit log, which goes back to its enrolment, has all payments. That
+  is no loss;
+* a person who restarts the log of a restored or rolled back state shows that payments after the backup are missing.
+  That is a loss.
+
+The other places that show an earlier life of this site are the agent's certificate, persons' approvals of private
+plans, and the federation office's register, which the coordinator reports at enrolment.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Final
+
+from audit.own_log import AuditError, AuditLog
+from host.durable import keep_record, on_disk
+from protos.errors import RefusedError
+from protos.plan.documents import Document
+from site_agent.approvals import all_approvals
+from site_agent.state_folders import gate_folder
+
+YEAR: Final = timedelta(days=365)
+
+
+class Loss(Document):
+    """One loss of the ledger.
+
+    Attributes:
+        at: aware time, ISO 8601, at which this site detected the loss.
+        studies: the names of the studies that were approved here before. Their budgets are spent permanently.
+    """
+
+    at: str
+    studies: tuple[str, ...] = ()
+
+    @property
+    def until(self) -> datetime:
+        """Return when the budget of a year is available again."""
+        return datetime.fromisoformat(self.at) + YEAR
+
+
+class _Mark(Document):
+    begun: str
+    losses: tuple[Loss, ...] = ()
+
+
+def settle_ledger(state: Path, audit: AuditLog, *, is_member: bool) -> tuple[Loss, ...]:
+    """Write the mark of the ledger where it is missing, and record a loss. Return all losses, oldest first.
+
+    Args:
+        is_member: this site has a certificate, or the coordinator reports that it had one before.
+
+    Raises:
+        AuditError: the mark cannot be written, so this site must not take part.
+        RefusedError: the mark cannot be read.
+    """
+    kept, begun = _read(state), list(audit.records("privacy_ledger_begun"))
+    losses, now = known_losses(state, audit), audit.time()
+    if (kept is None and not begun and _has_lived(state, audit, is_member=is_member)) or _is_rolled_back(audit, losses):
+        losses = (*losses, Loss(at=now, studies=tuple(sorted({one.study for _, one in all_approvals(state)}))))
+    if not begun:
+        audit.write("privacy_ledger_begun")
+    recorded = {facts["at"] for facts in audit.records("privacy_ledger_lost")}
+    for loss in losses:
+        if loss.at not in recorded:
+            audit.write("privacy_ledger_lost", at=loss.at, studies=list(loss.studies))
+    mark = _Mark(begun=kept.begun if kept else now, losses=losses)
+    if mark != kept:
+        with on_disk(
+            what="The mark of the privacy ledger cannot be written",
+            consequence="Nothing left this site.",
+            kind=AuditError,
+        ):
+            keep_record(_path(state), mark.model_dump_json().encode())
+    return losses
+
+
+def known_losses(state: Path, audit: AuditLog) -> tuple[Loss, ...]:
+    """Return the losses that the mark, the audit log or an earlier log beside it has, oldest first.
+
+    Raises:
+        RefusedError: the mark cannot be read.
+    """
+    kept = _read(state)
+    logged = (*audit.records("privacy_ledger_lost"), *audit.earlier_records("privacy_ledger_lost"))
+    found = {facts["at"]: Loss(at=facts["at"], studies=tuple(facts["studies"])) for facts in logged}
+    found |= {loss.at: loss for loss in (kept.losses if kept else ())}
+    return tuple(found[at] for at in sorted(found))
+
+
+def why_spent(losses: tuple[Loss, ...], study: str, now: datetime) -> str | None:
+    """Return in one clause why the losses leave no budget for a study at `now`, or None."""
+    if any(study in loss.studies for loss in losses):
+        return f"the record of what the study {study} has spent was lost, so its whole epsilon counts as spent"
+    until = max((loss.until for loss in losses), default=now)
+    if now < until:
+        return f"the record of spent epsilon was lost, so the whole epsilon of a year counts as spent until {until:%F}"
+    return None
+
+
+def remedy_of_loss(losses: tuple[Loss, ...], study: str, table: str) -> str:
+    """Return what a person can do. `table` is the name of the hospital's table."""
+    restored = f"Restore the newest backup of this site, because no command gives back the budget of the table {table}."
+    if any(study in loss.studies for loss in losses):
+        return f"{restored} Without a backup, this study gets no more of it."
+    return f"{restored} Without a backup, wait until {max(loss.until for loss in losses):%F}."
+
+
+def _has_lived(state: Path, audit: AuditLog, *, is_member: bool) -> bool:
+    """Return whether this site has lived before its audit log and its earlier logs begin."""
+    if audit.is_continued:  # the oldest files were deleted by age, and the log is signed since
+        return False
+    if is_member and not [*audit.records("enrolled"), *audit.earlier_records("enrolled")]:
+        return True
+    logged = (*audit.records("plan_approved"), *audit.earlier_records("plan_approved"))
+    approved = {facts["plan"] for facts in logged}
+    private = (one for plan, one in all_approvals(state) if plan is None or plan.privacy is not None)
+    return any(one.plan_digest not in approved for one in private)
+
+
+def _is_rolled_back(audit: AuditLog, losses: tuple[Loss, ...]) -> bool:
+    """Return whether a person restarted the log of an older state since the last recorded loss."""
+    restarts = list(audit.records("log_began_anew"))
+    if not restarts or any(loss.at >= restarts[-1]["time"] for loss in losses):
+        return False
+    refused = [facts for facts in audit.earlier_records("log_refused") if "size" not in facts]  # this site's own log
+    return bool(refused or [*audit.earlier_records("state_restored")])
+
+
+def _path(state: Path) -> Path:
+    return gate_folder(state) / "privacy" / "ledger.mark"
+
+
+def _read(state: Path) -> _Mark | None:
+    path = _path(state)
+    try:
+        return _Mark.model_validate_json(path.read_bytes())
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError) as cause:
+        raise RefusedError(
+            what=f"The file {path} cannot be read. It shows since when this site records its privacy budget.",
+            consequence="Nothing of a private study is sent.",
+            remedy="Restore the state from a backup, and inform the data protection officer.",
+        ) from cause

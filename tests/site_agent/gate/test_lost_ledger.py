@@ -1,0 +1,224 @@
+"""A lost ledger is not an empty one: what is not known counts as spent, and a first start or an upgrade is no loss."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from audit.log_files import set_aside
+from audit.own_log import AuditLog
+from protos.errors import RefusedError
+from protos.plan.manifest import manifest_of
+from protos.plan.plan import Plan
+from site_agent.approvals import approve
+from site_agent.gate.ledger_memory import Loss, settle_ledger
+from site_agent.gate.permission import decide_plan
+from site_agent.gate.privacy_ledger import PrivacyLedger
+from site_agent.hospital import Hospital, PrivacyLimits
+from site_agent.service.state_moves import move_old_state
+from site_agent.state_folders import audit_log_path, gate_folder
+from tests.protos.privacy.private_plans import private_plan
+from tests.rehearsal.gates import policy_with
+
+START = datetime(2026, 3, 1, tzinfo=UTC)
+LIMITS = PrivacyLimits(largest_epsilon_per_study=2.0, largest_epsilon_per_year=3.0, delta=1e-5)
+PLAN, OTHER = private_plan(), private_plan(study="other")
+MARK = "privacy/ledger.mark"
+
+
+@contextmanager
+def log_of(state: Path, days: float = 0) -> Iterator[AuditLog]:
+    """The site's log, opened on a later day."""
+    log = AuditLog(audit_log_path(state), site="ahus", now=lambda: START + timedelta(days=days))
+    try:
+        yield log
+    finally:
+        log.close()
+
+
+def started(state: Path, days: float = 0, *, is_member: bool = True) -> tuple[Loss, ...]:
+    """The losses that a start finds. A site that is no member yet enrols."""
+    with log_of(state, days) as log:
+        losses = settle_ledger(state, log, is_member=is_member)
+        if not is_member:
+            log.write("enrolled", federation="heart")
+    return losses
+
+
+def used(state: Path, plan: Plan = PLAN) -> None:
+    """A person approves a plan, and its sums are sent."""
+    with log_of(state, 1) as log:
+        log.write("plan_approved", plan=plan.digest.hex(), by="A. Jones")
+        approve(state, plan, by="A. Jones", at=START)
+        PrivacyLedger(state, log).pay(plan, bytes(32), [0] * 1000)
+
+
+def reason(state: Path, days: float = 2, plan: Plan = OTHER) -> str | None:
+    """Why the ledger leaves no budget for a plan, in one clause."""
+    with log_of(state, days) as log:
+        return PrivacyLedger(state, log).refuse(LIMITS, plan)
+
+
+def test_a_first_start_has_its_budget_and_a_second_one_keeps_it(tmp_path: Path) -> None:
+    """The mark is made before the first certificate, in a file and in the log."""
+    assert started(tmp_path, is_member=False) == ()
+    assert (gate_folder(tmp_path) / MARK).exists()
+    assert started(tmp_path, 1) == ()
+
+    with log_of(tmp_path) as log:
+        assert len([*log.records("privacy_ledger_begun")]) == 1
+    assert reason(tmp_path) is None
+
+
+@pytest.mark.parametrize("approvals", [True, False])
+def test_an_empty_folder_of_a_member_is_a_spent_one(tmp_path: Path, *, approvals: bool) -> None:
+    """The agent's certificate or the approvals show the earlier life. A year later only known studies are spent."""
+    started(tmp_path, is_member=False)
+    used(tmp_path)
+    shutil.rmtree(gate_folder(tmp_path))
+    if not approvals:
+        shutil.rmtree(tmp_path / "approvals")
+
+    (loss,) = started(tmp_path, 2, is_member=not approvals)
+
+    assert loss.studies == (("prior",) if approvals else ())
+    spent_until = f"counts as spent until {START + timedelta(days=367):%F}"
+    assert spent_until in str(reason(tmp_path))
+    assert started(tmp_path, 3) == (loss,)
+    assert spent_until in str(reason(tmp_path, 366.9))
+    assert reason(tmp_path, 367.1) is None
+    assert ("whole epsilon counts as spent" in str(reason(tmp_path, 999, PLAN))) is approvals
+
+
+def test_the_office_tells_a_site_that_lost_its_whole_computer(tmp_path: Path) -> None:
+    """Nothing is left here, but the office's register has an earlier certificate of this site."""
+    with log_of(tmp_path) as log:
+        (loss,) = settle_ledger(tmp_path, log, is_member=True)
+        log.write("enrolled", federation="heart")
+
+    assert started(tmp_path, 1) == (loss,)
+    assert "counts as spent until" in str(reason(tmp_path))
+
+
+@pytest.mark.parametrize("lost", ["mark", "log", "ledger", "mark and log"])
+def test_a_loss_is_remembered_by_what_is_left_and_a_second_loss_counts_too(tmp_path: Path, lost: str) -> None:
+    """Either of file and log has the loss. Without both the site has lost its ledger again."""
+    with log_of(tmp_path) as log:
+        (loss,) = settle_ledger(tmp_path, log, is_member=True)
+        log.write("enrolled", federation="heart")
+    if "mark" in lost:
+        (gate_folder(tmp_path) / MARK).unlink()
+    if "log" in lost:
+        audit_log_path(tmp_path).unlink()
+    if lost == "ledger":
+        shutil.rmtree(gate_folder(tmp_path) / "privacy")
+
+    (found, *_) = started(tmp_path, 30)
+
+    assert found == (
+        Loss(at=(START + timedelta(days=30)).isoformat(timespec="milliseconds")) if "and" in lost else loss
+    )
+    assert "counts as spent until" in str(reason(tmp_path, 40))
+    with log_of(tmp_path) as log:
+        assert [facts["at"] for facts in log.records("privacy_ledger_lost")] == [found.at]
+
+
+def test_a_lost_ledger_beside_its_log_is_no_loss_because_the_log_has_all_payments(tmp_path: Path) -> None:
+    """The higher spending counts."""
+    started(tmp_path, is_member=False)
+    used(tmp_path)
+    shutil.rmtree(gate_folder(tmp_path) / "privacy")
+
+    assert started(tmp_path, 2) == ()
+    with log_of(tmp_path) as log:
+        assert [payment.epsilon for payment in PrivacyLedger(tmp_path, log).payments()] == [1.0]
+
+
+@pytest.mark.parametrize("form", ["folders", "one folder"])
+def test_an_upgrade_is_no_loss(tmp_path: Path, form: str) -> None:
+    """A state of before the mark has a log that goes back to its enrolment. Its payments count on."""
+    old = tmp_path if form == "one folder" else gate_folder(tmp_path)
+    old.mkdir(exist_ok=True)
+    log = AuditLog(old / "audit.log", site="ahus", now=lambda: START)
+    for event in ("enrolled", "run_joined", "run_finished"):
+        log.write(event, run="run-1")
+    log.write("plan_approved", plan=PLAN.digest.hex(), by="A. Jones")
+    spent = {"identifier": "1", "run": "r", "study": "prior", "version": 1, "epsilon": 1.0, "delta": 1e-5}
+    log.write("privacy_spent", **spent, sampling=None)
+    log.close()
+    approve(tmp_path, PLAN, by="A. Jones", at=START)
+    move_old_state(tmp_path, "ahus")
+
+    assert started(tmp_path) == ()
+    with log_of(tmp_path) as log:
+        assert [payment.epsilon for payment in PrivacyLedger(tmp_path, log).payments()] == [1.0]
+    assert reason(tmp_path) is None
+
+
+@pytest.mark.parametrize("because", ["state_restored", "log_refused", "disk"])
+def test_a_restarted_log_gives_nothing_back(tmp_path: Path, because: str) -> None:
+    """Its payments count on. After a restore the payments since the backup are missing, so everything is spent."""
+    started(tmp_path, is_member=False)
+    used(tmp_path)
+    with log_of(tmp_path, 2) as log:
+        if because != "disk":
+            log.write(because, owner="coordinator", reason="older")
+    shutil.rmtree(gate_folder(tmp_path) / "privacy")
+    set_aside(audit_log_path(tmp_path), START)
+    with log_of(tmp_path, 3) as log:
+        log.write("log_began_anew", generation=2, by="A. Jones", reason="disk")
+        assert [payment.epsilon for payment in PrivacyLedger(tmp_path, log).payments()] == [1.0]
+
+    losses = started(tmp_path, 4)
+
+    assert len(losses) == (because != "disk")
+    assert started(tmp_path, 5) == losses
+    assert ("counts as spent until" in str(reason(tmp_path))) is (because != "disk")
+
+
+def test_an_older_ledger_beside_a_newer_log_pays_for_both(tmp_path: Path) -> None:
+    """A restored folder of the ledger lacks a payment that the log has."""
+    started(tmp_path, is_member=False)
+    shutil.copytree(gate_folder(tmp_path) / "privacy", tmp_path / "copy")
+    used(tmp_path)
+    shutil.rmtree(gate_folder(tmp_path) / "privacy")
+    shutil.move(tmp_path / "copy", gate_folder(tmp_path) / "privacy")
+
+    assert started(tmp_path, 2) == ()
+    with log_of(tmp_path) as log:
+        assert [payment.epsilon for payment in PrivacyLedger(tmp_path, log).payments()] == [1.0]
+
+
+def test_an_unreadable_mark_stops_the_site(tmp_path: Path) -> None:
+    """It could have a loss."""
+    started(tmp_path, is_member=False)
+    (gate_folder(tmp_path) / MARK).write_text("{")
+
+    with pytest.raises(RefusedError, match="cannot be read"):
+        started(tmp_path, 1)
+    with pytest.raises(RefusedError, match="cannot be read"):
+        reason(tmp_path)
+
+
+def test_the_error_names_the_table_and_what_to_do(tmp_path: Path) -> None:
+    """A person who approves a plan, and the one who runs the gate, read how long the budget is spent."""
+    data = {"table": "/data/patients.csv", "contract": "contract.yaml", "split": {"seed": 3}}
+    policy = policy_with(privacy=LIMITS.model_dump()).model_dump(mode="json")
+    content = {"site": "ahus", "state": str(tmp_path), "policy": policy, "data": data}
+    hospital = Hospital.model_validate(content, strict=False)
+    started(tmp_path)
+
+    with log_of(tmp_path, 1) as log:
+        decision = decide_plan(hospital, PLAN, manifest_of(PLAN), identity=None, audit=log)
+
+    assert any("until 2027-03-01" in clause for clause in decision.forbidden)
+    assert decision.remedy == (
+        "Restore the newest backup of this site, because no command gives back the budget of the table patients.csv. "
+        "Without a backup, wait until 2027-03-01."
+    )
+    assert "patients.csv" not in audit_log_path(tmp_path).read_text()
