@@ -5,14 +5,16 @@ sums are one sum with larger sensitivity, so all of them together have one numbe
 rules:
 
 * a sum with clip C and noise of standard deviation z * C has mu = 1 / z;
-* several sums have mu = sqrt(mu_1^2 + mu_2^2 + ...), also if the results of earlier sums decide about later ones;
+* several sums have mu = sqrt(mu_1^2 + mu_2^2 + ...), also if the results of earlier sums decide about later ones and
+  about their ratios, as long as a limit of mu is fixed beforehand;
 * epsilon follows from mu and delta exactly, not by a bound;
 * several sites make the noise together. The shares of the fewest sites in a sum, less the assumed colluders, make up
   all of it;
 * a patient's term has at most the norm 1, which is PRIVATE_SCALE in integers.
 
 Sources: Balle and Wang, ICML 2018, theorem 8 (the exact epsilon of one Gaussian); Dong, Roth, Su 2022, corollary 3.3
-(composition of Gaussians, adaptive); Kairouz, Liu, Steinke 2021 (sums of discrete Gaussian shares).
+(adaptive composition, ratios fixed beforehand); Smith, Thakurta 2022 (ratios chosen adaptively, up to a fixed limit);
+Kairouz, Liu, Steinke 2021 (sums of discrete Gaussian shares).
 """
 
 from __future__ import annotations

@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 
 import numpy as np
+import pytest
 
 from benchmarks.prior.prior_gain import CONCEPTS, uci_tables
-from benchmarks.privacy import CLAIM, audit_plan, audited, sums_of
-from benchmarks.private_audit import audited_local_steps, local_training, with_half_the_noise
+from benchmarks.privacy import CLAIM, DELTA, audit_plan, audited, sums_of
+from benchmarks.private_audit import audited_training, canary_plan, with_a_share_of_the_noise
 from benchmarks.private_networks import network_plan_of
 from protos.plan.plan import Plan
 from protos.privacy.discrete_gaussian import discrete_gaussian
@@ -32,12 +33,17 @@ def test_the_bound_lies_below_the_claim_and_above_it_with_a_quarter_of_the_noise
     assert honest < CLAIM < weakened
 
 
-@for_each("seed", range(1))
-def test_the_bound_of_local_noise_lies_below_the_claim_and_above_it_with_half_of_the_noise(seed: int) -> None:
-    """Three steps of a site show less than epsilon as deployed, and more than it if the trainer halves its noise."""
-    training = local_training(json.loads(network_plan_of(uci_tables(CONCEPTS.parent), CLAIM).canonical), CLAIM)
+@pytest.mark.parametrize("kind", ["shared", "local"])
+def test_one_run_shows_less_than_epsilon_and_more_than_it_with_half_of_the_noise(kind: str) -> None:
+    """In one training 22,500 patients drawn by coin show less than epsilon as deployed, and more if noise is halved."""
+    content = json.loads(network_plan_of(uci_tables(CONCEPTS.parent), 3.0).canonical)
+    rounds, steps = (3, 1) if kind == "shared" else (1, 3)
+    plan = canary_plan(content, rounds, steps=steps, neurons=50, noise=kind)
+    generator = np.random.default_rng(1)
 
-    honest = audited_local_steps(training, 300, seed)
-    weakened = audited_local_steps(with_half_the_noise(training), 300, seed)
+    honest, weakened = (
+        audited_training(one, neurons=50, random_bytes=generator.bytes).bound(DELTA)
+        for one in (plan, with_a_share_of_the_noise(plan, 0.5))
+    )
 
-    assert honest < CLAIM < weakened
+    assert 1.0 < honest < 3.0 < weakened
