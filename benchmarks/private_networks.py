@@ -178,7 +178,7 @@ def trained_area(plan: Plan, rows: PooledRows, kind: Kind, sites: int) -> float:
     known = PrivateRows.of(*rows.training, None)
     for _ in range(plan.schedule.rounds):
         layers, room = layers_of(plan, parameters), training.ring.room
-        terms = training.rounded(np.array(clipped_gradients(layers, training.promise.clip, known, room=room)))
+        terms = training.rounded(clipped_gradients(layers, training.promise.clip, known, room=room))
         noisy = terms + noise_of(plan, kind, sites, len(terms))
         scalars = dict(zip(training.names, (int(number) for number in noisy), strict=True))
         sums = Sums(exchange=exchange, contributors=sites, updates=np.empty(0, np.int32), scalars=scalars)

@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from decimal import Context, Decimal
 from fractions import Fraction
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -30,7 +30,7 @@ LARGEST_VARIANCE: Final = 1 << 90
 # A gamma is computed in float64 from |x| below 2**52 and the variance. If exp(-gamma) is above 1e-11, gamma is below
 # 26, its error below 26 * 2**-48, and so is the error of exp(-gamma). Otherwise exp(-gamma) itself is that small.
 _TOLERANCE: Final = 1e-11
-_COARSE_BITS: Final = 53
+_COARSE_BITS: Final = 32
 _CHANCES: Final = np.exp(-np.arange(25.0, 0.0, -1.0))  # exp(-25) to exp(-1), rising
 
 
@@ -69,7 +69,7 @@ def discrete_gaussian(count: int, variance: int, random_bytes: RandomBytes) -> I
 
 def _of_laplace(count: int, scale_bits: int, random_bytes: RandomBytes) -> Integers:
     """Draw about count / 2 samples of the discrete Laplace distribution of scale 2**scale_bits (algorithm 2)."""
-    words = _words(count, random_bytes)
+    words = _words(count, "<u8", random_bytes)
     low = (words >> np.uint64(64 - scale_bits)).astype(np.int64) if scale_bits else np.zeros(count, np.int64)
     is_negative = (words & np.uint64(1)).astype(bool)  # a different bit from those of `low`, which are the highest
     scale = 1 << scale_bits
@@ -86,7 +86,7 @@ def _geometric(count: int, random_bytes: RandomBytes) -> Integers:
 
     This equals how many of exp(-1), exp(-2), ... are above one uniform number.
     """
-    coarse = _words(count, random_bytes) >> np.uint64(64 - _COARSE_BITS)
+    coarse = _words(count, "<u4", random_bytes)
     lowest = coarse / 2.0**_COARSE_BITS
     ends = [lowest + (2.0**-_COARSE_BITS + _TOLERANCE), lowest - _TOLERANCE]
     places: Integers = len(_CHANCES) - np.searchsorted(_CHANCES, ends)
@@ -107,7 +107,7 @@ def _accepted(
         gammas: not negative, float64 of shape (count,), close to the exact ones.
         exactly: a function that returns the exact gamma at an index.
     """
-    coarse = _words(len(gammas), random_bytes) >> np.uint64(64 - _COARSE_BITS)
+    coarse = _words(len(gammas), "<u4", random_bytes)
     lowest, chances = coarse / 2.0**_COARSE_BITS, np.exp(-gammas)
     is_below = lowest + 2.0**-_COARSE_BITS <= chances - _TOLERANCE
     is_open = ~is_below & (lowest < chances + _TOLERANCE)
@@ -126,7 +126,7 @@ class _Uniform:
     def is_below(self, gamma: Fraction) -> bool:
         """Return whether the number is below exp(-gamma)."""
         while True:
-            digits = 24 + self._bits * 5 // 16  # 40 for the first bits, and 20 more for each further 64
+            digits = 24 + self._bits * 5 // 16  # 34 for the first bits, and 20 more for each further 64
             context = Context(prec=digits)
             rounded = context.divide(Decimal(gamma.numerator), Decimal(gamma.denominator))
             chance = Fraction(context.exp(-rounded))
@@ -140,5 +140,5 @@ class _Uniform:
             self._bits += 64
 
 
-def _words(count: int, random_bytes: RandomBytes) -> npt.NDArray[np.uint64]:
-    return np.frombuffer(random_bytes(8 * count), "<u8")
+def _words(count: int, kind: str, random_bytes: RandomBytes) -> npt.NDArray[Any]:
+    return np.frombuffer(random_bytes(np.dtype(kind).itemsize * count), kind)

@@ -16,7 +16,7 @@ patient as the unit, and with noise that is added later.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache, cached_property
 from itertools import pairwise
 from typing import Any, Final, TypeAlias
@@ -89,6 +89,19 @@ class Layer:
         return weights
 
 
+class Scratch:
+    """Memory that all blocks and rounds use in turn. Otherwise the C library often returned it after each step."""
+
+    def __init__(self) -> None:
+        self._kept: dict[str, Float64] = {}
+
+    def array(self, name: str, rows: int, columns: int) -> Float64:
+        """Return float64 of shape (rows, columns) with any values. It shares its memory with the last of this name."""
+        if name not in self._kept or self._kept[name].size < rows * columns:
+            self._kept[name] = np.empty(rows * columns)
+        return self._kept[name][: rows * columns].reshape(rows, columns)
+
+
 @dataclass(frozen=True, eq=False)
 class PrivateRows:
     """A site's training rows, prepared once for all rounds.
@@ -97,11 +110,13 @@ class PrivateRows:
         inputs: whole numbers of steps, float64 of shape (rows, inputs + 1). The last column is 1 for the bias.
         outcomes: 0 or 1, float64 of shape (rows,).
         patients: int64 of shape (rows,), equal for rows of one patient; None if each row counts as a patient.
+        scratch: for the computation of a block.
     """
 
     inputs: Float64
     outcomes: Float64
     patients: Integers | None
+    scratch: Scratch = field(default_factory=Scratch)
 
     @classmethod
     def of(cls, features: npt.NDArray[np.float32], outcomes: Float64, patients: Integers | None) -> PrivateRows:
@@ -112,7 +127,7 @@ class PrivateRows:
     def taken(self, kept: npt.NDArray[np.bool_] | Integers) -> PrivateRows:
         """Return the selected rows. `kept` has a bool for each row, or the numbers of the rows."""
         patients = None if self.patients is None else self.patients[kept]
-        return PrivateRows(self.inputs[kept], self.outcomes[kept], patients)
+        return PrivateRows(self.inputs[kept], self.outcomes[kept], patients, self.scratch)
 
     @cached_property
     def parts(self) -> tuple[PrivateRows, PrivateRows | None]:
@@ -188,8 +203,8 @@ class Block:
 
 def clipped_gradients(
     layers: Sequence[Layer], clip: float, rows: PrivateRows, *, shared: int | None = None, room: float = 1.0
-) -> tuple[int, ...]:
-    """Return the site's sum of clipped gradients as integers: for each layer its weight, then its bias.
+) -> Integers:
+    """Return the site's sum of clipped gradients, int64 of shape (numbers,): for each layer its weight, then its bias.
 
     A patient's term of norm 1 has the integer norm PRIVATE_SCALE.
 
@@ -203,7 +218,7 @@ def clipped_gradients(
     total = _sum_of_few_rows(layers, clip, few, shared, room)
     if others is not None:
         total += _sum_of_many_rows(layers, clip, others, shared, room)
-    return tuple(total.tolist())
+    return total
 
 
 def drawn_rows(rows: int, patients: Integers | None, rate: float, random_bytes: RandomBytes) -> npt.NDArray[np.bool_]:
@@ -235,7 +250,7 @@ def _sum_of_few_rows(
     """
     total = np.zeros(sum(layer.number_count for layer in layers[:shared]), np.int64)
     for block in rows.blocks:
-        passes = _passes(layers, block.inputs, rows.outcomes[block.rows])[:shared]
+        passes = _passes(layers, block.inputs, rows.outcomes[block.rows], rows.scratch)[:shared]
         factors = _shortened(layers, passes, clip, block, room)
         for moves, _ in passes:
             moves *= factors
@@ -250,7 +265,7 @@ def _sum_of_many_rows(
     """Return the sum of the clipped gradients of patients with many rows. Each needs one exact matrix product."""
     total = np.zeros(sum(layer.number_count for layer in layers[:shared]), np.int64)
     for block in rows.blocks:
-        passes = _passes(layers, block.inputs, rows.outcomes[block.rows])[:shared]
+        passes = _passes(layers, block.inputs, rows.outcomes[block.rows], rows.scratch)[:shared]
         for mine, _, each in block.runs:
             sums = [_by_patient(moves, mine, each).mT @ _by_patient(read, mine, each) for moves, read in passes]
             total += rounded_sum(_in_order(layers, sums), clip * _INPUT[1] * _DERIVATIVE[1], room)
@@ -267,7 +282,7 @@ def _shortened(
     with it the derivative's part of the term.
     """
     sizes = [block.squares, *(np.vecdot(read, read) for _, read in passes[1:])]
-    squares = [np.vecdot(moves, moves) * size for (moves, _), size in zip(passes, sizes, strict=True)]
+    squares = [_squares_of_rows(moves) * size for (moves, _), size in zip(passes, sizes, strict=True)]
     lost = [layer.bias.size * size for layer, size in zip(layers, sizes, strict=False)]
     both = np.sqrt(np.array([sum(squares), sum(lost)]))
     rows = both.shape[1]
@@ -296,37 +311,58 @@ def _lengths_of_sums(
     scale = (_STEPS_OF_LENGTH / np.maximum(together, 1.0))[:, None]
     total = np.zeros(len(together))
     for layer, (moves, read), squares in zip(layers, passes, own, strict=False):
+        columns = moves.shape[1] + (0 if layer is layers[0] else read.shape[1])
+        written: list[tuple[slice, slice, int]] = []
         for run, (mine, patients, each) in enumerate(block.runs):
-            if each > 1:
-                one, other = _by_patient(moves, mine, each), _by_patient(read, mine, each)
-                parts = squares[mine].reshape(-1, each)
-                known = block.pairs[run] if layer is layers[0] else None
-                total[patients] += _square_of_sums(layer, one, other, parts, scale[patients], known)
+            if _are_written(layer, each, columns):
+                written.append((mine, patients, each))
+            elif each > 1:
+                known = block.pairs[run] if layer is layers[0] else _pairs(_by_patient(read, mine, each))
+                pairs = _pairs(_by_patient(moves, mine, each)) * known
+                total[patients] += _square_of_pairs(pairs, squares[mine].reshape(-1, each), scale[patients])
+        if written:  # these patients are the last ones
+            total[written[0][1].start :] += _square_of_numbers(layer, moves, read, written, scale)
     found = np.sqrt(np.maximum(total, _LEAST_SQUARE)) / scale[:, 0]
     found[: block.singles] = together[: block.singles]
     return found
 
 
-def _square_of_sums(
-    layer: Layer, moves: Float64, read: Float64, own: Float64, scale: Float64, known: Float64 | None
-) -> Float64:
-    """Return the squared length of each patient's summed gradient in one layer, times `scale` squared: (patients,).
+def _are_written(layer: Layer, each: int, columns: int) -> bool:
+    """Return whether the sum of a patient's rows is written out, with this number of rows, and all larger numbers.
 
-    The square is the sum of the squares of all numbers of the layer. It is also the sum of the products of all pairs
-    of rows. The number of rows and the shape and place of the layer decide which sum is computed. Each part is rounded
-    to a whole number, so that their sum is exact in any order. `known` has the `_pairs` of the first layer's inputs.
+    The squared length of a patient's summed gradient in a layer is the sum of the squares of all numbers of the layer.
+    It is also the sum of the products of all pairs of rows. The number of rows and the shape and place of the layer
+    decide which sum is computed. Each part is rounded to a whole number, so that their sum is exact in any order.
     """
-    each = own.shape[1]
-    columns = moves.shape[2] + (read.shape[2] if known is None else 0)
     # More than two parts for each number would be too many. The other limit is where both ways took the same time.
-    if each * (each + 1) > 4 * layer.number_count or (each - 1) ** 2 * columns > 8 * layer.number_count:
-        numbers = (moves[..., : layer.bias.size].mT @ read).reshape(-1, layer.number_count)
-        numbers *= scale
-        numbers *= numbers
-        return _sums(np.rint(numbers, out=numbers))
-    pairs = (_pairs(moves) * (_pairs(read) if known is None else known)).reshape(len(own), -1)
-    pairs *= 2.0 * (scale * scale)
-    return _sums(np.rint(own * (scale * scale))) + np.rint(pairs, out=pairs) @ _each_once(each)
+    return each * (each + 1) > 4 * layer.number_count or (each - 1) ** 2 * columns > 8 * layer.number_count
+
+
+def _square_of_numbers(
+    layer: Layer, moves: Float64, read: Float64, runs: Sequence[tuple[slice, slice, int]], scale: Float64
+) -> Float64:
+    """Return the sum of the squares of a layer's numbers, times `scale` squared: (patients of these runs,)."""
+    first = runs[0][1].start
+    numbers = np.empty((len(scale) - first, layer.bias.size, read.shape[1]))
+    for mine, patients, each in runs:
+        one, other = _by_patient(moves, mine, each), _by_patient(read, mine, each)
+        np.matmul(one[..., : layer.bias.size].mT, other, out=numbers[patients.start - first : patients.stop - first])
+    parts = numbers.reshape(len(numbers), -1)
+    parts *= scale[first:]
+    parts *= parts
+    return _sums(np.rint(parts, out=parts))
+
+
+def _square_of_pairs(pairs: Float64, own: Float64, scale: Float64) -> Float64:
+    """Return the sum of the products of all pairs of rows, times `scale` squared: (patients,).
+
+    Args:
+        pairs: products of two rows' gradients as from `_pairs`; changed in place.
+        own: the product of each row's gradient with itself, float64 of shape (patients, rows of a patient).
+    """
+    parts = pairs.reshape(len(own), -1)
+    parts *= 2.0 * (scale * scale)
+    return _sums(np.rint(own * (scale * scale))) + np.rint(parts, out=parts) @ _each_once(own.shape[1])
 
 
 @cache
@@ -335,10 +371,16 @@ def _each_once(each: int) -> Float64:
     return np.triu(np.ones((each - 1, each - 1))).ravel()
 
 
+def _squares_of_rows(moves: Float64) -> Float64:
+    """Return the sum of each row's squared derivatives, float64 of shape (rows,)."""
+    return np.asarray(moves[:, 0] * moves[:, 0] if moves.shape[1] == 2 else np.vecdot(moves, moves))
+
+
 def _product(moves: Float64, read: Float64) -> Float64:
-    """Return the sum over rows of derivatives times inputs, float64 of shape (outputs + 1, inputs + 1)."""
+    """Return the sum over rows of derivatives times inputs, float64 of shape (outputs, or 2 for 1, inputs + 1)."""
     parts = [slice(first, first + _ROWS_OF_A_PRODUCT) for first in range(0, len(moves), _ROWS_OF_A_PRODUCT)]
-    return np.asarray(sum(moves[part].T @ read[part] for part in parts))
+    needed = max(2, moves.shape[1] - 1)  # the last column is zeros, and one column alone takes longer than two
+    return np.asarray(sum(moves[part, :needed].T @ read[part] for part in parts))
 
 
 def _pairs(rows: Float64) -> Float64:
@@ -371,23 +413,27 @@ def _in_order(layers: Sequence[Layer], products: Sequence[Float64]) -> Float64:
     return np.concatenate(parts, axis=-1)
 
 
-def _passes(layers: Sequence[Layer], inputs: Float64, outcomes: Float64) -> list[Pass]:
+def _passes(layers: Sequence[Layer], inputs: Float64, outcomes: Float64, scratch: Scratch) -> list[Pass]:
     """Compute for each layer its inputs, and the derivatives of each row's cross-entropy by the layer's outputs.
 
-    Inputs have a last column of ones as in `PrivateRows`, and derivatives have a last column of zeros.
+    Inputs have a last column of ones as in `PrivateRows`, and derivatives have a last column of zeros. Both are in
+    `scratch`, so the next block replaces them.
     """
-    read = [inputs]
-    for layer in layers[:-1]:
-        here = read[-1] @ layer.on_grid.T
+    read, rows = [inputs], len(outcomes)
+    for place, layer in enumerate(layers[:-1]):
+        here = scratch.array(f"read {place}", rows, len(layer.on_grid))
+        np.matmul(read[-1], layer.on_grid.T, out=here)
         np.rint(here, out=here)
         read.append(np.clip(here, 0.0, _INPUT[0] * _INPUT[1], out=here))
     last, most = layers[-1], _DERIVATIVE[0] * _DERIVATIVE[1]
     logits = np.clip(read[-1] @ last.on_grid[0] / _INPUT[1], -_FURTHEST_LOGIT, _FURTHEST_LOGIT)
-    moves = [np.zeros((len(logits), 2))]
+    moves = [np.zeros((rows, 2))]
     moves[0][:, 0] = np.rint(_DERIVATIVE[1] / (1.0 + np.exp(-logits)) - _DERIVATIVE[1] * outcomes)
     for layer, here in zip(layers[:0:-1], read[:0:-1], strict=True):
-        back = moves[-1] @ layer.backward
-        back *= np.clip(here, 0.0, 1.0)  # the derivative of relu: a positive whole number is at least 1
+        back = scratch.array(f"moves {len(moves)}", rows, here.shape[1])
+        np.matmul(moves[-1], layer.backward, out=back)
+        # The derivative of relu: a positive whole number is at least 1.
+        back *= np.clip(here, 0.0, 1.0, out=scratch.array("is positive", rows, here.shape[1]))
         np.rint(back, out=back)
         moves.append(np.clip(back, -most, most, out=back))
     return list(zip(reversed(moves), read, strict=True))
@@ -396,6 +442,7 @@ def _passes(layers: Sequence[Layer], inputs: Float64, outcomes: Float64) -> list
 def _in_steps(values: npt.NDArray[Any], grid: tuple[float, int]) -> Float64:
     """Round values to whole numbers of steps of a grid. NaN becomes 0. Infinite values become the largest step."""
     largest, steps = grid
-    kept = np.clip(np.nan_to_num(values.astype(np.float64), posinf=largest, neginf=-largest), -largest, largest)
+    kept = np.clip(values.astype(np.float64), -largest, largest)
+    kept[np.isnan(kept)] = 0.0
     kept *= steps
     return np.rint(kept, out=kept)

@@ -68,4 +68,4 @@ def _clipped_sum(
     if rate is not None:
         rows = rows.taken(drawn_rows(len(rows.outcomes), rows.patients, rate, random_bytes))
     shared, room = training.trained // 2, training.ring.room
-    return training.rounded(np.array(clipped_gradients(layers, training.promise.clip, rows, shared=shared, room=room)))
+    return training.rounded(clipped_gradients(layers, training.promise.clip, rows, shared=shared, room=room))

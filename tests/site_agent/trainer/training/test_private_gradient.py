@@ -49,7 +49,7 @@ def clipped(
     layers: list[Layer], clip: float, features: Any, outcomes: Any, patients: Any, shared: int | None = None
 ) -> tuple[int, ...]:
     """The sum over rows that were prepared by themselves."""
-    return clipped_gradients(layers, clip, PrivateRows.of(features, outcomes, patients), shared=shared)
+    return tuple(clipped_gradients(layers, clip, PrivateRows.of(features, outcomes, patients), shared=shared).tolist())
 
 
 def norm_of(numbers: Any) -> float:
@@ -88,7 +88,7 @@ def exact_sum(layers: list[Layer], passes: list[tuple[Any, Any]]) -> Any:
 def plain_term(layers: list[Layer], clip: float, features: Any, outcomes: Any) -> tuple[Any, Any]:
     """One patient's term without rounding, and by how much rounding may move each of its numbers."""
     prepared = PrivateRows.of(features, outcomes, None)
-    passes, rows = _passes(layers, prepared.inputs, prepared.outcomes), range(len(outcomes))
+    passes, rows = _passes(layers, prepared.inputs, prepared.outcomes, prepared.scratch), range(len(outcomes))
     numbers = exact_sum(layers, passes)
     alone = [exact_sum(layers, [(moves[[row]], read[[row]]) for moves, read in passes]) for row in rows]
     longest = max(isqrt(int((numbers**2).sum())), clip * 2.0**28)
@@ -132,7 +132,7 @@ def test_no_length_of_a_sum_of_rows_is_underestimated(each: int, widths: tuple[i
     features = np.repeat(20.0 * generator.standard_normal((9, widths[0])), each, axis=0)
     features += apart * generator.standard_normal(features.shape)
     prepared = PrivateRows.of(features.astype(np.float32), np.arange(9.0 * each) % 2, np.repeat(np.arange(9), each))
-    passes = _passes(layers, prepared.inputs, prepared.outcomes)
+    passes = _passes(layers, prepared.inputs, prepared.outcomes, prepared.scratch)
     own = [np.vecdot(moves, moves) * np.vecdot(read, read) for moves, read in passes]
     together = np.ceil(np.sqrt(np.sum(own, axis=0))).reshape(9, each).sum(axis=1)
 
@@ -262,7 +262,7 @@ def test_rows_of_a_patient_that_nearly_cancel_make_one_exact_term(rows: int, cli
         np.testing.assert_array_equal(everybody - without, alone)
         assert norm_of(alone) <= 1.0
     prepared = PrivateRows.of(features[:rows], outcomes[:rows], patients[:rows])
-    passes = _passes(layers, prepared.inputs, prepared.outcomes)
+    passes = _passes(layers, prepared.inputs, prepared.outcomes, prepared.scratch)
     factors = _shortened(layers, passes, clip, prepared.blocks[0])
     assert max((np.abs(moves * factors).T @ np.abs(read)).max() for moves, read in passes) <= 32 * PRIVATE_SCALE
 
