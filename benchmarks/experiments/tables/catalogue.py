@@ -11,6 +11,7 @@ from benchmarks.experiments.tables import (
     chfl,
     composed,
     covertype,
+    covertype_fedavg,
     fed_heart,
     fed_heart_tuning,
     heart,
@@ -21,6 +22,7 @@ from benchmarks.experiments.tables import (
     vectors,
 )
 from benchmarks.experiments.tables.chfl_page import render_chfl
+from benchmarks.experiments.tables.covertype_fedavg_page import render_covertype_fedavg
 from benchmarks.experiments.tables.covertype_page import render_covertype
 from benchmarks.experiments.tables.fed_heart_page import render_fed_heart
 from benchmarks.experiments.tables.heart_page import render_heart
@@ -52,6 +54,9 @@ TABLES: Final = {
     ),
     "chfl": Table(variants=chfl.variants, seeds=chfl.SEEDS, render=render_chfl),
     "covertype": Table(variants=covertype.variants, seeds=covertype.SEEDS, render=render_covertype),
+    "covertype-fedavg": Table(
+        variants=covertype_fedavg.variants, seeds=covertype_fedavg.SEEDS, render=render_covertype_fedavg
+    ),
     "single-vectors": Table(variants=vectors.variants, seeds=range(20), render=vectors.render_vectors),
     "join": Table(variants=_join_and_composed, seeds=join.SEEDS, render=render_join),
     "rehearsal": Table(variants=rehearsal.variants, seeds=range(4), render=rehearsal.render_rehearsal),

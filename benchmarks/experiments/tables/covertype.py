@@ -10,7 +10,7 @@ set, but no choice is made here. The paper ran 105 epochs; EPOCHS has the number
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -74,22 +74,22 @@ class _Covertype:
             yield row_of(self.name, predicted, dataset, auroc_of_authors=auroc, auprc_of_authors=auprc)
 
 
-def covertype_plan(sites: Sites, seed: int, method: str, epochs: int) -> Any:  # a Plan
-    """The plan of the experiment."""
+def covertype_plan(
+    sites: Sites, seed: int, method: str, epochs: int, changed: Mapping[str, Any] | None = None
+) -> Any:  # a Plan
+    """The plan of the experiment, with other values of some keys."""
     shared: dict[str, Any] = {}
     if method == "fedavg":
         shared = {"columns": next(iter(sites.values())).columns, "outputs": 7}
-    return experiment_plan(
-        sites,
-        seed,
-        method={"name": "local" if method == CENTRAL else method},
-        architecture=NETWORK,
-        schedule={"aggregate": "every-epoch", "epochs": epochs, "batches_per_epoch": 10},
-        optimiser=OPTIMISER,
-        weighting={"name": "equal"},
-        checkpoint="latest",
-        **shared,
-    )
+    keys: dict[str, Any] = {
+        "method": {"name": "local" if method == CENTRAL else method},
+        "architecture": NETWORK,
+        "schedule": {"aggregate": "every-epoch", "epochs": epochs, "batches_per_epoch": 10},
+        "optimiser": OPTIMISER,
+        "weighting": {"name": "equal"},
+        "checkpoint": "latest",
+    }
+    return experiment_plan(sites, seed, **keys | shared | dict(changed or {}))
 
 
 def as_the_authors(targets: npt.NDArray[np.generic], logits: Outputs) -> tuple[float, float]:

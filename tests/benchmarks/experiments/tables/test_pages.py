@@ -29,11 +29,13 @@ SITES = {
     "single-vectors": CENTRES,
     "player": CENTRES,
     "covertype": AREAS,
+    "covertype-fedavg": AREAS,
     "rehearsal": tuple(FAMILIES),
 }
 NAMES = (
     "auroc", "auprc", "balanced_accuracy", "balanced_accuracy_at_logit_half", "accuracy", "macro_f1", "rows",
-    "validation_accuracy", "validation_loss", "auroc_of_authors", "auprc_of_authors",
+    "validation_accuracy", "validation_loss", "auroc_of_authors", "auprc_of_authors", "classes", "auroc_of_logits",
+    "auroc_published_rows", "auroc_of_logits_published_rows", "auprc_of_logits_published_rows",
 )  # fmt: skip
 
 
