@@ -80,7 +80,7 @@ def start(path: Path) -> None:
 def check(path: Path) -> None:
     """Check the configuration and every plan, and show their digests. This command starts nothing.
 
-    The fingerprints in a plan are compared with the register.
+    The fingerprints in a plan are compared with the register of sites.
 
     Example: coordinator check --config coordinator.yaml
     """
@@ -203,7 +203,7 @@ def runs(path: Path, as_json: bool) -> None:
 @cli.command()
 @config_option
 def pause(path: Path) -> None:
-    """Finish the current round and start no other until `coordinator resume`. A restart does not end the pause.
+    """Finish the current round, and start no other round until `coordinator resume`. A restart does not end the pause.
 
     Example: coordinator pause --config coordinator.yaml
     """

@@ -73,7 +73,8 @@ def _require_free(configuration: CoordinatorConfiguration) -> None:
             raise ConfigurationError(
                 what=f"Another program listens on {listen} already, at {' and '.join(taken)}.",
                 consequence="The coordinator did not start. No site was contacted.",
-                remedy="Find that program with `ss -ltnp` and stop it, or choose another address in coordinator.yaml.",
+                remedy="Find the other program with `ss -ltnp` and stop that program, or choose another address in "
+                "coordinator.yaml.",
                 code="E028",
             )
 
@@ -312,7 +313,8 @@ async def read_status(configuration: CoordinatorConfiguration) -> bytes:
         raise UnavailableError(
             what="No coordinator is running under this configuration.",
             consequence="Nothing was changed.",
-            remedy="Start it with `coordinator start`, or name the configuration of the one that runs.",
+            remedy="Start the coordinator with `coordinator start`, or give the configuration file of the coordinator "
+            "that is already running.",
             code="E030",
         ) from cause
     return answer

@@ -245,13 +245,18 @@ def _shown(target: Target, proxy: Proxy | None, patience: float, context: ssl.SS
 def _unproven(target: Target, shown: x509.Certificate, code: int, now: datetime) -> Finding:
     match code:
         case 10:  # OpenSSL: it has expired
-            remedy = f"{COMPARE_CLOCK} If it is right, ask the office to run `pki renew` and to start the coordinator."
+            remedy = f"{COMPARE_CLOCK} If the clock is right, ask the office to run `pki renew` and to start the "
+            "coordinator."
             return failure("D410", f"The coordinator's certificate has expired. {_times(shown, now)}", remedy)
         case 9:  # not yet valid
             return failure("D410", f"The coordinator's certificate is not valid yet. {_times(shown, now)}", SET_CLOCK)
         case 62 | 64:  # another name, another address
             says = f"The certificate at {target} is from this federation, but not for this name."
-            return failure("D410", says, "Use the name in the invitation, or ask the office for a certificate with it.")
+            return failure(
+                "D410",
+                says,
+                "Use the name in the invitation, or ask the office for a certificate with the name that you use.",
+            )
         case _:
             says = (
                 f"TLS is intercepted: the certificate at {target} is from {_issuer(shown)}, not from this federation's "

@@ -261,7 +261,7 @@ def judge_clock(is_synchronised: bool | None, seconds_apart: float | None = None
     if seconds_apart is not None:
         return fine("D406", f"This computer's clock and the coordinator's clock differ by {abs(seconds_apart):.1f} s.")
     if is_synchronised is False:
-        return warning("D406", "No time server sets this clock.", remedy)
+        return warning("D406", "No time server sets this computer's clock.", remedy)
     return fine(
         "D406",
         "A time server sets the clock."
@@ -279,5 +279,5 @@ def judge_address_rules(works: bool | None) -> Finding:
     return warning(
         "D415",
         "This kernel ignores IPAddressDeny= and IPAddressAllow= without an error.",
-        "Use PrivateNetwork= for the trainer and a firewall for the others, or start a kernel with CGROUP_BPF.",
+        "Use PrivateNetwork= for the trainer and a firewall for the other programs, or start a kernel with CGROUP_BPF.",
     )

@@ -213,7 +213,8 @@ def _anothers_link(folder: Path, step: str) -> ConfigurationError:
         what=f"On the path to {folder}, {step} is a symbolic link that a service's user may have created.",
         consequence="Root does not follow such links. Nothing was written behind the link, and no file changed its "
         "owner.",
-        remedy="Find out who created the link. Replace the link with a real folder, or run the command as that user.",
+        remedy="Find out who created the link. Replace the link with a real folder, or run the command under that user "
+        "account.",
     )
 
 

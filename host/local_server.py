@@ -47,7 +47,7 @@ async def serving_pages(
         raise ConfigurationError(
             what=f"The program cannot listen on {listen}, the address in metrics_listen: {cause.strerror}.",
             consequence=consequence,
-            remedy=f"Choose another address in {file}, or stop the program that uses this one.",
+            remedy=f"Choose another address in {file}, or stop the program that already uses this address.",
             code="E028",
         ) from cause
     async with server:

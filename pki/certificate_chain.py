@@ -124,5 +124,5 @@ def _refused(reason: str) -> RefusedError:
     return RefusedError(
         what=f"A certificate chain was refused: {reason}.",
         consequence="The chain was not stored, and the keys and certificates on this computer are unchanged.",
-        remedy=f"{COMPARE_CLOCK} If it is right, ask the federation office which authority is correct.",
+        remedy=f"{COMPARE_CLOCK} If the clock is right, ask the federation office which authority is correct.",
     )

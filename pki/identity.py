@@ -114,5 +114,6 @@ def _refused(reason: str) -> RefusedError:
     return RefusedError(
         what=f"A certificate was refused: {reason}.",
         consequence="Nothing was accepted from this peer and nothing was sent to it.",
-        remedy="Check it with `pki inspect FILE`, and ask the federation office for the right certificate.",
+        remedy="Check the certificate with `pki inspect FILE`, and ask the federation office for the right "
+        "certificate.",
     )

@@ -100,6 +100,6 @@ def _no_identity(path: Path) -> ConfigurationError:
     return ConfigurationError(
         what=f"{path} does not contain an Ed25519 key in PEM.",
         consequence="Nothing was signed and nothing was sent.",
-        remedy="Restore it from its backup. With another identity key every plan must list the site again, and sites "
-        "refuse the coordinator.",
+        remedy="Restore the key file from its backup. With another identity key every plan must list the site again, "
+        "and sites refuse the coordinator.",
     )

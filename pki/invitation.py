@@ -101,7 +101,7 @@ class Invitation:
                 what=f"The invitation of site {self.site} expired on {at(self.expires)}. "
                 f"This computer's clock shows {at(now)}, {spelled((now - self.expires).total_seconds())} later.",
                 consequence="Nothing was sent and no key was created.",
-                remedy=f"{COMPARE_CLOCK} If it is right, ask the federation office for a new invitation.",
+                remedy=f"{COMPARE_CLOCK} If the clock is right, ask the federation office for a new invitation.",
             )
 
     def to_json(self) -> bytes:

@@ -25,7 +25,7 @@ def judge_directory(place: Path) -> Finding:
     except FileNotFoundError:
         return warning("D402", f"{place} does not exist yet.", "The first start creates the directory.")
     except PermissionError:
-        return failure("D402", f"This user cannot open {place}.", "Run this command with the program's user.")
+        return failure("D402", f"This user cannot open {place}.", "Run this command under the program's user account.")
     if not stat.S_ISDIR(state.st_mode):
         return failure("D402", f"{place} is not a directory.", "Set `state` to a directory.")
     if state.st_mode & 0o022:

@@ -76,8 +76,8 @@ class ForeignNameError(RefusedError):
         super().__init__(
             what=f"The authority of {authority.site} has issued a certificate for another name: {identity.name}.",
             consequence="The certificate was refused. Nothing was sent.",
-            remedy=f"Call the security officer of {authority.site}. `pki own-authority remove` ends the trust in "
-            "its authority.",
+            remedy=f"Call the security officer of {authority.site}. `pki own-authority remove` ends the trust in this "
+            "authority.",
         )
         self.site, self.named, self.certificate_sha256 = authority.site, identity.name, identity.certificate_sha256
 
@@ -236,6 +236,6 @@ def _refused(reason: str) -> RefusedError:
     return RefusedError(
         what=f"A certificate of a hospital's own authority was refused: {reason}.",
         consequence="Nothing was changed or accepted.",
-        remedy="Ask the hospital's authority for a certificate as docs/security-officer.md describes, and check it "
-        "with `pki inspect FILE`.",
+        remedy="Ask the hospital's authority for a certificate as docs/security-officer.md describes, and check that "
+        "certificate with `pki inspect FILE`.",
     )

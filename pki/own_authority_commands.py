@@ -17,14 +17,19 @@ from pki.register import Register
 
 PATH = click.Path(path_type=Path)
 directory_option = click.option(
-    "--directory", type=PATH, required=True, help="The authority's directory, made by `pki init`."
+    "--directory",
+    type=PATH,
+    required=True,
+    help="Directory of the federation's certificate authority, made by `pki init`.",
 )
-_site = click.option("--site", required=True, help="The site that the authority may certify.")
+_site = click.option(
+    "--site", required=True, help="The site for which the certificate authority may issue certificates."
+)
 
 
 @click.group("own-authority", epilog="Example: pki own-authority list --directory /var/lib/coordinator/pki")
 def own_authority() -> None:
-    """Manage the authorities of hospitals that issue the certificate of their own site."""
+    """Manage certificate authorities of hospitals that issue the certificate of their own site."""
 
 
 @own_authority.command(
@@ -38,8 +43,8 @@ def own_authority() -> None:
 def add(certificate: Path, site: str, directory: Path, fingerprint: str) -> None:
     """Trust the authority in CERTIFICATE for one site. The site must be a member. No restart is needed.
 
-    The hospital runs `pki inspect CERTIFICATE` and reads its fingerprint to you. The site's current certificate stays
-    valid until the site connects with a certificate of its own authority.
+    The hospital runs `pki inspect CERTIFICATE` and reads the fingerprint of the certificate to you. The site's current
+    certificate stays valid until the site connects with a certificate of its own authority.
     """
     authority = Authority.load(directory)
     with Register(authority.register_path) as register:
@@ -63,12 +68,13 @@ def add(certificate: Path, site: str, directory: Path, fingerprint: str) -> None
 @directory_option
 @click.option(
     "--fingerprint",
-    help="Remove only the authority with this fingerprint. Without this option, remove all authorities of the site.",
+    help="Remove only the certificate authority with this fingerprint. Without this option, remove all certificate "
+    "authorities of the site.",
 )
 def remove(site: str, directory: Path, fingerprint: str | None) -> None:
-    """Stop trusting a site's own authority. A running coordinator applies this within a second.
+    """Stop trusting a site's own authority. A running coordinator applies the change within a second.
 
-    Its certificates are no longer accepted, and streams with these certificates are closed. The site
+    Certificates of this authority are no longer accepted, and streams with these certificates are closed. The site
     stays a member. With `site-agent renew` the site receives a certificate of the federation.
     """
     with Register(Authority.load(directory).register_path) as register:
@@ -81,7 +87,7 @@ def remove(site: str, directory: Path, fingerprint: str | None) -> None:
 @directory_option
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON array.")
 def list_authorities(directory: Path, as_json: bool) -> None:
-    """List the trusted authorities of hospitals, with site and expiry."""
+    """List the trusted certificate authorities of hospitals, each with its site and its expiry date."""
     with Register(Authority.load(directory).register_path) as register:
         own = OwnAuthorities(register)
         found, in_use = own.all(), own.sites_in_use()

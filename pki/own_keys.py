@@ -144,6 +144,6 @@ def _refused(reason: str) -> RefusedError:
     return RefusedError(
         what=f"The certificate was not accepted: {reason}.",
         consequence="The certificate was not stored. The current key and certificate are unchanged.",
-        remedy="Send the file from `site-agent request-certificate` to the hospital's authority. Install the "
-        "whole chain of certificates that it returns.",
+        remedy="Send the file from `site-agent request-certificate` to the hospital's authority. Install the whole "
+        "chain of certificates that the authority returns.",
     )

@@ -164,7 +164,7 @@ def _state(database: sqlite3.Connection, site: SiteName) -> str | None:
 
 def _refused(reason: str) -> RefusedError:
     return RefusedError(
-        what=f"The register refused: {reason}.",
+        what=f"The register of sites refused the request: {reason}.",
         consequence="The trusted authorities are unchanged.",
         remedy="`pki own-authority list` shows the trusted authorities, and `pki list` shows the members.",
     )

@@ -48,7 +48,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
 @click.version_option(package_name="global-layers")
 def commands() -> None:
-    """Manage a federation's authority, its invitations and its register of sites."""
+    """Manage a federation's certificate authority, invitations and register of sites."""
 
 
 @commands.command(
@@ -74,7 +74,7 @@ def init(
     directory: Path,
     passphrase_file: Path | None,
 ) -> None:
-    """Create the authority, the coordinator's certificate and an empty register.
+    """Create the certificate authority, the coordinator's certificate and an empty register of sites.
 
     Without --passphrase-file, you type the passphrase of the root key. If you enter nothing, or without a
     terminal, the program creates a passphrase and prints it once.
@@ -111,7 +111,7 @@ def init(
     "--pre-approved", is_flag=True, help="Issue the certificate without `pki approve` to anyone who has this file."
 )
 def invite(site: str, directory: Path, output: Path, valid_hours: float, pre_approved: bool) -> None:
-    """Invite SITE: write the invitation file for its operator, and record it in the register."""
+    """Invite SITE: write the invitation file for the site's operator, and record the invitation in the register."""
     if output.exists():
         raise ConfigurationError(
             what=f"{output} exists already.",
@@ -155,7 +155,7 @@ def invite(site: str, directory: Path, output: Path, valid_hours: float, pre_app
     "--fingerprint", required=True, help="Fingerprint of the site's identity key, as the site read it to you."
 )
 def approve(site: str, directory: Path, fingerprint: str) -> None:
-    """Approve the certificate of SITE, after its operator read the fingerprint to you."""
+    """Approve the certificate of SITE, after the site's operator read the fingerprint to you."""
     with Register(Authority.load(directory).register_path) as register:
         register.approve(site_name(site), fingerprint, _now())
     click.echo(f"Approved site {site}. The site receives its certificate at its next request.")
@@ -205,7 +205,7 @@ def revoke(site: str, directory: Path) -> None:
 )
 @_passphrase_file
 def renew(directory: Path, with_authority: bool, passphrase_file: Path | None) -> None:
-    """Renew the coordinator's certificate, and with --authority the issuing certificate above it."""
+    """Renew the coordinator's certificate. With --authority, also renew the issuing certificate of the authority."""
     authority = Authority.load(directory)
     if with_authority:
         authority.renew_issuing(_passphrase(passphrase_file), _now())
@@ -249,7 +249,10 @@ def rotate() -> None:
 @_passphrase_file
 @click.option("--next-passphrase-file", type=_PATH, help="File (mode 0600) with the next root key's passphrase.")
 def rotate_begin(directory: Path, passphrase_file: Path | None, next_passphrase_file: Path | None) -> None:
-    """Create the next root and sign it with the current one. Sites receive the next root when they connect."""
+    """Create the next root key. The current root key signs the next root certificate.
+
+    Sites receive the next root certificate when they connect.
+    """
     authority = Authority.load(directory)
     following = "" if next_passphrase_file is None else _passphrase_in(next_passphrase_file)
     made = "" if following else sealed_key.new_passphrase()
@@ -265,7 +268,7 @@ def rotate_begin(directory: Path, passphrase_file: Path | None, next_passphrase_
 @rotate.command(name="complete", epilog="Example: pki rotate complete --directory /var/lib/coordinator/pki")
 @_directory
 def rotate_complete(directory: Path) -> None:
-    """Issue certificates under the next root from now on. Both roots are trusted."""
+    """Issue certificates under the next root from now on. Both root certificates are trusted."""
     rotation.complete(Authority.load(directory), _now())
     click.echo("The next authority now issues the certificates. Each site receives one at its next renewal.")
 
@@ -273,7 +276,7 @@ def rotate_complete(directory: Path) -> None:
 @rotate.command(name="end", epilog="Example: pki rotate end --directory /var/lib/coordinator/pki")
 @_directory
 def rotate_end(directory: Path) -> None:
-    """Stop trusting the old root. Every site must have a certificate of the new authority."""
+    """Stop trusting the old root certificate. Every site must have a certificate of the new authority."""
     authority = Authority.load(directory)
     with Register(authority.register_path) as register:
         rotation.end(authority, register)
@@ -303,9 +306,9 @@ def rotate_status(directory: Path) -> None:
 @_directory
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def doctor(directory: Path, as_json: bool) -> None:
-    """Check the authority, its keys and the remaining days of every certificate. The command changes nothing.
+    """Check the certificate authority, its keys and the remaining days of every certificate.
 
-    The exit status is 0 without findings, 3 with warnings, and 1 with a failure.
+    The command changes nothing. The exit status is 0 without findings, 3 with warnings, and 1 with a failure.
     """
     found = key_checks.judge_authority(directory, _now()) + key_checks.judge_members(directory, _now())
     for finding in () if as_json else found:

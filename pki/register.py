@@ -121,7 +121,7 @@ class Register:
                 raise ConfigurationError(
                     what=f"Site {name} is a member of the federation already.",
                     consequence="No invitation was created, and the site remains a member.",
-                    remedy=f"If it has lost its keys, run `pki revoke {name}` first, then invite it again.",
+                    remedy=f"If the site has lost its keys, run `pki revoke {name}` first, then invite the site again.",
                 )
             database.execute(
                 "INSERT INTO sites (name, state, changed_at) VALUES (?, 'invited', ?) ON CONFLICT (name) DO UPDATE"
@@ -412,5 +412,5 @@ def _refused(reason: str) -> RefusedError:
     return RefusedError(
         what=f"The register refused: {reason}.",
         consequence="No certificate was issued or accepted, and no data was sent.",
-        remedy="Ask the federation office. `pki list` shows the register.",
+        remedy="Ask the federation office. `pki list` shows the register of sites.",
     )

@@ -87,7 +87,7 @@ def connect(path: Path) -> sqlite3.Connection:
             raise ConfigurationError(
                 what=f"{path} is a register in a format that this version cannot read.",
                 consequence="No site was admitted and the file is unchanged.",
-                remedy="Use the register.sqlite that `pki init` created, or restore it from its backup.",
+                remedy="Use the register.sqlite that `pki init` created, or restore this file from its backup.",
             )
         for statement in _LATER:
             connection.execute(statement)

@@ -102,8 +102,9 @@ def end(authority: Authority, register: Register) -> None:
     if late:
         raise ConfigurationError(
             what=f"These sites still have certificates of the old authority: {', '.join(late)}.",
-            consequence="The old root is still trusted, and every site remains a member.",
-            remedy="Wait until they renew by themselves, or revoke the sites that no longer take part.",
+            consequence="The old root certificate is still trusted, and every site remains a member.",
+            remedy="Wait until these sites renew their certificates by themselves, or revoke the sites that no longer "
+            "take part.",
         )
     for place in (authority.previous_root_path, authority.vouching_path):
         place.unlink(missing_ok=True)
@@ -112,7 +113,8 @@ def end(authority: Authority, register: Register) -> None:
 
 def _under_way(step: str) -> ConfigurationError:
     return ConfigurationError(
-        what=f"This step is not possible now. It is possible only if no change is under way, or in the state {step}.",
+        what="This step of the rotation is not possible now. The step needs a change of the root key in the state "
+        f"{step}, or no change.",
         consequence="Nothing was changed.",
         remedy="`pki rotate status` shows the next step.",
     )

@@ -35,7 +35,8 @@ def seal(secret: bytes, passphrase: str) -> bytes:
         raise ConfigurationError(
             what=f"The passphrase has fewer than {SHORTEST_PASSPHRASE} characters.",
             consequence="Nothing was written.",
-            remedy="Choose a longer passphrase, such as five words drawn by dice, and keep it apart from the file.",
+            remedy="Choose a longer passphrase, such as five words drawn by dice, and keep the passphrase apart from "
+            "the file.",
         )
     salt, nonce = secrets.token_bytes(_SALT_BYTES), secrets.token_bytes(_NONCE_BYTES)
     # A new salt gives a new key, so one nonce is never used twice with one key.
@@ -100,5 +101,5 @@ def _unusable() -> ConfigurationError:
     return ConfigurationError(
         what="This is a sealed key in a format that this version cannot read.",
         consequence="The key remains sealed and nothing was written.",
-        remedy="Use the file root.key.sealed from `pki init`, or the version that wrote it.",
+        remedy="Use the file root.key.sealed from `pki init`, or the version of the program that wrote the file.",
     )

@@ -61,7 +61,7 @@ class SiteKeys:
             raise ConfigurationError(
                 what=f"{keys.certificate_path} does not belong to {keys.tls_key_path}.",
                 consequence="No connection was made and nothing was sent.",
-                remedy="Restore both from the same backup, or enrol again with a new invitation.",
+                remedy="Restore both files from the same backup, or enrol again with a new invitation.",
             )
         return keys
 

@@ -124,7 +124,7 @@ def explained(path: Path, verb: str) -> Iterator[None]:
         raise ConfigurationError(
             what=f"{path} exists already.",
             consequence="The existing file is unchanged.",
-            remedy="Choose another path, or move the existing file away if it is not needed.",
+            remedy="Choose another path, or move the existing file away if nobody needs the file.",
         ) from cause
     except (FileNotFoundError, NotADirectoryError, IsADirectoryError, PermissionError) as cause:
         raise ConfigurationError(

@@ -20,19 +20,19 @@ def differing_fingerprints(site: str, typed: str, recorded: str) -> RefusedError
     """Return the refusal with the typed fingerprint, the key's fingerprint, and where they differ."""
     given, known = _bare(typed), _bare(recorded)
     if len(given) != len(known):
-        where = f"The first has {len(given)} characters and the second has {len(known)}."
+        where = f"The first fingerprint has {len(given)} characters, and the second has {len(known)}."
     else:
         groups = [place for place in range(0, len(known), 4) if given[place : place + 4] != known[place : place + 4]]
         which = ", ".join(str(place // 4 + 1) for place in groups)
-        where = f"They differ in group {which} of {len(known) // 4}."
+        where = f"The two fingerprints differ in group {which} of {len(known) // 4}."
     return RefusedError(
         what=f"The typed fingerprint differs from the key in the request of {site}. "
         f"You typed the fingerprint {regrouped(given)}. The fingerprint of the key is {recorded}. {where}",
         consequence="Nobody was approved. No certificate was issued and no data was sent.",
-        remedy=f"Call {site} at a telephone number that you had before. A person there runs `site-agent identity` "
-        "and reads the result. "
-        f"If it is {recorded}, run `pki approve` with it. "
-        f"If it is not, someone else used the invitation: run `pki revoke {site}` and `pki invite {site}`.",
+        remedy=f"Call {site} at a telephone number that you had before. A person at that site runs `site-agent "
+        f"identity` and reads the fingerprint aloud. If the person reads {recorded}, run `pki approve` with this "
+        "fingerprint. If the person reads another fingerprint, someone else used the invitation: run `pki revoke "
+        f"{site}` and `pki invite {site}`.",
     )
 
 

@@ -88,7 +88,7 @@ def explained(error: Exception) -> OperatorError:
             return UnavailableError(
                 what=f"The path {error.filename} does not exist.",
                 consequence="The command did not finish. Earlier records are unchanged.",
-                remedy="Correct the path, or create the folder that it names. Then run the command again.",
+                remedy="Correct the path, or create the missing folder. Then run the command again.",
                 code="E009",
             )
         case OSError():

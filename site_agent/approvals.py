@@ -172,7 +172,8 @@ def find_approval(state: Path, plan: Plan) -> Approval | None:
         raise RefusedError(
             what=f"The approval of the plan {plan.study} cannot be read: the file {place} is damaged.",
             consequence="No training uses this plan, and nothing is sent under it.",
-            remedy="Remove this file as root. Then review the plan and approve it again with `site-agent approve`.",
+            remedy="Remove this file as root. Then review the plan, and approve the plan again with `site-agent "
+            "approve`.",
         ) from cause
     wanted = (plan.digest.hex(), manifest_of(plan).digest.hex())
     return approval if (approval.plan_digest, approval.manifest_digest) == wanted else None

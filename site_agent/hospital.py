@@ -247,8 +247,8 @@ def _socket_path(key: str, base: Path, named: str | None) -> str | None:
     path = str(base / named) if named else None
     if path is not None and len(os.fsencode(path)) > _LONGEST_SOCKET_PATH:
         raise ConfigurationError(
-            what=f"The path that {key} names has {len(os.fsencode(path))} bytes: {path}. A socket's path has at most "
-            f"{_LONGEST_SOCKET_PATH}.",
+            what=f"The path that {key} names has {len(os.fsencode(path))} bytes: {path}. The path of a socket has at "
+            f"most {_LONGEST_SOCKET_PATH} bytes.",
             consequence="The site agent did not start. Nothing left this site.",
             remedy=f"Name a shorter path as {key}, for example /run/site/{Path(path).name.replace(' ', '-')}.",
         )

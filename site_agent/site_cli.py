@@ -52,8 +52,9 @@ def cli() -> None:
 def join(path: Path) -> None:
     """Join the federation and train until its studies are complete.
 
-    This process becomes the gate, which has the keys. It starts the agent (network) and the trainer (patients). If
-    hospital.yaml names gate_socket or trainer_socket, that process is a service, and this command does not start it.
+    This process becomes the gate process, which has the keys. The gate process starts the agent (with network access)
+    and the trainer (with the patients' data). If hospital.yaml names gate_socket, the agent is a service, and this
+    command does not start the agent. The same is true of trainer_socket and the trainer.
 
     Example: site-agent join --config hospital.yaml
     """
@@ -87,9 +88,9 @@ def join(path: Path) -> None:
 @cli.command()
 @config_option
 def identity(path: Path) -> None:
-    """Show the fingerprint of this site's identity key. If there is no key, create it.
+    """Show the fingerprint of this site's identity key. If there is no identity key, create the key.
 
-    Read the fingerprint to the federation office over the telephone. The office adds it to the plan.
+    Read the fingerprint to the federation office over the telephone. The office adds the fingerprint to the plan.
     Run this as the gate's user or as root.
 
     Example: site-agent identity --config hospital.yaml

@@ -85,7 +85,7 @@ class Desk:
         except FileExistsError as cause:
             raise UsageError(
                 what=f"{output} exists already.",
-                consequence="It is unchanged.",
+                consequence="The existing file is unchanged.",
                 remedy="Choose another name for --output.",
             ) from cause
         with os.fdopen(file, "w", encoding="utf-8", newline="") as opened:
@@ -164,7 +164,7 @@ class LogProgram:
         if self.is_site:
             command = click.option("--site", help="Name of the site that wrote the log.")(command)
         copy = click.option(
-            "--log", "copy", type=_PATH, help="A copy of audit.log, with its older files in its folder."
+            "--log", "copy", type=_PATH, help="A copy of audit.log. The older files of the log are in the same folder."
         )
         return click.option("--config", "path", type=_PATH, help=f"The file {self.file}.")(copy(command))
 
@@ -184,15 +184,16 @@ class LogProgram:
 
 def _verify(program: LogProgram) -> click.Command:
     @click.command(
-        help="Check all records and signed checkpoints of the log, and compare it with checkpoints kept elsewhere.\n\n"
-        f"Example: {program.command} audit verify --config {program.file}"
+        help="Check all records and signed checkpoints of the log, and compare the log with checkpoints that were kept "
+        f"elsewhere.\n\nExample: {program.command} audit verify --config {program.file}"
     )
     @program.reading
     @click.option("--keys", type=_PATH, help="File of public keys, written by `pki keys`.")
     @click.option(
         "--checkpoints",
         type=_PATH,
-        help="Checkpoints of this log that the other side kept. Its command `audit checkpoints` writes this file.",
+        help="Checkpoints of this log that the program at the other end kept. The command `audit checkpoints` of that "
+        "program writes this file.",
     )
     def verify(
         path: Path | None, copy: Path | None, keys: Path | None, checkpoints: Path | None, site: str | None = None

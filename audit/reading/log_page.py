@@ -52,8 +52,8 @@ _GROUP_OF: Final = {
 _WHAT: Final = {
     _PEOPLE: "Approvals, withdrawals and other acts of a person.",
     _REFUSED: "Requests that this program or its policy did not allow.",
-    _IDENTITY: "Who was accepted, and with which keys.",
-    _LOG: "Confirmations by the other side, and changes of the log's files.",
+    _IDENTITY: "Sites and programs that were accepted, with their keys.",
+    _LOG: "Confirmations by the program at the other end, and changes of the log's files.",
     _OTHER: "Records that belong to no run.",
 }
 
@@ -74,8 +74,8 @@ def as_html(title: str, summary: Iterable[tuple[str, str]], records: Iterable[Re
     sections += [_run(name, found) for name, found in runs.items()]
     sections += [_section(group, groups[group]) for group in (_IDENTITY, _LOG, _OTHER)]
     words = (
-        "Each record is shown once on this page. The column facts shows the log unchanged. "
-        "The log counts rounds from 0."
+        "Each record is shown once on this page. The column facts shows each record without a change. The log counts "
+        "rounds from 0."
     )
     return page(title, [paragraph(words, "soft")], sections)
 

@@ -28,7 +28,7 @@ PROGRAM: Final = "coordinator"
 @click.argument("file", type=click.Path(path_type=Path))
 @config_option
 def backup(file: Path, path: Path) -> None:
-    """Write authority and state of a stopped coordinator to one file. The file contains secret keys.
+    """Write the certificate authority and the state of a stopped coordinator to one file, with secret keys.
 
     Example: coordinator backup /mnt/safe/coordinator.backup --config coordinator.yaml
     """

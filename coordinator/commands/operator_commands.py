@@ -34,7 +34,9 @@ config_option = click.option(
 @config_option
 @report_options
 def doctor(path: Path, as_json: bool, place: Path | None) -> None:
-    """Check everything that the coordinator needs. You can run this at any time: it changes and sends nothing.
+    """Check everything that the coordinator needs.
+
+    You can run this command at any time. The command changes nothing and sends nothing.
 
     The exit status is 0 without findings, 3 with warnings, and 1 with a failure.
 

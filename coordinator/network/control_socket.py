@@ -96,13 +96,14 @@ async def tell(state: Path, word: Word) -> str:
         raise UnavailableError(
             what="No coordinator is running under this configuration.",
             consequence="Nothing was changed.",
-            remedy="Start the coordinator with `coordinator start`, or name the configuration of a running one.",
+            remedy="Start the coordinator with `coordinator start`, or give the configuration file of the coordinator "
+            "that is already running.",
             code="E030",
         ) from cause
     if not answer["changed"]:
         raise UsageError(
             what=f"There is nothing to {word}: {answer['run'] or 'no run'} is already in this state, or has ended.",
             consequence="Nothing was changed.",
-            remedy="Check its state with `coordinator status`.",
+            remedy="Check the state of the run with `coordinator status`.",
         )
     return str(answer["run"])

@@ -50,7 +50,7 @@ async def health_server(listen: str | None) -> AsyncIterator[None]:
         raise ConfigurationError(
             what=f"The coordinator cannot listen on {listen}, the address in health_listen.",
             consequence="The coordinator did not start. No site was contacted.",
-            remedy="Choose another address in coordinator.yaml, or stop the program that uses this one.",
+            remedy="Choose another address in coordinator.yaml, or stop the program that already uses this address.",
             code="E028",
         ) from cause
     await server.start()

@@ -177,8 +177,8 @@ class FederationService:
             if len(certificates) != 1 or versions != [_TLS_VERSION]:
                 raise RefusedError(
                     what="A peer connected without TLS 1.3, without a certificate or with several certificates.",
-                    consequence="The other side's stream was closed and nothing was sent to it.",
-                    remedy="If the peer is a site, install the current version of the site agent there.",
+                    consequence="The stream of this peer was closed, and nothing was sent to the peer.",
+                    remedy="If the peer is a site, install the current version of the site agent at that site.",
                 )
             caller = self._identify(certificates[0], b"".join(facts.get("x509_pem_cert_chain", ())))
         except RefusedError as refusal:
@@ -380,7 +380,7 @@ def _server(
         raise ConfigurationError(
             what=f"The coordinator cannot listen on {listen}.",
             consequence="The coordinator did not start. No site was contacted.",
-            remedy="Choose another address in coordinator.yaml, or end the program that uses this one.",
+            remedy="Choose another address in coordinator.yaml, or stop the program that already uses this address.",
             code="E028",
         ) from cause
     return server

@@ -43,7 +43,7 @@ class CountingAuthorities:
             return
         with on_disk(
             what="The list of accepted hospital authorities cannot be written",
-            consequence="The register and its record are unchanged. The coordinator stopped.",
+            consequence="The register of sites and its record are unchanged. The coordinator stopped.",
         ):
             replace_file(self._path, json.dumps(self._said, indent=2, sort_keys=True).encode())
 

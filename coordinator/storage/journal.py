@@ -36,7 +36,7 @@ class JournalDamaged(OperatorError):
     def __init__(self, path: Path, finding: str) -> None:
         super().__init__(
             what=f"The journal {path} is damaged or was changed: {finding}.",
-            consequence="The run was not resumed and no site was contacted for it. Nothing was changed.",
+            consequence="The run was not resumed and no site was contacted for this run. Nothing was changed.",
             remedy="Restore the run's whole folder from a backup, or remove the plan from coordinator.yaml.",
         )
 

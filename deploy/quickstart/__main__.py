@@ -47,10 +47,10 @@ _folder = click.Path(path_type=Path)
     "methods",
     multiple=True,
     metavar="NAME",
-    help="Method from the README's table. Join several by + (ditto+player-fl), or write a plan's `method` in "
-    "braces. May be repeated. The last method is compared with the best local model. "
-    "[default: fedavg, global-layers and federated-prior on uci-heart; global-layers on breast-cancer; otherwise "
-    "fedavg and global-layers]",
+    help="Method from the README's table. Join several methods by + (ditto+player-fl), or write a plan's `method` in "
+    "braces. You can repeat the option. The last method is compared with the best local model. [default: fedavg, "
+    "global-layers and federated-prior on uci-heart; global-layers on breast-cancer; otherwise fedavg and "
+    "global-layers]",
 )
 @click.option(
     "--data",
@@ -199,7 +199,7 @@ def main() -> NoReturn:
         explained = UnavailableError(
             what=f"The operating system refused: {cause.strerror} ({cause.filename}).",
             consequence="The rehearsal did not finish. Nothing left this machine.",
-            remedy="Check the free space on the disk and your permissions there, then try again.",
+            remedy="Check the free space on the disk and your permissions in the folder, then try again.",
         )
         print(explained.lines("quickstart"), file=sys.stderr)
         sys.exit(explained.exit_status)

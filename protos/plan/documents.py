@@ -99,7 +99,7 @@ def read_document(path: Path, model: type[Record], *, consequence: str) -> Recor
         raise ConfigurationError(
             what=f"{path} cannot be read: {cause.strerror}.",
             consequence=consequence,
-            remedy="Give the path of an existing file that this user may read.",
+            remedy="Give the path of an existing file that your user account may read.",
         ) from cause
     return parse_document(raw, model, source=str(path), consequence=consequence)
 

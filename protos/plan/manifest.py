@@ -181,8 +181,8 @@ def manifest_of(plan: Plan, starts: Starts | None = None) -> Manifest:
         raise ConfigurationError(
             what=f"The network {plan.architecture.name} has no layer that {method} could federate{lacks}.",
             consequence="Nothing was trained and nothing was sent.",
-            remedy="Choose another method, or a network with the parts that the method shares. "
-            "Both are listed in docs/researcher.md.",
+            remedy="Choose another method, or a network with the parts that the method shares. Methods and networks "
+            "are listed in docs/researcher.md.",
         )
     return Manifest(tensors=started(plan, tensors, starts), scalars=tuple(_scalars(plan, tensors)))
 

@@ -101,7 +101,7 @@ def approve(path: Path, plan_path: Path | None, by: str, until: str | None, yes:
     In a terminal, this command first shows a summary of the plan and asks for y or n. Without a terminal, the command
     requires --yes.
 
-    Example: site-agent approve --config hospital.yaml --plan plan.yaml --by "A. Jones" --until 2027-06-30
+    Example: site-agent approve --config hospital.yaml --plan plan.yaml --by "Anna Jones" --until 2027-06-30
     """
     hospital, now = read_hospital(path), datetime.now(UTC)
     plan, by = read_plan(hospital, plan_path), person(by)
@@ -178,7 +178,7 @@ def _in_words(hospital: Hospital, plan: Plan) -> Section:
 def withdraw(path: Path, plan_path: Path | None, by: str) -> None:
     """Remove this site from a plan at once, even during training. The other sites continue or wait, as the plan sets.
 
-    Example: site-agent withdraw --config hospital.yaml --plan plan.yaml --by "A. Jones"
+    Example: site-agent withdraw --config hospital.yaml --plan plan.yaml --by "Anna Jones"
     """
     hospital = read_hospital(path)
     plan, by = read_plan(hospital, plan_path), person(by)
@@ -210,7 +210,7 @@ def refuse(path: Path, plan_path: Path | None, by: str, because: str) -> None:
 
     To end an approval, use `site-agent withdraw`.
 
-    Example: site-agent refuse --config hospital.yaml --plan plan.yaml --by "A. Jones" --because "too many rounds"
+    Example: site-agent refuse --config hospital.yaml --plan plan.yaml --by "Anna Jones" --because "too many rounds"
     """
     hospital = read_hospital(path)
     plan, by, reason = read_plan(hospital, plan_path), person(by), person(because, "--because")
@@ -239,9 +239,9 @@ def read_plan(hospital: Hospital, path: Path | None) -> Plan:
     announced = announced_plans(hospital.state_path)
     if not announced:
         raise UsageError(
-            what="No plan was announced to this site yet, and none was named.",
+            what="The coordinator has not announced a plan to this site yet, and the command names no plan.",
             consequence="Nothing was approved. Nothing left this site.",
-            remedy="Name the plan's file with --plan, or run `site-agent join` once to receive it.",
+            remedy="Name the plan's file with --plan, or run `site-agent join` once to receive the plan.",
         )
     return plan_from_wire(announced[-1].read_bytes())
 

@@ -62,9 +62,9 @@ def checkpoints(path: Path, output: Path) -> None:
 @click.option("--by", required=True, help="Name of the person who decided this.")
 @click.option("--because", required=True, help="Reason in a few words, for the audit log.")
 def restart_log(path: Path, by: str, because: str) -> None:
-    """Rename a lost or damaged log and start a new one. The coordinator and every reader can see this.
+    """Rename a lost or damaged audit log, and start a new log. The coordinator and every reader see the restart.
 
-    Example: site-agent audit restart --config hospital.yaml --by "A. Jones" --because "disk failed"
+    Example: site-agent audit restart --config hospital.yaml --by "Anna Jones" --because "disk failed"
     """
     if not all(text.strip() and text.isprintable() for text in (by, because)):
         raise UsageError(

@@ -66,7 +66,7 @@ def backup(file: Path, path: Path) -> None:
 @click.command("backup-key")
 @config_option
 def backup_key(path: Path) -> None:
-    """Print the key that seals this site's backups. Keep it on paper, away from the backups.
+    """Print the key that seals this site's backups. Keep the key on paper, away from the backups.
 
     Example: site-agent backup-key --config hospital.yaml
     """

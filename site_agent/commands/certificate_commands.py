@@ -30,10 +30,10 @@ import asyncio
 )
 @click.option("--new-key", "has_new_key", is_flag=True, help="Use a new key and delete the earlier request.")
 def request_certificate(path: Path, output: Path, has_new_key: bool) -> None:
-    """Write a certificate request for the hospital's own authority. The private key stays here.
+    """Write a certificate request for the hospital's own authority. The private key stays at this site.
 
-    The current key and certificate do not change. A second request uses the same key. Run this as the agent's user or
-    as root.
+    The current key and certificate do not change. A second request uses the same key. Run this command under the
+    agent's user account or as root.
 
     Example: site-agent request-certificate --config hospital.yaml --output st-mary.request
     """
@@ -65,8 +65,8 @@ def install_certificate(path: Path, chain: Path) -> None:
 
     CHAIN is a PEM file: first the site's certificate, last the authority's certificate.
 
-    The agent starts to use it by itself, without interrupting a study. If no agent runs, use `site-agent renew`.
-    Until then, the current certificate stays in use.
+    The agent starts to use the new certificate by itself, without interrupting a study. If no agent runs, use
+    `site-agent renew`. The current certificate stays in use until the agent uses the new certificate.
 
     Example: site-agent install-certificate --config hospital.yaml st-mary.chain
     """
@@ -103,8 +103,8 @@ def renew(path: Path) -> None:
     """Replace this site's TLS key and certificate now. Stop the gate of the site first. Certificates also renew by
     themselves.
 
-    The request goes to the coordinator's enrolment port. The identity key does not change. If the programs run as
-    services, run this as root.
+    The request is sent to the coordinator's enrolment port. The identity key does not change. If the programs run as
+    services, run this command as root.
 
     Example: site-agent renew --config hospital.yaml
     """

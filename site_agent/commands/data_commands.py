@@ -35,10 +35,11 @@ def data() -> None:
 @click.option(
     "--concepts",
     type=click.Path(path_type=Path),
-    help="File with a plan, or with its key `concepts`. Propose a column for each concept. A person must confirm each.",
+    help="File with a plan, or with its key `concepts`. Propose a column for each concept. A person must confirm each "
+    "proposal.",
 )
 def describe(table: Path, output: Path | None, sheet: str | None, query: Path | None, concepts: Path | None) -> None:
-    """Write a draft contract for a table. A person must correct it.
+    """Write a draft contract for a table. A person must correct the draft.
 
     Example: site-agent data describe patients.csv --concepts plan.yaml --output contract.yaml
     """
@@ -65,7 +66,7 @@ def describe(table: Path, output: Path | None, sheet: str | None, query: Path | 
 )
 @click.option("--json", "json_path", type=click.Path(path_type=Path), help="Output file for the findings, as JSON.")
 def check(path: Path, html: Path | None, json_path: Path | None) -> None:
-    """Compare the table with its contract and list every finding. Do this before the first round.
+    """Compare the table with its contract and list every finding. Run this command before the first round.
 
     The exit status is 78 if an error, or a warning that nobody accepted, prevents training.
 
@@ -113,7 +114,7 @@ def check(path: Path, html: Path | None, json_path: Path | None) -> None:
 def accept(path: Path, by: str, digest: str) -> None:
     """Record that a person read the warnings about this table and accepts them.
 
-    Example: site-agent data accept --config hospital.yaml --by "A. Jones" --digest 0123456789abcdef
+    Example: site-agent data accept --config hospital.yaml --by "Anna Jones" --digest 0123456789abcdef
     """
     hospital = read_hospital(path)
     give_up_network()  # before anything starts a thread

@@ -25,9 +25,7 @@ _MOST_RUNS: Final = 5  # listed in one sentence
 @config_option
 @click.option("--input", "table", required=True, type=click.Path(path_type=Path), help="Table with the new rows.")
 @click.option("--output", required=True, type=click.Path(path_type=Path), help="Output file for the predictions.")
-@click.option(
-    "--run", "run_name", help="Name of the run whose model is used. If a model was adopted, it must be from this run."
-)
+@click.option("--run", "run_name", help="Name of the run whose model is used. An adopted model must be from this run.")
 def predict(path: Path, table: Path, output: Path, run_name: str | None) -> None:
     """Apply the model in use to new rows. Nothing leaves this computer.
 
@@ -58,7 +56,7 @@ def predict(path: Path, table: Path, output: Path, run_name: str | None) -> None
     if not done:
         raise DataError(
             what=f"The model predicted none of the {predicted.rows} rows.",
-            consequence=f"{output} has the rows with the reasons. Nothing left this site.",
+            consequence=f"{output} lists these rows with the reasons. Nothing left this site.",
             remedy="Compare the columns above with the contract: codes, units and ranges. Then correct the table.",
         )
 
@@ -72,9 +70,7 @@ def predict(path: Path, table: Path, output: Path, run_name: str | None) -> None
     help="Kind of correction: `platt` or `isotonic`. `none` removes a saved correction.",
 )
 @click.option("--table", type=click.Path(path_type=Path), help="Table of later patients with known outcomes.")
-@click.option(
-    "--run", "run_name", help="Name of the run whose model is used. If a model was adopted, it must be from this run."
-)
+@click.option("--run", "run_name", help="Name of the run whose model is used. An adopted model must be from this run.")
 def recalibrate(path: Path, kind: str, table: Path | None, run_name: str | None) -> None:
     """Fit the model's probabilities to this site's patients. The model itself does not change.
 
@@ -99,11 +95,11 @@ def recalibrate(path: Path, kind: str, table: Path | None, run_name: str | None)
 @click.option("--run", "run_name", help="Name of the run whose model is used. Without this option, use the latest run.")
 @click.option("--json", "as_json", is_flag=True, help="List the models as JSON. With MODEL, this option has no effect.")
 def adopt(path: Path, model: str | None, by: str | None, run_name: str | None, as_json: bool) -> None:
-    """Put MODEL in use for predict, export and monitor. Without MODEL, list the models and the one in use.
+    """Put MODEL in use for predict, export and monitor. Without MODEL, list all models and the model in use.
 
-    A model stays in use until a person adopts another. A new run does not change the model in use.
+    A model stays in use until a person adopts another model. A new run does not change the model in use.
 
-    Example: site-agent adopt logistic_regression --config hospital.yaml --by "A. Jones"
+    Example: site-agent adopt logistic_regression --config hospital.yaml --by "Anna Jones"
     """
     hospital = read_hospital(path)
 
@@ -225,13 +221,13 @@ def _refused(what: str, remedy: str) -> UsageError:
 @config_option
 @click.option("--output", required=True, type=click.Path(path_type=Path), help="New folder for the output.")
 @click.option("--onnx", "has_onnx", is_flag=True, help="Also write model.onnx. This option needs the extra `onnx`.")
-@click.option(
-    "--run", "run_name", help="Name of the run whose model is used. If a model was adopted, it must be from this run."
-)
+@click.option("--run", "run_name", help="Name of the run whose model is used. An adopted model must be from this run.")
 @click.option(
     "--model", help="Name of the model as in `adopt`, such as siloed. Without this option, export the model in use."
 )
-@click.option("--to", "recipient", help="Recipient and purpose, if you hand the folder to others. This needs --by.")
+@click.option(
+    "--to", "recipient", help="Recipient and purpose, if you hand the folder to others. This option requires --by."
+)
 @click.option("--by", help="Name of the person who hands the folder over, for the audit log.")
 def export(
     path: Path,
@@ -244,8 +240,8 @@ def export(
 ) -> None:
     """Write a model with a loader that needs only PyTorch.
 
-    The loader's predictions are compared with the model's first. With --to, the audit log records who hands the folder
-    to whom. Nothing is sent: a person delivers the folder.
+    First, the loader's predictions are compared with the model's predictions. With --to, the audit log records who
+    hands the folder to whom. Nothing is sent: a person delivers the folder.
 
     Example: site-agent export --config hospital.yaml --output model --onnx
     """
@@ -297,9 +293,7 @@ def _record_of(hospital: Hospital, recipient: str | None, by: str | None) -> Cal
 
 @click.command()
 @config_option
-@click.option(
-    "--run", "run_name", help="Name of the run whose model is used. If a model was adopted, it must be from this run."
-)
+@click.option("--run", "run_name", help="Name of the run whose model is used. An adopted model must be from this run.")
 @click.option("--markdown", type=click.Path(path_type=Path), help="Output file for the model card, in Markdown.")
 @click.option("--json", "json_path", type=click.Path(path_type=Path), help="Output file for the model card, in JSON.")
 def card(path: Path, run_name: str | None, markdown: Path | None, json_path: Path | None) -> None:

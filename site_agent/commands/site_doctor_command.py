@@ -30,11 +30,13 @@ _TRAINER_SECONDS = 600.0
     type=click.Choice(("all", "agent", "gate", "trainer")),
     default="all",
     show_default=True,
-    help="Process to check. As services, the agent, the gate and the trainer run under three user accounts. Check each "
-    "process under its own account, or all three as root.",
+    help="Process to check. Installed as services, the agent, the gate and the trainer run under three user accounts. "
+    "Check each process under its own account, or all three as root.",
 )
 def doctor(path: Path, as_json: bool, side: Side, place: Path | None) -> None:
-    """Check everything that this site needs. This is safe at any time: it changes and sends nothing.
+    """Check everything that this site needs.
+
+    You can run this command at any time. The command changes nothing and sends nothing.
 
     The exit status is 0 without findings, 3 with warnings, and 1 with a failure.
 

@@ -38,8 +38,9 @@ def page(path: Path, listen: str) -> None:
 def curves(path: Path, listen: str) -> None:
     """Serve a live page with this site's losses and metric in each round, until you stop the command.
 
-    Run this command as the trainer's user. Nothing leaves this computer. If --listen names a port, every user of this
-    computer can open the page. If it names a Unix socket, only users with permission for the socket can.
+    Run this command under the trainer's user account. Nothing leaves this computer. If --listen names a port, every
+    user of this computer can open the page. If --listen names a Unix socket, only users with permission for the socket
+    can open the page.
 
     Example: site-agent curves --config hospital.yaml --listen 127.0.0.1:8482
     """
@@ -81,7 +82,7 @@ async def _serve(listen: str, respond: Callable[[bytes], Awaitable[bytes]], runn
     "received",
     multiple=True,
     type=click.Path(path_type=Path),
-    help="Folder with a model that another hospital exported and handed over. Test it on the same test rows. "
+    help="Folder with a model that another hospital exported and handed over. Test this model on the same test rows. "
     "Repeat the option for more folders.",
 )
 @click.option("--html", type=click.Path(path_type=Path), help="Output file for the page. The page needs no other file.")

@@ -41,7 +41,7 @@ def release() -> None:
 def approve(path: Path, run: str, by: str, recipient: str, output: Path) -> None:
     """Approve that a recipient receives the final shared parameters of a run. Every site must approve.
 
-    Example: site-agent release approve --config hospital.yaml --run RUN --by "A. Jones" --to "B. Lee" --output a.txt
+    Example: site-agent release approve --config hospital.yaml --run RUN --by "Anna Jones" --to "Ben Lee" --output a.txt
     """
     hospital = read_hospital(path)
 
@@ -81,7 +81,7 @@ def approve(path: Path, run: str, by: str, recipient: str, output: Path) -> None
 def withdraw_data(path: Path, run: str, by: str, reason: str) -> None:
     """Record that this site withdraws data after training. The output shows which effects can be undone.
 
-    Example: site-agent release withdraw-data --config hospital.yaml --run RUN --by "A. Jones" --reason "no consent"
+    Example: site-agent release withdraw-data --config hospital.yaml --run RUN --by "Anna Jones" --reason "no consent"
     """
     hospital, by, reason = read_hospital(path), _line(by, "--by"), _line(reason, "--reason")
     log = audit_log_of(hospital)

@@ -41,9 +41,9 @@ def status(path: Path, as_json: bool) -> None:
     answer = asyncio.run(read_status(hospital.state_path))
     if answer is None:
         raise UnavailableError(
-            what="No site agent is running with this configuration, or this user may not connect to it.",
+            what="No site agent is running with this configuration, or your user account may not connect to the agent.",
             consequence="Nothing was changed.",
-            remedy="Start the agent with `site-agent join`, or use the account of the agent.",
+            remedy="Start the agent with `site-agent join`, or run the command under the user account of the agent.",
             code="E030",
         )
     facts: dict[str, Any] = json.loads(answer)
@@ -168,7 +168,7 @@ def move_state(path: Path, gives_up: bool, by: str | None) -> None:
         raise UsageError(
             what="--give-up-run and --by must be used together.",
             consequence="Nothing was moved.",
-            remedy="Use both options, or neither.",
+            remedy="Use both options, or neither option.",
         )
     if move_old_state(hospital.state_path, hospital.site, gives_up_by=by):
         click.echo("The state of an earlier version is divided into the folders agent and gate.")
@@ -182,7 +182,7 @@ def move_state(path: Path, gives_up: bool, by: str | None) -> None:
 def privacy(path: Path, as_json: bool) -> None:
     """Show how much of the patients' privacy budget (epsilon) each run has spent, and the limits.
 
-    Run this as the gate's user or as root.
+    Run this command under the gate's user account or as root.
 
     Example: site-agent privacy --config hospital.yaml --json
     """

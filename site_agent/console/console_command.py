@@ -42,11 +42,11 @@ _ROLES = ("data-manager", "officer", "clinician")
     help="End a session after this many minutes without a request.",
 )
 def console(path: Path, roles: tuple[str, ...], by: str | None, listen: str, idle_minutes: float) -> None:
-    """Serve pages with the table, plans, the audit log, the report and the models. People read and decide there.
+    """Serve pages with the table, plans, the audit log, the report and the models.
 
-    Open the printed link in a browser on this computer. Each link works once. Every button runs a command of
-    site-agent as the user who started the console. Ctrl-C ends the command.
-    The command also ends by itself when all sessions have ended.
+    People read these pages, and decide there with buttons. Open the printed link in a browser on this computer. Each
+    link works once. Every button runs a command of site-agent under the user account that started the console. Ctrl-C
+    ends the command. The command also ends by itself when all sessions have ended.
 
     Example: site-agent console --config hospital.yaml --role officer
     """

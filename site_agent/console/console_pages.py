@@ -20,12 +20,12 @@ from site_agent.console.console_words import BUTTONS, ROLE_NAMES, for_buttons
 
 _MOST_LINES: Final = 200
 _REPEATED: Final = (
-    "You sent this form before, so it was not carried out again. This page shows the result of the first time."
+    "You sent this form before, so the action was not repeated. This page shows the result of the first action."
 )
 _VERDICTS: Final = {
     0: "This hospital's policy allows the plan.",
     77: "This hospital's policy refuses the plan, so you cannot approve it. The review shows the reasons.",
-    78: "This hospital's table has too few rows for the plan. The review shows how many rows it needs.",
+    78: "This hospital's table has too few rows for the plan. The review shows how many rows the plan needs.",
 }
 
 
@@ -86,8 +86,8 @@ class Desk:
         opening = [
             paragraph(f"You are here as {roles}.{name}"),
             paragraph(
-                f"Each button starts a program on this computer, as the user {self.account}. Some programs need a "
-                "minute.",
+                f"Each button starts a program on this computer, under the user account {self.account}. Some programs "
+                "need a minute.",
                 "soft",
             ),
             self._form("leave", label="Leave the console"),
@@ -106,7 +106,8 @@ class Desk:
             until = '<label>Last day of the approval (empty: no end) <input type="date" name="until"></label>'
             parts = [standing, self._form("approve", hidden=known, fields=name + until)]
             if plan.is_approved:
-                words = "A second person can approve it too. The same person can change the last day."
+                words = "A second person can also approve the plan. The first person can change the last day of the "
+                "approval."
                 parts.insert(1, paragraph(words))
             heading = "2. Approve the plan again" if plan.is_approved else "2. Approve the plan"
             sections.append(Section(heading=heading, parts=parts))
@@ -116,7 +117,8 @@ class Desk:
             sections.append(Section(heading="Or end the approval", parts=parts))
         elif not plan.is_damaged:
             because = '<label>Reason <input name="because" required maxlength="300"></label>'
-            words = "This records your name and your reason. Nothing is trained under a plan without an approval."
+            words = "The audit log records your name and your reason. Nothing is trained under a plan without an "
+            "approval."
             parts = [paragraph(words), self._form("refuse", hidden=known, fields=name + because)]
             sections.append(Section(heading="Or refuse the plan", parts=parts))
         opening = [self._back(), paragraph(f"Plan digest {plan.digest}", "soft")]
@@ -129,7 +131,7 @@ class Desk:
         digest = _to_accept(done)
         if digest is not None:
             form = self._form("accept", hidden={"digest": digest}, fields=self._name())
-            words = "Accept the warnings only if you have read each of them and you know its cause."
+            words = "Accept the warnings only if you have read each warning and know its cause."
             sections.append(Section(heading="Decide about the warnings", parts=[paragraph(words), form]))
         title = "The table can be used" if done.status == 0 else "The table cannot be used yet"
         title += ". It has warnings that nobody has accepted" if done.status == 0 and digest is not None else ""

@@ -128,11 +128,13 @@ def _who(plan: Plan) -> Section:
     if plan.secure_aggregation == "off":
         sentences.append("Without masking the coordinator sees what each site sends, not only sums.")
     elif plan.two_sites is not None:
-        sentences.append("The coordinator sees sums only, but each of the two sites can compute the other's part.")
+        sentences.append(
+            "The coordinator sees sums only, but each of the two sites can compute the part of the other site."
+        )
     else:
         sentences.append(
             f"The coordinator sees sums over at least {plan.quorum} sites. This protection fails if more than "
-            f"{plan.assumed_colluders} of the sites work together with it."
+            f"{plan.assumed_colluders} of the sites secretly help the coordinator."
         )
     if plan.evaluating_sites:
         sentences.append(
@@ -141,20 +143,21 @@ def _who(plan: Plan) -> Section:
     if plan.receiving_sites:
         sentences.append(
             f"{len(plan.receiving_sites)} of the listed sites only receive. Such a site sends no number, so no sum "
-            "includes it. It sees the same sums as every contributing site. If such a site contributed to a later "
-            "plan, the other sites could subtract the sums of this run from the later sums. The difference would "
-            "reveal its contribution. Therefore the other sites refuse such a later plan."
+            "includes it. A receiving site sees the same sums as every contributing site. If such a site contributed "
+            "to a later plan, the other sites could subtract the sums of this run from the later sums. The difference "
+            "would reveal the contribution of the receiving site. Therefore the other sites refuse such a later plan."
         )
     if plan.on_lost_site == "wait":
         sentences.append(
-            "The same sites take part in every round. If the connection to a site is lost, the others wait for it."
+            "The same sites take part in every round. If the connection to a site is lost, the other sites wait for "
+            "this site."
         )
     else:
         sentences.append(
-            "If the connection to a site is lost, the others continue without it. A site that returns takes part "
-            "again. If only a few sites differ from an earlier round, the round costs one unit of this site's "
-            "lost_site_budget. A coordinator that lies about lost sites could compute the update of those few sites, "
-            "once for each unit."
+            "If the connection to a site is lost, the other sites continue without this site. A site that reconnects "
+            "takes part again. If only a few sites differ from an earlier round, the round costs one unit of this "
+            "site's lost_site_budget. A coordinator that lies about lost sites could compute the update of those few "
+            "sites, once for each unit."
         )
     rows = tuple((site.name, site.identity, plan.tier_of(site.name)) for site in plan.sites)
     return Section(
@@ -187,7 +190,8 @@ def _rounds(plan: Plan) -> Iterator[str]:
         yield "1 of statistics: of each common column, only the numbers in the tables below are sent."
         steps = f"At most {plan.training_rounds} of the regression (Newton's method)"
         yield f"{steps}: sums over the common columns are sent."
-        yield "1 guard: one number is sent. It shows whether the others' score helps."
+        yield "1 guard: one number is sent. This number shows whether the score of the other sites improves the "
+        "predictions."
         return
     if plan.has_probe:
         yield "1 probe: one epoch is trained, measured and undone. Only the numbers in the tables below are sent."
@@ -214,7 +218,7 @@ def _updates(plan: Plan, manifest: Manifest) -> Section:
         )
     elif isinstance(method.server_rule, LayerIntervals):
         which = (
-            " If a layer stays similar at all sites, its update is sent only every "
+            " If a layer differs little between the sites, its update is sent only every "
             f"{method.server_rule.slow_factor} rounds."
         )
     encoding = plan.encoding
@@ -309,13 +313,14 @@ def _of_three(plan: Plan, prior: Prior) -> Iterator[str]:
     )
     yield f"{which}. With fewest_sites: 3, the plan permits a sum over only three hospitals. The default is 4."
     yield (
-        "Each of the three can subtract its own part from the sum, and then has the sum of the two others. That sum "
-        "shows their means, their spreads, and how columns depend on each other and on the outcome."
+        "Each of the three hospitals can subtract its own part from the sum, and then has the sum of the two other "
+        "hospitals. The sum of two hospitals shows their means, their spreads, and how columns depend on each other "
+        "and on the outcome."
     )
     yield (
-        "If one of the other two hospitals shows its part to the other one, that one can compute this hospital's part. "
-        "Approve only if this hospital accepts that. If not, ask for a plan with four sites for each concept, or for "
-        "one with the key `privacy`, which adds noise."
+        "If one of the other two hospitals shows its part to the second, the second can compute this hospital's part. "
+        "Approve only if this hospital accepts this risk. If not, ask for a plan with four sites for each concept, or "
+        "for a plan with the key `privacy`, which adds noise."
     )
 
 
@@ -323,19 +328,21 @@ def _of_prior(plan: Plan, prior: Prior) -> Iterator[str]:
     method = prior.method
     columns, concepts = len(prior.columns), len(prior.concepts)
     yield f"Every site receives the sums over all sites, for {columns} columns, which encode {concepts} concepts."
-    yield "The same sites take part in every round. If the connection to a site is lost, the others wait for it."
+    yield "The same sites take part in every round. If the connection to a site is lost, the other sites wait for "
+    "this site."
     if prior.private is not None:
         yield (
-            f"Each site adds noise. The noise is too small if more than {prior.private.colluders} of the sites work "
-            "together. Columns are standardised by the plan's ranges, typical values and spreads."
+            f"Each site adds noise. The noise is too small if more than {prior.private.colluders} of the sites "
+            "secretly combine what they know. Columns are standardised by the plan's ranges, typical values and "
+            "spreads."
         )
         yield "Each site computes the coefficients from the noisy sums."
         yield "No round measures whether these coefficients improve the predictions."
         return
     yield from _of_three(plan, prior)
     yield (
-        f"A site uses a column only if at least {FEWEST_ROWS} of its values differ from the most frequent value. "
-        f"If fewer than {max(FEWEST_THERE, method.fewest_sites - 1)} sites use a column, all sites leave it out."
+        f"A site uses a column only if at least {FEWEST_ROWS} of its values differ from the most frequent value. If "
+        f"fewer than {max(FEWEST_THERE, method.fewest_sites - 1)} sites use a column, no site uses this column."
     )
     yield "Each site computes the coefficients from the sums. Every report shows the coefficients with standard errors."
 
@@ -344,7 +351,7 @@ def _alternatives(plan: Plan, sweep: Sweep, run_bytes: int) -> Section:
     runs = len(sweep.alternatives)
     sentences = (
         f"The researcher compares {runs} alternatives, and this plan is number {sweep.at + 1}. Each alternative is a "
-        "run of its own, and the runs follow one another. One approval covers all of them.",
+        "run of its own, and the runs follow one another. One approval covers all runs.",
         f"All runs together have at most {counted(runs * plan.rounds, 'round')} and send at most {runs * run_bytes} "
         "bytes. The other numbers on this page are for one run.",
         "After the last run, `coordinator status` reports the run with the lowest summed validation loss.",
@@ -363,7 +370,7 @@ def _of_private_training(plan: Plan, training: PrivateTraining) -> Iterator[str]
     else:
         yield (
             f"{limit} Each site adds noise that is enough for {training.rounds} rounds while at most "
-            f"{plan.assumed_colluders} of the sites work together."
+            f"{plan.assumed_colluders} of the sites secretly combine what they know."
         )
     yield (
         f"Each sum is divided by {training.patients} patients, which the plan declares. A site sends no other number: "
@@ -416,10 +423,10 @@ def _choices(plan: Plan) -> Iterator[str]:
         )
     yield from network_terms(plan)
     if plan.gain == "private":
-        yield "The report shows how much this site gained by joining. The report stays here."
+        yield "The report shows how much this site gained by joining. The report stays at this site."
     else:
         yield "Each site sends how much it gained by joining. These numbers are added over all sites."
-        yield "This site's own report stays here."
+        yield "This site's own report stays at this site."
     if plan.expert is not None:
         yield "Every site fits a baseline to its own training rows. The baseline never leaves the site."
 

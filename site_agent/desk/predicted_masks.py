@@ -59,7 +59,7 @@ def write_masks(
     shutil.rmtree(partial, ignore_errors=True)
     if os.path.lexists(partial):  # a link or another user's folder would receive the masks
         raise UsageError(
-            what=f"The masks are written to {partial.name} first, and it cannot be removed.",
+            what=f"The masks are written to {partial.name} first, and this folder cannot be removed.",
             consequence="No prediction was written, and nothing left this site.",
             remedy=f"Remove {partial.name}, or name another file with --output.",
         )

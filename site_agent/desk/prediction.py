@@ -228,7 +228,7 @@ def _check_names(new: NewRows, ours: Sequence[str]) -> None:
         raise DataError(
             what=f"The table has a column {twice[0]}. The predictions need a column with the same name.",
             consequence="Nothing was predicted or overwritten.",
-            remedy=f"Rename the column {twice[0]} in the table, or leave it out.",
+            remedy=f"Rename the column {twice[0]} in the table, or remove this column from the table.",
         )
 
 

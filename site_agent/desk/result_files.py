@@ -22,7 +22,8 @@ def write_result(path: Path, content: bytes, *, mode: int = 0o600) -> None:
     except UnavailableError as error:
         raise UnavailableError(
             what=error.what,
-            consequence="This file was not written, an earlier one is unchanged, and nothing left this site.",
+            consequence="The file was not written, an earlier file of this name is unchanged, and nothing left this "
+            "site.",
             remedy="Free space on this disk, or name a folder to which you may write. Then start again.",
         ) from error
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 @click.command()
 @click.option("--config", "path", required=True, type=click.Path(path_type=Path), help="The file hospital.yaml.")
 def main(path: Path) -> None:
-    """Check the table and this computer's processors. The command trains and writes nothing.
+    """Check the table and this computer's processors. The command trains nothing and writes nothing.
 
     Example: python -m site_agent.desk.trainer_doctor --config hospital.yaml
     """
@@ -46,10 +46,15 @@ def main(path: Path) -> None:
 def _isolation(*, has_network: bool) -> Finding:
     if has_network:
         remedy = (
-            "Run the trainer as its unit does (PrivateNetwork=yes), or allow user namespaces: user.max_user_namespaces."
+            "Run the trainer with its systemd unit (PrivateNetwork=yes), or allow user namespaces: "
+            "user.max_user_namespaces."
         )
-        return warning("D414", "The process with the patients cannot separate itself from the network here.", remedy)
-    return fine("D414", "The process with the patients has no network.")
+        return warning(
+            "D414",
+            "The process that reads the patients' data cannot remove its own network access on this computer.",
+            remedy,
+        )
+    return fine("D414", "The process that reads the patients' data has no network access.")
 
 
 def _table(hospital: Hospital) -> Finding:
@@ -70,7 +75,7 @@ def _table(hospital: Hospital) -> Finding:
         if isinstance(error.__cause__, PermissionError):
             return _closed()
         print(told.lines("site-trainer"), file=sys.stderr, flush=True)
-        remedy = "Follow the message on the terminal, or run `site-agent check` as the trainer's user."
+        remedy = "Follow the message on the terminal, or run `site-agent check` under the trainer's user account."
         is_away = isinstance(told, UnavailableError)
         says = "The table could not be read now." if is_away else "Table and contract do not match."
         return failure("D412", f"{says} The reason is on standard error.", remedy)
@@ -78,8 +83,9 @@ def _table(hospital: Hospital) -> Finding:
 
 
 def _closed() -> Finding:
-    remedy = "Run as the trainer's user: sudo -u site-trainer site-agent doctor --side trainer --config hospital.yaml"
-    return failure("D412", "This user may not read the table or its contract.", remedy)
+    remedy = "Run the command under the trainer's user account: sudo -u site-trainer site-agent doctor --side trainer "
+    "--config hospital.yaml"
+    return failure("D412", "Your user account may not read the table or its contract.", remedy)
 
 
 def _threads(wanted: int, there: int) -> Finding:

@@ -294,14 +294,15 @@ def _gone() -> AgentGone:
     return AgentGone(
         what="The agent of this site, the process with the network, has ended.",
         consequence="Nothing is lost. The round continues when the agent runs again.",
-        remedy="Read the agent's last message. A service restarts automatically: `systemctl status site-agent`.",
+        remedy="Read the agent's last message. An agent that runs as a service restarts automatically. Check the "
+        "service with `systemctl status site-agent`.",
     )
 
 
 def _misbehaved(malformed: MalformedMessage) -> ProtocolError:
     return ProtocolError(
         what=f"The agent of this site, the process with the network, sent {malformed}.",
-        consequence="This site has stopped. No answer was sent.",
+        consequence="This site has stopped. No reply was sent to the agent.",
         remedy="Install the same version of all three programs. If the versions are equal, inform the security "
         "officer.",
     )

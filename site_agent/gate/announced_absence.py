@@ -109,7 +109,7 @@ def require_window(state: Path, told: tuple[int, int]) -> None:
 
 def _unfit(what: str) -> UsageError:
     return UsageError(
-        what=f"The window cannot be announced: {what}.",
+        what=f"The maintenance window cannot be announced: {what}.",
         consequence="Nothing was announced.",
         remedy="Correct the times and try again.",
     )

@@ -24,7 +24,7 @@ class ConsentEnded(RefusedError):
         super().__init__(
             what=f"This site takes no further part in the study {study}: {because}.",
             consequence="Nothing more is sent for this study. The audit log lists what was sent before.",
-            remedy="Restart the site agent for other studies. To return to this one, run `site-agent approve`.",
+            remedy="Restart the site agent for other studies. To return to this study, run `site-agent approve`.",
         )
         self.because = because
 

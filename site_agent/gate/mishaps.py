@@ -44,7 +44,7 @@ def policy_refuses(study: str, reason: str, remedy: str) -> RefusedError:
     """Return the error for a study that the policy in hospital.yaml does not allow."""
     return RefusedError(
         what=f"This site's policy refuses the study {study}: {reason}.",
-        consequence="Nothing more is sent for it.",
+        consequence="Nothing more is sent for this study.",
         remedy=remedy,
         code="E025",
     )
@@ -105,8 +105,8 @@ def misbehaved(malformed: MalformedMessage) -> ProtocolError:
     """Return the error that the coordinator sent a message that breaks the protocol."""
     return ProtocolError(
         what=f"The coordinator sent {malformed}.",
-        consequence="This site has stopped. Nothing was sent in answer.",
-        remedy="Tell the federation office. Start again after they found the cause.",
+        consequence="This site has stopped. This site sent no reply.",
+        remedy="Tell the federation office. Start the site again after the office has found the cause.",
     )
 
 

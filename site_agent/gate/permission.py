@@ -62,7 +62,7 @@ class OutsideHours(UnavailableError):
         super().__init__(
             what="The policy allows no sending at this time of day.",
             consequence="Nothing was sent. The training state is kept.",
-            remedy="You need not do anything. This site connects when the hours start.",
+            remedy="You need not do anything. This site connects when the allowed hours start.",
         )
 
 

@@ -46,8 +46,9 @@ class AgentUnable(OperatorError):
 
     def __init__(self, unable: Unable) -> None:
         super().__init__(
-            what="The agent of this site could not use its TLS key or certificates. Its own message has the reason.",
-            consequence="Nothing left this site, and its certificates are unchanged.",
+            what="The agent of this site could not use its TLS key or certificates. The agent's own message has the "
+            "reason.",
+            consequence="Nothing left this site, and the certificates of this site are unchanged.",
             remedy="Follow the agent's message, then start again.",
         )
         self.exit_status = unable.exit_status
@@ -189,7 +190,8 @@ def _failed(answer: Answer) -> OperatorError:
     return ProtocolError(
         what="The agent of this site, the process with the network, returned an unexpected answer.",
         consequence="This site has stopped. Nothing was sent.",
-        remedy="Install the same version of all three programs. If they are, inform the security officer.",
+        remedy="Install the same version of all three programs. If the versions are equal, inform the security "
+        "officer.",
     )
 
 

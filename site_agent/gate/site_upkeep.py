@@ -211,6 +211,6 @@ def _not_what_it_was(refused: CheckpointRefused) -> RefusedError:
     return RefusedError(
         what=f"An audit log was changed or damaged: {refused}.",
         consequence="Nothing more is sent until the cause is known.",
-        remedy="Do not change either log. Check this site's log with `site-agent audit verify`, and call the "
+        remedy="Do not change any audit log. Check this site's log with `site-agent audit verify`, and call the "
         "security officer.",
     )

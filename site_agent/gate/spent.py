@@ -60,7 +60,7 @@ class Spent:
             pass
         except (OSError, ValueError) as cause:
             raise RefusedError(
-                what=f"The file {self._path} cannot be read. It counts the bytes that this site sent in a run.",
+                what=f"The file {self._path} cannot be read. This file counts the bytes that this site sent in a run.",
                 consequence="Nothing of this run is sent.",
                 remedy="Restore the state from a backup, and inform the data protection officer.",
             ) from cause

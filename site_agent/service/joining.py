@@ -231,7 +231,7 @@ def _no_certificate() -> ConfigurationError:
     return ConfigurationError(
         what="This site has no certificate to renew.",
         consequence="Nothing was sent.",
-        remedy="Get the first one with `site-agent join`.",
+        remedy="Get the first certificate with `site-agent join`.",
     )
 
 

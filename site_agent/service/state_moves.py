@@ -113,8 +113,8 @@ def _move(source: Path, target: Path) -> None:
     if os.path.lexists(target):
         raise ConfigurationError(
             what=f"Both {source} and {target} exist.",
-            consequence="Neither was changed.",
-            remedy="Find out which one belongs to this site, and move the other one away.",
+            consequence="Neither of the two was changed.",
+            remedy="Find out which of the two belongs to this site, and move the other away.",
         )
     source.rename(target)
     _give(target)

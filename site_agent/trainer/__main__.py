@@ -40,7 +40,8 @@ _IDLE_SECONDS: Final = 1.0
 @click.option(
     "--rehearse",
     is_flag=True,
-    help="Train one trial round. It needs no approval, and no result is saved. This option requires --socket.",
+    help="Train one trial round. The trial round needs no approval, and no result is saved. This option requires "
+    "--socket.",
 )
 def main(path: Path, descriptor: int | None, rehearse: bool) -> None:
     """Train the models of this site, as the gate requests.

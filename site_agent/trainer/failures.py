@@ -15,7 +15,7 @@ class NetworkDiffers(ConfigurationError):
 
     def __init__(self, difference: str) -> None:
         super().__init__(
-            what=f"This site's network differs from the plan: {difference}.",
+            what=f"This site's neural network differs from the plan: {difference}.",
             consequence="Nothing was trained and nothing left this site.",
             remedy="Install the same version of global-layers everywhere.",
         )
@@ -40,7 +40,8 @@ class StateLost(ConfigurationError):
     def __init__(self, number: int) -> None:
         super().__init__(
             what=f"This site cannot continue with round {number + 1}: its saved state is missing or damaged.",
-            consequence="Nothing was trained. Without that state, training would restart in the middle of the study.",
+            consequence="Nothing was trained. Without its saved state, training would restart in the middle of the "
+            "study.",
             remedy="Restore this site's whole state folder from a backup, or inform the federation office.",
         )
 

@@ -90,7 +90,8 @@ def _check_images(plan: Plan, dataset: Dataset) -> None:
     raise ConfigurationError(
         what=f"The plan's network {network.name} reads images of {network.image}. This site has {own}.",
         consequence="Nothing was trained and nothing left this site.",
-        remedy="Declare images of the plan's size in the contract, or ask the researcher for a plan that fits.",
+        remedy="Declare in the contract the image size that the plan requires, or ask the researcher for a plan that "
+        "fits your images.",
     )
 
 
@@ -118,7 +119,8 @@ def _check_unlisted(plan: Plan, own: Sequence[str]) -> None:
         raise ConfigurationError(
             what=f"The plan lists {min(listed)}. This is a column of the note, which the network reads in word order.",
             consequence="Nothing was trained and nothing left this site.",
-            remedy="Ask the researcher to list only the columns beside the note. The plan's key `note` has its size.",
+            remedy="Ask the researcher to list only the columns beside the note. The plan's key `note` has the size of "
+            "the note.",
         )
 
 
@@ -130,7 +132,7 @@ def _check_masks(plan: Plan, dataset: Dataset) -> None:
             what=f"The plan trains the network {plan.architecture.name}, but this site's outcome is {own}.",
             consequence="Nothing was trained and nothing left this site.",
             remedy="Correct the task of the target in the contract, or ask the researcher for another network. Only "
-            "u-net learns masks, and it learns nothing else.",
+            "the network u-net learns masks, and u-net learns nothing else.",
         )
     if is_mask and plan.expert is not None:
         raise ConfigurationError(
@@ -146,8 +148,8 @@ def _check_baseline(plan: Plan, dataset: Dataset) -> None:
     needed, there = each * dataset.training.features.size, usable_memory_bytes()
     if plan.expert is not None and needed > there:
         raise ConfigurationError(
-            what=f"The plan has the key `expert`. Its baseline reads {len(dataset.training)} training rows with "
-            f"{dataset.training.features.shape[1]} columns at once, which needs at least {needed / 1e9:.2f} GB of "
+            what=f"The plan has the key `expert`. The baseline of the plan reads {len(dataset.training)} training rows "
+            f"with {dataset.training.features.shape[1]} columns at once, which needs at least {needed / 1e9:.2f} GB of "
             f"memory. The trainer may use {there / 1e9:.2f} GB.",
             consequence="Nothing was trained and nothing left this site.",
             remedy="Ask the researcher for a plan without the key `expert`, or for smaller images. Or train on a "

@@ -44,7 +44,8 @@ class ReleasedBefore(RefusedError):
             what=f"Statistics of {', '.join(columns[:5])} were sent for another study, and too few rows are new "
             "since then.",
             consequence="Nothing was counted and nothing left this site.",
-            remedy=f"Use the sums of that study, or request them again with at least {smallest_cell} new rows of each.",
+            remedy=f"Use the sums of that study, or request the sums again with at least {smallest_cell} new rows of "
+            "each column.",
         )
 
 

@@ -154,7 +154,9 @@ def test_an_expired_coordinator(tmp_path: Path) -> None:
     assert "The coordinator's certificate has expired." in ended.says
     assert f"to {at(ends)}. This computer's clock shows {datetime.now(UTC):%Y-%m-%d}" in ended.says
     assert "10 days after the end." in ended.says
-    assert ended.remedy.startswith("Compare this computer's clock with a watch first. If it is right, ask the office")
+    assert ended.remedy.startswith(
+        "Compare this computer's clock with a watch first. If the clock is right, ask the office"
+    )
     assert is_well(renewed)
 
 

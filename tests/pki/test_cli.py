@@ -84,11 +84,11 @@ def test_a_site_is_invited_approved_listed_and_revoked(pki: Terminal, directory:
     wrong = keys.identity_fingerprint()[:-1] + ("a" if keys.identity_fingerprint()[-1] != "a" else "b")
     assert pki("approve", "st-mary", "--directory", directory, "--fingerprint", wrong) == 77
     assert f"You typed the fingerprint {wrong}. The fingerprint of the key is {keys.identity_fingerprint()}." in pki.err
-    assert "They differ in group 8 of 8." in pki.err
+    assert "The two fingerprints differ in group 8 of 8." in pki.err
     assert "Nobody was approved." in pki.err
     assert "Call st-mary at a telephone number that you had before" in pki.err
     assert pki("approve", "st-mary", "--directory", directory, "--fingerprint", wrong.replace("-", "")[:-3]) == 77
-    assert "The first has 29 characters and the second has 32." in pki.err
+    assert "The first fingerprint has 29 characters, and the second has 32." in pki.err
     assert pki("approve", "st-mary", "--directory", directory, "--fingerprint", keys.identity_fingerprint()) == 0
     assert exposed(tmp_path) == []
 

@@ -80,7 +80,7 @@ def scored_rows(state: Path, run: str) -> ScoredRows:
         raise ConfigurationError(
             what=f"The models' predictions for the test rows were not stored for the run {run}.",
             consequence="No report was made, and nothing left this site.",
-            remedy="Name a run that ended with this version of the program, or take part in a new one.",
+            remedy="Name a run that ended with this version of the program, or take part in a new run.",
         )
     try:
         return _read(load(_folder(state, run), _NAME))

@@ -19,10 +19,10 @@ _READING: Final = (
     "change drift only if its index is above a limit. If nothing has changed, about 1 of 100 tables has a column above "
     "this limit by chance. Values are grouped as in the "
     "training rows. Several rows of one patient count as fewer rows, because they are similar.",
-    "Every share is a share of all new rows. Missing: the cell has no value. Outside of the training rows: the value "
-    "is below the lowest or above the highest training value (both rounded). Not allowed: the value has an undeclared "
-    "code, is outside the contract's range or in the future, or is text instead of a number. Values that are "
-    "not allowed are counted only there.",
+    "Every percentage is relative to all new rows. Missing: the cell has no value. Outside of the training rows: the "
+    "value is below the lowest or above the highest training value (both rounded). Not allowed: the value has an "
+    "undeclared code, is outside the contract's range or in the future, or is text instead of a number. Values that "
+    "are not allowed are counted only in the last column of the table.",
 )
 _INTERVALS: Final = (
     "Intervals are 95% intervals over whole patients. Even if nothing has changed, one in 20 intervals excludes zero. "
@@ -35,12 +35,12 @@ _HELP: Final = {
     "off_contract_rows": "Rows with a value that the contract does not allow.",
     "stability_index": "Population stability index: how far a column differs from the training rows.",
     "stability_index_by_chance": "Highest index by chance: without drift, only 1 of 100 tables exceeds it.",
-    "missing_share": "Share of rows in which a column has no value.",
-    "missing_share_in_training": "Share of training rows in which a column has no value.",
-    "outside_training_share": "Share of rows beyond the limits of the training rows.",
-    "outside_contract_share": "Share of rows with a value that the contract does not allow.",
+    "missing_share": "Fraction of the rows in which a column has no value.",
+    "missing_share_in_training": "Fraction of the training rows in which a column has no value.",
+    "outside_training_share": "Fraction of the rows with a value beyond the limits of the training rows.",
+    "outside_contract_share": "Fraction of the rows with a value that the contract does not allow.",
     "metric": "A metric of the model on the monitored rows with a known outcome.",
-    "metric_at_the_test": "The same metric on the test rows of the run.",
+    "metric_at_the_test": "The metric of the model on the test rows of the run.",
     "metric_is_worse": "1 if the metric is worse than at the test by more than chance, else 0.",
     "expected_mean": "Mean of the predictions for an outcome.",
     "happened_mean": "Observed mean of an outcome.",

@@ -68,7 +68,8 @@ def _check_admitted(hospital: Hospital, examination: Examination) -> None:
         raise DataError(
             what=f"Nobody has accepted the {counted(len(warnings), 'warning')} about this table:\n" + "\n".join(lines),
             consequence="Nothing was trained and nothing left this site.",
-            remedy="Read them with `site-agent data check`, then correct the table or run `site-agent data accept`.",
+            remedy="Read the warnings with `site-agent data check`, then correct the table or run `site-agent data "
+            "accept`.",
         )
 
 

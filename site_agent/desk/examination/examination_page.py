@@ -30,7 +30,8 @@ def examination_page(examination: Examination, *, site: str, accepted_by: str | 
             paragraph(verdict(examination, accepted_by, warnings_stop=warnings_stop), "lead"),
             *(paragraph(hint) for hint in examination.hints),
             paragraph(
-                "This page has row numbers and counts of patients. It is not sent to anyone outside this hospital.",
+                "This page has row numbers and counts of patients. This page is not sent to anyone outside this "
+                "hospital.",
                 "soft",
             ),
         ],

@@ -277,8 +277,8 @@ def _difference(model: SavedModel, said: npt.NDArray[np.float64], found: npt.NDA
 def _check_folder(folder: Path) -> None:
     if not folder.parent.is_dir() or (folder.exists() and (not folder.is_dir() or any(folder.iterdir()))):
         raise UsageError(
-            what=f"Nothing can be exported to {folder.name or folder}: it is in use, or its parent folder does not "
-            "exist.",
+            what=f"Nothing can be exported to {folder.name or folder}: the folder is in use, or its parent folder does "
+            "not exist.",
             consequence="Nothing was written, and nothing left this site.",
             remedy="Name a new or empty folder with --output.",
         )
@@ -286,8 +286,9 @@ def _check_folder(folder: Path) -> None:
 
 def _differs(difference: float) -> OperatorError:
     return OperatorError(
-        what="The answers of the exported model would differ from those of the original model by up to "
+        what="The predictions of the exported model would differ from those of the original model by up to "
         f"{difference:.2g}.",
         consequence="Nothing was written, and nothing left this site.",
-        remedy="Tell the project which network the plan names. Until then use `site-agent predict`.",
+        remedy="Tell the project which network the plan names. Until the project has corrected the export, use "
+        "`site-agent predict`.",
     )

@@ -71,9 +71,10 @@ def _gain(state: Path, run: str) -> str:
     if report is not None and isinstance(report.get("gain"), dict):
         words = str(report["gain"].get("sentence", words))
     soft = (
-        "The metrics are computed on this site's own rows, with the shared model after each round. Only the trainer's "
-        "user may read the file. Every user of this computer who can open the page's address can see the page. "
-        "Every user of this computer can connect to a port, so stop the command when you have finished."
+        "The metrics are computed on this site's own rows, with the shared model after each round. Only the user "
+        "account of the trainer may read the file with the metrics. Every user of this computer who can open the "
+        "page's address can see the page. Every user of this computer can connect to a port, so stop the command when "
+        "you have finished."
     )
     return f'<p>{escape(words)}</p><p class="soft">{soft}</p>'
 
@@ -104,13 +105,13 @@ def _skipped(facts: Mapping[str, Any]) -> str:
     skipped = len({number for number, _ in losses} - {number for number, _ in values})
     if skipped:
         sentences.append(
-            f"In {_rounds(skipped)} the loss on the training rows was not measured, to save time. Such a measurement "
-            "may take five seconds, or 5% of the training time if that is longer."
+            f"In {_rounds(skipped)} the loss on the training rows was not measured, to save time. A measurement of "
+            "this loss may take five seconds, or 5% of the training time if 5% is longer."
         )
     measured = facts.get("measured")
     if isinstance(measured, int) and measured > len(losses):
         sentences.append(
-            f"After {_rounds(measured - len(losses))} the loss was not finite. The charts leave these out."
+            f"After {_rounds(measured - len(losses))} the loss was not finite. The charts do not show these rounds."
         )
     if max(len(losses), len(values)) > _MOST_POINTS:
         sentences.append(f"The charts show about {_MOST_POINTS} rounds of each line, evenly chosen.")

@@ -46,19 +46,20 @@ _READING: Final = (
     "Intervals are 95% bootstrap intervals over the test patients. Differences are paired: both models use the same "
     "resamples. The report writes better or worse only if the interval of the difference excludes zero. If there is no "
     "real difference, one in 20 such intervals excludes zero by chance.",
-    "Sensitivity: the share of patients with the outcome who are treated. Specificity: the share of patients "
-    "without the outcome who are not treated. Predictive values: the share with the outcome among treated patients, "
-    "and the share without it among untreated patients. Predictive values depend on how common the outcome is.",
-    "AUROC: the share of pairs that the model ranks correctly, where a pair is one row with the outcome and one "
-    "without it. Brier score "
-    "and log loss: the distance between probabilities and observed outcomes. A lower value is better.",
+    "Sensitivity: the fraction of patients with the outcome who are treated. Specificity: the fraction of patients "
+    "without the outcome who are not treated. Predictive values: the fraction of treated patients who have the "
+    "outcome, and the fraction of untreated patients who do not have the outcome. Predictive values depend on how "
+    "common the outcome is.",
+    "AUROC: the fraction of pairs that the model ranks correctly, where a pair is one row with the outcome and one row "
+    "without the outcome. Brier score and log loss: the distance between probabilities and observed outcomes. A lower "
+    "value is better.",
     "Dice coefficient of an image: twice the pixels that the predicted and the drawn mask have in common, divided by "
-    "the pixels of both. It is 1 for equal masks and 0 for masks without a common pixel.",
+    "the pixels of both. The coefficient is 1 for equal masks and 0 for masks without a common pixel.",
     "Calibration: of rows with a predicted probability of 20%, 20 in 100 should have the outcome. The integrated "
     "calibration index is the mean distance between the probabilities and a smooth curve of the observed outcomes.",
-    "Decision curve: the net benefit of treating every patient at or above the threshold, in true positives per "
-    "row. A model is useful at a threshold if its line is above those of treating all and treating nobody."
-    " The figure shows no confidence intervals. The table below it shows them.",
+    "Decision curve: the net benefit of treating every patient at or above the threshold, in true positives per row. A "
+    "model is useful at a threshold if the model's line is above the lines of treating all patients and of treating "
+    "nobody. The figure shows no confidence intervals. The table below the figure shows confidence intervals.",
     "Importance: how much worse the main metric gets when one feature's values are shuffled. Importance shows which "
     "features the model uses, not which features cause the outcome.",
 )
@@ -113,8 +114,8 @@ def checkpoint_sentence(checkpoint: Facts, validation_rows: int) -> str:
     if checkpoint["rule"] == "global":
         own = "not finite" if loss is None else f"{loss:.4g}"
         return (
-            f"{opening}all sites together had their lowest loss there (checkpoint: global). This site's own loss was "
-            f"{own}."
+            f"{opening}all sites together had their lowest loss after this round (checkpoint: global). This site's own "
+            f"loss was {own}."
         )
     shown = "" if loss is None else f" ({loss:.4g})"
     return (
@@ -140,7 +141,8 @@ def _quality(facts: Facts) -> list[str]:
         table("Every model", ["model", *(METRIC_NAMES[key] for key in names)], lines),
         *(
             paragraph(
-                f"{NAMES.get(name, name)}: its training ended in numbers that are not finite, so it has no results.",
+                f"{NAMES.get(name, name)}: the training of this model ended with numbers that are not finite, so the "
+                "model has no results.",
                 "soft",
             )
             for name in (SILOED, PLACEBO)
@@ -204,7 +206,7 @@ def _name(name: str, found: Facts) -> str:
 
 def _tested(found: Facts) -> str:
     left_out = ", ".join(f"{column} in {rows}" for column, rows in found["left_out"].items())
-    because = f" Other rows have values that its contract does not allow: {left_out}." if left_out else ""
+    because = f" Other rows have values that the contract of this model does not allow: {left_out}." if left_out else ""
     return f"The model in the folder {found['name']} was tested on {found['rows']} test rows.{because}"
 
 

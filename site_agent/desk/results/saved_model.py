@@ -223,7 +223,7 @@ def other_version(run: str) -> ConfigurationError:
     return ConfigurationError(
         what=f"The model of the run {run} was saved by another version of this program.",
         consequence="No model was used, and nothing left this site.",
-        remedy="Install the version that trained it, or train again.",
+        remedy="Install the version of the program that trained the model, or train again.",
     )
 
 

@@ -61,8 +61,8 @@ def find_adoption(state: Path) -> Adoption | None:
         raise ConfigurationError(
             what=f"The record of the adopted model cannot be read: {reason}.",
             consequence="No model was used, and nothing left this site.",
-            remedy="Run `site-agent adopt MODEL --by NAME` again as root. Then run this command as a user of its "
-            "group.",
+            remedy="Run `site-agent adopt MODEL --by NAME` again as root. Then run this command under a user account "
+            "of the site's group.",
         ) from cause
 
 

@@ -128,7 +128,7 @@ def require_columns(new: NewRows) -> None:
         raise DataError(
             what=" ".join(missing),
             consequence="Nothing was computed or overwritten. Nothing left this site.",
-            remedy="Rename or add the column in the table. The names are those of the table that trained the model.",
+            remedy="Rename or add the column in the table. Use the column names of the table that trained the model.",
         )
 
 

@@ -137,7 +137,7 @@ def recalibration_of(state: Path, run: str, name: str) -> Recalibration | None:
         raise ConfigurationError(
             what=f"The recalibration of the run {run} is damaged or from another version of this program.",
             consequence="No model was used, and nothing left this site.",
-            remedy="Run `site-agent recalibrate` again, or remove it with --kind none.",
+            remedy="Run `site-agent recalibrate` again, or remove the recalibration with --kind none.",
         ) from cause
 
 

@@ -114,5 +114,6 @@ def _changed() -> DataError:
     return DataError(
         what="The table changed between two readings of this command.",
         consequence="No report was made, and nothing left this site.",
-        remedy="Wait until nobody writes to the table. Give a query an ORDER BY. Then repeat the command.",
+        remedy="Wait until nobody writes to the table. If the table comes from a query, add ORDER BY to the query. "
+        "Then repeat the command.",
     )

@@ -123,9 +123,9 @@ def prepare_rows(table: Table, rows: SplitRows) -> tuple[Dataset, Preprocessing]
     target = table.contract.target
     if target.classes and len(np.unique(targets[rows.training])) < 2:
         raise DataError(
-            what=f"All training rows are of one class of {target.name}, although the table has others.",
+            what=f"All training rows are of one class of {target.name}, although the table has other classes.",
             consequence="Training did not start and nothing left this site.",
-            remedy="Choose another seed, smaller shares for the split, or a table with more rows.",
+            remedy="Choose another seed, a smaller test_share or validation_share, or a table with more rows.",
         )
     training, validation, test = (
         Examples(features=preprocessing.encode(table, part), targets=_targets_of(table, targets, part))

@@ -125,7 +125,7 @@ def test_a_form_that_is_sent_again_acts_once(tmp_path: Path, monkeypatch: pytest
 
     assert places[1] == f"{places[0]}/again"
     assert audit_log_path(tmp_path / "state").read_text().count("plan_declined") == 1
-    assert "You sent this form before, so it was not carried out again." in again
+    assert "You sent this form before, so the action was not repeated." in again
     assert "A. Jones refused" in again
     assert "You sent this form before" not in first
 

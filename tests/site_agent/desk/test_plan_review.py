@@ -103,11 +103,11 @@ Study heart, version 1
   Digest of what leaves {manifest.digest.hex()}
   Method player-fl, masking required, quorum 3
 Who takes part, and who sees what
-  The coordinator sees sums over at least 3 sites. This protection fails if more than 1 of the sites work together \
-with it.
-  If the connection to a site is lost, the others continue without it. A site that returns takes part again. If only \
-a few sites differ from an earlier round, the round costs one unit of this site's lost_site_budget. A coordinator that \
-lies about lost sites could compute the update of those few sites, once for each unit.
+  The coordinator sees sums over at least 3 sites. This protection fails if more than 1 of the sites secretly \
+help the coordinator.
+  If the connection to a site is lost, the other sites continue without this site. A site that reconnects takes part \
+again. If only a few sites differ from an earlier round, the round costs one unit of this site's lost_site_budget. A \
+coordinator that lies about lost sites could compute the update of those few sites, once for each unit.
 """
     )
     assert f"takes part in\n{sites}\nWhen something leaves" in text
@@ -140,7 +140,7 @@ What else the plan decides
   Every site keeps the model with the lowest validation loss, summed over sites (checkpoint: global).
   Training ends early when the validation loss over all sites has not fallen for 3 measurements.
   Each site sends how much it gained by joining. These numbers are added over all sites.
-  This site's own report stays here.
+  This site's own report stays at this site.
 In all
   This site sends 64 bytes of updates in each round of training. The total is at most \
 {most_bytes(plan, manifest)} bytes.
@@ -177,11 +177,11 @@ def test_frozen_layers_changed_images_and_the_risk_of_a_starting_file_are_named(
     [
         ({"secure_aggregation": "off"}, "Without masking the coordinator sees what each site sends, not only sums."),
         ({"gain": "sums"}, "The coordinator and the other sites see these numbers only as sums over the sites."),
-        ({}, "The same sites take part in every round. If the connection to a site is lost, the others wait"),
+        ({}, "The same sites take part in every round. If the connection to a site is lost, the other sites wait"),
         ({"checkpoint": "latest"}, "Every site keeps the model of the last round (checkpoint: latest)."),
         ({}, "Every site keeps the model that is best on its own validation rows (checkpoint: local)."),
         ({"early_stopping": {"signal": "local", "patience": 2}}, "when no site's own validation loss has fallen for 2"),
-        ({}, "The report shows how much this site gained by joining. The report stays here."),
+        ({}, "The report shows how much this site gained by joining. The report stays at this site."),
         ({}, "No other number is sent."),
         ({"encoding": {"clipping_range": 0.5}}, "Each value is limited to -0.5 to 0.5."),
         ({"weighting": ROWS["weighting"]}, "its training rows, rounded to two significant bits"),
@@ -203,7 +203,7 @@ def test_two_sites_are_told_that_each_sees_the_other() -> None:
     sites = plan_of_method({"name": "global-layers"}).model_dump(mode="json")["sites"][:2]
     plan = plan_of_method({"name": "global-layers"}, sites=sites, quorum=2, two_sites="each-sees-the-other")
 
-    assert "each of the two sites can compute the other's part" in page(plan)
+    assert "each of the two sites can compute the part of the other site" in page(plan)
 
 
 def test_a_plan_that_shares_nothing_says_so() -> None:
@@ -385,7 +385,10 @@ def test_sums_of_three_hospitals_are_explained_in_plain_words() -> None:
     told = page(plan)
 
     assert "Only three hospitals record total-cholesterol." in told
-    assert "Each of the three can subtract its own part from the sum, and then has the sum of the two others." in told
+    assert (
+        "Each of the three hospitals can subtract its own part from the sum, and then has the sum of the two other"
+        in told
+    )
     assert "ask for a plan with four sites for each concept" in told
 
 

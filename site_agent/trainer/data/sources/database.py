@@ -88,5 +88,6 @@ def _engine(path: Path) -> Engine:
     raise ConfigurationError(
         what="The contract declares a query, but the table is no SQLite file and no PostgreSQL URL.",
         consequence="Nothing was read and nothing left this site.",
-        remedy="Write one line such as postgresql:///hospital?host=/run/postgresql into a file, and name it as table.",
+        remedy="Write one line such as postgresql:///hospital?host=/run/postgresql into a file, and name this file as "
+        "the table.",
     )

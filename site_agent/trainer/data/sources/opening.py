@@ -54,5 +54,5 @@ def _telling(path: Path) -> Iterator[None]:
         raise DataError(
             what=f"The table {path} cannot be read: {cause.strerror or type(cause).__name__}.",
             consequence="The table was not used and nothing left this site.",
-            remedy="Give the path of an existing file that the trainer's user may read.",
+            remedy="Give the path of an existing file that the user account of the trainer may read.",
         ) from cause
