@@ -159,7 +159,7 @@ class LogFile:
             return len(self._recent) >= by and self._recent[-by] >= size
 
     def position_at(self, size: int) -> LogPosition | None:
-        """Return the position after the first `size` records, or None if there are fewer or that file is deleted."""
+        """Return the position after the first `size` records, or None if there are fewer or their file is deleted."""
         if size == 0:
             return LogPosition()
         with self._explained(), self._locked():
@@ -170,7 +170,7 @@ class LogFile:
             return record.position if record and record.position.sequence == size else None
 
     def write(self, records: Sequence[Mapping[str, object]], *, syncs: bool = True) -> None:
-        """Append records and sync them, all or none. Without `syncs` the next writing or `sync` syncs them.
+        """Append all these records, or none. They are synced now, or without `syncs` at the next writing or `sync`.
 
         Raises:
             AuditError: the records could not be written. Then the announced act must not happen.

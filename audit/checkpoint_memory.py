@@ -1,4 +1,4 @@
-"""Stores checkpoints: those that this program cosigned for others, and its own that others cosigned.
+"""Stores checkpoints: checkpoints that this program cosigned, and its own checkpoints that other programs cosigned.
 
 They are small JSON files in one folder, each replaced as a whole and synced. A witness without its checkpoints would
 cosign a rolled-back log. So the program also records them in its log. The folder also has the number of bytes that each

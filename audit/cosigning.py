@@ -1,4 +1,4 @@
-"""Cosigns audit logs on one stream: each side owns one log and is the witness of the other's.
+"""Cosigns audit logs on one stream: each program owns one log, and cosigns the log of the other program.
 
 Both sides run this code. The witness first sends its stored checkpoint of the owner's log. The owner sends the leaves
 since then and a signed checkpoint. The witness checks that they follow, stores and records the checkpoint, and cosigns
@@ -90,7 +90,7 @@ class LogParty:
             raise
 
     def witness(self, grown: LogGrowth, owner: str, key: bytes) -> LogCosignature:
-        """Check that another log continues, store and record its position, and cosign it. Raises as `check`."""
+        """Check that another program's log continues, record its position, and cosign it. Raises as `check`."""
         self.check(grown, owner, key)
         seen = {key: value for key, value in checkpoint_facts(grown.checkpoint).items() if key != "time"}
         with self.charged(owner):
@@ -111,7 +111,7 @@ class LogParty:
 
 
 class LogSession:
-    """Cosigns both logs on one stream, until the stream ends."""
+    """Cosigns the logs of both programs on one stream, until the stream ends."""
 
     def __init__(self, party: LogParty, peer: str, peer_key: bytes) -> None:
         """Start the session. `peer` is the owner of the other log; `peer_key` is its identity key, raw, 32 bytes."""

@@ -123,7 +123,7 @@ def start_of_file(path: Path, file: Path, before: LogPosition | None) -> LogPosi
 
 
 def generation_of(path: Path) -> int:
-    """Return the generation of a log, from the first record of its newest file that has one."""
+    """Return the generation of a log: the number in the first record of the newest file that has a record."""
     for file in reversed(all_files(path)):
         line = first_line(file)
         if line.endswith(b"\n"):

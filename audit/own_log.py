@@ -29,7 +29,7 @@ _AT_THE_COORDINATOR: Final = Consequences(
 
 
 class AuditLog:
-    """One program's log. Opening verifies the current file. Several processes can write to it, one at a time."""
+    """One program's log. Opening the log verifies the current file. Several processes can write, one at a time."""
 
     def __init__(
         self,
@@ -67,12 +67,12 @@ class AuditLog:
         self.write_all([{"event": event} | facts])
 
     def write_all(self, records: Sequence[Mapping[str, object]]) -> None:
-        """Append these records, each with its event, and sync them, all or none. See `write`."""
+        """Append all these records, each with its event, or none, and sync them. See `write`."""
         time = self.time()
         self.file.write([{"time": time} | self._every | dict(facts) for facts in records])
 
     def write_after(self, event: str, **facts: object) -> None:
-        """Append one record of what has happened already. It is synced with the next record, checkpoint or `sync`.
+        """Append one record of a past event. The record is synced with the next record, checkpoint or `sync`.
 
         A killed process loses no such record. Only a computer that loses its power can lose the newest one. Do not use
         it for a record that allows an action.

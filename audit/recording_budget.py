@@ -1,4 +1,4 @@
-"""Limits the bytes that another member can make this program add to its audit log in each day.
+"""Limits how many bytes one peer can add in a day to this program's audit log.
 
 A checkpoint of another log is a record here, and so is each cosignature of the own log. A member that sends checkpoints
 without end would fill the disk. So each member has a budget, which refills steadily. Above it the next checkpoint

@@ -119,7 +119,7 @@ async def serve(
     path: Path,
     watch_status: Callable[[Callable[[], dict[str, Any]]], None] = lambda _: None,
 ) -> bool:
-    """Run all plans. Return whether each was completed or ended by a person.
+    """Run all plans. Return whether each plan was completed or ended by a person.
 
     Args:
         path: the configuration's file, which is read again on SIGHUP.

@@ -1,4 +1,4 @@
-"""Tests a connection to an address as a site would make it: name, proxy, port and TLS, one after another.
+"""Tests each step of a connection from a site to an address: name, proxy, port and TLS.
 
 Only handshakes are sent. gRPC reports "Socket closed" for an expired, a foreign and an intercepted certificate alike,
 so this module reads the certificate itself.

@@ -1,4 +1,4 @@
-"""Makes and reads the key that seals backups. People keep it on paper, in case the computer is lost.
+"""Makes and reads the key that seals backups. People keep this key on paper, in case the computer is lost.
 
 A backup has everything except this key. So a person who can write to the place of the backups cannot make one that is
 restored without a question. The rules:
@@ -48,7 +48,7 @@ def keep_key(folder: Path, words: str) -> None:
 
 
 def kept_key(folder: Path) -> str | None:
-    """Return the backup key beside a state, or None if there is none."""
+    """Return the backup key beside a state directory, or None if there is no key."""
     if not (folder / NAME).exists():
         return None
     with opened_folder(folder) as opened:

@@ -1,4 +1,4 @@
-"""Runs each program's command line so that a failure is three sentences and a documented exit status."""
+"""Runs a program's command line. A failure prints three sentences and ends with a documented exit status."""
 
 from __future__ import annotations
 

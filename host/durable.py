@@ -44,12 +44,12 @@ def opened_folder(folder: Path) -> Iterator[int]:
 
 
 def by_descriptor(folder: int) -> Path:
-    """Return a path to an open folder. It stays correct even if the folder is renamed."""
+    """Return a path to an open folder. The path stays correct even if the folder is renamed."""
     return Path(*_DESCRIPTORS, str(folder))
 
 
 def replace_file(path: Path, content: bytes, *, mode: int = 0o600) -> None:
-    """Replace a file by one with this content and mode, whatever the process's mask. Its folder must exist.
+    """Replace a file by a file with exactly this content and mode. The folder of the file must exist.
 
     A partial file is written and synced, then renamed, then the name is synced. Several processes can do this at once,
     because each has its own partial file, which is removed after an error. A file that root writes is given to the

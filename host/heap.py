@@ -1,4 +1,4 @@
-"""Sets how the programs request memory from the system and return it."""
+"""Sets how the programs request memory from the operating system and return the memory."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def set_up_heap() -> bool:
 
 
 def take_memory(count: int) -> memoryview:
-    """Return memory for a number of bytes. Its content is arbitrary, so the caller must fill all of it.
+    """Return memory for a number of bytes. The content is arbitrary, so the caller must fill the whole memory.
 
     Blocks of 4 MiB or more use large pages, and are used again when no view of them is left. The system clears each new
     page. For the vectors of a large model that used a tenth of a round's processor time. Call the function from one

@@ -1,4 +1,4 @@
-"""Answers HTTP requests of a monitoring system, as bytes. Each program can use its own loop.
+"""Makes the responses to HTTP requests of a monitoring system, as bytes. Each program can use its own event loop.
 
 Only GET of known paths is answered. A request changes nothing.
 """
@@ -48,7 +48,7 @@ def answer(request: bytes, pages: Mapping[str, Callable[[], Page]]) -> bytes:
 
 
 def is_asked_here(request: bytes) -> bool:
-    """Return whether a request names exactly this computer as its host.
+    """Return whether the Host header of a request is this computer's own name or address.
 
     A web page from elsewhere can have a name that points to this computer. A browser then sends that name.
     """

@@ -16,7 +16,7 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 
 
 def listen_option(port: int, *, has_socket: bool = True) -> Callable[[Command], Command]:
-    """Return the option for the address of a page. With `has_socket` it can be a Unix socket."""
+    """Return the option for the address of a page. With `has_socket` the address can be a Unix socket."""
     return click.option(
         "--listen",
         default=f"127.0.0.1:{port}",

@@ -131,7 +131,7 @@ def document(title: str, main: str) -> bytes:
 
 
 def curve(points: Points, *, what: str, frame: Frame = Frame()) -> str:
-    """Return a line over rounds as SVG, with its lowest point marked. It is empty if there is no point.
+    """Return a line over rounds as SVG, with the lowest point marked. The text is empty if there is no point.
 
     Args:
         points: round and value, in the order of rounds; the first round is 1.

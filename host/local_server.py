@@ -136,7 +136,7 @@ async def serve_locally(
 
 @contextmanager
 def short_path(path: Path) -> Iterator[Path]:
-    """Yield a short path to the same file, valid inside the block. A socket that is bound there remains.
+    """Yield a short path to the same file, valid inside the block. A socket that was bound to this path remains.
 
     Linux allows at most 107 characters for a socket's address.
 

@@ -1,4 +1,4 @@
-"""Stops a program with a clear error if another project's package has replaced one of ours.
+"""Stops a program with a clear error if another project's package has replaced a package of global-layers.
 
 The installed packages are named `protos`, `audit` and so on, without a common prefix. Another wheel can have a package
 with the same name. Imports would then fail with a traceback, or run foreign code. Each program calls this module before

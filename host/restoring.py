@@ -1,4 +1,4 @@
-"""Restores whole directories from a backup, and never replaces newer ones.
+"""Restores whole directories from a backup, and never replaces a newer directory.
 
 Journals and audit logs only grow, so they show which state is newer. A backup is refused if one of them has lines here
 that the backup lacks. The replaced directories are kept under another name until a person removes them.

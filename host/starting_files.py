@@ -1,4 +1,4 @@
-"""Reads the starting file of a plan: a safetensors file with first values.
+"""Reads the starting file of a plan: a safetensors file with initial values of a network.
 
 The coordinator, each gate and each trainer read their own copy, so none must trust another program. The rules:
 
@@ -31,7 +31,7 @@ _OTHER: Final = "Ask the researcher for a plan and a file that match."
 
 
 def starting_values(folder: Path, plan: Plan) -> Starts:
-    """Return the values of a plan's starting file by tensor name. Empty if the plan has no such file.
+    """Return the values of a plan's starting file by tensor name. The result is empty if the plan has no such file.
 
     Args:
         folder: the folder with files called SHA256.safetensors.

@@ -1,4 +1,4 @@
-"""Computes the memory limit of this process: that of the computer, or of its control group if that is lower."""
+"""Computes the memory limit of this process: the computer's memory, or the limit of its control group if lower."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Manages the identities of global-layers: the federation's authority, its register of sites, and all keys."""
+"""Manages identities for global-layers: the federation's certificate authority, its list of sites, and all keys."""
 
 from host.own_packages import require_own_packages
 

@@ -1,4 +1,4 @@
-"""Creates and reads the federation's authority, which is one directory of keys and certificates.
+"""Creates and reads the federation's certificate authority, which is one directory of keys and certificates.
 
 The issuing key is unencrypted beside the coordinator, with mode 0600, because sites enrol and renew at times when
 nobody can type a passphrase. A thief of this key can forge certificates, but no entry in the register or in a plan. The
@@ -66,7 +66,7 @@ class FederationRecord:
 
     @classmethod
     def from_json(cls, data: bytes) -> FederationRecord:
-        """Read federation.json. Raises ConfigurationError for any other content."""
+        """Read federation.json. Raises ConfigurationError if the content of the file is not valid."""
         fields = strict_json.decode(data, kinds=_KINDS, subject="federation.json")
         if fields["format"] != FORMAT_VERSION:
             raise ConfigurationError(
@@ -162,7 +162,7 @@ class Authority:
         return identity_key_path(self.directory)
 
     def identity_key(self) -> Ed25519PrivateKey:
-        """Return the coordinator's long-term identity key. Create it if an earlier version did not."""
+        """Return the coordinator's long-term identity key. Create the key if it does not exist, as after an upgrade."""
         if not has_identity_key(self.directory):
             return make_identity_key(self.directory)
         return read_identity_key(self.directory)
@@ -207,12 +207,12 @@ class Authority:
 
     @property
     def next_root_path(self) -> Path:
-        """Return the path of the next root. It exists only after `pki rotate begin`."""
+        """Return the path of the next root certificate, which exists only after `pki rotate begin`."""
         return self.directory / "next-root.crt"
 
     @property
     def previous_root_path(self) -> Path:
-        """Return the path of the previous root. It exists only from `pki rotate complete` to `pki rotate end`."""
+        """Return the path of the old root certificate, which exists from `pki rotate complete` to `pki rotate end`."""
         return self.directory / "previous-root.crt"
 
     @property

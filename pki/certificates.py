@@ -113,7 +113,7 @@ def requested_key(request_pem: bytes) -> ec.EllipticCurvePublicKey:
 
 
 def root_certificate(key: Key, federation: FederationName, now: datetime) -> x509.Certificate:
-    """Return the federation's self-signed root certificate. One authority may be below it."""
+    """Return the federation's self-signed root certificate, which can certify one level of authorities."""
     name = _authority_name(federation, "root")
     return (
         _builder(name, name, key.public_key(), now, now + ROOT_LIFETIME)

@@ -1,4 +1,4 @@
-"""Makes identity keys (Ed25519), and signs and verifies statements with them.
+"""Makes identity keys (Ed25519), and signs and verifies statements with these keys.
 
 An identity key is long-term, in a private directory of the process that signs. It never leaves, is never renewed and is
 never issued by the authority. Plans list its fingerprint, and people compare it. So a dishonest coordinator cannot make
@@ -44,7 +44,7 @@ def make_identity_key(directory: Path) -> Ed25519PrivateKey:
 
 
 def read_identity_key(directory: Path) -> Ed25519PrivateKey:
-    """Return the identity key. It is a secret.
+    """Return the identity key, which is a secret.
 
     Raises:
         ConfigurationError: the key is missing, open to other accounts, or no Ed25519 key.
@@ -65,7 +65,7 @@ def identity_fingerprint(key: Ed25519PrivateKey) -> str:
 
 
 def public_bytes(identity_key: Ed25519PrivateKey) -> bytes:
-    """Return the raw public half of an identity key, 32 bytes."""
+    """Return the raw public key of an identity key pair, 32 bytes."""
     return identity_key.public_key().public_bytes_raw()
 
 

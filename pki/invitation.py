@@ -95,7 +95,7 @@ class Invitation:
         return grouped(hashlib.sha256(covered).digest()[:10])
 
     def check_not_expired(self, now: datetime) -> None:
-        """Check that the invitation is still valid at `now`. Raises RefusedError otherwise."""
+        """Check that the invitation is still valid at `now`. Raises RefusedError if the invitation is not valid."""
         if now >= self.expires:
             raise RefusedError(
                 what=f"The invitation of site {self.site} expired on {at(self.expires)}. "
@@ -105,7 +105,7 @@ class Invitation:
             )
 
     def to_json(self) -> bytes:
-        """Encode the invitation as the bytes of its file. They are a secret, because they contain the token."""
+        """Encode the invitation as the bytes of its file. These bytes are a secret, because they contain the token."""
         return strict_json.encode(
             {
                 "format": FORMAT_VERSION,
@@ -121,7 +121,7 @@ class Invitation:
 
     @classmethod
     def from_json(cls, data: bytes) -> Invitation:
-        """Decode an invitation. Raises ConfigurationError for any other bytes."""
+        """Decode an invitation. Raises ConfigurationError if the bytes are not an invitation."""
         fields = strict_json.decode(data, kinds=_KINDS, subject="invitation")
         if fields["format"] != FORMAT_VERSION:
             raise _wrong(f"its format is {fields['format']}, and this version reads format {FORMAT_VERSION}")
@@ -143,7 +143,7 @@ class Invitation:
 
     @classmethod
     def load(cls, path: Path) -> Invitation:
-        """Read an invitation from a file. Its mode is not checked, because it came by e-mail or on a stick."""
+        """Read an invitation from a file. The file mode is not checked, because the file came by e-mail."""
         return cls.from_json(store.read_public(path))
 
     def save(self, path: Path) -> None:

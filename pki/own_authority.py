@@ -43,7 +43,7 @@ _HASHES: Final = (hashes.SHA256, hashes.SHA384, hashes.SHA512)
 
 @dataclass(frozen=True, slots=True)
 class OwnAuthority:
-    """A hospital's authority, and the one site for which it is accepted."""
+    """A hospital's certificate authority, and the one site for which the authority is accepted."""
 
     site: SiteName
     certificate: x509.Certificate
@@ -55,7 +55,7 @@ class OwnAuthority:
 
     @property
     def fingerprint(self) -> str:
-        """Return the fingerprint of the authority, which two people read to each other."""
+        """Return the fingerprint of the certificate authority. Two people read this fingerprint aloud to each other."""
         return authority_fingerprint(self.certificate)
 
 

@@ -1,4 +1,4 @@
-"""Checks hospitals' own authorities for both doctors, with long notice, because people renew by hand."""
+"""Checks hospitals' own certificate authorities for both doctors. It warns early, because people renew by hand."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Implements `pki own-authority`: accept a hospital's own authority for its site alone."""
+"""Implements `pki own-authority`, which accepts a hospital's own certificate authority for its site only."""
 
 from __future__ import annotations
 

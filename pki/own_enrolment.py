@@ -1,4 +1,4 @@
-"""Accepts a certificate that a hospital's own authority issued for its site.
+"""Accepts a certificate that a hospital's own certificate authority issued for the hospital's site.
 
 A site proves that it has the identity key (which signs federation, site, request and chain) and the TLS key (which
 signs the request), and that its registered authority issued the certificate for that TLS key. The federation's
@@ -41,7 +41,7 @@ def own_certificate_request(
 
 
 def handle_own_certificate(authority: Authority, register: Register, request: RenewalAsked, now: datetime) -> Issued:
-    """Accept a certificate of a site's own authority in addition to the current one.
+    """Accept a certificate of a site's own authority in addition to the current certificate.
 
     A repeated request has the same result.
 

@@ -1,4 +1,4 @@
-"""Requests and installs a site's certificate of its hospital's own authority.
+"""Requests and installs a site's certificate, if the hospital's own certificate authority issues it.
 
 tls.key.requested waits until the hospital's people have issued a certificate, which can take weeks. tls.crt.requested
 is that certificate, until the coordinator has accepted it. The rules:

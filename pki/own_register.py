@@ -1,4 +1,4 @@
-"""Stores in the register which hospital's own authority is accepted for which site.
+"""Stores in the register of sites which hospital's own certificate authority is accepted for which site.
 
 The removal of an authority and of every certificate that it issued is one transaction. A running coordinator applies it
 within a second.
@@ -32,7 +32,7 @@ class OwnAuthorities:
         self._register = register
 
     def all(self) -> tuple[OwnAuthority, ...]:
-        """Return every authority with its site. For each site the newest comes first."""
+        """Return every certificate authority with its site. For each site the newest authority is first."""
         with self._register.reading() as database:
             return _all(database)
 
@@ -95,7 +95,7 @@ class OwnAuthorities:
             return OwnAuthority(site, certificate)
 
     def remove(self, site: SiteName, fingerprint: str | None = None) -> tuple[OwnAuthority, ...]:
-        """Stop accepting a site's authorities, or the one with this fingerprint, and their certificates.
+        """Stop accepting all authorities of a site, or the authority with this fingerprint, and their certificates.
 
         Returns:
             The removed authorities.

@@ -1,4 +1,4 @@
-"""Implements the command `pki`: create a federation's authority, and decide who belongs to it.
+"""Implements the command `pki`: create a federation's certificate authority, and decide which sites belong to it.
 
 In this package only this file reads the clock, the terminal and the command line. An operator never sees a traceback:
 every failure is three sentences on standard error and a documented exit status.

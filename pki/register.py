@@ -1,4 +1,4 @@
-"""Stores which sites exist in the federation, and which of their certificates are accepted.
+"""Stores the sites of the federation, and which certificates of these sites are accepted.
 
 A site has the states invited, requested, approved, active. It can be revoked in each state, and then begins again with
 a new invitation. The rules:
@@ -47,7 +47,7 @@ class SiteState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class SiteRecord:
-    """One site in the register."""
+    """One site in the register of sites."""
 
     name: SiteName
     state: SiteState
@@ -110,7 +110,7 @@ class Register:
     def invite(
         self, name: SiteName, token_sha256: str, *, expires: datetime, is_pre_approved: bool, now: datetime
     ) -> None:
-        """Record an invitation. An earlier invitation of this site, and its request, become invalid.
+        """Record an invitation. An earlier invitation of this site, and the request that used it, become invalid.
 
         Raises:
             ConfigurationError: the site is active, and would lose its membership.
@@ -231,7 +231,7 @@ class Register:
             return issued.chain_pem
 
     def confirm(self, name: SiteName, certificate_sha256: str) -> None:
-        """Record that a site has connected with this certificate. Its earlier certificates are no longer accepted."""
+        """Record that a site connected with this certificate. The site's earlier certificates become invalid."""
         values = (name, certificate_sha256)
         with self.reading() as database:
             # This query needs no write lock. Nearly every call finds nothing to do.
@@ -297,7 +297,7 @@ class Register:
             database.execute("UPDATE sites SET state = 'revoked', changed_at = ? WHERE name = ?", (_seconds(now), name))
 
     def site(self, name: SiteName) -> SiteRecord:
-        """Return one site. Raises RefusedError if it is not in the register."""
+        """Return one site. Raises RefusedError if the site is not in the register of sites."""
         with self.reading():
             return self._site(name)
 

@@ -1,4 +1,4 @@
-"""Creates and opens the register's file, and defines its tables.
+"""Creates and opens the file with the register of sites, and defines its tables.
 
 It is one SQLite file in write-ahead mode, mode 0600, synced at every change. So a confirmed revocation survives a power
 cut.

@@ -1,4 +1,4 @@
-"""Replaces a federation's root key during operation: the new root is trusted before it is used.
+"""Replaces a federation's root key during operation: sites trust the new root before the authority uses it.
 
 The change has three steps, possibly weeks apart. No program is stopped:
 

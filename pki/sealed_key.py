@@ -1,4 +1,4 @@
-"""Seals the authority's stored root key with a passphrase.
+"""Encrypts the stored root key of the certificate authority with a passphrase.
 
 scrypt (n = 2 ** 17, r = 8, p = 1: 128 MiB of memory for each guess) derives the key of AES-256-GCM. Encrypted PKCS#8 is
 not used, because one graphics card tries several hundred thousand of its passphrases a second.
@@ -26,7 +26,7 @@ _SALT_BYTES, _NONCE_BYTES = 16, 12
 
 
 def seal(secret: bytes, passphrase: str) -> bytes:
-    """Seal a secret of any length. Sealing the same secret twice gives different bytes.
+    """Encrypt a secret of any size. Two encryptions of the same secret give different bytes.
 
     Raises:
         ConfigurationError: the passphrase has fewer than 12 characters.

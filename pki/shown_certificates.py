@@ -1,4 +1,4 @@
-"""Reads the certificates that a site's agent uses, for the site's other processes. No key is part of them."""
+"""Reads the certificates that a site's agent uses, for the site's other processes. No key is read."""
 
 from __future__ import annotations
 

@@ -102,21 +102,21 @@ class SiteKeys:
 
     @property
     def previous_certificate_path(self) -> Path:
-        """Return the path of the chain before the last renewal. It exists until the new one has worked."""
+        """Return the path of the chain before the last renewal. This file exists until the new chain has worked."""
         return self._previous(self.certificate_path)
 
     def has_previous(self) -> bool:
-        """Return whether the previous key and certificate are kept, because the new ones have not worked yet."""
+        """Return whether the old key and certificate are kept, because the renewed certificate has not worked yet."""
         return self._previous(self.tls_key_path).exists()
 
     def forget_previous(self) -> None:
-        """Delete the previous key and certificate, because the new ones have worked."""
+        """Delete the previous key and certificate, because the renewed certificate has worked."""
         for path in (self.certificate_path, self.tls_key_path):
             self._previous(path).unlink(missing_ok=True)
         sync_folder(self.directory)
 
     def restore_previous(self) -> None:
-        """Restore the previous key and certificate, because the coordinator refused the new ones."""
+        """Restore the previous key and certificate, because the coordinator refused the renewed certificate."""
         for path in (self.tls_key_path, self.certificate_path):
             with store.explained(path, "replaced"):
                 self._previous(path).replace(self._next(path))

@@ -59,7 +59,7 @@ def read_public(path: Path) -> bytes:
 
 
 def check_secret(path: Path, state: os.stat_result) -> None:
-    """Refuse a secret file that another account owns, or that the group or others may use."""
+    """Refuse a secret file that another user account owns, or that other user accounts may read or write."""
     if not stat.S_ISREG(state.st_mode):
         raise _unsafe(path, "is not a regular file", "Put the file itself there.")
     if state.st_mode & 0o077:
@@ -74,7 +74,7 @@ def check_secret(path: Path, state: os.stat_result) -> None:
 
 
 def make_private_directory(path: Path) -> None:
-    """Create a directory with mode 0700, or check that others cannot write to an existing one."""
+    """Create a directory with mode 0700. If the directory exists, check that other user accounts cannot write to it."""
     with explained(path, "made"):
         if path.exists() and not path.is_dir():
             raise _unsafe(path, "is not a directory", "Give the path of a directory.")
@@ -86,7 +86,7 @@ def make_private_directory(path: Path) -> None:
 
 
 def hold_directory(directory: Path, program: str) -> int:
-    """Reserve a state directory for this process until it ends. Two programs on one state would damage it.
+    """Reserve a state directory for this process until the process ends. Two programs at once would damage the state.
 
     Returns:
         The descriptor that has the lock; the caller need not keep it.

@@ -1,4 +1,4 @@
-"""Reads small JSON objects strictly, because somebody else may have written the file.
+"""Reads small JSON objects strictly, because a stranger may have written the file.
 
 An object has exactly the expected keys, each once and of exactly the expected type, in at most 64 KiB of UTF-8.
 Everything else is a three-sentence error.

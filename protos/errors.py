@@ -30,14 +30,14 @@ class OperatorError(Exception):
 
 
 class UsageError(OperatorError):
-    """The command line is wrong. The user can correct it alone."""
+    """The command line is wrong. The person who typed the command can correct it."""
 
     exit_status = 2
     code = "E002"
 
 
 class RefusedError(OperatorError):
-    """A peer, the policy or the register refused the request. The person who is responsible there must change that."""
+    """A peer, the policy or the register of sites refused the request. Only the responsible person can permit it."""
 
     exit_status = 77
     code = "E003"
@@ -51,7 +51,7 @@ class ConfigurationError(OperatorError):
 
 
 class DataError(OperatorError):
-    """The hospital's table does not fit its declaration. The data manager can correct it."""
+    """The hospital's table does not match its contract. The data manager can correct the table or the contract."""
 
     exit_status = 78
     code = "E005"

@@ -1,4 +1,4 @@
-"""Computes fingerprints of identity keys. A plan lists them, and people read them aloud to each other.
+"""Computes fingerprints of identity keys. A plan lists the fingerprints, and people read them aloud to each other.
 
 They are base32 in lowercase, in groups of four. Base32 has no 0, 1, 8 or 9, so no letter is mistaken for a digit.
 """
@@ -26,7 +26,7 @@ def fingerprint(public_key: bytes) -> str:
 
 
 def grouped(digest: bytes) -> str:
-    """Convert a digest to base32 in groups of four. Raises ValueError if its length is not a multiple of 5 bytes."""
+    """Convert a digest to base32 in groups of four. Raises ValueError for a size that is not a multiple of 5 bytes."""
     if not digest or len(digest) % 5:
         raise ValueError("base32 without padding needs a multiple of 5 bytes")
     return regrouped(base64.b32encode(digest).decode("ascii").lower())

@@ -81,7 +81,7 @@ class Approval(Document):
 
 
 def approve(state: Path, plan: Plan, *, by: str, at: datetime, until: datetime | None = None) -> Approval:
-    """Record that a person approves a plan, with all alternatives of its sweep. Earlier approvals remain.
+    """Record that a person approves a plan, with all alternatives of its sweep. Earlier approvals remain valid.
 
     After a withdrawal, earlier approvals are no longer valid.
 

@@ -1,4 +1,4 @@
-"""Checks by file permissions that the gate and the trainer cannot write an approval themselves.
+"""Checks by file permissions that neither the gate process nor the trainer can write an approval.
 
 An approval is valid because a person gave it. A service with write access to the folder could approve a plan itself.
 So gate and trainer check the permissions before they act. The rules, if the programs run as services:
@@ -41,7 +41,7 @@ def require_guarded(state: Path) -> None:
 
 
 def is_one_user(state: Path) -> bool:
-    """Return whether this process itself could write approvals, as when one user runs all programs."""
+    """Return whether this process could write approvals, as when one user account runs all programs."""
     folder = approvals_folder(state)
     return os.access(folder if folder.exists() else state, os.W_OK)
 

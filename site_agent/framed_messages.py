@@ -56,7 +56,7 @@ class Framing(Generic[Message]):
         }
 
     def frame(self, message: Message, more: int = 0) -> bytes:
-        """Return the header and facts of a message. Its payload follows them, and then `more` further bytes."""
+        """Return the header and facts of a message. The payload follows the facts, and then `more` further bytes."""
         facts = {name: getattr(message, name) for name in self._facts[type(message)]}
         text = _JSON.encode(facts).encode()
         return HEADER.pack(self._magic, self._kinds.index(type(message)), len(text), len(message.payload) + more) + text
@@ -130,7 +130,7 @@ class FramedSocket(Generic[Message]):
             written = max(0, written - len(part))
 
     async def receive(self, largest_payload: Callable[[type[Message]], int]) -> Message:
-        """Return the next message. Its payload must not exceed the largest size of its kind.
+        """Return the next message. The payload must not exceed the largest size of this kind of message.
 
         Raises:
             OSError: the other side has closed.
@@ -142,7 +142,7 @@ class FramedSocket(Generic[Message]):
         return self._framing.build(kind, text, await self._exactly(payload_bytes))
 
     def post(self, message: Message, body: bytes | memoryview = b"") -> None:
-        """Queue one complete message without waiting. It stays complete even if the calling task is cancelled.
+        """Queue one complete message without waiting. The message stays complete even if the calling task is cancelled.
 
         `body` is the end of its payload. It is read when it is written, so nobody may change it before that. If the
         other side has closed, the message is dropped, and `receive` raises the error.
@@ -168,7 +168,7 @@ class FramedSocket(Generic[Message]):
             return True
 
     def close(self) -> None:
-        """Close the connection. Queued messages that are not written yet are lost."""
+        """Close the connection. Queued messages that are not written yet are not sent."""
         if not self._is_over and self._waiting:
             asyncio.get_running_loop().remove_writer(self._socket)
         self._waiting.clear()
@@ -224,7 +224,7 @@ def widen(connection: socket.socket) -> socket.socket:
 
 
 def packed(parts: Iterable[bytes]) -> bytes:
-    """Join byte strings to one payload, each after its length (four bytes, little-endian)."""
+    """Join byte strings to one payload, each after its number of bytes (four bytes, little-endian)."""
     return b"".join(_PART.pack(len(part)) + part for part in parts)
 
 

@@ -1,4 +1,4 @@
-"""Defines the messages on the gate socket between a site's agent and its gate.
+"""Defines the messages between a site's agent and its gate process, on the gate socket.
 
 One side is the agent, which has the network and the TLS key. The other side is the gate, which has all other keys and
 decides. The gate sends orders and the agent carries them out. The gate trusts bytes from the agent no more than bytes
@@ -44,14 +44,14 @@ def _require(is_right: bool, what: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """The gate orders the agent to report the certificates that it presents and trusts. The agent replies Shown."""
+    """The gate instructs the agent to report the certificates that it presents and trusts. The agent replies Shown."""
 
     payload: bytes | memoryview = field(default=b"", repr=False)
 
 
 @dataclass(frozen=True, slots=True)
 class Make:
-    """The gate orders the agent to make a certificate signing request. The agent replies Requested.
+    """The gate instructs the agent to make a certificate signing request. The agent replies Requested.
 
     Attributes:
         key: `first` for the key of enrolment, which is created if missing; `next` for a new key, which waits for its
@@ -67,7 +67,7 @@ class Make:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """The gate orders the agent to send one request to the enrolment port. The agent replies Called or Unable.
+    """The gate instructs the agent to send one request to the enrolment port. The agent replies Called or Unable.
 
     The payload has two parts: the roots to trust (PEM), or none to use the trusted ones, and the request. An empty
     address means the one from enrolment.
@@ -83,7 +83,7 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Install:
-    """The gate orders the agent to install a certificate for a kind of key (see Make). The agent replies Shown.
+    """The gate instructs the agent to install a certificate for a kind of key (see Make). The agent replies Shown.
 
     The payload has two parts: the chain and the roots, both as PEM. Both addresses come with the first certificate.
     """
@@ -101,7 +101,7 @@ class Install:
 
 @dataclass(frozen=True, slots=True)
 class Trust:
-    """The gate orders the agent to trust the coordinator's root certificates (PEM). The agent replies Shown."""
+    """The gate instructs the agent to trust the coordinator's root certificates (PEM). The agent replies Shown."""
 
     payload: bytes | memoryview = field(repr=False)
 
@@ -119,7 +119,7 @@ class Settle:
 
 @dataclass(frozen=True, slots=True)
 class Open:
-    """The gate orders the agent to open a stream to the coordinator. An empty address is the one from enrolment."""
+    """The gate instructs the agent to open a stream to the coordinator. An empty address is the one from enrolment."""
 
     stream: int
     address: str
@@ -128,7 +128,7 @@ class Open:
 
 @dataclass(frozen=True, slots=True)
 class Up:
-    """The gate orders the agent to send one message to the coordinator unchanged. The agent confirms it with Sent."""
+    """The gate instructs the agent to send one message to the coordinator unchanged. The agent replies Sent."""
 
     stream: int
     payload: bytes | memoryview = field(repr=False)
@@ -156,7 +156,7 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Shut:
-    """The gate orders the agent to end a stream at once."""
+    """The gate instructs the agent to end a stream at once."""
 
     stream: int
     payload: bytes | memoryview = field(default=b"", repr=False)

@@ -1,4 +1,4 @@
-"""Reads hospital.yaml as a frozen record. A site's gate and trainer read the file; its agent does not.
+"""Reads hospital.yaml as a frozen record. A site's gate process and trainer read the file, but never the agent.
 
 Protections have no default, and exceptions from them are off unless the file has them. Unknown keys are refused, and
 all mistakes are reported at once. Paths are made absolute.
@@ -47,7 +47,7 @@ class Hours(Document):
     end: TimeOfDay
 
     def is_open(self, local: datetime) -> bool:
-        """Return whether a local time is inside the hours. The end itself is outside."""
+        """Return whether a local time is inside the allowed hours. The end of the hours is outside."""
         begin, end, now = (time.fromisoformat(self.begin), time.fromisoformat(self.end), local.time())
         return begin <= now < end if begin < end else now >= begin or now < end
 
@@ -126,7 +126,7 @@ class Policy(Document):
 
 
 class Split(Document):
-    """The division of the table's rows into training, validation and test. It is the same every time.
+    """The division of the table's rows into training, validation and test, which is the same every time.
 
     Attributes:
         seed: of the shuffle.

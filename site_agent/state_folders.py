@@ -1,4 +1,4 @@
-"""Names the folders in the state directory in which each process of a site stores its files.
+"""Defines the folders of the state directory in which each process of a site stores its files.
 
 `agent` has the TLS key, certificates and addresses. `gate` has the identity key, the audit log, announced plans and
 the memory of masking and limits. Only a person's command writes to `approvals`. The other folders are the trainer's.
@@ -22,7 +22,7 @@ def agent_folder(state: Path) -> Path:
 
 
 def gate_folder(state: Path) -> Path:
-    """Return the folder of the gate, the process with the keys."""
+    """Return the folder of the gate process, which has the keys."""
     return state / "gate"
 
 
@@ -56,7 +56,7 @@ def require_run_name(run: str) -> None:
 
 
 def saved_runs(state: Path) -> list[str]:
-    """Return the runs with a saved federated model, the latest first; empty if there is none."""
+    """Return the runs with a saved federated model, the latest first; empty if there is no such run."""
     models = (state / "models").glob(f"*/{FEDERATED_FILE}.safetensors")
     # If two models have the same time, the run's name decides, so that the order is always the same.
     times = {path.parent.name: path.stat().st_mtime_ns for path in models if is_run_name(path.parent.name)}

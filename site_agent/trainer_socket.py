@@ -1,4 +1,4 @@
-"""Defines the messages on the trainer socket between a site's gate and its trainer.
+"""Defines the messages between a site's gate process and its trainer, on the trainer socket.
 
 One side is the gate, which has the keys and never sees a patient. The other side is the trainer, which has the
 patients and neither network nor keys. The trainer sends the gate only data that may leave the site, and noisy sums of
@@ -23,7 +23,7 @@ _IDLE_SECONDS: Final = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """The gate orders the trainer to compare the table with its contract. Nothing is trained."""
+    """The gate instructs the trainer to compare the table with its contract. Nothing is trained."""
 
     payload: bytes | memoryview = field(default=b"", repr=False)
 
@@ -38,7 +38,7 @@ class Prepare:
 
 @dataclass(frozen=True, slots=True)
 class Train:
-    """The gate orders the trainer to train one round with the received values, little-endian float32.
+    """The gate instructs the trainer to train one round with the received values, little-endian float32.
 
     The payload has the values of the tensors that the round shares, in the manifest's order, then the control
     variates of the same tensors if the method has them. After them, as little-endian int64, is the total of the
@@ -69,7 +69,7 @@ class Train:
 
 @dataclass(frozen=True, slots=True)
 class Conclude:
-    """The gate orders the trainer to choose, test and report a model. The payload is the last shared parameters.
+    """The gate instructs the trainer to choose, test and report a model. The payload is the last shared parameters.
 
     The other fields are as in Train. `alternative` is the chosen alternative of a sweep, or -1.
     """
@@ -103,7 +103,7 @@ class Prepared:
 
 @dataclass(frozen=True, slots=True)
 class Trained:
-    """The trainer returns to the gate what it computed in a round, and nothing else.
+    """The trainer returns to the gate only what the trainer computed in a round.
 
     The payload is the updates as little-endian float32 in the manifest's order, then the exchange's scalars without
     "rows" as little-endian int64. After them are the noisy sums of private layers, which stay at the gate. `rows` is
@@ -143,7 +143,7 @@ def _frame(message: Message) -> bytes:
 
 
 class TrainerGone(OperatorError):
-    """The trainer has ended while the gate needed it."""
+    """The trainer process ended while the gate needed it."""
 
     code = "E015"
 
@@ -160,7 +160,7 @@ class TrainerEnd:
         self.largest_payload = LARGEST_PLAN_BYTES
 
     def receive(self) -> Message | None:
-        """Return the next message from the gate, or None when the gate has closed the connection."""
+        """Return the next message from the gate process, or None when the gate process has closed the connection."""
         header = self._exactly(HEADER.size)
         if header is None:
             return None
@@ -171,7 +171,7 @@ class TrainerEnd:
         return FRAMING.build(kind, text, payload)
 
     def send(self, message: Message) -> None:
-        """Send one complete message to the gate."""
+        """Send one complete message to the gate process."""
         rest = [memoryview(_frame(message)), memoryview(message.payload)]
         while rest:
             try:

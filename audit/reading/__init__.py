@@ -1,1 +1,1 @@
-"""Verifies, shows and exports a log. The programs can write a log without this folder."""
+"""Verifies, shows and exports an audit log. The programs can write an audit log without this folder."""

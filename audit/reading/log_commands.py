@@ -42,7 +42,7 @@ class Desk:
     kept: tuple[LogCheckpoint, ...] = ()
 
     def given(self, keys: Path | None, checkpoints: Path | None) -> Desk:
-        """Return a copy with the reader's own files of public keys and of checkpoints."""
+        """Return a copy of this object with the reader's own files of public keys and of checkpoints."""
         return replace(
             self,
             keys=self.keys if keys is None else read_keys(keys),
@@ -139,7 +139,7 @@ _until: Final = click.option("--until", help="Show records before this day or ti
 
 @dataclass(frozen=True, kw_only=True)
 class LogProgram:
-    """A program with commands that read its log. They change nothing.
+    """A program with commands that read its log. These commands change nothing.
 
     With --log instead of --config a person outside checks a copy. That needs only public keys.
 

@@ -154,7 +154,7 @@ def in_words(facts: Facts) -> str:
 
 
 def from_one(facts: Facts) -> Facts:
-    """Return the facts of a record with rounds counted from 1. The record itself counts from 0."""
+    """Return the facts of a record, with rounds counted from 1. The record in the log counts rounds from 0."""
     number = facts.get("round")
     return {**facts, "round": number + 1} if isinstance(number, int) else facts
 
@@ -190,7 +190,7 @@ def figures(records: Iterable[tuple[int, Facts]]) -> list[tuple[str, str]]:
 
 
 def moment(text: str) -> datetime:
-    """Parse a typed day or time, in UTC if no zone is typed. Raises ValueError."""
+    """Parse a typed day or time. Without a typed time zone, the time is in UTC. Raises ValueError."""
     time = datetime.fromisoformat(text)
     return time if time.tzinfo else time.replace(tzinfo=UTC)
 

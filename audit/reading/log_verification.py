@@ -1,4 +1,4 @@
-"""Verifies a whole audit log: its chain, its signed checkpoints, and their witnesses. It only reads files.
+"""Verifies a whole audit log: its chain, its signed checkpoints, and their witnesses. The check only reads files.
 
 The chain alone detects a changed, lost or exchanged line. Checkpoints of another side detect a cut end or a log that
 was rewritten from its beginning. These are the cosignatures in the log, which need the witness's key, and the
@@ -91,7 +91,7 @@ class _Pass:
         self._hashes += bytes.fromhex(record.position.hash)
 
     def hash_at(self, size: int) -> str | None:
-        """Return the hash after this many records, or None if there are fewer."""
+        """Return the hash after this many records, or None if the log has fewer records."""
         start = (size - self.first) * _HASH_BYTES
         return self._hashes[start : start + _HASH_BYTES].hex() or None if start >= 0 else None
 

@@ -1,1 +1,1 @@
-"""Contains the commands of `coordinator`, one file for each subject. `coordinator/coordinator_cli.py` joins them."""
+"""Contains the commands of `coordinator`, one file for each subject. coordinator_cli.py joins these commands."""

@@ -1,4 +1,4 @@
-"""Decides from identity, register and plan which site may take part.
+"""Decides from the site's identity, the register of sites and the plan whether a site may take part.
 
 Each function returns None or one clause with the reason, which the site's operator reads. The functions use a site's
 certificate rather than its own statements, and read neither a clock nor the register.

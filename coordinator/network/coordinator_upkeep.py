@@ -71,7 +71,7 @@ class SiteUpkeep:
         self._confirm(site, certificate_sha256)
 
     def refused(self, reason: str, site: str = "") -> None:
-        """Record that a peer was refused. If there are many refusals, some are only counted."""
+        """Record that a peer was refused. If there are many refusals, some refusals are only counted."""
         self._refusals.note("peer_refused", site=site, reason=reason)
 
     def revoked(self, site: str) -> None:

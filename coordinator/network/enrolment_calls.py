@@ -1,4 +1,4 @@
-"""Looks up in the register who is accepted, and issues certificates to sites that enrol or renew.
+"""Looks up in the register which sites are accepted, and issues certificates to sites that enrol or renew.
 
 Each certificate is looked up every time, so a revocation takes effect at once. The reply to a stranger has only the
 reason why its own request was refused. The audit log records at most 20 refusals in a minute one by one and counts the
@@ -93,7 +93,7 @@ class Membership:
         return Caller(identity.name, identity.certificate_sha256)
 
     def is_accepted(self, caller: Caller) -> bool:
-        """Return whether the register still accepts a caller's certificate."""
+        """Return whether the certificate of a caller is still valid in the register of sites."""
         return self._register.is_accepted(site_name(caller.site), caller.certificate_sha256)
 
     def revoked(self) -> list[str]:
@@ -127,7 +127,7 @@ class Membership:
             return None
 
     def confirm(self, site: str, certificate_sha256: str) -> None:
-        """Record that a site has connected with this certificate. Its earlier certificates are then refused."""
+        """Record that a site connected with this certificate. The site's earlier certificates are then refused."""
         self._register.confirm(site_name(site), certificate_sha256)
 
     def renew(self, asked: RenewalAsked) -> RenewalAnswered:

@@ -52,7 +52,7 @@ class Writing(Protocol):
     """Writes messages to the peer, and waits while the peer does not read."""
 
     def write(self, message: bytes) -> Awaitable[None]:
-        """Send one message."""
+        """Send one message to the peer."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -84,7 +84,7 @@ class StreamPeer:
         self._handing_over_since = math.inf
 
     def send(self, message: CoordinatorMessage | Upkeep) -> None:
-        """Queue a message."""
+        """Put a message into the queue of messages to send."""
         self._put(encode_coordinator_message(message))
 
     def send_parameters(self, parameters: npt.NDArray[np.float32], round_number: int, attempt: int) -> None:

@@ -1,4 +1,4 @@
-"""Limits the rates of messages, unknown callers and new streams. The clock is an argument.
+"""Limits how many messages, unknown callers and new streams are accepted per second. The clock is an argument.
 
 A stream that sends more than its limit is read more slowly. Its messages wait in the sender's own buffers, because gRPC
 accepts no more from a stream than this program has requested. Nothing is dropped, and no site is disconnected for being
@@ -41,7 +41,7 @@ class Pace:
         self._left, self._since = burst, 0.0
 
     def wait_seconds(self, now_seconds: float) -> float:
-        """Count a message. Return how many seconds to wait before the next one is read, by a monotonic clock."""
+        """Count a message. Return how many seconds to wait before the next message is read, by a monotonic clock."""
         filled = self._left + self._each_second * max(0.0, now_seconds - self._since)
         least = -LONGEST_WAIT_SECONDS * self._each_second
         self._left, self._since = max(least, min(self._burst, filled) - 1.0), now_seconds
@@ -91,7 +91,7 @@ class RateLimit:
         self._left_for_all = (for_all.burst, 0.0)
 
     def allows(self, address: str, now_seconds: float) -> bool:
-        """Count a request. Return whether the address may send it now, by a monotonic clock."""
+        """Count a request. Return whether the address may send the request now, by a monotonic clock."""
         own = _filled(self._left.pop(address, (self._for_one.burst, now_seconds)), self._for_one, now_seconds)
         every = _filled(self._left_for_all, self._for_all, now_seconds)
         is_allowed = own >= 1.0 and every >= 1.0

@@ -1,4 +1,4 @@
-"""Writes the coordinator's audit log: connections, decisions and messages. Each record is written before the act.
+"""Writes the coordinator's audit log: connections, decisions and messages. Each record is written first.
 
 Every decision of a run is written here before its journal stores it, so every act is in this log. The log never
 contains a parameter, a sum or a secret.

@@ -1,4 +1,4 @@
-"""Reads the facts of the status page from socket, journals and register, outside the running coordinator.
+"""Reads the facts of the status page from the status socket, the journals and the register of sites.
 
 Nothing here changes anything. The page sends the running coordinator only the request that `coordinator status` sends.
 """
@@ -21,7 +21,7 @@ _MOST_ROUNDS: Final = 12
 
 @dataclass(frozen=True, kw_only=True)
 class RoundRow:
-    """One closed round. `seconds` are from its offer to its sum, None if the round was disturbed (see JournalTimes)."""
+    """One closed round. `seconds` is the time from offer to sum, None if the round was disturbed (see JournalTimes)."""
 
     number: int
     seconds: float | None
@@ -88,7 +88,7 @@ class PageFacts:
 
 
 class JournalView:
-    """Reads the newest rounds and the sites of one run from its journal. Each reading continues after the previous one.
+    """Reads the newest rounds and the sites of one run from its journal. Each reading continues after the last.
 
     The journal is read without checks. The coordinator itself refuses a changed journal.
     """

@@ -1,1 +1,1 @@
-"""Contains one run as a pure state machine, and the code that carries out its decisions."""
+"""Contains one run as a pure state machine, and the code that carries out the decisions of the state machine."""

@@ -1,4 +1,4 @@
-"""Adds up one round's contributions, chunk by chunk, masked or not.
+"""Adds up the masked or unmasked contributions of one round, chunk by chunk.
 
 Memory is one model, whatever the number of sites: no site's vector is ever stored. A chunk is accepted only from a
 bound site, in sequence, and of the right size. Integers modulo 2**32 and 2**64 make the sum independent of the order of
@@ -41,7 +41,7 @@ class RunningSum:
         return self._arrived[site]
 
     def add(self, site: str, index: int, body: bytes | memoryview) -> bool:
-        """Add one chunk. Return whether it was the site's last one.
+        """Add one chunk. Return whether the chunk was the last chunk of the site.
 
         Raises:
             MalformedMessage: the site is not bound, the chunk is not the next one or not of its size.

@@ -55,7 +55,7 @@ class Rollback:
 
 @dataclass(frozen=True, kw_only=True)
 class Course:
-    """The decisions of a run so far. They can be written as JSON.
+    """The decisions of a run so far, which can be written as JSON.
 
     Attributes:
         chosen: for each of the manifest's layers, whether PLayer-FL federates it; empty before its probe and for all

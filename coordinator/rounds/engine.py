@@ -117,7 +117,7 @@ class Engine:
         self._next_run()
 
     def add(self, plans: Iterable[Plan]) -> None:
-        """Queue plans. The first one begins immediately if no run is active."""
+        """Queue plans. The first plan begins immediately if no run is active."""
         added = list(plans)
         self._waiting += added
         self._plans += added

@@ -1,4 +1,4 @@
-"""Defines the phases, events and effects of a run as frozen records.
+"""Defines the phases of a run, the events and their effects, as frozen records.
 
 coordinator/rounds/round.py shows how one follows from the other. Times are seconds of the caller's monotonic clock.
 """
@@ -17,7 +17,7 @@ Sites: TypeAlias = frozenset[str]
 
 @dataclass(frozen=True, kw_only=True)
 class Past:
-    """The last offer of a round before the run returned to an earlier one. It is repeated for the same sites.
+    """The last offer of a round before the run returned to an earlier round. The offer is repeated for the same sites.
 
     The fields are as in Attempt; the repetition is a later attempt.
     """
@@ -130,7 +130,7 @@ class Agreeing:
 
 @dataclass(frozen=True, kw_only=True)
 class Training:
-    """Parameters were offered. The `ready` sites have their checked contribution.
+    """Parameters were offered to the sites. Each `ready` site has its checked contribution.
 
     `deadline` can become earlier while a site is away; `latest` is the end for all sites.
     """
@@ -143,7 +143,7 @@ class Training:
 
 @dataclass(frozen=True, kw_only=True)
 class Collecting:
-    """The contributors are bound. The `complete` sites have sent everything. Deadlines are as in Training."""
+    """The list of contributors is fixed. The `complete` sites have sent all chunks. Deadlines are as in Training."""
 
     attempt: Attempt
     complete: Sites = frozenset()
@@ -314,7 +314,7 @@ class OpenKeySession:
 
 @dataclass(frozen=True)
 class SendRoster:
-    """Send these sites each other's keys."""
+    """Send to each of these sites the keys of the other sites."""
 
     sites: Sites
     key_session: int
@@ -322,7 +322,7 @@ class SendRoster:
 
 @dataclass(frozen=True)
 class SealKeySession:
-    """Confirm to these sites that all have seen the same keys."""
+    """Confirm to these sites that all sites have seen the same keys."""
 
     sites: Sites
     key_session: int

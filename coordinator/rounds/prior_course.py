@@ -1,4 +1,4 @@
-"""Decides from the sums of federated-prior how a run continues, and writes them into the announced vector.
+"""Decides from the sums of federated-prior how a run continues, and writes the sums into the announced vector.
 
 The Newton rounds end when no coefficient moves by 1e-8, or after the plan's largest number. The next round is the
 guard.

@@ -1,4 +1,4 @@
-"""Decides from the sites' refusals to which parameters a run returns, and describes it for people.
+"""Decides from the sites' refusals to which parameters a run returns, and describes this rollback for people.
 
 Sites send their refusals in the sum of the round that they trained from the refused parameters. So one round decides
 about the parameters, and its updates are dropped with them. docs/design/acceptance.md has the reasons. The rules:
@@ -103,7 +103,7 @@ def has_lost_patience(plan: Plan, rollbacks: tuple[Rollback, ...]) -> bool:
 
 
 def told_of_rollbacks(plan: Plan, course: Course) -> list[str]:
-    """Describe each rollback for an operator. Empty if the sites refused no parameters."""
+    """Describe each rollback for an operator. The text is empty if the sites refused no parameters."""
     if not course.rollbacks:
         return []
     last, count = course.rollbacks[-1], len(course.rollbacks)

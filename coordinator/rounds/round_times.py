@@ -1,4 +1,4 @@
-"""Measures how long rounds take, without interruptions.
+"""Measures how long rounds take. Interrupted rounds are not measured.
 
 A round's time is measured from the offer of the attempt that closes the round. Times that an earlier process measured
 are read from the journal. A round that was disturbed is not measured: a site disconnected, the coordinator ended, or
@@ -34,7 +34,7 @@ class RoundTimes:
 
     @property
     def median(self) -> float | None:
-        """Return the median duration of a round in seconds, or None before the first one."""
+        """Return the median duration of a round in seconds, or None before the first round."""
         return statistics.median(self._seconds) if self._seconds else None
 
     @property
@@ -66,7 +66,7 @@ class JournalTimes:
         self._offered: dict[int, datetime] = {}
 
     def take(self, entry: Mapping[str, Any]) -> float | None:  # Any: every type that JSON has
-        """Return the seconds of the round that this entry closes, or None if there is none or it was disturbed."""
+        """Return the seconds of the round that this entry closes, or None for a disturbed round or no closed round."""
         kind, seconds = entry["kind"], None
         if kind == "offered":
             self._offered[entry["round"]] = datetime.fromisoformat(entry["time"])

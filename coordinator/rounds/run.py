@@ -122,7 +122,7 @@ class Run:
         return -most <= int(sums.updates.min()) and int(sums.updates.max()) <= most
 
     def offered(self, round_number: int) -> Offered:
-        """Return the parameters and facts that sites receive in a round. They are the same at all its attempts."""
+        """Return the parameters and facts that sites receive in every attempt at a round."""
         if self._offered is None or self._offered.offer.round != round_number:
             course = self.course
             stage = stage_at(self.plan, round_number, course.training_rounds)
@@ -295,7 +295,7 @@ def new_run(plan: Plan, terms: Terms, state: State, manifest: Manifest | None = 
 
 
 def thinned(curve: Sequence[tuple[int, float]]) -> Curve:
-    """Return a curve with at most 202 points. It keeps both ends and the lowest point."""
+    """Return a curve with at most 202 points. The curve keeps both ends and the lowest point."""
     if len(curve) <= _MOST_POINTS:
         return list(curve)
     kept = {round(place * (len(curve) - 1) / (_MOST_POINTS - 1)) for place in range(_MOST_POINTS)}

@@ -130,7 +130,7 @@ def is_disturbed(state: State) -> bool:
 
 
 def concluding_facts(state: State) -> dict[str, int] | None:
-    """Return how many sites have received the result, and how many sites there are; None while rounds remain."""
+    """Return how many sites have received the result, and the number of all sites; None while rounds remain."""
     if not isinstance(state, Finishing):
         return None
     return {"have_result": len(state.done), "sites": len(state.attempt.bound - state.gone)}

@@ -1,4 +1,4 @@
-"""Handles sites that leave a run, by a person's decision or because the others no longer wait for them.
+"""Handles sites that leave a run, by a person's decision or because the other sites no longer wait for them.
 
 A site that the office revokes is treated like one that its own people withdrew: nobody waits for its contribution. The
 plan decides whether the others continue or wait. If they wait, a site that is invited again with the identity key in
@@ -42,7 +42,7 @@ MOST_LATE_ATTEMPTS: Final = 3
 
 
 def after_missing(terms: Terms, attempt: Attempt, missing: Sites) -> Attempt:
-    """Return the attempt without the missing sites, which are added to `late` if the others are enough."""
+    """Return the attempt without the missing sites, which are added to `late` if enough other sites remain."""
     late = sorted(missing) if len(attempt.bound - missing) >= terms.quorum else ()
     return replace(attempt, present=attempt.present - missing, late=(*attempt.late, *late))
 
@@ -58,12 +58,12 @@ def is_too_late(attempt: Attempt, site: str) -> bool:
 
 
 def without_late(attempt: Attempt) -> Attempt:
-    """Return the attempt without the entering sites that the others no longer wait for."""
+    """Return the attempt without the entering sites for which the other sites no longer wait."""
     return replace(attempt, entering=frozenset(site for site in attempt.entering if not is_too_late(attempt, site)))
 
 
 def goes_on_without_late(terms: Terms, attempt: Attempt, missing: Sites) -> bool:
-    """Return whether the others continue immediately without the sites that made the last attempt void."""
+    """Return whether the other sites continue at once without the sites that were missing in the last attempt."""
     others = attempt.bound - missing
     may = terms.on_lost_site == "continue" and len(others) >= terms.quorum and not terms.is_paused
     return may and others <= attempt.present and all(is_too_late(attempt, site) for site in missing)
@@ -99,7 +99,7 @@ def explained(over: Over, history: History) -> Over:
 
 
 def told(state: State, history: History, *, clock_seconds: float, now: datetime) -> list[str]:
-    """Describe each site that a person removed or that the others no longer wait for.
+    """Describe each site that a person removed, or for which the other sites no longer wait.
 
     Args:
         clock_seconds: the state machine's monotonic clock.

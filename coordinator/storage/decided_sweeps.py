@@ -41,7 +41,7 @@ def sweep_facts(state: Path, plans: Iterable[Plan]) -> Iterator[dict[str, Any]]:
 
 
 def earlier_losses(state: Path, plan: Plan) -> tuple[float, ...]:
-    """Return the lowest losses of all other alternatives, if this is the last one. Empty for any other plan.
+    """Return the lowest losses of all other alternatives if this is the last alternative, otherwise an empty result.
 
     The result is also empty while another alternative is not complete, because then none can be chosen.
     """

@@ -21,7 +21,7 @@ FILE: Final = "heard-of-the-end.json"
 
 
 class Ending:
-    """Records the sites of a coordinator's studies, and which of them are informed that these are over.
+    """Records the sites of a coordinator's studies, and which sites are informed that the studies are over.
 
     Attributes:
         all_heard: set while all studies are over and every site is informed.
@@ -52,7 +52,7 @@ class Ending:
         self._gone.add(site)
 
     def joined(self, site: str) -> None:
-        """Record that a site takes part, perhaps again."""
+        """Record that a site takes part, also if the site left before."""
         self._gone.discard(site)
 
     @property
@@ -65,7 +65,7 @@ class Ending:
 
     @property
     def unaware(self) -> list[str]:
-        """Return the sites that are not yet informed. Empty while a study is active."""
+        """Return the sites that are not informed of the end yet. The result is empty while a study is active."""
         return [] if self.under_way.is_set() else self.awaited
 
     def tell(self, peers: Mapping[str, Peer]) -> None:

@@ -127,7 +127,7 @@ class History:
                 self.over = entry
 
     def forget_before(self, oldest: int) -> None:
-        """Remove rounds before this one, except for the previous round, which lists its contributors."""
+        """Remove all earlier rounds, except for the previous round, which lists its contributors."""
         for number in [number for number in self.past if number < oldest - 1]:
             del self.past[number]
             self.digests.pop(number, None)

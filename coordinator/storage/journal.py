@@ -73,7 +73,7 @@ class Journal:
         return (entry for _, _, entry in _checked_lines(self._path))
 
     def add(self, kind: str, **facts: object) -> None:
-        """Append a decision. It is on disk only after `sync` has returned."""
+        """Append a decision. The decision is on disk only after `sync` has returned."""
         time = self._now().isoformat(timespec="milliseconds")
         entry = {"line": self.lines, "kind": kind, "time": time} | facts
         self._check, text = _checked(self._check, entry)
@@ -105,7 +105,7 @@ class Journal:
         self._waiting.clear()
 
     def close(self) -> None:
-        """Close the file. Decisions that were not synced are lost."""
+        """Close the file. Decisions that were not synced may not be on disk."""
         self._file.close()
 
 

@@ -1,4 +1,4 @@
-"""Removes parts of libraries that no program here reads, a fifth of the packages' size.
+"""Removes the parts of libraries that no program of this project reads, about a fifth of the packages.
 
 A rule must be safe without running anything, so there are only four kinds: libraries' own tests, which only tests
 import; headers and build files, which only a compiler reads; programs of a library that nothing here starts; archives

@@ -1,4 +1,4 @@
-"""Prepares a federation on this machine with the real commands: mutual TLS on loopback."""
+"""Prepares a federation on this computer with the real commands, with mutual TLS on loopback."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Rehearsal:
 
 
 def prepare(rehearsal: Rehearsal) -> None:
-    """Create authority, invitations, keys, configurations, plans and approvals, as people would.
+    """Create the certificate authority, invitations, keys, configurations, plans and approvals, as people would.
 
     Raises:
         ConfigurationError: a method cannot run with these settings; nothing was created.

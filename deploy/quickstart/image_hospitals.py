@@ -1,4 +1,4 @@
-"""Divides scikit-learn's 1,797 handwritten digits among hospitals, as PNG files with unequal shares of the digits.
+"""Divides scikit-learn's 1,797 handwritten digits among hospitals, as PNG files with unequal fractions of the digits.
 
 Source: Elhussein and Gürsoy 2025, "PLayer-FL": for each class the hospitals' shares are drawn from a Dirichlet
 distribution with the parameter 0.5. One thing differs: each hospital first receives eight images of each digit, so that
@@ -22,7 +22,7 @@ _BRIGHTNESS = 15  # the table's intensities are 0 to 16
 
 
 def digit_hospitals(count: int, folder: Path, seed: int) -> list[HospitalData]:
-    """Divide the images of digits among 2 to 20 hospitals. Each has a table, a contract and a folder of PNG files."""
+    """Divide images of digits among 2 to 20 hospitals. Each has a table, a contract and a folder of PNG files."""
     from PIL import Image
     from sklearn.datasets import load_digits
 

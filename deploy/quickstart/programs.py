@@ -1,4 +1,4 @@
-"""Starts the rehearsal's processes together, watches them, and ends them together."""
+"""Starts the processes of a rehearsal, watches these processes, and ends all of them together."""
 
 from __future__ import annotations
 

@@ -74,7 +74,7 @@ def _plain(text: str) -> str:
 
 
 def completion_of(program: str, command: click.Command, shell: str) -> str:
-    """Return a shell's completion script. The script requests words from the program itself."""
+    """Return a shell's completion script. The script requests the completions from the program."""
     kind = get_completion_class(shell)
     assert kind is not None
     return kind(command, {}, program, f"_{program.replace('-', '_').upper()}_COMPLETE").source()

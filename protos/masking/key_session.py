@@ -114,7 +114,7 @@ class KeySessionSecret:
 
     @property
     def pair_keys(self) -> Mapping[str, bytes]:
-        """Return the key of each pair by the peer's name. Empty before `agree` and after `forget`."""
+        """Return the key of each pair by the peer's name. There is no key before `agree` and after `forget`."""
         return self._pair_keys
 
     def forget(self) -> None:
@@ -175,7 +175,7 @@ def check_roster(terms: KeySessionTerms, adverts: Sequence[KeyAdvert], own_adver
 
 
 def transcript(terms: KeySessionTerms, adverts: Sequence[KeyAdvert]) -> bytes:
-    """Return the transcript T: the SHA-256 of the key session's terms and of every byte of every advert, 32 bytes."""
+    """Return the transcript T, 32 bytes: the SHA-256 of the key session's settings and of all bytes of all adverts."""
     candidates = pack("masking candidates", *terms.candidates)
     entries = (
         pack(

@@ -1,4 +1,4 @@
-"""Records what a site has masked, so that no two of its sums reveal one site's update by subtraction.
+"""Records the vectors that a site has masked, so that no two sums of a site reveal one update by subtraction.
 
 Two sums over different sets at the same step differ by one site's update. Two vectors in one context have the same
 masks, so their difference is visible at once. The ledger prevents both. It does not rely on what the coordinator or
@@ -86,7 +86,7 @@ class Masked:
 
 @dataclass(frozen=True)
 class Open:
-    """The context under which this process may still send its masked vector. It is never on disk."""
+    """The context under which this process may still send its masked vector. The context is never on disk."""
 
     context: bytes
     vector: bytes

@@ -17,7 +17,7 @@ def check_of(text: str) -> str:
 
 
 def checked(before: str, content: dict[str, Any]) -> tuple[str, str]:
-    """Return the checksum of a line, computed from the previous checksum and the content, and the line itself."""
+    """Return a line and its checksum, which is computed from the previous checksum and the content."""
     text = json.dumps(content, sort_keys=True, separators=(",", ":"))
     check = blake3(f"{before} {text}".encode()).hexdigest()[:32]
     return check, json.dumps(content | {"check": check}, sort_keys=True, separators=(",", ":")) + "\n"

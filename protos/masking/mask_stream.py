@@ -41,7 +41,7 @@ def round_key(pair_key: bytes, context: bytes) -> bytes:
 
 
 def counter_block(chunk: int) -> bytes:
-    """Return the start value of the AES counter for a chunk, 16 bytes. It fixes where the chunk's keystream begins.
+    """Return the start value of the AES counter for a chunk, 16 bytes. The chunk's keystream begins at this value.
 
     The key is new for every pair and context, so only the chunk number must differ. AES in counter mode counts in
     big-endian from the block's end (SP 800-38A, appendix B.1). So the chunk number is in the first eight bytes, which

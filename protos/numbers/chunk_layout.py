@@ -30,7 +30,7 @@ class Layout:
 
     @cached_property
     def chunks(self) -> int:
-        """Return the number of chunks. It is at least one, because an empty vector has a check too."""
+        """Return the number of chunks, which is at least one, because an empty vector has a check too."""
         return max(1, -(-self.parameters // CHUNK_PARAMETERS))
 
     @cached_property
@@ -43,7 +43,7 @@ class Layout:
         return _WORD * self.words_in(index) + 4 * self._updates(index)
 
     def start(self, index: int) -> int:
-        """Return the place in the buffer where a chunk begins, in bytes. It is always a multiple of eight."""
+        """Return the place in the buffer where a chunk begins, in bytes: always a multiple of eight."""
         return index * (4 * CHUNK_PARAMETERS + _WORD)
 
     def updates_slice(self, index: int) -> slice:
@@ -51,7 +51,7 @@ class Layout:
         return slice(index * CHUNK_PARAMETERS, index * CHUNK_PARAMETERS + self._updates(index))
 
     def body(self, buffer: bytearray | memoryview, index: int) -> memoryview:
-        """Return one chunk's bytes as a view, without a copy."""
+        """Return one chunk's bytes as a view, without copying the bytes."""
         start = self.start(index)
         return memoryview(buffer)[start : start + self.chunk_bytes(index)]
 

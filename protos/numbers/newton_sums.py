@@ -1,4 +1,4 @@
-"""Adds up the sums of a regression that all sites fit together. Every site computes the same next step from them.
+"""Adds up the sums of a regression that all sites fit. From these sums every site computes the same next step.
 
 Each site adds up the Hessian H and the gradient g of its own rows at common coefficients. One Newton step needs only
 their sums over the sites. The rules:

@@ -1,4 +1,4 @@
-"""Defines the record of all sums of one round. It contains no number of a single site."""
+"""Defines the record of all sums of one round. The record contains no number of a single site."""
 
 from __future__ import annotations
 

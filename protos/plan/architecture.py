@@ -129,7 +129,7 @@ def note_columns(architecture: Architecture) -> int:
 
 
 def body_tensors(architecture: Architecture) -> tuple[TensorSpec, ...]:
-    """Return the tensors of part body in the order of `network_tensors`. They are the same at every site. May be empty.
+    """Return the tensors of the body, as `network_tensors` sorts them. Every site has the same body, or none.
 
     Raises:
         ConfigurationError: the body is too large.

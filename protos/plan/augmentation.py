@@ -51,7 +51,7 @@ def augmentation_in_words(steps: tuple[Augmentation, ...]) -> str:
 
 
 def why_not_augmented(steps: tuple[Augmentation, ...], network: Architecture) -> Iterator[str]:
-    """Return every reason why these steps are impossible with a network, one clause each."""
+    """Return every reason why these steps are impossible with a network, each as a short text."""
     if not steps:
         return
     if not isinstance(network, ImageNetwork | UNetNetwork):

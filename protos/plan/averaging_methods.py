@@ -1,4 +1,4 @@
-"""Defines the methods that train one model for all sites: FedAvg and methods that improve on it.
+"""Defines the methods that train one model for all sites: FedAvg and improvements of FedAvg.
 
 The fields of a class are the method's hyperparameters with their names in a plan. † marks methods whose formula comes
 from memory of the original paper, and not from the papers that this project reproduces.
@@ -156,7 +156,7 @@ class FedLAMA(Document):
 
 
 class LocalOnly(Document):
-    """Every site trains alone with the plan's budget. It sends only the fact that it takes part."""
+    """Every site trains alone with the plan's budget. A site sends only the fact that the site takes part."""
 
     name: Literal["local"]
 

@@ -48,7 +48,7 @@ Size: TypeAlias = Literal["columns", "outputs"]
 
 @dataclass(frozen=True, kw_only=True)
 class Conditions:
-    """The parts of a plan that restrict its method.
+    """The parts of a plan that restrict which methods the plan can use.
 
     Attributes:
         is_plain_descent: the optimiser steps by rate times gradient, without other terms.
@@ -99,7 +99,7 @@ def agreed_sizes(method: Method, architecture: Architecture) -> frozenset[Size]:
 
 
 def why_impossible(method: Method, conditions: Conditions) -> tuple[str, ...]:
-    """Return every reason why a method is impossible under these conditions, one clause each."""
+    """Return every reason why a method is impossible under these conditions, each as a short text."""
     checks = (_of_network, _of_private, _of_procedure, _of_controls, _of_layers, _of_penalties, _of_nothing)
     return tuple(dict.fromkeys(reason for check in checks for reason in check(method, conditions)))
 

@@ -182,7 +182,7 @@ def stage_at(plan: Plan, round_number: int, training_rounds: int | None = None) 
 
 
 def is_measured(plan: Plan, round_number: int) -> bool:
-    """Return whether sites validate the model at the start of a training round. They never do so in the first round."""
+    """Return whether sites validate the model at the start of a training round, except for the first round."""
     made = round_number - plan.has_probe
     return made > 0 and made % plan.schedule.rounds_per_measurement == 0
 

@@ -1,4 +1,4 @@
-"""Adds up the gains of all sites: their mean metric, its fairness, and the share of sites that gained.
+"""Adds up the gains of all sites: the mean metric, the fairness of the metric, and how many percent of sites gained.
 
 A site encodes its metric as three or four integers and sends them masked. The coordinator learns only sums. The metric
 is between 0 and 1 (AUROC), so a regression has no gain sums. The rules:
@@ -52,7 +52,7 @@ class GainSums:
 
 @dataclass(frozen=True, kw_only=True)
 class GainOverSites:
-    """The mean metric over all sites, its fairness, and the share of sites that gained. All sites have the same weight.
+    """The mean metric over all sites, its fairness, and the fraction of sites that gained. Sites have equal weights.
 
     Attributes:
         sites: the number of sites with a metric.

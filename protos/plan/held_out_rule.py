@@ -1,4 +1,4 @@
-"""Defines how a site decides to refuse shared parameters, and how many sites must accept them.
+"""Defines how a site decides to refuse shared parameters, and how many sites must accept the parameters.
 
 Each site measures the received parameters on its own rows before it trains on them. If too few sites accept, the run
 returns to the parameters that were accepted last. docs/design/acceptance.md has the reasons.

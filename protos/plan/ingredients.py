@@ -37,7 +37,7 @@ class Layers:
 
 @dataclass(frozen=True)
 class Nothing:
-    """No parameter is federated. The site trains alone, with the same rounds as the others."""
+    """No parameter is federated. Each site trains alone, with the same number of rounds."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ class Together:
 
 @dataclass(frozen=True)
 class PrivateFirst:
-    """Each round trains only the private parameters for this many epochs, then only the federated ones."""
+    """Each round trains only the private parameters for this many epochs, then only the federated parameters."""
 
     epochs: int
 
@@ -96,7 +96,7 @@ class PersonalCopy:
 
 @dataclass(frozen=True)
 class Mixture:
-    """Each site also trains a model v. It predicts with share * v + (1 - share) * own copy of the federated model.
+    """Each site also trains a model v. It predicts with share * v + (1 - share) * its version of the federated model.
 
     APFL. v trains on the mixture's loss. The share begins at `start` and takes one step of `rate` a round.
     """
@@ -127,7 +127,7 @@ class ControlVariates:
 
 @dataclass(frozen=True)
 class ColumnByColumn:
-    """Each batch trains the common column on its own loss, then the unique column on the joint loss. CHFL."""
+    """Each batch trains the common column on this column's loss, then the unique column on the joint loss. CHFL."""
 
 
 Procedure: TypeAlias = (
@@ -137,12 +137,12 @@ Procedure: TypeAlias = (
 
 @dataclass(frozen=True)
 class Mean:
-    """Next parameters: the received ones plus the weighted mean of the sites' updates."""
+    """Next parameters: the received parameters plus the weighted mean of the sites' updates."""
 
 
 @dataclass(frozen=True)
 class Blend:
-    """Next parameters: the received ones plus rate times the weighted mean update, (1 - rate) x + rate * mean."""
+    """Next parameters: the received parameters plus rate times the weighted mean update, (1 - rate) x + rate * mean."""
 
     rate: float
 

@@ -1,4 +1,4 @@
-"""Computes the first values of tensors. They are the same on every machine.
+"""Computes the initial values of tensors. The initial values are the same on every computer.
 
 The values depend on a seed (the plan's or a site's secret) and the tensor's name. Coordinator and sites compute the
 shared values separately and must get the same bits. The random generators of numerical libraries do not promise that
@@ -47,7 +47,7 @@ def initial_values(spec: TensorSpec, seed: int) -> NDArray[np.float32]:
 
 
 def secret_values(spec: TensorSpec, secret: bytes) -> NDArray[np.float32]:
-    """Return the first values of a private tensor from a site's secret, computed like `initial_values`.
+    """Derive the initial values of a private tensor from a site's secret, in the same way as `initial_values`.
 
     Args:
         secret: 32 bytes that only this site has.

@@ -1,4 +1,4 @@
-"""Computes learning rate schedules: a factor of the optimiser's learning rate for each step.
+"""Computes learning rate schedules: the factor by which the optimiser's learning rate is multiplied in each step.
 
 A factor depends only on the number of the step. So a site that joins late or restarts from a checkpoint uses the same
 rates as all other sites. A schedule can begin with a linear warm-up of whole epochs, and starts at its end.

@@ -72,7 +72,7 @@ class Occasion(StrEnum):
 
 @dataclass(frozen=True)
 class Scalar:
-    """One integer that sites send. Its value is integer / scale; `scale` is a power of two.
+    """One number that sites send as an integer. The number is integer / scale; `scale` is a power of two.
 
     `bound` is the integer's largest magnitude at one site, and only a signed integer can be negative. Integers of 32
     bits are sent in the place of updates.
@@ -105,7 +105,7 @@ class Manifest:
 
     @cached_property
     def parameters(self) -> int:
-        """Return the length of the vector of all updates."""
+        """Return the number of entries in the vector of all updates."""
         return sum(tensor.number_count for tensor in self.tensors)
 
     @cached_property
@@ -130,7 +130,7 @@ class Manifest:
         return digest("manifest", self.canonical)
 
     def views(self, vector: Float32) -> dict[str, Float32]:
-        """Return the vector as named arrays that share its memory.
+        """Return the vector as named arrays that use the memory of the vector.
 
         Args:
             vector: float32 of shape (parameters,).
@@ -141,7 +141,7 @@ class Manifest:
         }
 
     def initial_parameters(self, seed: int) -> Float32:
-        """Return the shared parameters before round 0. They are the same at the coordinator and at every site.
+        """Return the shared parameters before round 0, which are the same at the coordinator and at every site.
 
         Returns:
             float32 of shape (parameters,), in the manifest's order.

@@ -1,4 +1,4 @@
-"""Lists all methods, and combines several methods of a plan into one.
+"""Lists all methods, and combines several methods of a plan into one method.
 
 averaging_methods.py and personal_methods.py define the methods. A composition takes from each of its methods the
 ingredients that differ from FedAvg's: `of: [{name: global-layers}, {name: fedprox}]` is the proximal term with Global
@@ -87,7 +87,7 @@ NETWORK_METHODS: Final[tuple[str, ...]] = tuple(name for name in METHOD_NAMES if
 
 
 class Composition(Document):
-    """A combination of several methods. Each contributes the ingredients that differ from FedAvg's."""
+    """A combination of several methods. Each method contributes the parts in which the method differs from FedAvg."""
 
     name: Literal["composition"]
     of: tuple[SingleMethod, ...] = Field(min_length=2, max_length=8)

@@ -50,7 +50,7 @@ class Adam(Document):
 
 
 class NesterovAdam(Document):
-    """Adam that looks one step ahead. Its momentum rises from half of `first_decay`. Dozat 2016.
+    """NAdam: Adam that looks one step ahead. The momentum rises from half of `first_decay`. Dozat 2016.
 
     `momentum_rise` is torch's momentum_decay; `decoupled` shrinks parameters as AdamW does.
     """

@@ -1,4 +1,4 @@
-"""Defines the plan's key `privacy`: the promise to each patient, and which methods can keep it.
+"""Defines the plan's key `privacy`: the promise to each patient, and which methods can keep the promise.
 
 The unit is one patient with all the patient's rows. Two tables are neighbours if they are equal except that one lacks
 one patient. The promise applies against everybody outside the hospital: the coordinator, the other sites, and whoever

@@ -1,4 +1,4 @@
-"""Defines the methods that give each site a model of its own: private layers, or a second model.
+"""Defines the methods that give each site its own model: with private layers, or as a second model.
 
 The fields of a class are the method's hyperparameters with their names in a plan. † means the same as in
 averaging_methods.py.
@@ -37,7 +37,7 @@ _COMMON: Final = Parts((Part.COMMON,))
 
 
 class GlobalLayers(Document):
-    """Sites share the inner layers. Their input and output layers are private.
+    """Sites share the inner layers. The input and output layers of each site are private.
 
     Source: Obeidi, "Global Layers: Non-IID Tabular Federated Learning", BatchAlignedFedAvg. The plan's schedule sets
     after how many batches the sites aggregate. `layers` names the layers to share (appendix C.2). Without it, the
@@ -95,7 +95,7 @@ class FedBABU(Document):
 
 
 class LocalAdaptation(Document):
-    """After FedAvg each site fine-tunes a copy of its own. Yu et al. 2020."""
+    """After FedAvg each site fine-tunes its own version of the model. Yu et al. 2020."""
 
     name: Literal["local-adaptation"]
     fine_tuning_epochs: StrictInt = Field(default=1, ge=1, le=1000)
@@ -106,7 +106,7 @@ class LocalAdaptation(Document):
 
 
 class Ditto(Document):
-    """Each site has a personal model that stays near the shared one. Li et al. 2021 (Ditto), algorithm 1."""
+    """Each site has a personal model that stays near the shared model. Li et al. 2021 (Ditto), algorithm 1."""
 
     name: Literal["ditto"]
     strength: float = Field(default=0.01, ge=0, le=1e6)
@@ -136,7 +136,7 @@ class PFedMe(Document):
 
 
 class APFL(Document):
-    """Each site mixes a shared and a local model, and learns the share. Deng et al. 2020, algorithm 1."""
+    """Each site mixes a shared and a local model, and learns the mixing ratio. Deng et al. 2020, algorithm 1."""
 
     name: Literal["apfl"]
     share: float = Field(default=0.5, ge=0, le=1)
@@ -221,7 +221,7 @@ class FedBN(Document):
 
 
 class LocalGlobal(Document):
-    """Sites share the upper layers and keep the lower ones private: LG-FedAvg. Liang et al. 2020, algorithm 1. †"""
+    """Sites share the upper layers. The lower layers stay private: LG-FedAvg. Liang et al. 2020, algorithm 1. †"""
 
     name: Literal["lg-fedavg"]
 

@@ -1,4 +1,4 @@
-"""Defines the plan: everything that sites agree to before training, as one frozen record.
+"""Defines the plan: everything on which the sites agree before training, as one frozen record.
 
 A plan is written in YAML and sent as canonical JSON. The SHA-256 of these bytes identifies it. Coordinator and sites
 refuse to train unless they have the same digest. Keys that decide about safety (sites, quorum, weighting) have no
@@ -75,7 +75,7 @@ _Layer = Annotated[str, Field(pattern=TENSOR_NAME)]  # no control character can 
 
 
 class StartingFile(Document):
-    """A safetensors file with first values, such as those of an earlier study. Coordinator and sites have copies.
+    """A safetensors file with initial values, for example from an earlier study. Coordinator and sites have this file.
 
     `sha256` is the file's digest. `layers` are the layers whose tensors the file has; None means all shared and frozen
     ones.
@@ -92,7 +92,7 @@ class StartingFile(Document):
 
 
 class Encoding(Document):
-    """The encoding of updates as integers: the clipping range C, and the share of clipped values that stops a round."""
+    """The encoding of updates as integers: the clipping range C, and the limit for the percentage of clipped values."""
 
     clipping_range: float = Field(default=8.0, gt=0, le=1024)
     largest_clipped_share: float = Field(default=0.001, ge=0, le=1)
@@ -384,7 +384,7 @@ class Plan(Document):
 
     @property
     def smallest_masked_quorum(self) -> int:
-        """Return the smallest number of sites for which any two quorums share an honest site.
+        """Return the smallest number of sites for which any two quorums have an honest site in common.
 
         Sites that only evaluate hide no other site's update, so their number is added. Two sites are the exception that
         the plan and both policies must state: they hide updates from the coordinator only.
@@ -457,7 +457,7 @@ class Plan(Document):
 
     @property
     def own_numbers(self) -> int:
-        """Return the number of values in private layers that are trained with noise. They never leave the site."""
+        """Return the number of values in private layers trained with noise. These values never leave the site."""
         return 0 if self.private_training is None else self.private_training.own_numbers
 
     @property
@@ -570,7 +570,7 @@ class Plan(Document):
 
     @property
     def alternatives(self) -> tuple[Self, ...]:
-        """Return all plans of this plan's sweep, or only this plan if it has no sweep. One approval covers all."""
+        """Return all plans of this plan's sweep, or only this plan without a sweep. One approval covers all plans."""
         sweep = self.sweep
         if sweep is None:
             return (self,)
@@ -589,7 +589,7 @@ class Plan(Document):
 
     @property
     def public_draws(self) -> bytes:
-        """Return the key of public random draws, 32 bytes. It depends on the whole plan, except on masking."""
+        """Return the key of public random draws, 32 bytes. The key depends on the whole plan, except on masking."""
         return digest("public draws", self.model_copy(update={"secure_aggregation": "required"}).canonical)
 
     @property

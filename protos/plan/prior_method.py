@@ -1,4 +1,4 @@
-"""Defines the method federated-prior: a score from other hospitals' data, which each hospital weights by itself.
+"""Defines the method federated-prior: a score computed from other hospitals' data. Each hospital chooses its weight.
 
 The sites fit one regression on common concepts together, from sums alone. Each site then subtracts its own part from
 these sums, so that the score is the result of the others. It combines the score with its own models. There is one round
@@ -30,7 +30,7 @@ class YesOrNo(Document):
 
 
 class OneOfClasses(Document):
-    """The outcome is one of these classes. One regression for each class distinguishes it from all others."""
+    """The outcome is one of these classes. One regression for each class predicts this class against all others."""
 
     task: Literal["multi-class"]
     classes: tuple[Text, ...] = Field(min_length=3, max_length=50)
@@ -42,7 +42,7 @@ class OneOfClasses(Document):
 
 
 class Number(Document):
-    """The outcome is a number. In sums of statistics, values outside `low` to `high` count as the nearer limit."""
+    """The outcome is a number. In sums, a value outside `low` to `high` is replaced by the nearer limit."""
 
     task: Literal["regression"]
     low: float
@@ -103,7 +103,7 @@ class FederatedPrior(Document):
         return 1 if isinstance(self.outcome, Number) else self.rounds
 
     def why_impossible(self, sites: int, known: tuple[str, ...]) -> Iterator[str]:
-        """Yield each reason why the method is impossible, one clause each.
+        """Yield each reason why the method is impossible, as a short text.
 
         Args:
             sites: the number of sites in the plan.

@@ -299,7 +299,7 @@ class AnnouncedSums:
 
     @property
     def guard(self) -> float:
-        """Return by how much the others' score decreases the log loss, summed over all sites.
+        """Return by how much the score of the other sites decreases the log loss, summed over all sites.
 
         For numbers it is half the decrease of squared errors.
         """

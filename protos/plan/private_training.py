@@ -84,7 +84,7 @@ class PrivateTraining:
 
     @property
     def trained(self) -> int:
-        """Return how many of the network's first tensors are trained. The others keep their values."""
+        """Return how many of the network's first tensors are trained. All other tensors keep their values."""
         return len(self.network if self.has_own_steps else self.tensors)
 
     @cached_property
@@ -120,7 +120,7 @@ class PrivateTraining:
 
     @property
     def is_local(self) -> bool:
-        """Return whether a site's trainer draws the noise of each step. Then the gate adds none."""
+        """Return whether each site's trainer draws the noise of each step, so that the gate process adds no noise."""
         return self.promise.noise == "local"
 
     @cached_property
@@ -135,7 +135,7 @@ class PrivateTraining:
 
     @cached_property
     def bound(self) -> int:
-        """Return the largest magnitude of one integer of one site, its share of the noise included."""
+        """Return the largest magnitude of one integer of one site, including the noise that this site adds."""
         if self.ring.bits == 32:
             return LARGEST_NARROW // self.sites  # so that no sum of all sites is beyond 31 bits
         return LARGEST_PATIENTS * self.scale + self._largest_noise

@@ -87,7 +87,7 @@ class StepSchedule(Document):
 
 
 def too_few_rows(schedule: EpochSchedule | StepSchedule, rows: int) -> str | None:
-    """Return what these training rows are too few for, such as `5 batches an epoch`; None if they are enough."""
+    """Return the requirement for which these training rows are too few, such as `5 batches an epoch`, or None."""
     if schedule.batches(rows):
         return None
     match schedule:

@@ -1,4 +1,4 @@
-"""Lets a site's own baseline take part in the training of its network, as the plan sets it.
+"""Defines how a site's own baseline takes part in the training of the site's network.
 
 A baseline is the model that the site's statistician would use: a linear model and a random forest. The out-of-fold
 losses of the two decide their shares (site_agent/trainer/baselines.py). The site fits the baseline to its own training

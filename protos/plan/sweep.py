@@ -1,4 +1,4 @@
-"""Defines the alternatives of a plan: other learning rates or strengths, each tried in a run of its own.
+"""Defines the alternatives of a plan: other learning rates or strengths, each in a separate run.
 
 All alternatives together are one agreement. Each contains the whole list, so a person who reads one reads all of them.
 The run with the lowest validation loss over all sites is chosen. The choice uses sums that a checkpoint over all sites
@@ -104,7 +104,7 @@ class Sweep(Document):
 
 
 def chosen_of(losses: Sequence[float]) -> int:
-    """Return the alternative with the lowest validation loss, or the first of several equal ones."""
+    """Return the alternative with the lowest validation loss. Of several equal alternatives, return the first."""
     return min(range(len(losses)), key=losses.__getitem__)
 
 

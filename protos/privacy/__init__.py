@@ -1,1 +1,1 @@
-"""Computes differential privacy: the noise that a site adds to its sums, and the promise that the noise keeps."""
+"""Computes differential privacy: the noise that a site adds to its sums, and the promise that it keeps."""

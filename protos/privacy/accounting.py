@@ -1,4 +1,4 @@
-"""Computes epsilon and delta of Gaussian noise, for one sum and for several together, in closed form.
+"""Computes epsilon and delta of Gaussian noise in closed form, for one sum and for several sums.
 
 Every sum here is full-batch: it includes each patient, and one patient changes it by at most the clip. Several such
 sums are one sum with larger sensitivity, so all of them together have one number, the signal-to-noise ratio mu. The
@@ -50,7 +50,7 @@ def epsilon_of(mu: float, delta: float) -> float:
 
 
 def ratio_of(epsilon: float, delta: float) -> float:
-    """Return the largest mu that is (epsilon, delta)-private, rounded down. Both must be above 0."""
+    """Return the largest mu that is (epsilon, delta)-private, rounded down. Epsilon and delta must be above 0."""
     low, high = 0.0, 100.0
     for _ in range(_STEPS):
         middle = (low + high) / 2

@@ -1,4 +1,4 @@
-"""Encodes a chunk with one copy of its body, and decodes a chunk without a copy.
+"""Encodes a chunk by copying its body once, and decodes a chunk without copying its body.
 
 Most bytes of a run are bodies of chunks, and a generated message copies a body three times. So this file writes the 24
 bytes before the body itself, in protobuf's encoding. Every field is present and every number is padded to a fixed

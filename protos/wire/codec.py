@@ -115,12 +115,12 @@ def encode_coordinator_message(message: CoordinatorMessage | Upkeep) -> bytes:
 
 
 def put_together(messages: Sequence[bytes]) -> bytes:
-    """Join several encoded messages from the coordinator into one. A single message stays unchanged."""
+    """Join several encoded messages from the coordinator into one message. A single message stays unchanged."""
     return messages[0] if len(messages) == 1 else _encoded(generated.CoordinatorMessage(together=messages))
 
 
 def taken_apart(raw: bytes | memoryview) -> Sequence[bytes | memoryview]:
-    """Divide a joined message from the coordinator into its encoded messages. None of them is joined itself.
+    """Divide a joined message from the coordinator into its encoded messages. No encoded message is joined again.
 
     Raises:
         MalformedMessage: the messages are too many, or are mixed with other content.

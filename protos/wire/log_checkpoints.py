@@ -1,4 +1,4 @@
-"""Signs checkpoints of audit logs, and cosigns them as a witness.
+"""Signs checkpoints of audit logs, and cosigns checkpoints as a witness.
 
 The owner of a log signs its current size and hash with its long-term identity key. The witness links the owner's leaves
 to the last checkpoint that it cosigned, and signs only a continuation. So the witness detects a log that was cut,
@@ -25,11 +25,11 @@ _LARGEST_SIZE: Final = 1 << 62
 
 
 class CheckpointRefused(ValueError):  # the caller turns it into a message
-    """A checkpoint or a cosignature is not valid, or does not continue the earlier ones."""
+    """A checkpoint or a cosignature is not valid, or does not continue the earlier checkpoints."""
 
 
 def owner_of_site(site: str) -> str:
-    """Return the owner name of a site's log. It always differs from the name of the coordinator's log."""
+    """Return the owner name of a site's log, which always differs from the owner name of the coordinator's log."""
     return f"site/{site}"
 
 

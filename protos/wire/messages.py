@@ -68,7 +68,7 @@ class SiteReason(IntEnum):
 
 
 class CoordinatorReason(IntEnum):
-    """The reason why the coordinator ends a stream. It decides whether the site reconnects."""
+    """The reason why the coordinator ends a stream. The reason decides whether the site reconnects."""
 
     ALL_RUNS_OVER = 1
     NOT_ACCEPTED = 2

@@ -42,7 +42,7 @@ def position(run: str, offer: Offer) -> bytes:
 
 
 def down_chunks(parameters: int) -> int:
-    """Return the number of chunks in which a vector of this length is sent to sites."""
+    """Return the number of chunks in which a vector with this number of parameters is sent to sites."""
     return -(-parameters // DOWN_CHUNK_PARAMETERS)
 
 

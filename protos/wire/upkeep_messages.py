@@ -91,7 +91,7 @@ class RenewalAnswered:
 
 @dataclass(frozen=True, slots=True)
 class EnrolmentRequest:
-    """A site without a certificate presents its invitation. Its repr never shows the token."""
+    """A site without a certificate presents its invitation. The repr of this message never shows the token."""
 
     token: bytes = field(repr=False)
     signing_request: bytes

@@ -1,1 +1,1 @@
-"""Runs the process with the network. It has the TLS key, connects and relays, and decodes no message of a run."""
+"""Runs the process with network access. It has the TLS key, relays messages, and decodes no message of a run."""

@@ -1,4 +1,4 @@
-"""Implements the agent's half of `site-agent doctor`: TLS key, certificate, clock and connection.
+"""Checks the agent for `site-agent doctor`: TLS key, certificate, clock and connection.
 
 It reads no patient's data and changes nothing. Every check has a limit of seconds.
 """

@@ -1,4 +1,4 @@
-"""Stores the agent's TLS key and certificates, and changes them as the gate orders.
+"""Stores the agent's TLS key and certificates, and changes them as the gate process commands.
 
 The gate decides and records all changes of a certificate. The agent checks each order again by the rules of
 pki/site_keys.py. So no order can install a certificate for another key, site or root.
@@ -33,7 +33,7 @@ class KeptCertificates:
         self._keys = SiteKeys.load(directory) if exists else SiteKeys.create(directory)
 
     def shown(self) -> Shown:
-        """Return the current certificates and trusted roots, for the gate."""
+        """Return the current certificates and the trusted root certificates, for the gate process."""
         keys, addresses = self._keys, self._addresses()
         staged = own_keys.staged_chain(keys) if keys.is_enrolled() else None
         parts = (
@@ -59,7 +59,7 @@ class KeptCertificates:
         return store.read_public(self._keys.root_certificate_path)
 
     def address(self, which: str) -> str:
-        """Return a recorded address, `coordinator` or `enrolment`; empty if there is none."""
+        """Return a recorded address, `coordinator` or `enrolment`; empty if no address is recorded."""
         return self._addresses().get(which, "")
 
     def make(self, key: str) -> bytes:

@@ -1,4 +1,4 @@
-"""Carries out the gate's orders and relays one stream to the coordinator.
+"""Executes the commands of the gate process, and relays one stream to the coordinator.
 
 The agent decodes no message of a run and makes no decision about one. The rules:
 
@@ -51,7 +51,7 @@ _ORDERS: Final = (Look, Make, Call, Install, Trust, Settle, Open, Up, Taken, Par
 
 
 class Relay:
-    """Works as the agent of one site while the gate's socket is open."""
+    """Works as the agent of one site while the socket to the gate process is open."""
 
     def __init__(self, gate: FramedSocket[Message], kept: KeptCertificates) -> None:
         self._gate, self._kept = gate, kept
@@ -65,7 +65,7 @@ class Relay:
         return "connected to the coordinator" if self._stream.is_accepted else "connecting to the coordinator"
 
     async def run(self) -> None:
-        """Carry out orders until the gate disconnects.
+        """Execute commands until the gate process disconnects.
 
         Raises:
             MalformedMessage: the other side of the socket is no gate of this version.
@@ -118,7 +118,7 @@ class _Stream:
         self._task = asyncio.create_task(self._live(address, kept))
 
     def take(self, order: Up | Taken | Part) -> None:
-        """Carry out the next order of the gate."""
+        """Execute the next command that the gate process has sent."""
         if isinstance(order, Taken):
             for _ in range(order.count):
                 self._room.release()
@@ -173,7 +173,7 @@ class _Stream:
 
 
 async def answer_of(kept: KeptCertificates, order: Look | Make | Call | Install | Trust | Settle) -> Answer:
-    """Carry out an order of the gate about certificates or a call to the coordinator. A failure is logged."""
+    """Execute a command of the gate process about certificates or a request to the coordinator. A failure is logged."""
     try:
         match order:
             case Look():

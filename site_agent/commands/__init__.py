@@ -1,1 +1,1 @@
-"""Contains the commands of `site-agent`, one file for each subject. `site_agent/site_cli.py` joins them."""
+"""Contains the commands of `site-agent`, one file for each subject. site_cli.py joins these commands."""

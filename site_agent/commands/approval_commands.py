@@ -357,7 +357,7 @@ def _table(hospital: Hospital, plan: Plan) -> _Table:
 
 
 def own_fingerprint(hospital: Hospital) -> str | None:
-    """Return the fingerprint of this site's identity key, or None if this user cannot read the key."""
+    """Return the fingerprint of this site's identity key, or None if this user account cannot read the key."""
     from pki.identity_key import has_identity_key, identity_fingerprint, read_identity_key
 
     folder = gate_folder(hospital.state_path)

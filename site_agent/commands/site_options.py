@@ -1,4 +1,4 @@
-"""Defines the options that many commands of `site-agent` share."""
+"""Defines the options that many commands of `site-agent` have."""
 
 from __future__ import annotations
 

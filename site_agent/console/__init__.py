@@ -1,1 +1,1 @@
-"""The console: pages on this computer on which people read and decide. Every act is a command, which it runs."""
+"""The console: pages on this computer on which people read and decide. Each button runs a command of `site-agent`."""

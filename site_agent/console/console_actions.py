@@ -1,4 +1,4 @@
-"""The actions of the console. Each is one command of `site-agent`, run as a person would type it.
+"""The actions of the console. Each action is one command of `site-agent`, run as a person would type it.
 
 This file decides and reads nothing. The command checks, acts and writes the audit log. The command is a process of its
 own. So the process that serves a browser never has a patient's row, and a command can give up the network first, as
@@ -25,7 +25,7 @@ _LONGEST_SECONDS: Final = 3600.0
 
 @dataclass(frozen=True, kw_only=True)
 class Act:
-    """One act.
+    """One action of a person in the console.
 
     Attributes:
         role: the role that may do this.

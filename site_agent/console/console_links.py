@@ -131,7 +131,7 @@ class Links:
         return list(self._unused.items())
 
     def open(self, given: str, now_seconds: float) -> Session | None:
-        """Use a link. Return None if it was used, has expired or never existed."""
+        """Use a link. Return None if the link was already used, has expired or never existed."""
         known = next((link for link in self._unused if _is_same(given, link)), None)
         if known is None or now_seconds >= self._ends_seconds:
             return None
@@ -140,7 +140,7 @@ class Links:
         return session
 
     def session(self, path: str, cookies: Iterable[str], now_seconds: float) -> Session | None:
-        """Return the session of a request, by its path and cookies, or None if there is none or it has ended."""
+        """Return the session of a request, by its path and cookies, or None if there is no such session now."""
         folder = path.split("/")[1]
         for session in self._sessions:
             if _is_same(folder, session.folder) and any(_is_same(cookie, session.cookie) for cookie in cookies):
@@ -152,7 +152,7 @@ class Links:
         return any(one is session for one in self._sessions)
 
     def end(self, session: Session) -> None:
-        """End a session."""
+        """End the session of a person in the console."""
         self._sessions.remove(session)
 
     def end_idle(self, now_seconds: float) -> list[Session]:
@@ -163,7 +163,7 @@ class Links:
         return idle
 
     def is_over(self, now_seconds: float) -> bool:
-        """Whether no session and no valid link remains."""
+        """Whether all sessions have ended and no link is valid."""
         return not self._sessions and (not self._unused or now_seconds >= self._ends_seconds)
 
     def _is_idle(self, session: Session, now_seconds: float) -> bool:

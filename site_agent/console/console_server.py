@@ -1,4 +1,4 @@
-"""The console's process: it listens on loopback, keeps sessions, and runs commands.
+"""The process of the console, which listens on loopback, stores the sessions, and runs commands.
 
 It reads neither a table nor a model.
 
@@ -68,7 +68,7 @@ class Setting:
 
 
 class Console:
-    """One started console."""
+    """A console that was started, with its commands and pages."""
 
     def __init__(self, setting: Setting, links: Links) -> None:
         self._setting, self._links, self._ended = setting, links, "Nobody opened its link in time."
@@ -122,7 +122,7 @@ class Console:
             await asyncio.sleep(_LOOK_SECONDS)
 
     async def close(self) -> None:
-        """Stop running commands and remove their files. A decision may end by itself within seconds."""
+        """Stop running commands and remove their files. A command that records a decision may still finish."""
         for act in self._acts:
             act.cancel()
         await asyncio.gather(*self._acts, return_exceptions=True)

@@ -1,4 +1,4 @@
-"""Adapts a command's words to a reader who has buttons. Pure.
+"""Replaces commands in messages by the names of the console's buttons, without reading or writing any file.
 
 Commands write for a terminal, where the next step is another command. On a page of the console that step is often a
 button, so the text shows the button's name instead. Words about actions that the console does not offer stay unchanged.

@@ -60,7 +60,7 @@ class AppliedModel:
         return rows_at_once(self._flat, torch.from_numpy(features))
 
     def outputs(self, features: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
-        """Return the outputs of network and baseline, float32 of shape (rows, outputs). Not for a simple model.
+        """Return the joint outputs of network and baseline: float32 (rows, outputs). Not allowed for a simple model.
 
         Args:
             features: (rows, columns), as the model encodes them; at least one row.

@@ -1,4 +1,4 @@
-"""Does the trainer's work before the first round and after the last one.
+"""Does the trainer's work before the first round and after the last round.
 
 Libraries are loaded inside the functions, so an idle trainer uses no memory for them.
 """

@@ -41,7 +41,7 @@ def counted_rows_path(state: Path) -> Path:
 
 
 def find_counted_rows(state: Path) -> CountedRows | None:
-    """Return the stored numbers of rows, or None if this user cannot read them."""
+    """Return the stored numbers of rows, or None if this user account cannot read these numbers."""
     try:
         with counted_rows_path(state).open("rb") as file:
             found = json.loads(file.read(_LARGEST_BYTES))

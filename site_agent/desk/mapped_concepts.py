@@ -1,4 +1,4 @@
-"""Shows in the review of a plan its question, and which of its concepts this site's contract maps.
+"""Shows in the review the plan's question, and which concepts of the plan this site's contract maps to columns.
 
 The mapping is in the contract, so the table is not read.
 """

@@ -1,4 +1,4 @@
-"""Writes a model card: the purpose of the model, its data, its quality here, and where not to use it.
+"""Writes a model card: the model's purpose, data, quality at this site, and uses for which the model is not suitable.
 
 Source: Mitchell et al. 2019, "Model Cards for Model Reporting". People outside the hospital can read a card, so
 counts of fewer than SMALLEST_CELL patients or rows are not shown. It has no range or code of a column, and shows
@@ -141,7 +141,7 @@ def _built_of(used: ModelInUse) -> str:
 
 
 def by_class(rows: HeldOutRows) -> dict[str, Json]:
-    """Return the number of rows of each class. If one number is small, all are hidden: their sum would reveal it.
+    """Return the number of rows of each class. If one number is small, all numbers are hidden.
 
     Several classes are codes of the hospital's table, so they are numbered instead.
     """

@@ -43,7 +43,7 @@ def check_mask_folder(output: Path) -> None:
 def write_masks(
     output: Path, size: ImageSize, rows: npt.NDArray[np.int64], parts: Iterable[npt.NDArray[np.bool_]]
 ) -> Iterator[list[float | str]]:
-    """Write the predicted masks. Return for each its path and the share of pixels that it covers.
+    """Write the predicted masks. Return the path of each mask, and the fraction of pixels that the mask covers.
 
     Args:
         rows: the positions of the rows in their table, from 0.

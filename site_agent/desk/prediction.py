@@ -119,7 +119,7 @@ def _check_name(output: Path) -> None:
 
 
 def scores_of_new_rows(hospital: Hospital, used: ModelInUse, new: NewRows) -> npt.NDArray[np.float64]:
-    """Return the model's scores of the usable rows, recalibrated if the site requested it.
+    """Return the model's scores of the usable rows, recalibrated if the site requested a recalibration.
 
     Returns:
         shape (usable rows,), or (usable rows, classes).
@@ -280,7 +280,7 @@ def _cells(contract: Contract, scores: npt.NDArray[np.float64]) -> Iterator[list
 
 
 def harmless(text: str) -> str:
-    """Change a text that a spreadsheet would compute as a formula, so that it only shows the text."""
+    """Change a text that a spreadsheet would compute as a formula, so that the spreadsheet shows the text."""
     return f"'{text}" if text.startswith(_FORMULA_STARTS) else text
 
 

@@ -11,7 +11,7 @@ from site_agent.trainer.trainer_files import write_whole
 
 
 def write_result(path: Path, content: bytes, *, mode: int = 0o600) -> None:
-    """Write a result file with this mode, and replace an earlier one. Call `check_place` before the work.
+    """Write a result file with this mode, and replace an earlier file. Call `check_place` before the work.
 
     Raises:
         ConfigurationError: root would follow another user's link.
@@ -29,7 +29,7 @@ def write_result(path: Path, content: bytes, *, mode: int = 0o600) -> None:
 
 
 def check_places(places: Sequence[tuple[str, Path | None]], hospital: Hospital, others: Sequence[Path] = ()) -> None:
-    """Check with `check_place` all places to which a command would write. A place of None was not requested.
+    """Check with `check_place` all places to which a command would write. None means that no output was requested.
 
     Raises:
         UsageError: as in `check_place`, or two results have the same place.

@@ -1,4 +1,4 @@
-"""Compares a plan with earlier plans: what differs, and whose contribution could be computed from both.
+"""Compares a plan with earlier plans: the differences, and the sites whose contribution both plans would reveal.
 
 Sums of two plans can be subtracted if their sites are not the same (docs/design/sets.md). The gate refuses such sums
 unless a budget allows them. With this page a person learns it before the run, with the sites' names.

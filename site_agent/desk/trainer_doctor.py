@@ -1,4 +1,4 @@
-"""Runs the trainer's part of `site-agent doctor`, in a process of its own.
+"""Checks the trainer for `site-agent doctor`, in a separate process.
 
 The process gives up the network before it reads the table, as the trainer does. It prints explanations of the table
 on standard error, for the person. Its JSON result has only fixed words and its own numbers, and quotes nothing.

@@ -1,4 +1,4 @@
-"""Sends the gate's orders to the agent, and opens at most one stream to the coordinator through it.
+"""Sends the commands of the gate process to the agent, and opens at most one stream to the coordinator.
 
 Reports of the agent are checked like messages of a hostile coordinator. If an agent sends a report that no agent of
 this version sends, this site's part ends. An agent that has ended is started again, or waited for, when the next stream
@@ -56,13 +56,13 @@ Accepted: TypeAlias = Callable[[float | None], Awaitable[None]]
 
 
 class AgentGone(UnavailableError):
-    """The process with the network has ended while the gate needed it."""
+    """The agent, the process with network access, ended while the gate process needed it."""
 
     code = "E029"
 
 
 class AgentLink:
-    """Connects the gate to this site's agent, also after the agent's process was replaced."""
+    """Connects the gate process to this site's agent, also after the agent process was replaced."""
 
     def __init__(self, start: Callable[[], Awaitable[socket.socket]]) -> None:
         """Prepare the connection. `start` returns the connected socket of an agent: a new process, or the service."""
@@ -76,7 +76,7 @@ class AgentLink:
         self._number = 0
 
     async def ask(self, order: Order) -> Answer:
-        """Send an order to the agent and return its answer. Only one order is sent at a time.
+        """Send a command to the agent and return its reply. Only one command is sent at a time.
 
         Raises:
             AgentGone: the agent has ended.
@@ -108,7 +108,7 @@ class AgentLink:
             self._stream = None
 
     def post(self, order: Order, body: bytes | memoryview = b"") -> None:
-        """Send an order that has no answer, with `body` at the end of its payload. Only Stream calls this."""
+        """Send a command that has no reply, with `body` at the end of its payload. Only Stream calls this."""
         if self._socket is not None and self._failure is None:
             self._socket.post(order, body)
 

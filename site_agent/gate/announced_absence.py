@@ -68,7 +68,7 @@ def keep_window(state: Path, window: Window | None) -> None:
 
 
 def kept_window(state: Path) -> Window | None:
-    """Return the stored absence, even if it is over.
+    """Return the stored absence, even if the time of the absence is over.
 
     Raises:
         ConfigurationError: the file is not one of this program's.
@@ -87,13 +87,13 @@ def kept_window(state: Path) -> Window | None:
 
 
 def window_seconds(state: Path) -> tuple[int, int]:
-    """Return begin and end of the stored absence in seconds since 1970; 0 and 0 if there is none."""
+    """Return begin and end of the stored absence in seconds since 1970; 0 and 0 if no absence is stored."""
     window = kept_window(state)
     return (0, 0) if window is None else window.seconds
 
 
 def require_window(state: Path, told: tuple[int, int]) -> None:
-    """Check that the absence on disk is the one that was reported to the coordinator.
+    """Check that the absence on disk is the absence that was reported to the coordinator.
 
     Raises:
         UnavailableError: the absence has changed; the stream must restart with it.

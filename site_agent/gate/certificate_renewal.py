@@ -1,4 +1,4 @@
-"""Renews this site's certificate: signs the request, and checks and records the answer.
+"""Renews this site's certificate: signs the request, and checks and records the reply.
 
 Here the gate signs only two kinds of statement: that this site requests a certificate for a signing request
 (`renewal`), and that a certificate of the hospital's own authority should be accepted (`own certificate`). Both name
@@ -73,7 +73,7 @@ async def install_renewed(
     now: datetime,
     audit: AuditLog,
 ) -> None:
-    """Start to use a renewed certificate and its roots, after both are recorded.
+    """Start to use a renewed certificate and its root certificates, after these are recorded.
 
     Raises:
         RefusedError: the certificate is not for this site's key.

@@ -44,14 +44,14 @@ Noise: TypeAlias = Callable[[list[int]], list[int]]
 
 
 def unexpected_answer() -> GateRefusal:
-    """Return the refusal of an unexpected answer from the trainer."""
+    """Return the error for an unexpected reply from the trainer."""
     what = "The trainer of this site answered something else than what it was asked."
     return GateRefusal(what=what, reason=SiteReason.TRAINER_FAILED)
 
 
 @dataclass(frozen=True)
 class Contribution:
-    """A checked vector, ready for one position and draw. Only the gate makes contributions."""
+    """A checked vector, ready for one position and draw. Only the gate process makes contributions."""
 
     position: bytes
     exchange: Exchange
@@ -86,7 +86,7 @@ class Gate:
     def build(
         self, position: bytes, exchange: Exchange, payload: memoryview, *, rows: int, resample: int
     ) -> Contribution:
-        """Encode and check the trainer's answer. See Builder.
+        """Encode and check the trainer's reply. See Builder.
 
         Raises:
             GateRefusal: the contribution may not leave.
@@ -164,7 +164,7 @@ class Gate:
 
 
 class Builder:
-    """Encodes and checks vectors under one plan. Only the gate sends them."""
+    """Encodes and checks vectors under one plan. Only the gate process sends these vectors."""
 
     def __init__(self, plan: Plan, *, trains: bool, smallest_rows: int) -> None:
         """Prepare the encoding.
@@ -184,7 +184,7 @@ class Builder:
         resample: int,
         noise: Noise | None = None,
     ) -> Contribution:
-        """Encode and check the trainer's answer.
+        """Encode and check the trainer's reply.
 
         Args:
             position: digest of the inputs of the computation.
@@ -291,5 +291,5 @@ def _listed(exchange: Exchange) -> list[str]:
 
 
 def payload_bytes(exchange: Exchange) -> int:
-    """Return the required length of the trainer's answer for an exchange, in bytes."""
+    """Return how many bytes the trainer's reply must have for an exchange."""
     return 4 * exchange.updates + 8 * (exchange.counted_scalars + exchange.own_numbers)

@@ -41,6 +41,6 @@ class Download:
         self._next += 1
 
     def check(self) -> None:
-        """Check that the complete vector is the announced one. Raises MalformedMessage otherwise."""
+        """Check that the complete vector is the announced vector. Raises MalformedMessage if it is not."""
         if self._hash.digest() != self.announced.parameters_digest:
             raise MalformedMessage("parameters that are not what was announced")

@@ -1,4 +1,4 @@
-"""Decides from the site's own memory which rounds a coordinator may offer in one run.
+"""Decides from the site's own records which rounds a coordinator may offer in one run.
 
 The rules, in addition to those of the plan (protos/plan/exchange.py):
 

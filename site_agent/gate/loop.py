@@ -1,4 +1,4 @@
-"""Runs the main loop of the gate: receive, send requests to the trainer, decide, send.
+"""Runs the main loop of the gate process: receive, send requests to the trainer, decide, send.
 
 The gate never sees a patient. Messages and the trainer's answers arrive in one inbox and are handled one at a time.
 Training continues while a stream is down, and a built contribution is kept for its step.

@@ -1,4 +1,4 @@
-"""Defines the errors that end an agent's run or a stream, in words for an operator."""
+"""Defines the errors that end a run or a stream at a site, in words for an operator."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ OF_THE_DISK: Final = frozenset({Reason.RECORD_UNREADABLE, Reason.RECORD_OLDER})
 
 
 class TrainerFailed(OperatorError):
-    """The trainer stopped and has printed the reason itself."""
+    """The trainer process stopped, and has printed the reason."""
 
     code = "E013"
 

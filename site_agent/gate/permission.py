@@ -36,7 +36,7 @@ _CLOSED: Final = "the policy lets nothing leave at this time of day"
 
 
 class GateRefusal(OperatorError):
-    """The gate refused to release a contribution. `reason` and `tensor` may be sent to the coordinator."""
+    """The gate process refused to release a contribution. `reason` and `tensor` may be sent to the coordinator."""
 
     code = "E012"
 
@@ -50,7 +50,7 @@ class GateRefusal(OperatorError):
 
 
 class PolicyForbids(GateRefusal):
-    """The hospital's own file does not allow this contribution. A person there can change the file."""
+    """The hospital's policy does not allow this contribution. A person at the hospital can change the policy."""
 
     exit_status = RefusedError.exit_status
 
@@ -68,7 +68,7 @@ class OutsideHours(UnavailableError):
 
 @dataclass(frozen=True, kw_only=True)
 class Decision:
-    """Every reason against a release, each one clause. Without a reason the release is allowed.
+    """Every reason against a release, each as a short text. Without a reason the release is allowed.
 
     Attributes:
         withdrawn: why the persons here do not agree, or None.
@@ -202,7 +202,7 @@ class Permission:
         self._allowance.take(exchange, bind, position)
 
     def finish(self) -> None:
-        """Record the end of the run. Its noisy numbers are not sent again.
+        """Record the end of the run. The noisy numbers of the run are not sent again.
 
         Raises:
             AuditError: the end cannot be recorded.
@@ -247,7 +247,7 @@ class Allowance:
         return self.policy.hours is None or self.policy.hours.is_open(self._local_time())
 
     def take(self, exchange: Exchange, bind: Bind, position: bytes) -> None:
-        """Count a release. A round counts once, even if its bytes are sent several times.
+        """Count a release. A round is counted once, even if the bytes of the round are sent several times.
 
         Raises:
             AuditError: the release cannot be recorded; the contribution must not leave.
@@ -268,7 +268,7 @@ class Allowance:
             self._spent.take(self._bytes[bind.round], release)
 
     def reasons(self, exchange: Exchange, bind: Bind, *, masked: bool) -> Iterator[str]:
-        """Yield every rule that a contribution breaks, one clause each."""
+        """Yield a short description of every rule that a contribution breaks."""
         policy, plan = self.policy, self._plan
         if plan.tier_of(self._site) == "receiving":
             yield "this site only receives by the plan, so no contribution of it may leave"

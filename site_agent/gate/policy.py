@@ -1,4 +1,4 @@
-"""Decides from the hospital's own file which announced plans are allowed.
+"""Decides from the policy in hospital.yaml which announced plans are allowed.
 
 The policy overrides any plan, approved or not, and every broken rule is reported. permission.py decides again about
 each contribution before it leaves.

@@ -1,4 +1,4 @@
-"""Records how much of its patients' privacy budget this site has spent, and for which noise.
+"""Records how much of the patients' privacy budget this site has spent, and for which noise.
 
 Each run has a file of payments below `privacy/` in the gate's folder, and a folder with the noisy numbers of each step.
 The rules:
@@ -50,7 +50,7 @@ _ROUNDING: Final = 1.0 + 1e-6  # the relative error of an epsilon after conversi
 
 
 class Payment(Document):
-    """The cost of one draw of noise.
+    """The privacy cost of adding noise one time.
 
     Attributes:
         identifier: names the payment in file and audit log.
@@ -103,7 +103,7 @@ class PrivacyLedger:
         self._may_have_left: dict[str, set[str]] = {}  # steps of each run, so that a round does not read the whole log
 
     def payments(self) -> tuple[Payment, ...]:
-        """Return every known payment, oldest first.
+        """Return every recorded privacy cost, the oldest first.
 
         Raises:
             RefusedError: a file cannot be read, so nobody knows what was spent.
@@ -118,7 +118,7 @@ class PrivacyLedger:
         return tuple(sorted(found.values(), key=lambda payment: payment.at))
 
     def refuse(self, limits: PrivacyLimits | None, plan: Plan) -> str | None:
-        """Return in one clause why the policy's limits forbid one more draw of a plan, or None."""
+        """Return a short text why the policy's limits forbid further noise for a plan, or None."""
         if plan.privacy is None:
             return None
         if limits is None:
@@ -171,7 +171,7 @@ class PrivacyLedger:
         return self._may_have_left[run]
 
     def pay(self, plan: Plan, position: bytes, numbers: Sequence[int]) -> list[int]:
-        """Draw this site's share of noise, record its cost, and return the numbers with the noise.
+        """Draw the noise that this site adds, record its privacy cost, and return the numbers with the noise.
 
         Args:
             plan: with privacy, and masked.
@@ -229,7 +229,7 @@ class PrivacyLedger:
         return np.array(kept[-plan.own_numbers :], np.int64)
 
     def forget_numbers(self, plan: Plan) -> None:
-        """Delete the noisy numbers of a finished run. Its payments and the last total of private layers remain.
+        """Delete the noisy numbers of a finished run. The recorded cost and the last total of private layers remain.
 
         Raises:
             AuditError: the file cannot be written.
@@ -318,7 +318,7 @@ def _recorded() -> AbstractContextManager[None]:
 
 
 def with_noise(plan: Plan, numbers: Sequence[int], random_bytes: RandomBytes = os.urandom) -> list[int]:
-    """Return a site's sums with its share of the noise. The caller records the privacy budget that was spent."""
+    """Return a site's sums with the noise that this site adds. The caller records the privacy budget that was spent."""
     if plan.private_training is not None and plan.private_training.is_local:
         return list(numbers)  # the trainer has added noise in each of its steps
     sent = len(numbers) - plan.own_numbers  # the sums after them have the trainer's noise and do not leave

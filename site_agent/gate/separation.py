@@ -1,4 +1,4 @@
-"""Checks how the kernel separates the patients from the process with the keys.
+"""Checks how the kernel separates the patients' data from the gate process, which has the keys.
 
 As services, agent (network), gate (keys) and trainer (patients) run under three user accounts. The trainer's user owns
 the table, and the kernel refuses it to the others. In a terminal one user starts all three. Then only the programs' own
@@ -30,7 +30,7 @@ def may_read(table: Path) -> bool:
 
 
 def guard_of(hospital: Hospital) -> Callable[[Path], None]:
-    """Return the check of approvals. In a terminal it checks nothing, because one user runs everything."""
+    """Return the check of approvals. In a terminal nothing is checked, because one user account runs all programs."""
     return (lambda _: None) if hospital.gate_socket is None else require_guarded
 
 

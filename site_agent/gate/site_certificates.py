@@ -1,4 +1,4 @@
-"""Manages this site's certificates from the gate's side. The agent has the key and the files.
+"""Manages this site's certificates in the gate process. The agent process has the key and the files.
 
 The gate verifies and records a certificate before it orders the agent to use it. The agent checks it again.
 
@@ -42,7 +42,7 @@ Ask: TypeAlias = Callable[[Order], Awaitable[Answer]]
 
 
 class AgentUnable(OperatorError):
-    """The agent could not carry out an order, and has printed the reason itself."""
+    """The agent could not execute a command of the gate process, and has printed the reason."""
 
     def __init__(self, unable: Unable) -> None:
         super().__init__(
@@ -62,7 +62,7 @@ class _Federation(Document):
 
 
 class SiteCertificates:
-    """Has the agent's certificates and trusted roots, and sends the orders that change them."""
+    """Has the agent's certificates and trusted roots, and sends the commands that change them."""
 
     def __init__(self, ask: Ask, folder: Path) -> None:
         """Start without certificates. `ask` sends an order to the agent; `folder` is the gate's own folder."""
@@ -71,7 +71,7 @@ class SiteCertificates:
         self.coordinator = self.enrolment = ""  # the addresses that came with enrolment
 
     def check(self, federation: str, roots: bytes) -> None:
-        """Check that a federation is the one to which this site belongs, if any.
+        """Check that a federation is the same as this site's federation, if this site belongs to a federation.
 
         Raises:
             ConfigurationError: it is another federation, or the file with this site's federation cannot be read.
@@ -160,7 +160,7 @@ class SiteCertificates:
         await self._shown(Trust(roots))
 
     async def settle(self, *, works: bool) -> None:
-        """Let the agent delete or restore the certificate that the last renewal replaced."""
+        """Instruct the agent to delete or to restore the certificate that the last renewal replaced."""
         await self._shown(Settle(works))
 
     async def _shown(self, order: Look | Install | Trust | Settle) -> ShownCertificates:

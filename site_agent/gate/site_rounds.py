@@ -1,4 +1,4 @@
-"""Carries out one run at one site: checks each request of the coordinator and acts on it.
+"""Carries out one run at one site: checks and executes each request of the coordinator.
 
 itinerary.py decides what a round may request. A message that breaks a rule is a MalformedMessage or a MaskingRefused,
 and the caller stops.
@@ -59,7 +59,7 @@ RoundMessage: TypeAlias = Offer | Chunk | Bind | Finish | KeySessionOpen | KeySe
 
 @dataclass(frozen=True)
 class Built:
-    """A notice that the gate has built a contribution."""
+    """A notice that the gate process has built a contribution."""
 
     contribution: Contribution
 
@@ -73,7 +73,7 @@ class Concluded:
 
 @dataclass(frozen=True, kw_only=True)
 class Surroundings:
-    """The functions of the gate's loop that a run needs.
+    """The functions of the gate process's loop that a run needs.
 
     Attributes:
         send: sends a message to the coordinator; does nothing without a stream, because the next offer repeats the
@@ -153,7 +153,7 @@ class Rounds:
 
     @property
     def saved(self) -> tuple[Saved, ...]:
-        """Return the states on the trainer's disk, or only the newest if there are many."""
+        """Return the states on the trainer's disk, or only the newest states if there are many."""
         return tuple(self._saved[number] for number in sorted(self._saved)[-MOST_SAVED:])
 
     def follow(self, policy: Policy) -> None:
@@ -205,7 +205,7 @@ class Rounds:
                 self._audit.write("key_session_agreed", run=self.run, key_session=message.key_session, sites=sites)
 
     async def built(self, contribution: Contribution) -> None:
-        """Send a contribution that the gate has built, or report that it is ready."""
+        """Send a contribution that the gate process has built, or report that the contribution is ready."""
         if (contribution.position, contribution.resample) != (self._position, self._asked_resample):
             return  # a draw from before the contributors changed
         self._contribution = contribution

@@ -1,4 +1,4 @@
-"""Records the current work of this site's agent, for status, metrics and the service manager.
+"""Records the current work of this site, for status, metrics and the service manager.
 
 No decision depends on these records. The volume of sent data is counted from the audit log, which is the evidence.
 """
@@ -94,7 +94,7 @@ class Standing:
         self.mishap = Mishap(self._now(), error.code, error.what)
 
     def saw(self, item: object) -> None:
-        """Record that a message of the coordinator or an answer of the trainer has arrived."""
+        """Record that a message of the coordinator or a reply of the trainer has arrived."""
         match item:
             case Offer(round=number):
                 self.phase, self.round = "training", number

@@ -1,4 +1,4 @@
-"""Does the work outside the rounds: site and coordinator cosign each other's log, and certificates are renewed.
+"""Does the work outside the rounds: site and coordinator cosign each other's logs, and certificates are renewed.
 
 It begins only after the coordinator has reported that it supports this. If a log does not continue from its earlier
 position, this site's part ends, because people must examine the log.

@@ -1,4 +1,4 @@
-"""Records, outside the audit log, what each run has sent, so that limits remain when log files are deleted.
+"""Records outside the audit log how much each run has sent, so that limits remain when log files are deleted.
 
 There is one small file per run, synced before the announced step happens. Its first line has everything until this
 process started, and each further line one contribution. The step of an incomplete last line did not happen.

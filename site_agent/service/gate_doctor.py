@@ -1,4 +1,4 @@
-"""Implements the gate's half of `site-agent doctor`: folders, identity key, policy, audit log and sockets.
+"""Checks the gate process for `site-agent doctor`: folders, identity key, policy, audit log and sockets.
 
 It reads no patient's data, opens no connection and changes nothing.
 """
@@ -23,7 +23,7 @@ _MANY_RECORDS: Final = 5000
 
 
 async def examine(hospital: Hospital) -> list[Finding]:
-    """Return the findings of all checks of the gate."""
+    """Return the findings of all checks of the gate process."""
     folder = gate_folder(hospital.state_path)
     found = [key_checks.judge_directory(folder), judge_disk(computer_checks.free_bytes(hospital.state_path))]
     found += key_checks.judge_secrets((identity_key_path(folder),))

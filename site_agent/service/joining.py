@@ -1,4 +1,4 @@
-"""Implements `site-agent join`: this process is the gate, connected to the agent and the trainer.
+"""Implements `site-agent join`: this process is the gate process, connected to the agent and the trainer.
 
 The table is checked before anything is sent anywhere. Every process that was started here is ended here, whatever ends
 the gate.
@@ -197,7 +197,7 @@ async def check_table(trainer: GateEnd) -> None:
 
 
 async def renew_now(hospital: Hospital, path: Path) -> ShownCertificates:
-    """Renew the certificate immediately, with a new key, while no gate of this site runs. Return the certificates.
+    """Renew the certificate at once, with a new key, while no gate process of this site runs. Return the certificates.
 
     Raises:
         OperatorError: this site has no certificate, a gate runs, or the enrolment port does not answer or refuses.

@@ -1,4 +1,4 @@
-"""Starts or finds the gate's two neighbour processes: the agent (network) and the trainer (patients).
+"""Starts or finds the two other processes of a site: the agent (network access) and the trainer (patients' data).
 
 In a terminal, each is a child of this process over a socket pair, and ends with it. As a service the agent connects to
 the Unix socket `gate_socket`, and the trainer listens on `trainer_socket`.
@@ -27,7 +27,7 @@ _POLL_SECONDS: Final = 0.2
 
 
 class Neighbours:
-    """Starts or finds a gate's agent and trainer, also again after one has ended."""
+    """Starts or finds the agent and the trainer of a gate process, also again after one process has ended."""
 
     def __init__(self, hospital: Hospital, path: Path) -> None:
         """Store the configuration. A trainer that is started here reads its file `path` itself."""
@@ -60,7 +60,7 @@ class Neighbours:
         return self._agent.ours
 
     async def trainer(self) -> GateEnd:
-        """Return the gate's end of a trainer's socket."""
+        """Return the end of the trainer socket that belongs to the gate process."""
         if self._hospital.trainer_socket is not None:
             return await _found_trainer(self._hospital.trainer_socket)
         if self._trainer is not None:
@@ -109,7 +109,7 @@ class _Child:
 
 @asynccontextmanager
 async def neighbours_of(hospital: Hospital, path: Path) -> AsyncIterator[Neighbours]:
-    """Start the agent and the trainer of a gate. They end with the block, for any reason."""
+    """Start the agent and the trainer for a gate process. Both processes end with the block, for any reason."""
     neighbours = Neighbours(hospital, path)
     try:
         yield neighbours

@@ -52,7 +52,7 @@ class Left:
 
 
 class GrowingLog:
-    """Reads each line of a log one time, over all its files, including rotated ones. Nothing is verified."""
+    """Reads each line of a log once, in all files of the log, including rotated files. Nothing is verified."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -83,7 +83,7 @@ class LeftCount:
         self._log, self._left = GrowingLog(path), Left()
 
     def now(self) -> Left:
-        """Return the current totals of the log; zero if there is no log yet."""
+        """Return the current totals of the audit log; zero if there is no log yet."""
         self._log.read(self._take, self._begin)
         return self._left
 

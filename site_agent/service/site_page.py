@@ -52,7 +52,7 @@ class RunLeft:
 
 
 class LogView:
-    """Reads an audit log's records of sent data. Each reading continues at the end of the previous one.
+    """Reads an audit log's records of sent data. Each reading continues at the end of the previous reading.
 
     The log is not verified.
     """

@@ -1,4 +1,4 @@
-"""Converts the state of an earlier version, with one process for network and keys, to separate folders.
+"""Divides the state of an earlier version, which had one process for network access and keys, into separate folders.
 
 In that version, the files that are now in `agent` and `gate` were together in the state directory. The rules:
 
@@ -34,7 +34,7 @@ def is_of_old_version(state: Path) -> bool:
 
 
 def move_old_state(state: Path, site: str, *, gives_up_by: str | None = None) -> bool:
-    """Move the files of an earlier version's state to separate folders. Return whether there were any.
+    """Move the files of an earlier version's state to separate folders. Return whether there were such files.
 
     Args:
         site: this site's name in its audit log.

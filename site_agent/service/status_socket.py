@@ -1,4 +1,4 @@
-"""Reports the agent's status on a Unix socket for its own user, and to the service manager.
+"""Reports the agent's status on a Unix socket for its own user account, and to the service manager.
 
 The socket only writes. It never reads data that are sent to it.
 """

@@ -1,1 +1,1 @@
-"""The process at a site that reads patients' data and trains. It has no network."""
+"""The process at a site that reads patients' data and trains. This process has no network access."""

@@ -83,7 +83,7 @@ def main(path: Path, descriptor: int | None, rehearse: bool) -> None:
 
 
 def continue_after_standby(connection: socket.socket, configuration: bytes) -> None:
-    """Answer the gate's requests after the small program of standby.py has received one, then end the process.
+    """Answer the requests of the gate process, after the small program of standby.py has received the first request.
 
     Args:
         configuration: the content of hospital.yaml as JSON.

@@ -1,4 +1,4 @@
-"""Fits the site's own baseline, the model that its statistician would use. Its predictions can become soft targets.
+"""Fits the site's own baseline, the model that its statistician would use. Its predictions can be soft targets.
 
 A regularised linear model and a random forest are fitted to the site's training rows and joined. The prediction for a
 training row comes from fits without that row's patient. The rules:

@@ -41,7 +41,7 @@ class Checkpoint:
 
 
 def save(directory: Path, name: str, tensors: Tensors, facts: Mapping[str, Json]) -> Path:
-    """Write a checkpoint. An earlier one of the same name is replaced only when the new one is complete.
+    """Write a checkpoint. An earlier file of the same name is replaced only when the new file is complete.
 
     Args:
         directory: created with mode 0700 if absent.

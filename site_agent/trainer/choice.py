@@ -1,4 +1,4 @@
-"""Chooses the model that a site keeps: the last one, its own best one, or the best over all sites.
+"""Chooses the model that a site keeps: the last model, the best model at this site, or the best model over all sites.
 
 A received model is measured by the task's loss alone, without penalty terms. The rules:
 

@@ -9,7 +9,7 @@ from protos.errors import ConfigurationError, OperatorError, RefusedError
 
 
 class NetworkDiffers(ConfigurationError):
-    """This site's network would send other tensors or numbers than the plan's manifest lists."""
+    """This site's neural network would send other tensors or numbers than the plan's manifest lists."""
 
     code = "E016"
 

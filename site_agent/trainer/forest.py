@@ -186,7 +186,7 @@ def _children(nodes: _Nodes) -> npt.NDArray[np.int64]:
 
 
 def on_bounded_scale(task: Task, answers: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    """Convert class shares of shape (rows, outputs) to bounded logits or logarithms. Regressions are unchanged."""
+    """Convert class frequencies of shape (rows, outputs) to bounded logits or logarithms. Regressions are unchanged."""
     match task:
         case "binary":
             return np.asarray(np.log((answers + _DISTANCE) / (1.0 - answers + _DISTANCE)))

@@ -27,7 +27,7 @@ _ROUTES_6: Final = Path("/proc/self/net/ipv6_route")
 
 
 def give_up_network() -> bool:
-    """Leave all networks. Return whether this process has no route to another machine.
+    """Give up all network access. Return whether this process has no route to another machine.
 
     Raises:
         RuntimeError: this process already has several threads.

@@ -37,7 +37,7 @@ Released: TypeAlias = dict[str, dict[str, Rows]]  # column -> run -> digest of a
 
 
 class ReleasedBefore(RefusedError):
-    """Statistics of almost the same rows were sent for another run. Their difference would reveal a few patients."""
+    """Statistics of almost the same rows were sent for another run. The difference would reveal a few patients."""
 
     def __init__(self, columns: list[str], smallest_cell: int) -> None:
         super().__init__(

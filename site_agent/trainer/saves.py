@@ -1,4 +1,4 @@
-"""Stores the states from which a study continues after a crash. They are on this site's disk only.
+"""Stores the states from which a study continues after a crash. The states are on this site's disk only.
 
 There is one file for each round to which the federation can return, written like a checkpoint (checkpoints.py). A small
 file records in which round and with which rows this site began. The rules:

@@ -1,4 +1,4 @@
-"""Builds a plan's network at this site: its tensors, its memory and its first values.
+"""Builds a plan's network at this site: its tensors, its memory and its initial values.
 
 Federated tensors start from the plan's seed, so that they are equal at every site. All others start from a secret of
 the site, because somebody who could compute a private layer would learn more from a sum of updates.
@@ -28,7 +28,7 @@ from site_agent.trainer.training.local import check_memory
 
 @dataclass(frozen=True)
 class Seeds:
-    """A site's sources of random numbers: the plan's seed for shared values, and the site's own for all others.
+    """A site's sources of random numbers: the plan's seed for shared values, and its own seed for all other values.
 
     Attributes:
         plan: the plan's seed, which is public.
@@ -47,7 +47,7 @@ class Seeds:
 
     @classmethod
     def published(cls, seed: int, site: str) -> Seeds:
-        """Return the seeds of an experiment with public data. They depend only on the plan's seed."""
+        """Return the seeds of an experiment with public data. The seeds depend only on the plan's seed."""
         return cls(seed, site, seed)
 
     def own(self, purpose: str) -> int:
@@ -67,7 +67,7 @@ class Seeds:
 
     @property
     def own_module(self) -> int:
-        """The seed of the first values that a hospital's own network draws itself."""
+        """The seed of the initial values that a hospital's own network draws."""
         return self.plan if self.is_published else self.own("own module")
 
 

@@ -189,7 +189,7 @@ def rows_of(dataset: Dataset, soft_targets: SoftTargets | None = None) -> SiteRo
 
 
 def stack_rows(many: Sequence[SiteRows]) -> SiteRows:
-    """Stack data sets of equal size, one for each copy."""
+    """Combine data sets with equally many rows into one, with one data set for each copy of the network."""
 
     def stacked(parts: list[Rows]) -> Rows:
         return Rows(torch.stack([p.features for p in parts]), torch.stack([p.targets for p in parts]))

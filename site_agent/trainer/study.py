@@ -89,7 +89,7 @@ class Answer:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Outcome:
-    """The chosen model and its predictions on this site's rows. The baseline's share in the predictions is included.
+    """The chosen model and its predictions on this site's rows. The predictions include the baseline's part.
 
     Attributes:
         choice: the chosen round with the losses that decided.
@@ -166,7 +166,7 @@ class Study:
 
     @property
     def rows(self) -> int:
-        """The number of training rows that gives this site's weight. It is 0 with equal weights or without training."""
+        """The number of training rows that gives this site's weight; 0 with equal weights or without training."""
         return self._measures.rows if self._trains else 0
 
     @property

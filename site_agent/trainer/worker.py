@@ -1,4 +1,4 @@
-"""Answers the agent's requests at a site: trains, evaluates, and returns the update.
+"""Answers the requests of the gate process at a site: trains, evaluates, and returns the update.
 
 This process has the patients and no network. Everything that it writes to the trainer socket is allowed to leave the
 site. So explanations are printed here and never sent. The rules:
@@ -62,7 +62,7 @@ if TYPE_CHECKING:
 
 
 class AroundRounds(Protocol):
-    """The trainer's work before the first round and after the last one, done by site_agent.desk.around_rounds.
+    """The trainer's work before the first and after the last round, implemented in site_agent.desk.around_rounds.
 
     Each function raises OperatorError if table, contract and plan do not fit, or if the disk cannot be written.
     """
@@ -97,7 +97,7 @@ class AroundRounds(Protocol):
 
 
 class Worker:
-    """Runs the trainer process of one site: it receives requests and returns answers."""
+    """Runs the trainer process of one site, which receives requests and returns replies."""
 
     def __init__(
         self,

@@ -74,7 +74,7 @@ class ConvolutionalNetwork(Document):
 
 
 class ParallelConvolutionalNetwork(Document):
-    """Channels of the blocks of the common and of the unique extractor; the head is a linear map of both results.
+    """Channels of the blocks of the common and the unique extractor. The head is a linear map of both results.
 
     Source: Tavakoli et al. 2024, "FENDA-FL", section 3. Both extractors read the whole image.
     """
@@ -96,7 +96,7 @@ def convolutional_tensors(network: ConvolutionalNetwork, outputs: int) -> Iterat
 
 
 def convolutional_body(network: ConvolutionalNetwork) -> Iterator[TensorSpec]:
-    """Yield the blocks after the first, and the hidden linear layers. They do not depend on the outputs."""
+    """Yield the blocks after the first, and the hidden linear layers. These layers do not depend on the outputs."""
     for number, (inner, outer) in enumerate(pairwise(network.blocks), start=2):
         yield from block_tensors(f"body.block{number}", inner, outer, network.normalisation)
     widths = (flat_width(network.image, network.blocks), *network.hidden)

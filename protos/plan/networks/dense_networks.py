@@ -1,4 +1,4 @@
-"""Lists the tensors of networks of linear layers: regression without hidden layers, an MLP with them.
+"""Lists the tensors of networks of linear layers: a regression without hidden layers, or an MLP with hidden layers.
 
 Layers are layer1 to layerN, each a linear map with bias. All but the last have an activation, and dropout is before the
 last. The first layer is the part input, the last is head, and the layers between are body. A single layer is head,
@@ -21,7 +21,7 @@ ActivationName: TypeAlias = Literal["relu", "selu", "gelu", "tanh"]
 
 
 class DenseNetwork(Document):
-    """A network of linear layers with these hidden widths. Without hidden widths it is logistic or linear regression.
+    """Linear layers with these hidden widths. Without hidden widths the network is a logistic or linear regression.
 
     `dropout` skips a share of the last layer's inputs in training. Without hidden widths these are the encoded columns.
     """
@@ -40,7 +40,7 @@ def dense_tensors(network: DenseNetwork, columns: int, outputs: int) -> Iterator
 
 
 def dense_body(network: DenseNetwork) -> Iterator[TensorSpec]:
-    """Yield the layers between the first and the last. They do not depend on columns or outputs."""
+    """Yield the layers between the first and the last layer. These layers do not depend on columns or outputs."""
     for index, (inner, outer) in enumerate(zip(network.hidden, network.hidden[1:], strict=False), start=1):
         yield from _layer(network, index, inner, outer)
 

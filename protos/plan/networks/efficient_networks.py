@@ -63,7 +63,7 @@ class InvertedBlock(NamedTuple):
 
 
 class EfficientNetwork(Document):
-    """`width` and `depth` are the shares of B0's channels and blocks; `dropout` is before the last layer.
+    """`width` and `depth` are fractions of B0's numbers of channels and blocks; `dropout` is before the last layer.
 
     Attributes:
         normalisation: `fixed` scales and shifts each channel, for values from a file into which running means were
@@ -110,7 +110,7 @@ def efficient_tensors(network: EfficientNetwork, outputs: int) -> Iterator[Tenso
 
 
 def efficient_body(network: EfficientNetwork) -> Iterator[TensorSpec]:
-    """Yield the stages and the last convolution. They do not depend on the outputs."""
+    """Yield the stages and the last convolution. These layers do not depend on the outputs."""
     stages = network.stages
     for stage, blocks in enumerate(stages, start=1):
         for number, block in enumerate(blocks):

@@ -1,4 +1,4 @@
-"""Defines the record of one tensor of a network: its name, its position, its shape and its first values.
+"""Defines the record of one tensor of a network: its name, its position, its shape and its initial values.
 
 The rules:
 
@@ -93,7 +93,7 @@ class TensorSpec:
 
 
 def spec(name: str, shape: tuple[int, ...], initial: Initial, *, is_normalisation: bool = False) -> TensorSpec:
-    """Return the record of a tensor in this package's networks. Its name contains the part and the layer."""
+    """Return the record of a tensor in this package's networks. The tensor's name contains the part and the layer."""
     part, layer = name.split(".")[:2]
     return TensorSpec(name, shape, Part(part), initial, is_normalisation, f"{part}.{layer}")
 
@@ -116,7 +116,7 @@ TENSOR_NAME = r"^[a-z0-9._-]{1,200}$"
 
 
 class NamedTensor(Document):
-    """One tensor of a module outside this package. It starts uniformly in [-bound, bound), or at 0.
+    """One tensor of a module outside this package. Its initial values are uniform in [-bound, bound), or 0.
 
     Methods share or keep a tensor by its `part`. A `normalisation` stays private with FedBN. A `frozen` tensor keeps
     its first values at every site: it is neither trained nor sent.
@@ -167,10 +167,10 @@ class NamedTensors(Document):
 
     @property
     def frozen(self) -> tuple[TensorSpec, ...]:
-        """Return the tensors that keep their first values."""
+        """Return the tensors that keep their initial values."""
         return tuple(tensor.spec for tensor in self.tensors if tensor.frozen)
 
 
 def listed_tensors(architecture: NamedTensors) -> Iterator[TensorSpec]:
-    """Yield the tensors in the order of the list, without the frozen ones."""
+    """Yield the tensors in the order of the list, without the frozen tensors."""
     return (tensor.spec for tensor in architecture.tensors if not tensor.frozen)

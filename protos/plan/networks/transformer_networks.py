@@ -51,7 +51,7 @@ class NoteSize(Document):
 
 
 class FeatureTokensNetwork(Document):
-    """The width of a token, and the numbers of heads and blocks. The paper's ReGLU is a gate, GELU has none."""
+    """The width of a token, the numbers of heads and blocks, and the activation: the paper's ReGLU or GELU."""
 
     name: Literal["feature-tokens"]
     width: Annotated[StrictInt, Field(ge=1, le=4096)] = 96

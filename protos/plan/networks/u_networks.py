@@ -1,4 +1,4 @@
-"""Lists the tensors of a small U-Net, which decides for each pixel of an image whether it belongs to a structure.
+"""Lists the tensors of a U-Net, which decides for each pixel of an image whether the pixel belongs to a structure.
 
 Source: Ronneberger et al. 2015, "U-Net". Three things differ. Convolutions have a border of zeros, so the mask is as
 large as the image. The way up doubles pixels instead of a learned convolution. The default size is small.

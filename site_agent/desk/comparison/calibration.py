@@ -55,7 +55,7 @@ class Calibration:
 
 
 def calibrations(rows: HeldOutRows, scores: Scores) -> Mapping[str, Calibration]:
-    """Return the calibration of each class's predicted probability. For a binary outcome, only the positive class.
+    """Return the calibration of each class's predicted probability; for a binary outcome only of the positive class.
 
     Args:
         scores: one model's, as `evaluate` takes them.

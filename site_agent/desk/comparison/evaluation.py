@@ -91,7 +91,7 @@ class HeldOutRows:
 
     @property
     def owners(self) -> npt.NDArray[np.int64]:
-        """The patient of each row, shape (rows,). Without a patient column each row is a patient."""
+        """The patient of each row, shape (rows,). Without a patient column each row counts as a patient."""
         return np.arange(len(self)) if self.patients is None else self.patients
 
     @property
@@ -156,7 +156,7 @@ def dice_of_images(masks: npt.NDArray[np.generic], predicted: npt.NDArray[np.boo
 
 
 def targets_of(preprocessing: Preprocessing, targets: Targets) -> Targets:
-    """Convert encoded targets to shape (rows,): numbers in their own unit, or the share that each mask covers."""
+    """Convert encoded targets to shape (rows,): numbers in their own unit, or each mask's fraction of pixels."""
     if preprocessing.contract.target.task == "segmentation":
         return np.asarray(targets.mean(axis=1), dtype=np.float64)
     is_number = preprocessing.contract.target.task == "regression"

@@ -1,4 +1,4 @@
-"""Makes up a table that satisfies a contract, for rehearsals. It contains no real patient.
+"""Makes up a table that satisfies a contract, for rehearsals. The table contains no real patient.
 
 Columns are drawn independently. Only the outcome depends on some of them, so that there is something to learn. The
 same seed gives the same table.

@@ -1,4 +1,4 @@
-"""Estimates what a column of text contains, row by row. Its memory does not grow with the table.
+"""Estimates what a column of text contains, row by row. The memory in use does not grow with the table.
 
 Numbers are stored as a sample of some thousand, in which every row has the same chance. Extremes, and numbers that
 people use for "not known", are counted exactly.

@@ -32,7 +32,7 @@ Patients = npt.NDArray[np.int64]
 
 
 def stability_index(expected: Shares, found: Shares) -> float:
-    """Return the population stability index: Σ (found - expected)·ln(found / expected) over the shares of bins.
+    """Return the population stability index: Σ (found - expected)·ln(found / expected) over the frequencies of bins.
 
     A share is set to at least 1e-4, so that an empty bin does not make the sum infinite.
 
@@ -78,7 +78,7 @@ def stability_by_chance(
 
 
 def share_differs(shares: tuple[float, float], rows: tuple[float, float], level: float) -> bool:
-    """Return whether the shares of training rows and new rows differ by more than chance.
+    """Return whether the frequencies in training rows and in new rows differ by more than chance.
 
     Source: Anscombe 1948, whose arcsine gives shares the same variance, also near 0 and 1 and with few rows.
 

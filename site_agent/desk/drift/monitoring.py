@@ -1,4 +1,4 @@
-"""Monitors a model on new patients: whether they differ from the training rows, and whether it still predicts well.
+"""Monitors a model on new patients: how these patients differ from the training rows, and how well the model predicts.
 
 Each column is compared with the profile that was saved with the model (column_drift.py). If the table has the
 outcome, discrimination and calibration are computed as in the run's report and compared with those of the test rows

@@ -1,4 +1,4 @@
-"""Compares a model's quality on new patients with its test, and reports if it is worse than chance explains.
+"""Compares a model's quality on new patients with the model's test, and reports if the quality is clearly worse.
 
 The samples are resampled separately because their patients differ. A resample draws whole patients. The rules:
 

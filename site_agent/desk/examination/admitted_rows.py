@@ -1,4 +1,4 @@
-"""Reads and examines a hospital's table, and refuses it if it has errors or warnings that nobody accepted.
+"""Reads and examines a hospital's table, and refuses a table with errors or with warnings that nobody accepted.
 
 Training, counts and reports read the table only through this file.
 """
@@ -49,7 +49,7 @@ def admitted(hospital: Hospital, scratch: Path | None = None) -> Examination:
 
 
 def admit(hospital: Hospital, scratch: Path | None = None) -> tuple[Dataset, Preprocessing]:
-    """Prepare the table for training, and log its number of warnings. It raises the same errors as `admitted`."""
+    """Prepare the table for training, and log the number of warnings. Raises the same errors as `admitted`."""
     examination = admitted(hospital, scratch)
     assert examination.split_rows is not None  # otherwise there was an error
     if warnings := len(examination.warnings):

@@ -24,7 +24,7 @@ Truth = npt.NDArray[np.bool_]
 
 
 def sampled(rows: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """Return the row numbers, or a fixed random sample of 100,000 of them if there are more."""
+    """Return the row numbers, or a fixed random sample of 100,000 row numbers if there are more."""
     if len(rows) <= _MOST_ROWS:
         return rows
     return np.sort(np.random.default_rng(0).choice(rows, _MOST_ROWS, replace=False))

@@ -48,7 +48,7 @@ def examination_page(examination: Examination, *, site: str, accepted_by: str | 
 
 
 def verdict(examination: Examination, accepted_by: str | None, *, warnings_stop: bool) -> str:
-    """Return one or two short sentences: the size of the table, and whether it is ready for training."""
+    """Return one or two short sentences: the size of the table, and whether the table is ready for training."""
     errors, warnings = len(examination.errors), len(examination.warnings)
     size = counted(examination.table.rows, "row")
     if examination.patients is not None:

@@ -1,4 +1,4 @@
-"""Finds problems with the outcome: rare classes, unequal parts of the split, small groups, columns that reveal it."""
+"""Finds problems with the outcome: rare classes, unequal splits, small groups, columns that reveal the outcome."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def dropped_findings(table: Table) -> Iterator[Finding]:
 
 
 def part_findings(parts: tuple[Part, ...], classes: tuple[str, ...]) -> Iterator[Finding]:
-    """Yield a finding for each class that is rare in a part of the split, or whose share differs between parts."""
+    """Yield a finding for each class that is rare in a part of the split, or whose frequency differs between parts."""
     training, _, test = parts
     for name in classes:
         for part in parts:

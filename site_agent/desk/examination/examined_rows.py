@@ -97,7 +97,7 @@ def _two_people(table: Table, patients: Places) -> Iterator[Finding]:
 
 
 def image_findings(table: Table) -> Iterator[Finding]:
-    """Yield a finding for images that have one intensity in all pixels, and for images that two patients share."""
+    """Yield a finding for images that have one intensity in all pixels, and for images that occur for two patients."""
     if table.images is None or table.contract.image is None:
         return
     name = table.contract.image.name

@@ -1,4 +1,4 @@
-"""Records what was found in a table, and who accepted the warnings.
+"""Records the findings about a table, and the person who accepted the warnings.
 
 An acceptance is one small file for each digest, stored next to the approvals. The digest covers the table's content,
 its contract, the split and the exact warnings. If one cell that is read changes, a person must accept the warnings

@@ -141,7 +141,7 @@ def unit_hint(column: str, inside: Numbers, outside: Numbers) -> str | None:
 
 
 def far_values(values: Numbers) -> npt.NDArray[np.bool_]:
-    """Return which positive values are so far from the others that a decimal point is probably missing.
+    """Return which positive values are so far from the other values that a decimal point is probably missing.
 
     Args:
         values: float64 of shape (rows,), NaN if missing. A column with negative numbers is skipped.

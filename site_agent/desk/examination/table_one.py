@@ -1,4 +1,4 @@
-"""Makes Table 1: the patients by outcome, as in clinical papers. It stays at the site."""
+"""Makes Table 1: the patients by outcome, as in clinical papers. The table stays at the site."""
 
 from __future__ import annotations
 

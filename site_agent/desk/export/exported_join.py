@@ -54,7 +54,7 @@ def scores_of_outputs(graph: Graph, task: Task, outputs: str) -> str:
 
 
 def shares_on_scale(graph: Graph, task: Task, answers: str, outputs: int) -> str:
-    """Add to the graph the operations of `baselines._on_scale`: shares (rows, outputs) to logits or logarithms."""
+    """Add to the graph the operations of `baselines._on_scale`: fractions (rows, outputs) to logits or logarithms."""
     if task == "regression":
         return answers
     raised = graph.apply("add", answers, graph.constant([[_DISTANCE]], "float64"))

@@ -1,4 +1,4 @@
-"""Loads an exported model and predicts. It needs PyTorch and no other package.
+"""Loads an exported model and predicts. The loader needs PyTorch and no other package.
 
     from loader import load
     model = load("folder-of-the-export")
@@ -129,7 +129,7 @@ class Exported:
         return self._rows.answers(rows, lambda read: self.scores(torch.tensor(read, dtype=torch.float64)).tolist())
 
     def why(self, rows: list[dict[str, Any]]) -> list[str]:
-        """Return for each row why it has no prediction: columns, problem and values; empty if it has one."""
+        """Return why each row has no prediction: columns, problem and values; empty for a row with a prediction."""
         return self._rows.why(rows)
 
     def scores(self, values: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""Predicts with an exported model.onnx. It needs onnxruntime and no other package.
+"""Predicts with an exported model.onnx. The loader needs onnxruntime and no other package.
 
     from onnx_loader import load
     model = load("folder-of-the-export")

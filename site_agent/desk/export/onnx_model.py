@@ -1,4 +1,4 @@
-"""Writes an export as an ONNX model for programs without PyTorch. It needs the extra `onnx`.
+"""Writes an export as an ONNX model for programs without PyTorch. This needs the extra package `onnx`.
 
 The nodes are written from the same operations that the loader computes. torch's own exporter converts only a
 hospital's own module. Input `values`: float64 (rows, inputs), see onnx_inputs.py; output `scores`: float64.

@@ -1,4 +1,4 @@
-"""The content of another hospital's model.json, checked when it is read. Nothing in it is trusted.
+"""The content of another hospital's model.json. Every value is checked when the file is read.
 
 export_folder.py writes the same keys. The rules:
 

@@ -1,4 +1,4 @@
-"""Reads a folder with another hospital's exported model, and computes its scores. The folder is not trusted.
+"""Reads another hospital's exported model from a folder, and computes the model's scores. The folder is not trusted.
 
 Only model.json and model.safetensors are read, never loader.py, ONNX or another file of the folder. The rules:
 

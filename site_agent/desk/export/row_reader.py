@@ -58,13 +58,13 @@ def terms_rule_of(facts: Mapping[str, Any]) -> TermsRule:
 
 
 def reason(column: str, flaw: Flaw, cell: object) -> str:
-    """Explain why a row has no prediction: the column, the problem, and the value if there is one."""
+    """Explain why a row has no prediction: the column, the problem, and the value if the cell has a value."""
     has_value = flaw not in (MISSING, ABSENT) and cell != ""
     return f"column {column}: {flaw.words}{f' ({shown(cell)})' if has_value else ''}"
 
 
 def joined(reasons: Sequence[str]) -> str:
-    """Return the first reasons of a row as one text; empty if there is none."""
+    """Return the first reasons of a row as one text; empty if there is no reason."""
     others = len(reasons) - MOST_REASONS
     return "; ".join([*reasons[:MOST_REASONS], *([f"and {others} more"] if others > 0 else [])])
 
@@ -125,7 +125,7 @@ class RowReader:
         return found
 
     def why(self, rows: Sequence[Mapping[str, Any]]) -> list[str]:
-        """Return for each row why it has no prediction; empty if it has one."""
+        """Return for each row why the row has no prediction; empty if the row has a prediction."""
         return [joined(self.read(row)[1]) for row in rows]
 
     def _cell(

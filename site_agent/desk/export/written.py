@@ -26,7 +26,7 @@ _TINIEST = 1e-8  # as in calibration.py
 
 
 def written_down(model: SavedModel, recalibration: Recalibration | None) -> Graph:
-    """Return the graph of a saved model. Its result is float64 of shape (rows, 1) or (rows, classes)."""
+    """Return the graph of a saved model. The graph's result is float64 of shape (rows, 1) or (rows, classes)."""
     graph, task = Graph(), model.preprocessing.contract.target.task
     own = encoded(graph, model.preprocessing)
     if model.own is not None:

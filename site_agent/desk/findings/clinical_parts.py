@@ -104,7 +104,7 @@ def at_threshold(facts: Facts, names: Mapping[str, str]) -> list[str]:
 
 
 def verdict(metric: str, difference: float, interval: Sequence[float] | None) -> str:
-    """Return in words whether the first of two models is better or worse.
+    """Return a short text that states whether the first of two models is better or worse.
 
     Args:
         difference: the first model's metric minus the second one's.

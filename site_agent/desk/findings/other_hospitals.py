@@ -1,4 +1,4 @@
-"""Tests another hospital's exported model on this hospital's test rows, and compares it with the run's models.
+"""Tests another hospital's exported model on this hospital's test rows, and compares it with the models of the run.
 
 This is the row "client i" of the FENDA-FL paper (Tavakoli et al. 2024), which tests one hospital's own model at all
 hospitals. A person handed the folder over, and nothing is sent. The rules:

@@ -1,4 +1,4 @@
-"""Writes the report of a site that only received a model, which was not tested there."""
+"""Writes the report of a site that only received a model. The model was not tested at this site."""
 
 from __future__ import annotations
 

@@ -58,7 +58,7 @@ class Subgroup:
 
     @property
     def is_small(self) -> bool:
-        """Whether the group has too few patients for conclusions."""
+        """Whether this group has too few patients to draw conclusions."""
         return self.fewest < (FEWEST_OF_A_CLASS if self.metric == "auroc" else FEWEST_NUMBERS)
 
     def to_json(self) -> dict[str, Json]:

@@ -33,7 +33,7 @@ Patients = npt.NDArray[np.int64] | None
 
 @dataclass(frozen=True, kw_only=True)
 class Share:
-    """A share of some rows with its 95% interval. The share is None if there are no rows."""
+    """A fraction of some rows with its 95% interval. The fraction is None if there are no rows."""
 
     value: float | None
     low: float | None
@@ -76,7 +76,7 @@ class AtThreshold:
 
 
 def prevalence_of(happened: Happened, patients: Patients) -> Share:
-    """Return the share of rows with the outcome.
+    """Return the fraction of rows with the outcome.
 
     Args:
         happened: 0 and 1, or false and true, shape (rows,).
@@ -146,7 +146,7 @@ def _share(is_in: npt.NDArray[np.bool_], among: npt.NDArray[np.bool_], patients:
 
 
 def wilson(share: float, number: int) -> tuple[float, float]:
-    """Return the 95% interval of a share that was observed in `number` rows. Source: Wilson 1927."""
+    """Return the 95% interval of a fraction that was observed in `number` rows. Source: Wilson 1927."""
     squared = _QUANTILE**2
     middle = (share + squared / (2 * number)) / (1 + squared / number)
     half = _QUANTILE * math.sqrt(share * (1 - share) / number + squared / (4 * number**2)) / (1 + squared / number)

@@ -1,4 +1,4 @@
-"""Joins three models of one site: its own regression, its own forest, and the other hospitals' score.
+"""Combines three models of one site: its own regression, its own forest, and the other hospitals' score.
 
 All three give logits (for several classes logarithms of probabilities, for a regression the numbers themselves). The
 joined model is their weighted mean. The site's own rows decide the weights. It consists of numbers, so it is saved,
@@ -26,7 +26,7 @@ _TYPES: Final = {**dict.fromkeys(_LINES, "<f8"), **FOREST_ARRAYS}
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class JoinedModel:
-    """A site's regression, its forest and the others' score, with the weights of these three models.
+    """A site's regression, its forest and the score of the other sites, with the weights of these three models.
 
     Attributes:
         task: the kind of prediction.
@@ -99,7 +99,7 @@ def on_scale(task: Task, lines: Float64) -> Float64:
 
 
 def of_others(task: Task, lines: Float64) -> Float64:
-    """Convert scores of each class against the rest to logarithms of shares. Other tasks' scores stay unchanged."""
+    """Convert scores of each class against all others to logarithms of probabilities. Other scores stay unchanged."""
     if task != "multi-class":
         return lines
     shares = 1.0 / (1.0 + np.exp(-np.clip(lines, -30.0, 30.0)))

@@ -1,4 +1,4 @@
-"""Decides from a site's own rows how much weight its regression, its forest and the others' score have.
+"""Decides from a site's own rows the weights of its regression, its forest and the score of the other sites.
 
 The rules:
 
@@ -38,7 +38,7 @@ _SEEDS: Final = 1 << 32
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class FittedJoin:
-    """A joined model, and the same model with weight 0 for the others' score.
+    """A joined model, and the same model with weight 0 for the score of the other sites.
 
     Attributes:
         model: the joined model, with weights from this site's rows.
@@ -88,7 +88,7 @@ def fit_own_models(dataset: Dataset, seed: int) -> OwnModels:
 def join_models(
     dataset: Dataset, own: OwnModels, concepts: Float64, others: Float64, *, has_others: bool = True
 ) -> FittedJoin:
-    """Join the site's own models with the others' score.
+    """Combine the site's own models with the score of the other sites.
 
     Args:
         dataset: only its training rows are read.

@@ -119,7 +119,7 @@ def _sum(exchange: Exchange, answers: list[Answer], rows: int, fixed_point: Fixe
 
 
 def train_alone(study: Study) -> Outcome | None:
-    """Train the plan's network on this site's rows alone. It is measured as often as the federated one.
+    """Train the plan's network on this site's rows alone, and measure it as often as the federated network.
 
     Only the fine-tuning and the equal starts of the plan's method are kept. With the method `local` the result equals
     the study's, to the bit. Epochs in which FedRep trains only the head are not part of its budget.

@@ -51,14 +51,14 @@ class LinearModel:
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class VotingForest:
-    """A random forest, which predicts shares of the outputs, or numbers."""
+    """A random forest, which predicts probabilities of the outputs, or numbers."""
 
     forest: Forest
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class BoostedTrees:
-    """Boosted trees. Their sum plus `starts`, float64 of shape (outputs,), is a logit or a number."""
+    """Boosted trees. The sum of the trees plus `starts`, float64 of shape (outputs,), is a logit or a number."""
 
     forest: Forest
     starts: Float64

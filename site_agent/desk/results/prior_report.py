@@ -71,7 +71,7 @@ def make_prior_report(hospital: Hospital, study: PriorStudy, preprocessing: Prep
 
 
 def joined_with(study: PriorStudy, known: KnownByOthers, preprocessing: Preprocessing, own: OwnModels) -> FittedJoin:
-    """Join the site's own models with the others' score. A score that does not help has weight 0."""
+    """Combine the site's own models with the score of the other sites. A score that does not help has weight 0."""
     others, classes = known.others, study.own.classes
     outcome = study.prior.method.outcome
     if outcome.task == "regression":
@@ -90,7 +90,7 @@ def joined_with(study: PriorStudy, known: KnownByOthers, preprocessing: Preproce
 
 
 def prior_facts(study: PriorStudy, known: KnownByOthers, join: FittedJoin) -> dict[str, Json]:
-    """Return what the report shows about the others' score: weights, benefit, coefficients with standard errors."""
+    """Return the report's facts about the other sites' score: weights, benefit, coefficients with standard errors."""
     weights = dict(zip(MODELS, join.model.weights.tolist(), strict=True))
     shares = ", ".join(f"{_WORDS[name]} {100 * weight:.0f}%" for name, weight in weights.items())
     used = known.standard.is_used

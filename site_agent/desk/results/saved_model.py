@@ -113,7 +113,7 @@ class SavedModel:
 
     @property
     def common(self) -> int | None:
-        """The number of input columns that all sites share; None if the network does not separate them."""
+        """The number of input columns that all sites have; None if the network does not separate these columns."""
         if self.plan.reads_concepts:
             return shared_count(self.plan)
         return input_columns(self.plan, self.preprocessing.columns)[1]
@@ -244,7 +244,7 @@ def latest_run(state: Path) -> str:
 
 
 def saved_names(state: Path, run: str) -> tuple[str, ...]:
-    """Return the names of a run's saved models, the federated one first; empty if there is none.
+    """Return the names of a run's saved models, the federated model first; empty if there is no saved model.
 
     Raises:
         UsageError: `run` cannot be a run's name.

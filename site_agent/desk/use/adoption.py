@@ -1,4 +1,4 @@
-"""Stores which model a person has adopted at this hospital: one small file next to the approvals.
+"""Stores which model a person has adopted at this hospital: one small file in the folder of the approvals.
 
 Only a person's command writes the file. No service can write to its folder. The rules:
 

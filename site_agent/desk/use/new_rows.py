@@ -1,4 +1,4 @@
-"""Reads new patients, and lists those for whom the model must not predict.
+"""Reads new patients, and lists the patients for whom the model must not predict.
 
 A row is skipped, with the reason, in three cases: the contract does not allow a value (an undeclared code, a number
 out of range, text instead of a number), a required value is missing, or a number is beyond the limits of the training

@@ -1,4 +1,4 @@
-"""Runs `site-agent recalibrate`: fits a map, reports its effect on the test rows, and stores or removes it.
+"""Runs `site-agent recalibrate`: fits a recalibration, reports its effect on the test rows, and stores or removes it.
 
 The map is fitted to later patients with known outcomes, or to the validation rows. A network's checkpoint was chosen
 on the validation rows, so on them it looks better than it is. Such a model needs later patients.

@@ -115,7 +115,7 @@ def save_recalibration(state: Path, run: str, name: str, made: Recalibration) ->
 
 
 def forget_recalibration(state: Path, run: str, name: str) -> bool:
-    """Remove the recalibration of a run's model. Return whether there was one."""
+    """Remove the recalibration of a run's model. Return whether there was a recalibration."""
     path = _path(state, run, name)
     was_there = path.exists()
     path.unlink(missing_ok=True)

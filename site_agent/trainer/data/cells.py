@@ -1,4 +1,4 @@
-"""Converts blocks of cells to numbers, as their column is declared.
+"""Converts blocks of cells to numbers, as the contract declares the column of these cells.
 
 cell_rules.py decides the meaning of a cell. Plain spellings in a block of cells are converted at once. Each different
 other spelling is read once by its rule, with the same result. A cell that does not fit becomes a `Flaw`, whose words

@@ -55,7 +55,7 @@ class ColumnProfile(Document):
         return there.astype(np.int64) if is_code else np.searchsorted(self.edges, there, side="left").astype(np.int64)
 
     def bins(self, values: Numbers) -> npt.NDArray[np.float64]:
-        """Return the share of each bin among the present values: float64 of shape (bins,).
+        """Return the fraction of the present values in each bin: float64 of shape (bins,).
 
         The shares are zeros if there are no present values.
         """
@@ -162,7 +162,7 @@ def _coded(name: str, values: Numbers, codes: int) -> ColumnProfile:
 
 
 def effective_rows(bins: npt.NDArray[np.int64], patients: npt.NDArray[np.int64] | None) -> float:
-    """Return the number of independent rows that would give the same information about the shares of bins.
+    """Return the number of independent rows that would give the same information about the frequencies of bins.
 
     Source: Rao and Scott 1981, the mean of the design effects over bins, with shares' variances over whole patients.
     The result is at most the number of rows. It is at least the number of patients divided by the most rows of one

@@ -1,4 +1,4 @@
-"""Defines the contract: a hospital's declaration about its table before a row is read.
+"""Defines the contract, in which a hospital describes its table before a row is read.
 
 A data manager writes the contract as YAML. `read_contract` returns it as a frozen record or reports all mistakes at
 once. The contract has names, units, ranges and codes. It has no patient's value, and nothing in it is guessed from the
@@ -255,7 +255,7 @@ class Contract(Document):
 
     @property
     def terms(self) -> tuple[TermsFeature, ...]:
-        """The features with several terms in each row, in declared order. A note in word order is the last one."""
+        """The features with several terms in each row, in declared order. A note in word order is the last feature."""
         listed = [column for column in self.columns if isinstance(column, TermsFeature)]
         return tuple(sorted(listed, key=lambda column: column.longest is not None))
 
@@ -291,7 +291,7 @@ class Contract(Document):
 
     @property
     def groups(self) -> tuple[GroupColumn | CategoricalFeature, ...]:
-        """The columns that divide results into groups. They include features with `group: true`."""
+        """The columns that divide results into groups, including features with `group: true`."""
         return tuple(
             column
             for column in self.columns
@@ -305,7 +305,7 @@ class Contract(Document):
 
     @property
     def encoded_columns(self) -> tuple[str, ...]:
-        """The names of all columns after encoding: of features, then of terms. They depend only on the contract."""
+        """The names of all encoded columns: of features, then of terms. The names depend only on the contract."""
         images = () if self.image is None else self.image.encoded_columns
         return (*(name for column in (*self.features, *self.terms) for name in column.encoded_columns), *images)
 

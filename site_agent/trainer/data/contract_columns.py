@@ -68,7 +68,7 @@ ProposedConcept = Annotated[ConceptName, AfterValidator(_unconfirmed)]
 
 
 class MeasuredFeature(Document):
-    """The keys that numeric features and date features share.
+    """The keys that both numeric features and date features have.
 
     `missing` refuses a missing value, or fills it with the median of the training rows. `median-and-flag` adds a column
     that marks filled values. The encoding `standard` gives one z-scored column; `quantile` one column of normal scores

@@ -84,14 +84,14 @@ class Dataset:
 
     @property
     def outputs(self) -> int:
-        """The number of outputs: one, or one for each class if there are several. A mask has one for each pixel."""
+        """The number of outputs: one, one for each class if there are several, or for a mask one for each pixel."""
         if self.task == "segmentation" and self.image is not None:
             return self.image.pixels
         return len(self.classes) if self.task == "multi-class" else 1
 
     @cached_property
     def digest(self) -> str:
-        """The BLAKE3 digest of columns and arrays. It shows that two runs had the same data, and stays at the site."""
+        """The BLAKE3 digest of columns and arrays. Only this site uses the digest, to compare the data of two runs."""
         parts = (self.training, self.validation, self.test)
         names = np.array(self.columns, dtype=np.str_)
         arrays = [(str(i), array) for i, part in enumerate(parts) for array in (part.features, part.targets)]
@@ -170,7 +170,7 @@ def _patients(table: Table, rows: Rows) -> npt.NDArray[np.int64] | None:
 
 
 def input_columns(plan: Plan, own: Sequence[str]) -> tuple[tuple[str, ...], int | None]:
-    """Return the columns that a plan's network reads at a site, and how many of them all sites share.
+    """Return the columns that a plan's network reads at a site, and how many of these columns all sites have.
 
     Returns:
         the columns in order, and the number of common ones, None if the network treats all columns alike. The columns

@@ -54,7 +54,7 @@ class QuantileEncoding(Document):
 
 
 class PiecewiseEncoding(Document):
-    """Encodes a number as its share of each bin. `ends` has the training rows' quantiles, bins + 1 of them, rising.
+    """Encodes a number as the fraction of each bin below it. `ends` has bins + 1 rising quantiles of the training rows.
 
     Source: Gorishniy, Rubachev, Babenko 2022, "On Embeddings for Numerical Features in Tabular Deep Learning",
     equation 1 and section 3.2.1. Differs in one thing: a bin of width 0 keeps its column, which is then zero, so that
@@ -222,7 +222,7 @@ def _coded(
 
 
 def shares_of_bins(values: Numbers, ends: Numbers) -> Numbers:
-    """Return each value's share of each bin, by equation 1 of Gorishniy et al. 2022.
+    """Return which fraction of each bin each value covers, by equation 1 of Gorishniy et al. 2022.
 
     Args:
         values: shape (rows,).

@@ -125,7 +125,7 @@ class Table:
 
     @cached_property
     def digest(self) -> str:
-        """The BLAKE3 of everything that was read, including the contract, in hexadecimal. It stays at the site."""
+        """The BLAKE3 digest of all that was read, including the contract, in hexadecimal. It stays at the site."""
         numbers = {**self.features, **{f"group {name}": values for name, values in self.group_positions.items()}}
         arrays: list[tuple[str, npt.NDArray[np.generic]]] = list(numbers.items())
         if self.target is not None:

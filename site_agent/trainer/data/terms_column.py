@@ -90,7 +90,7 @@ class TermsFeature(Document):
 
     @property
     def note_size(self) -> NoteSize | None:
-        """The limits of a note that a network reads in word order; None for any other column."""
+        """The limits of a note that a neural network reads in word order; None for any other column."""
         if self.buckets is None or self.longest is None:
             return None
         return NoteSize(buckets=self.buckets, longest=self.longest)

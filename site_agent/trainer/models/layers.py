@@ -1,4 +1,4 @@
-"""Defines the layers that the networks of this folder share: linear maps, normalisation and dropout.
+"""Defines the layers that the networks of this folder use: linear maps, normalisation and dropout.
 
 The batch is the first axis and channels are the second, as in torch's own layers. If parameters have a stack axis of S
 copies before their own axes, values have it too. The rules:

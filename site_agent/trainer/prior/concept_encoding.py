@@ -60,7 +60,7 @@ class ConceptEncoding(Document):
 
     @classmethod
     def declared(cls, columns: Sequence[ConceptColumn], mapped: tuple[MappedNumber | MappedCode | None, ...]) -> Self:
-        """Return the encoding by the plan's declared typical values and spreads. No patient influences it."""
+        """Return the encoding by the plan's declared typical values and spreads. No patient influences the encoding."""
         standards = [declared_standard(column) for column in columns]
         return cls(
             names=tuple(column.name for column in columns),

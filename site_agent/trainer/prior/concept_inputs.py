@@ -75,7 +75,7 @@ def read_columns(plan: Plan, contract: Contract) -> tuple[str, ...]:
 
 
 def shared_count(plan: Plan) -> int | None:
-    """Return how many of the network's columns all sites share, or None if the network reads only shared columns."""
+    """Return how many of the network's columns all sites have, or None if the network reads only shared columns."""
     has_own = isinstance(plan.architecture, ParallelNetwork | ColumnsNetwork)
     return len(plan.shared_columns) if has_own else None
 

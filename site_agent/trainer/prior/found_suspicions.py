@@ -1,4 +1,4 @@
-"""Stores the findings of the newest comparison with other sites, for `review`. They never leave this site.
+"""Stores the findings of the newest comparison with other sites, for `review`. The findings never leave this site.
 
 A finding is a sentence with the names of columns, as in the report. The file is in the trainer's folder, which also has
 the counts of rows.
@@ -23,7 +23,7 @@ def keep_suspicions(state: Path, run: str, sentences: Sequence[str]) -> None:
 
 
 def find_suspicions(state: Path) -> tuple[str, ...]:
-    """Return the newest findings. There are none if this user may not read the file."""
+    """Return the newest findings, or no finding if this user account may not read the file."""
     try:
         with (state / _FILE).open("rb") as file:
             found = json.loads(file.read(_LARGEST_BYTES))

@@ -92,7 +92,7 @@ class KnownByOthers:
 
 
 class PriorStudy:
-    """A running plan with federated-prior at this site. It has the methods of a Study."""
+    """A running plan with federated-prior at this site, with the methods of a Study."""
 
     def __init__(
         self, plan: Plan, dataset: Dataset, table: Table, rows: SplitRows, *, site: str, fewest: int = FEWEST_ROWS
@@ -316,7 +316,7 @@ class PriorStudy:
 
 
 def outcomes_of(prior: Prior, contract: Contract, target: Float64) -> Float64:
-    """Return outcomes in the plan's terms, float64 (rows, outputs): 0 and 1, or a number in 0..1.
+    """Return outcomes as the plan defines them, float64 (rows, outputs): 0 and 1, or a number in 0..1.
 
     Raises:
         ConfigurationError: the contract has another outcome.

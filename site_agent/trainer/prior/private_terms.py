@@ -1,4 +1,4 @@
-"""Computes one site's sums of clipped terms, one term for each patient. The gate adds noise later.
+"""Computes one site's sums of clipped terms, one term for each patient. The gate process adds noise later.
 
 The mechanism and its bounds are in protos/plan/private_prior.py. The rules:
 

@@ -44,7 +44,7 @@ class Rows:
 
 
 def check_batches(schedule: Schedule, rows: int) -> None:
-    """Refuse a plan whose batches this site's training rows cannot fill.
+    """Refuse a plan if this site has too few training rows to fill its batches.
 
     Raises:
         DataError: the rows are too few; both numbers are reported.
@@ -101,7 +101,7 @@ class Batches:
         return self._permutation[..., place * self.rows_in_each : (place + 1) * self.rows_in_each]
 
     def resample(self, seed: int) -> None:
-        """Draw with another seed from now on, including the rest of this epoch. Not for stacks of copies."""
+        """Draw with another seed from now on, also in this epoch. Not allowed with several copies of a network."""
         if self._stacked:
             raise ValueError("each copy of a stack has draws of its own")
         self._orders = [np.random.default_rng(seed)]

@@ -1,4 +1,4 @@
-"""Converts between torch and shared parameters. No other file does this.
+"""Converts PyTorch's tensors to shared parameters and back. No other file makes this conversion.
 
 All parameters of a network are in two flat tensors: the federated ones, in the manifest's order, and the private ones.
 Each keeps its shape as a view. So loading received values, and computing the update, are one operation each. An
@@ -62,7 +62,7 @@ class FlatNetwork:
         return [stretch for stretch in (self.federated, self.private) if stretch.numel()]
 
     def start(self, tensors: Iterable[TensorSpec], origin: int | bytes, copy: int | None = None) -> None:
-        """Set the named parameters to their first values, in one copy of the network or in all.
+        """Set the named parameters to their initial values, in one copy of the network or in all copies.
 
         `origin` is a public seed, or 32 secret bytes.
         """
@@ -106,11 +106,11 @@ class FlatNetwork:
             own.mul_(1.0 - rate).add_(received.to(self.device), alpha=rate)
 
     def update(self, received: Tensor) -> Tensor:
-        """Return the shared parameters minus the received ones, float32 of the shape of `federated`, on the CPU."""
+        """Return the shared minus the received parameters, float32 of the shape of `federated`, on the CPU."""
         return self.federated_values.cpu() - received.cpu()
 
     def state(self) -> State:
-        """Return a copy of all numbers, including private ones and buffers."""
+        """Return a copy of all numbers, including private parameters and buffers."""
         buffers = {name: buffer.clone() for name, buffer in self.network.named_buffers()}
         numbers = {"federated": self.federated.data.clone(), "private": self.private.data.clone()}
         return numbers | prefixed("buffer", buffers)

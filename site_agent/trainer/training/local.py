@@ -93,7 +93,7 @@ class LocalTraining:
                 PULSE.beat()
 
     def evaluated(self) -> FlatNetwork:
-        """Return the network that the site itself would use now."""
+        """Return the network that the site would use if training ended now."""
         return self._procedure.evaluated()
 
     def resample(self, seed: int) -> None:
@@ -207,5 +207,5 @@ def predict(flat: FlatNetwork, features: Tensor) -> npt.NDArray[np.float32]:
 
 
 def validation_loss(flat: FlatNetwork, rows: Rows, loss: LossFunction) -> Tensor:
-    """Return the mean task loss over the rows, without penalty terms. A stack has one for each copy."""
+    """Return the mean loss over the rows, without penalties. If there are several copies, return one mean for each."""
     return loss.per_copy(torch.from_numpy(predict(flat, rows.features)), rows.targets)

@@ -1,4 +1,4 @@
-"""Computes the terms that a method adds to the task's loss in training.
+"""Computes the penalties that a method adds to the task's loss function in training.
 
 Checkpoints are chosen by the task's loss alone, without these terms. The proximal term is added as its gradient. The
 contrastive terms need the outputs of two frozen networks for the same batch: the model as it was received, and the

@@ -1,4 +1,4 @@
-"""Trains a personal model in addition to the shared one: Ditto's copy or APFL's mixture.
+"""Trains a personal model in addition to the shared model: Ditto's second model or APFL's mixture.
 
 The personal model is never sent: it is in a network of its own, whose values no function returns.
 """
@@ -62,7 +62,7 @@ class CopyTraining:
 
 
 class MixtureTraining:
-    """APFL: the site uses share * v + (1 - share) * w, where w is the shared model and v is the site's own.
+    """APFL: the site uses share * v + (1 - share) * w, where w is the shared model and v is the site's own model.
 
     Source: Deng et al. 2020, algorithm 1 and eq. 9, with the share's step as in docs/design/methods.md: once a
     round, share <- clip(share - rate * (sum <v - w, share * g_v + (1 - share) * g_w> + 0.02 * share)), with the

@@ -1,4 +1,4 @@
-"""Computes one site's sum of clipped gradients, one term for each patient. The gate adds the noise later.
+"""Computes one site's sum of clipped gradients, one term for each patient. The gate process adds noise later.
 
 The rules:
 
@@ -187,7 +187,7 @@ class Block:
 
     @cached_property
     def singles(self) -> int:
-        """The number of patients with one row. They come first."""
+        """The number of patients with one row. These patients are first."""
         return int(np.count_nonzero(self.counts == 1))
 
     @cached_property

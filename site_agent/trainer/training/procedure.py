@@ -25,7 +25,7 @@ Step: TypeAlias = Callable[[Rows, float], None]
 
 @dataclass(frozen=True)
 class Phase:
-    """A number of training steps of one kind."""
+    """Several training steps of the same kind."""
 
     step: Step
     steps: int

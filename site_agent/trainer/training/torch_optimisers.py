@@ -110,7 +110,7 @@ def optimiser_tensors(optimiser: torch.optim.Optimizer) -> dict[str, Tensor]:
 
 
 def load_optimiser_tensors(optimiser: torch.optim.Optimizer, tensors: Mapping[str, Tensor]) -> None:
-    """Restore the exact state that `optimiser_tensors` returned, in this process or another one.
+    """Restore the exact state that `optimiser_tensors` returned, in this process or in another process.
 
     Torch's own load_state_dict is not used: it casts counters to the type of the parameters.
 

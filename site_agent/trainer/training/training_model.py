@@ -1,4 +1,4 @@
-"""Trains one network with its optimiser: computes the gradient of a batch, and makes the step.
+"""Trains one network with its optimiser: computes the gradient of a batch, and makes the optimiser's step.
 
 Every network maps rows to representations, and representations to logits. A parameter can have a first axis of
 size S for S independent copies of the network, which are trained at once. Rows and results then have this axis too, and
@@ -62,14 +62,14 @@ class Recipe:
 
 
 def as_representing(network: nn.Module) -> Represents:
-    """Return the network if it has `represent` and `decide`. Otherwise raise TypeError. Contrastive terms need both."""
+    """Return the network if it has `represent` and `decide`. Otherwise raise TypeError. A contrast needs both."""
     if not isinstance(network, Represents):
         raise TypeError("a contrast needs a network that shows what it decides on")
     return network
 
 
 class Model:
-    """A network in training."""
+    """A neural network during its training, with its optimiser."""
 
     def __init__(self, flat: FlatNetwork, recipe: Recipe, stretches: Sequence[nn.Parameter] | None = None) -> None:
         """Build an optimiser for the tensors in `stretches`, or for all parameters if there is no such argument."""

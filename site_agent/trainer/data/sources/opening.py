@@ -14,7 +14,7 @@ from site_agent.trainer.data.sources.blocks import Opened, opened_records
 
 @contextmanager
 def open_blocks(path: Path, form: Format) -> Iterator[Opened]:
-    """Open a table: its first row, and its rows as blocks of columns. Each library is loaded only if it is needed.
+    """Open a table: its first row, and its rows as blocks of columns. A library is loaded only if needed.
 
     Raises:
         DataError: the source cannot be read or is damaged.
