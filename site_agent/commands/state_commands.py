@@ -180,7 +180,7 @@ def move_state(path: Path, gives_up: bool, by: str | None) -> None:
 @config_option
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def privacy(path: Path, as_json: bool) -> None:
-    """Show how much of the patients' privacy budget (epsilon) each run has spent, and the limits.
+    """Show what is spent of the patients' privacy budget (epsilon), by whom and on what, and the limits.
 
     Run this command under the gate's user account or as root.
 
@@ -192,13 +192,22 @@ def privacy(path: Path, as_json: bool) -> None:
         return
 
     from rich.console import Console
+    from rich.markup import escape
     from rich.table import Table
 
+    from site_agent.desk.spent_budget import approvers
+
     console = Console()
-    table = Table("study", "version", "run", "spent at", "epsilon", "delta")
+    table = Table("study", "spent on", "asked for by", "approved by", "spent at", "epsilon", "delta")
     for one in facts["payments"]:
-        table.add_row(*(f"{one[key]}" for key in ("study", "version", "run", "at", "epsilon", "delta")))
+        study, at = f"{one['study']} version {one['version']}", one["at"][:16].replace("T", " ")
+        said = (study, one["spent_on"], one["asked_by"], approvers(one), at)
+        table.add_row(*map(escape, said), f"{one['epsilon']:g}", f"{one['delta']:g}")
     console.print(table)
+    for loss in facts["losses"]:
+        console.print(
+            f"Lost at {loss['at'][:16]}: the record of spent epsilon. A year's budget is spent until {loss['until']}."
+        )
     limits = facts["limits"]
     if limits is None:
         console.print("The policy has no limits of epsilon (its key privacy), so no private study runs here.")
@@ -211,12 +220,19 @@ def privacy(path: Path, as_json: bool) -> None:
 
 def _facts(hospital: Hospital) -> dict[str, Any]:  # Any: JSON
     from audit.own_log import AuditLog
+    from site_agent.desk.spent_budget import described
     from site_agent.gate.privacy_ledger import PrivacyLedger, standing
 
     now, limits = datetime.now(UTC), hospital.policy.privacy
     log = AuditLog(audit_log_path(hospital.state_path), site=hospital.site, now=lambda: now)
-    payments = PrivacyLedger(hospital.state_path, log).payments()
-    facts: dict[str, Any] = {"payments": [payment.model_dump() for payment in payments], "limits": None}
+    ledger = PrivacyLedger(hospital.state_path, log)
+    payments = ledger.payments()
+    losses = [loss.model_dump() | {"until": f"{loss.until:%F}"} for loss in ledger.losses]
+    facts: dict[str, Any] = {
+        "payments": described(payments, hospital.state_path, log),
+        "losses": losses,
+        "limits": None,
+    }
     if limits is not None:
         studies = sorted({payment.study for payment in payments})
         facts["limits"] = limits.model_dump()

@@ -1,0 +1,83 @@
+"""Describes what was spent of the patients' privacy budget: by whom, on what, and when.
+
+The names come from the plan that this site stores and from persons' approvals, in their files and in the audit log. The
+ledger itself has no names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from audit.own_log import AuditLog
+from protos.errors import ProtocolError
+from protos.plan.announced_plan import plan_from_wire
+from protos.plan.methods import method_names
+from protos.plan.plan import Plan
+from site_agent.approvals import all_approvals, announced_plans
+from site_agent.gate.privacy_ledger import Payment
+
+_DIGITS: Final = 12  # of the plan's digest at the end of a run's name
+_UNKNOWN: Final = "not known, because the plan is not stored here"
+_NOBODY: Final = "not known, because no approval is stored here"
+
+
+def described(payments: Sequence[Payment], state: Path, audit: AuditLog) -> list[dict[str, Any]]:
+    """Return each payment as JSON, with what it was spent on, who asked for it, and who approved it.
+
+    Args:
+        state: the site's state folder.
+        audit: this site's log; it also has approvals whose files were replaced or lost.
+
+    Raises:
+        AuditError: the log was changed.
+    """
+    plans = _plans(state)
+    logged = [(facts["plan"], facts["by"]) for facts in audit.records("plan_approved")]
+    signed = [(one.plan_digest, each.by) for _, one in all_approvals(state) for each in one.signatures]
+    approvals = [*logged, *signed]
+    found = []
+    for payment in payments:
+        end = payment.run[-_DIGITS:]
+        names = list(dict.fromkeys(by for digest, by in approvals if digest.startswith(end)))
+        plan = plans.get(end)
+        found.append(
+            payment.model_dump()
+            | {
+                "spent_on": _UNKNOWN if plan is None else _purpose(plan),
+                "asked_by": _UNKNOWN if plan is None else _responsible(plan),
+                "approved_by": names,
+            }
+        )
+    return found
+
+
+def approvers(payment: dict[str, Any]) -> str:
+    """Return the names of those who approved a described payment's plan, as text."""
+    return " and ".join(payment["approved_by"]) or _NOBODY
+
+
+def _plans(state: Path) -> dict[str, Plan]:
+    """Return every readable plan that was announced or approved here, by the start of its digest."""
+    found = {}
+    for path in announced_plans(state):
+        try:
+            plan = plan_from_wire(path.read_bytes())
+        except (OSError, ProtocolError):  # a damaged plan, or one of another version: the payment counts without it
+            continue
+        found[plan.digest.hex()[:_DIGITS]] = plan
+    return found
+
+
+def _purpose(plan: Plan) -> str:
+    if plan.statistics is not None:
+        return f"counts of {len(plan.statistics.columns)} columns"
+    outcome = "" if plan.question is None else f" to predict: {plan.question.outcome}"
+    return f"{' + '.join(method_names(plan.method))} on {len(plan.shared_columns)} columns{outcome}"
+
+
+def _responsible(plan: Plan) -> str:
+    if plan.question is None:
+        return "the plan names nobody"
+    return f"{plan.question.responsible}, approval {plan.question.approval_number}"
