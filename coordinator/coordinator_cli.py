@@ -24,7 +24,7 @@ from coordinator.commands.release_commands import release
 from coordinator.configuration import read_configuration, read_plans
 from coordinator.network.control_socket import tell
 from coordinator.operations.coordinator_events import EVENTS
-from coordinator.operations.made_up_training import better_rate, made_up_training
+from coordinator.operations.expected_accuracy import expected_accuracy
 from coordinator.storage.history import known_runs
 from host.command_line import explain_command, finish
 from host.diagnosis import AILMENTS
@@ -97,20 +97,8 @@ def check(path: Path) -> None:
                 click.echo(f"            {sentence}")
             if (trained := plan.private_training) is not None:
                 click.echo(f"            {trained.bits_in_words()}")
-            if (counted := plan.private_statistics) is not None:
-                rows = counted.noise_rows(len(plan.site_names))
-                click.echo(f"            The noise in each count has a standard deviation of {rows:.3g} rows.")
-            if (made_up := made_up_training(plan)) is not None:
-                areas = f"{made_up.with_noise:.2f} with the noise and {made_up.without:.2f} without it"
-                click.echo(f"            With {made_up.patients} made-up patients, AUROC is {areas}.")
-                click.echo(
-                    "            The difference is due to the noise. It does not predict results for real patients."
-                )
-                if (better := better_rate(plan, made_up)) is not None:
-                    click.echo(
-                        f"            With learning rate {better[0]:g} instead of {plan.optimiser.learning_rate:g}, "
-                        f"AUROC with the noise is {better[1].with_noise:.2f}."
-                    )
+            for sentence in expected_accuracy(plan):
+                click.echo(f"            {sentence}")
         click.echo(
             f"  manifest  {manifest.digest.hex()} ({len(manifest.tensors)} tensors, {manifest.parameters} numbers)"
         )

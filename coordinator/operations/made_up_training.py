@@ -1,7 +1,8 @@
 """Measures the effect of a private plan's noise on a model, by training on made-up patients with and without noise.
 
-Made-up columns are independent and normal, and the outcome follows a linear score of all columns whose AUROC is about
-0.79. So the results show how much the noise, the clip and the rounds of a plan cost. They are no forecast for patients.
+The patients are those of made_up_patients.py. So the results show how much the noise, the clip and the rounds of a plan
+cost. They are no forecast for patients.
+
 The rules:
 
 * the ratio of the noise to the sum of all declared patients is as in the plan, however few patients are made up;
@@ -21,6 +22,7 @@ from typing import Final, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from coordinator.operations.made_up_patients import made_up_patients, ranked
 from protos.numbers.round_sums import Sums
 from protos.plan.exchange import Exchanges
 from protos.plan.initial_values import initial_values
@@ -35,10 +37,10 @@ Float64: TypeAlias = npt.NDArray[np.float64]
 _MOST_ROWS: Final = 2000
 _TEST_ROWS: Final = 4000
 _DRAWS: Final = 3
-_MOST_WORK: Final = 2 * 10**8  # rows times numbers times rounds of one training; some seconds
+_LEAST_ROWS: Final = 300
+_MOST_WORK: Final = 2 * 10**7  # rows times numbers times steps of one training; all four take less than a second
 _MOST_ROUNDS: Final = 1000
-_SLOPE: Final = 1.35  # of the true score in the logit
-_MOST_WORK_OF_RATES: Final = _MOST_WORK // 10  # the same, if several rates are tried
+_MOST_WORK_OF_RATES: Final = _MOST_WORK // 4  # the same, if several rates are tried
 _RATES: Final = (1 / 8, 1 / 4, 1 / 2, 2, 4)  # times the plan's learning rate
 _HIGHEST_RATE: Final = 10.0  # that a plan may have
 _BETTER: Final = 0.005  # AUROC; three draws of noise vary less
@@ -53,22 +55,33 @@ class MadeUp:
     patients: int
 
 
+def why_no_training(training: PrivateTraining) -> str | None:
+    """Return in one clause why a private network is not trained on made-up patients, or None."""
+    numbers, steps = len(training.is_own), training.sums
+    if steps > _MOST_ROUNDS:
+        return f"the plan has {steps:,} steps, and a simulation makes at most {_MOST_ROUNDS:,}"
+    if _rows(training) < min(training.patients, _LEAST_ROWS):
+        return f"{steps:,} steps of {numbers:,} numbers would take too long"
+    return None
+
+
+def _rows(training: PrivateTraining) -> int:
+    """Return the number of made-up training patients: fewer if a step is slow."""
+    fit = _MOST_WORK // (len(training.is_own) * training.sums)
+    return min(training.patients, _MOST_ROWS, fit)
+
+
 def made_up_training(plan: Plan, most_work: int = _MOST_WORK) -> MadeUp | None:
     """Train a plan on made-up patients. Return None if the plan trains no private network or needs too long."""
     training = plan.private_training
-    if training is None:
+    if training is None or why_no_training(training) is not None:
         return None
-    rows = min(training.patients, _MOST_ROWS)
-    steps = training.sums
-    if steps > _MOST_ROUNDS or rows * len(training.is_own) * steps > most_work:
+    rows = _rows(training)
+    if rows * len(training.is_own) * training.sums > most_work:
         return None
     generator = np.random.default_rng(0)
-    direction = generator.standard_normal(len(plan.shared_columns))
-    direction *= _SLOPE / np.linalg.norm(direction)
-    features = generator.standard_normal((rows + _TEST_ROWS, len(direction)))
-    outcomes = (generator.random(len(features)) < 1 / (1 + np.exp(-features @ direction))).astype(np.float64)
-    parts = slice(rows), slice(rows, None)
-    known, tested = ((features[part], outcomes[part]) for part in parts)
+    people = made_up_patients(rows + _TEST_ROWS, len(plan.shared_columns), generator)
+    known, tested = ((one.features, one.outcomes) for one in (people.part(slice(rows)), people.part(slice(rows, None))))
     drawn = [_area(plan, training, known, tested, np.random.default_rng(draw)) for draw in range(_DRAWS)]
     return MadeUp(float(np.mean(drawn)), _area(plan, training, known, tested, None), rows)
 
@@ -129,7 +142,7 @@ def _area(
                    parameters, state)  # fmt: skip
     arrays = _with_shared(first, places, manifest.views(parameters).values())
     networks = [_moved(arrays, moving, training.local_change(own * training.scale)) for own in kept]
-    return float(np.mean([_ranked(_read(network, tested[0])[-1][:, 0], tested[1]) for network in networks]))
+    return float(np.mean([ranked(_read(network, tested[0])[-1][:, 0], tested[1]) for network in networks]))
 
 
 def _steps(
@@ -202,13 +215,3 @@ def _clipped_sum(arrays: Sequence[Float64], shared: int, clip: float, features: 
     return np.concatenate(
         [part for move, own in pairs for part in (((move * factors).T @ own).ravel(), (move * factors).sum(axis=0))]
     )
-
-
-def _ranked(scores: Float64, outcomes: Float64) -> float:
-    """Return the AUROC by the ranks of the scores. Equal scores are ranked in random order."""
-    order = np.lexsort((np.random.default_rng(0).random(len(scores)), scores))
-    ranks = np.empty(len(scores))
-    ranks[order] = np.arange(1, len(scores) + 1)
-    there = outcomes == 1
-    positive, negative = int(there.sum()), int((~there).sum())
-    return float((ranks[there].sum() - positive * (positive + 1) / 2) / (positive * negative))

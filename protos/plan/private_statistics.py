@@ -59,6 +59,22 @@ class PrivateStatistics:
         """Return the standard deviation of the noise in a count over this many sites, in rows."""
         return sqrt(contributors * self.share_variance) / PRIVATE_SCALE * self.unit
 
+    def mean_error(self, column: NumericColumn, rows: float, contributors: int, *, at_an_end: bool = False) -> float:
+        """Return the standard deviation of the noise in a column's mean, in the column's unit.
+
+        It follows from the noise in sum and count to first order, and is largest for a mean at an end of the range.
+
+        Args:
+            rows: rows with a value in the sum of all contributors.
+            at_an_end: the mean is at an end of the declared range, and not at its middle.
+        """
+        half = (column.high - column.low) / 2
+        return half * self.noise_rows(contributors) / rows * (sqrt(2.0) if at_an_end else 1.0)
+
+    def fewest_rows(self, contributors: int) -> float:
+        """Return the noisy count that a mean needs, in rows."""
+        return _SURE * self.noise_rows(contributors)
+
     def summed(self, sums: Mapping[str, int], contributors: int) -> dict[str, dict[str, float | int | None]]:
         """Return the noisy rows of each cell with their noise, and for a number also mean and standard deviation.
 
@@ -78,7 +94,7 @@ class PrivateStatistics:
                 continue
             rows = found[f"count {column.name}"]
             facts: dict[str, float | int | None] = {"mean": None, "deviation": None}
-            if rows > _SURE * noise:
+            if rows > self.fewest_rows(contributors):
                 centre, half = (column.low + column.high) / 2, (column.high - column.low) / 2
                 mean = min(1.0, max(-1.0, found[f"sum {column.name}"] / rows))
                 spread = min(1.0, max(0.0, found[f"squares {column.name}"] / rows - mean * mean))

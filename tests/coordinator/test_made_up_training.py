@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from coordinator.operations.made_up_training import _clipped_sum, _ranked, better_rate, made_up_training
+from coordinator.operations.made_up_patients import ranked
+from coordinator.operations.made_up_training import _clipped_sum, better_rate, made_up_training, why_no_training
 from protos.plan.plan import Plan
 from protos.privacy.accounting import PRIVATE_SCALE
 from site_agent.trainer.training.private_gradient import Layer, PrivateRows, clipped_gradients
@@ -88,9 +89,21 @@ def test_a_plan_without_a_network_or_with_too_much_work_is_skipped() -> None:
     assert made_up_training(private_network_plan({"epsilon": 8.0}, rounds=10_000, hidden=(20,))) is None
 
 
+@pytest.mark.parametrize(("rounds", "hidden", "patients"), [(40, (8,), 2000), (900, (8,), 389), (900, (60,), None)])
+def test_slow_steps_read_fewer_patients_or_none(rounds: int, hidden: tuple[int, ...], patients: int | None) -> None:
+    """A simulation keeps a person waiting for a second. The ratio of noise to signal stays that of the plan."""
+    plan = private_network_plan({"patients": 5000, "epsilon": 8.0}, rounds=rounds, hidden=hidden)
+    assert plan.private_training is not None
+
+    found, why = made_up_training(plan), why_no_training(plan.private_training)
+
+    assert (None if found is None else found.patients) == patients
+    assert why == (None if patients else "900 steps of 421 numbers would take too long")
+
+
 def test_ranks_of_scores_give_the_share_of_pairs_in_order() -> None:
     """By hand: of six pairs five are in order."""
-    assert _ranked(np.array([0.1, 0.4, 0.3, 0.8, 0.9]), np.array([0, 0, 1, 1, 1])) == pytest.approx(5 / 6)
+    assert ranked(np.array([0.1, 0.4, 0.3, 0.8, 0.9]), np.array([0, 0, 1, 1, 1])) == pytest.approx(5 / 6)
 
 
 def test_local_noise_costs_more_than_the_same_steps_with_shared_noise() -> None:

@@ -10,6 +10,7 @@ import pytest
 from pydantic import ValidationError
 
 from protos.plan.exchange import Exchanges, stage_at
+from protos.plan.federated_statistics import NumericColumn
 from protos.plan.manifest import manifest_of
 from protos.plan.plan import Plan
 from protos.plan.private_statistics import PrivateStatistics
@@ -60,6 +61,28 @@ def drawn(generator: np.random.Generator, rows: int, spread: float = 15.0) -> tu
 def norm_of(numbers: Any) -> float:
     """In units of what one patient may change; computed without floating-point sums."""
     return float(np.sqrt(float(sum(int(number) ** 2 for number in numbers)))) / PRIVATE_SCALE
+
+
+@for_each("mean", (60.0, 98.0))
+def test_the_error_of_a_mean_is_that_of_its_noise(mean: float) -> None:
+    """1,000 draws of noise move the mean of 3,000 ages as the closed form says, within the limits of chance."""
+    counted, generator = private_of(private_statistics_plan()), np.random.default_rng(7)
+    place, rows, draws = (mean - 60.0) / 40.0, 3000, 1000
+    exact = {"count age": rows, "sum age": rows * place, "squares age": rows * place**2}
+    sigma = np.sqrt(4.0 * counted.share_variance)
+    means = []
+    for _ in range(draws):
+        noise = dict(zip(counted.names, generator.normal(0.0, sigma, len(counted.names)), strict=True))
+        sums = {name: round(exact.get(name, 500.0) / counted.unit * PRIVATE_SCALE + noise[name]) for name in noise}
+        means.append(counted.summed(sums, 4)["age"]["mean"])
+
+    (column,) = (one for one in counted.statistics.columns if one.name == "age")
+    assert isinstance(column, NumericColumn)
+    middle, end = (counted.mean_error(column, rows, 4, at_an_end=at_an_end) for at_an_end in (False, True))
+    wanted = middle * np.sqrt(1 + place**2)
+    assert abs(np.std(means) / wanted - 1) < 5 / np.sqrt(2 * draws)
+    assert middle <= wanted <= end
+    assert counted.fewest_rows(4) == pytest.approx(5 * counted.noise_rows(4))
 
 
 @pytest.mark.parametrize(
