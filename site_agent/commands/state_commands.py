@@ -229,7 +229,7 @@ def _facts(hospital: Hospital) -> dict[str, Any]:  # Any: JSON
     payments = ledger.payments()
     losses = [loss.model_dump() | {"until": f"{loss.until:%F}"} for loss in ledger.losses]
     facts: dict[str, Any] = {
-        "payments": described(payments, hospital.state_path, log),
+        "payments": described([payment.model_dump() for payment in payments], hospital.state_path, log),
         "losses": losses,
         "limits": None,
     }

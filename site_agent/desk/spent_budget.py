@@ -16,17 +16,17 @@ from protos.plan.announced_plan import plan_from_wire
 from protos.plan.methods import method_names
 from protos.plan.plan import Plan
 from site_agent.approvals import all_approvals, announced_plans
-from site_agent.gate.privacy_ledger import Payment
 
 _DIGITS: Final = 12  # of the plan's digest at the end of a run's name
 _UNKNOWN: Final = "not known, because the plan is not stored here"
 _NOBODY: Final = "not known, because no approval is stored here"
 
 
-def described(payments: Sequence[Payment], state: Path, audit: AuditLog) -> list[dict[str, Any]]:
+def described(payments: Sequence[dict[str, Any]], state: Path, audit: AuditLog) -> list[dict[str, Any]]:
     """Return each payment as JSON, with what it was spent on, who asked for it, and who approved it.
 
     Args:
+        payments: the ledger's payments as JSON.
         state: the site's state folder.
         audit: this site's log; it also has approvals whose files were replaced or lost.
 
@@ -39,11 +39,11 @@ def described(payments: Sequence[Payment], state: Path, audit: AuditLog) -> list
     approvals = [*logged, *signed]
     found = []
     for payment in payments:
-        end = payment.run[-_DIGITS:]
+        end = payment["run"][-_DIGITS:]
         names = list(dict.fromkeys(by for digest, by in approvals if digest.startswith(end)))
         plan = plans.get(end)
         found.append(
-            payment.model_dump()
+            payment
             | {
                 "spent_on": _UNKNOWN if plan is None else _purpose(plan),
                 "asked_by": _UNKNOWN if plan is None else _responsible(plan),
@@ -79,5 +79,5 @@ def _purpose(plan: Plan) -> str:
 
 def _responsible(plan: Plan) -> str:
     if plan.question is None:
-        return "the plan names nobody"
+        return "the plan has no question"
     return f"{plan.question.responsible}, approval {plan.question.approval_number}"

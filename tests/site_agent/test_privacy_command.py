@@ -88,7 +88,7 @@ def test_a_person_reads_who_spent_what_on_what(
     lines = {study: next(line for line in text.splitlines() if f"{study} version" in line) for study in by_study}
     wanted = {
         "asked": ("R. Stone, University, approval 2026-17", "to predict: death within a year", "A. Jones and B. [Lee]"),
-        "plain": ("the plan names nobody", "federated-prior on", "C. Kim"),
+        "plain": ("the plan has no question", "federated-prior on", "C. Kim"),
     }
     unknown = ("the plan is not stored here", "no approval is stored here")
     for study, words in wanted.items():
