@@ -1,9 +1,10 @@
 """Change single decisions and check whether a test fails: `python -m tests.house.mutations --count 30 --seed 1`.
 
 Each mutation changes one operator, condition or number in the gate, the ledger of masks, the round machine or the fixed
-point. The tests of that subject run against a copy of the tree with this one change. If no test detects a mutation,
-either a test is missing or the line is not needed. It takes some 30 seconds for a mutation that is caught, and some
-minutes for one that is not. The last line has `key=value` pairs.
+point. The default tests of that subject run against a copy of the tree with this one change. If no test detects a
+mutation, either a test is missing or the line is not needed. Otherwise the line names the first test that failed. It
+takes some 30 seconds for a mutation that is caught, and some minutes for one that is not. The last line has `key=value`
+pairs.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import ast
 import os
 import random
+import re
 import shutil
 import subprocess
 import sys
@@ -55,6 +57,7 @@ SUBJECTS: Final = {
     ),
 }  # fmt: skip
 LIMIT_SECONDS: Final = 1200
+_FAILED: Final = re.compile(r"^(?:FAILED|ERROR) (\S+)", re.MULTILINE)
 _COMPARED: Final[dict[type[ast.cmpop], type[ast.cmpop]]] = {
     ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq, ast.NotEq: ast.Eq,
     ast.Is: ast.IsNot, ast.IsNot: ast.Is, ast.In: ast.NotIn, ast.NotIn: ast.In,
@@ -144,25 +147,28 @@ def _made(subject: str, path: str, place: int) -> tuple[Mutation, str]:
     return Mutation(subject, path, place, line, before, after), ast.unparse(ast.fix_missing_locations(tree))
 
 
-def is_caught(mutation: Mutation, tree: Path, processes: int) -> bool:
-    """Return whether a test fails against the tree with this one change; one that takes too long has failed."""
+def caught_by(mutation: Mutation, tree: Path, processes: int) -> str:
+    """Return the first default test that fails against the tree with this one change, or nothing.
+
+    Tests that take too long have failed. Only the name shows whether a failure has to do with the change.
+    """
     path = tree / mutation.path
     original = path.read_text()
     path.write_text(_made(mutation.subject, mutation.path, mutation.place)[1])
-    words = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "-n", str(processes)]
+    words = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "-mnot slow", f"-n{processes}"]
     try:
         for tests in SUBJECTS[mutation.subject][1]:
             done = subprocess.run(
                 [*words, tests], cwd=tree, env=os.environ | {"PYTHONDONTWRITEBYTECODE": "1"},
-                capture_output=True, timeout=LIMIT_SECONDS, check=False,
+                capture_output=True, text=True, timeout=LIMIT_SECONDS, check=False,
             )  # fmt: skip
             if done.returncode not in (0, 5):
-                return True
+                return next(iter(_FAILED.findall(done.stdout)), f"{tests} ended with {done.returncode}")
     except subprocess.TimeoutExpired:
-        return True
+        return f"{tests} took more than {LIMIT_SECONDS} s"
     finally:
         path.write_text(original)
-    return False
+    return ""
 
 
 @click.command(help=__doc__)
@@ -182,9 +188,9 @@ def main(count: int, seed: int, processes: int, only_list: bool) -> None:
             if only_list:
                 print(mutation)
                 continue
-            was_caught = is_caught(mutation, tree, processes)
-            caught += was_caught
-            print("caught  " if was_caught else "SURVIVED", mutation, flush=True)
+            test = caught_by(mutation, tree, processes)
+            caught += bool(test)
+            print(f"caught   {mutation}  by {test}" if test else f"SURVIVED {mutation}", flush=True)
     if not only_list:
         print(f"mutations={count} caught={caught} seed={seed}")
 

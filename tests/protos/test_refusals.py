@@ -76,3 +76,8 @@ def test_no_secret_gives_a_number_that_counts_nothing() -> None:
 
         assert all(1 <= power < PRIME for power in powers), secret
         assert count_refusals(powers) == 1, secret
+
+
+def test_secrets_give_every_number_below_the_prime() -> None:
+    """The ends of the secrets give the ends of the numbers, 1 and PRIME - 1; then the numbers begin again."""
+    assert [refusal(secret, 1) for secret in (0, PRIME - 2, PRIME - 1)] == [(1,), (PRIME - 1,), (1,)]

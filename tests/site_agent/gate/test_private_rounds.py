@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import UTC, datetime
-from math import inf
+from math import inf, nextafter
 from pathlib import Path
 
 import numpy as np
@@ -255,6 +255,22 @@ def test_sampled_runs_add_up_and_use_up_delta(tmp_path: Path, audit: AuditLog) -
     assert together(2e-5, PLAN) == pytest.approx(2.0, rel=1e-6)
     with pytest.raises(PolicyForbids, match="epsilon of the study prior would be inf"):
         built(0, audit, tmp_path, plan=plans[1], largest=9.0)
+
+
+def test_the_deltas_of_sampled_runs_may_be_above_the_limit_by_the_rounding_error_and_no_more(
+    tmp_path: Path, audit: AuditLog
+) -> None:
+    """One part in a million is allowed, the next larger number is not. All numbers here are exact."""
+    built(0, audit, tmp_path, plan=private_network_plan({"sampling": 0.25}, rounds=4))
+    (payment,) = PrivacyLedger(tmp_path, audit).payments()
+    limits = PrivacyLimits(largest_epsilon_per_study=9.0, largest_epsilon_per_year=9.0, delta=2.0**-17)
+
+    def epsilon(delta: float) -> float:
+        paid = payment.model_copy(update={"delta": delta})
+        return standing(limits, PLAN.study, [paid], datetime.now(UTC)).of_study
+
+    largest = 2.0**-17 * (1.0 + 1e-6)
+    assert (epsilon(largest), epsilon(nextafter(largest, 1.0))) == (1.0, inf)
 
 
 @pytest.mark.parametrize("largest", [0.9, 1.0])

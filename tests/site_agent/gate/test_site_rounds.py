@@ -1,0 +1,93 @@
+"""The end of a run at a site: what its trainer receives with the result, and what its audit log says of a sweep."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from audit.own_log import AuditLog
+from protos.plan.manifest import manifest_of
+from protos.plan.plan import Plan
+from protos.wire.messages import Finish
+from site_agent.gate.consent import Consent
+from site_agent.gate.privacy_ledger import PrivacyLedger
+from site_agent.gate.site_rounds import Rounds, Surroundings
+from site_agent.trainer_socket import Agreed, Conclude
+from tests.protos.privacy.private_plans import private_network_plan
+from tests.rehearsal.gates import NOON, policy_with
+from tests.rehearsal.study import made_up_identities, plan_with
+from tests.site_agent.gate.test_spent import nothing, spawned
+
+LAYERS = bytes(32)
+
+
+@pytest.fixture
+def audit(tmp_path: Path) -> Iterator[AuditLog]:
+    """An empty audit log of one site."""
+    log = AuditLog(tmp_path / "audit.log", site="a", now=lambda: NOON)
+    yield log
+    log.close()
+
+
+def rounds_of(plan: Plan, site: str, state: Path, audit: AuditLog, asked: list[Conclude]) -> Rounds:
+    """A run whose trainer agrees to everything that it is asked."""
+
+    async def ask(question: Conclude, _: int) -> Agreed:
+        asked.append(question)
+        return Agreed()
+
+    masking = None if plan.secure_aggregation == "off" else object()  # is not come to
+    return Rounds(
+        run=plan.run_name, plan=plan, manifest=manifest_of(plan), site=site, policy=policy_with(), audit=audit,
+        consent=Consent(state, plan, approvers=1, now=lambda: NOON), masking=masking, saved=(),  # type: ignore[arg-type]
+        around=Surroundings(send=nothing, ask=ask, spawn=spawned, deliver=nothing),  # type: ignore[arg-type]
+    )  # fmt: skip
+
+
+async def finish(rounds: Rounds, alternative: int | None = None) -> None:
+    """Give the run a result whose numbers are all 1."""
+    result = Finish(rounds.plan.rounds, LAYERS, alternative=alternative)
+    await rounds._take_result(result, np.ones(rounds.manifest.parameters, np.float32))
+    await asyncio.sleep(0)
+
+
+@pytest.mark.parametrize(("at", "chosen"), [(0, None), (1, 0), (1, 1)])
+def test_only_the_last_run_of_a_sweep_records_a_choice(
+    tmp_path: Path, audit: AuditLog, at: int, chosen: int | None
+) -> None:
+    """Before it nothing is chosen, and a run that ends earlier ends as any other."""
+    sweep = {"keys": ["optimiser.learning_rate"], "alternatives": [[1.0], [0.5]]}
+    plans = plan_with(made_up_identities(), changes={"checkpoint": "global", "sweep": sweep}).alternatives
+
+    async def scene() -> None:
+        rounds = rounds_of(plans[at], "a", tmp_path, audit, [])
+        await finish(rounds, chosen)
+        await rounds.concluded(plans[at].rounds)
+
+    asyncio.run(scene())
+
+    said = [(facts["chosen"], facts["values"]) for facts in audit.records("sweep_decided")]
+    values = ("optimiser.learning_rate 1", "optimiser.learning_rate 0.5")
+    assert said == ([] if chosen is None else [(plans[chosen].run_name, values[chosen])])
+    assert len(list(audit.records("run_finished"))) == 1
+
+
+def test_a_trainer_receives_the_total_of_its_private_layers_with_the_result(tmp_path: Path, audit: AuditLog) -> None:
+    """The numbers of the federation come first. The noisy sums that the gate keeps for this site follow them."""
+    plan = private_network_plan(rounds=4, hidden=(2,), method={"name": "fedper"}, outputs=None)
+    ledger, manifest = PrivacyLedger(tmp_path, audit), manifest_of(plan)
+    ledger.pay(plan, bytes(32), [0] * len(plan.private_training.names if plan.private_training else ()) + [7, 8, 9])
+
+    asked: list[Conclude] = []
+
+    async def scene() -> None:
+        await finish(rounds_of(plan, "ahus", tmp_path, audit, asked))
+
+    asyncio.run(scene())
+
+    received = np.ones(manifest.parameters, "<f4").tobytes()
+    assert bytes(asked[0].payload) == received + np.array([7, 8, 9], "<i8").tobytes()
