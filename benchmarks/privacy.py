@@ -7,11 +7,8 @@ is of the shared regression as a model of its own, on a third of each clinic's r
 own training rows. The clip is half the root of the regression's unknowns, and ridge is the method's default. Neither
 was tuned here.
 
-The audit puts a patient with 1,000 extreme rows into one clinic's table or not, and draws the noise of the honest sites
-many times. It tests for the patient by the best test there is, at a threshold from other draws. Clopper-Pearson bounds
-of the error rates give a lower bound of epsilon that assumes nothing about the noise (95%). With half the noise the
-bound has to exceed the claim. A patient's term is the gradient and the Hessian, so the sums of the prior's Newton step
-are audited together. private_audit.py audits a whole training in one run, and local noise.
+The audits are in private_audit.py and private_prior_audit.py. Each trains once with tens of thousands of canaries, and
+gives a lower bound of epsilon (95%). With half the noise the bound has to exceed the claim.
 
 Networks are in private_networks.py, and those on two larger clinical tables in private_tables.py.
 `network_step_ratio` is the processor seconds of a private round of all clinics over those of a plain full-batch round,
@@ -28,7 +25,7 @@ from __future__ import annotations
 import argparse
 import json
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from itertools import product
@@ -42,7 +39,6 @@ from sklearn.metrics import roc_auc_score
 from benchmarks.prior.prior_gain import CONCEPTS, plan_of_tables, split_of, uci_tables
 from benchmarks.private_audit import (
     audited_training,
-    bound_of_test,
     canary_plan,
     with_a_share_of_the_noise,
 )
@@ -56,12 +52,12 @@ from benchmarks.private_networks import (
     trainer_step_ratio,
 )
 from benchmarks.private_prior import MOSTLY_MISSING, gains_of_splits, print_gains
+from benchmarks.private_prior_audit import audited_prior, wide_content
 from benchmarks.private_tables import print_clinical
 from global_layers.one_process import Collection, Part
 from protos.plan.exchange import Exchanges
 from protos.plan.manifest import manifest_of
 from protos.plan.plan import Plan
-from protos.plan.prior_method import FederatedPrior
 from protos.plan.private_prior import PrivateSums
 from protos.privacy.accounting import PRIVATE_SCALE
 from protos.privacy.discrete_gaussian import discrete_gaussian
@@ -182,42 +178,6 @@ def areas(tables: Mapping[str, Table], splits: list[Split], epsilon: float, draw
     return {name: float(np.mean(values)) for name, values in found.items()}
 
 
-def audited(plan: Plan, trials: int, noise: Callable[[Plan, list[int]], list[int]]) -> float:
-    """A lower bound of the epsilon of one patient at DELTA, from drawn noise.
-
-    Args:
-        plan: whose noise is drawn, one share for each site that does not collude.
-        trials: draws with the patient and as many without.
-        noise: adds one site's share.
-    """
-    private = sums_of(plan)
-    site, columns = private.sites[0], len(private.columns)
-    # The colluders know everything but the patient and the honest shares, so all other terms are 0 here.
-    rows = np.full((1000, columns), 1e3)
-    patient = np.array(clipped_terms(private, site, rows, np.ones(1000), np.zeros(1000, np.int64)), np.float64)
-    size, honest = len(private.names), len(private.sites) - private.colluders
-
-    def scores(*, is_there: bool) -> Numbers:
-        drawn = np.array(noise(plan, [0] * (size * honest * trials)), np.float64).reshape(trials, honest, size).sum(1)
-        return np.asarray((drawn + patient * is_there) @ patient)
-
-    return bound_of_test(scores(is_there=False), scores(is_there=False), scores(is_there=True), DELTA)
-
-
-def half_noise(plan: Plan, numbers: list[int]) -> list[int]:
-    """The weakened copy: shares of half the deviation."""
-    drawn = discrete_gaussian(len(numbers), sums_of(plan).share_variance // 4, np.random.bytes)
-    return [number + one for number, one in zip(numbers, drawn.tolist(), strict=True)]
-
-
-def audit_plan(tables: Mapping[str, Table], epsilon: float) -> Plan:
-    """The same sites with one concept, so that few numbers are drawn in each trial."""
-    plan = private_plan(tables, epsilon)
-    assert isinstance(plan.method, FederatedPrior)
-    one = plan.method.model_copy(update={"concepts": ("age",)})
-    return plan.model_copy(update={"method": one})
-
-
 def step_ratio(tables: Mapping[str, Table], plan: Plan) -> float:
     """Processor seconds of a private round over those of a plain Newton round on the same rows and concepts."""
     content = json.loads(plan.canonical) | {"privacy": None}
@@ -297,25 +257,36 @@ def print_bytes(tables: Mapping[str, Table]) -> None:
               f"{short} with 32 bits, {usual} plain")  # fmt: skip
 
 
-def print_audits_in_one_run(runs: int) -> tuple[float, float]:
-    """Print the lower bounds of whole trainings, as deployed and with half of the noise.
+def print_audits(tables: Mapping[str, Table], runs: int) -> tuple[float, float]:
+    """Print the lower bounds of whole runs of networks and of federated-prior, as deployed and with half the noise.
 
     Returns:
-        The two bounds of the first training with shared noise at CLAIM.
+        The two bounds of the first training of a network with shared noise at CLAIM.
     """
     first: list[tuple[float, float]] = []
     for epsilon, steps in product((CLAIM, 4.0), (1, 3)):
-        content = json.loads(network_plan_of(uci_tables(CONCEPTS.parent), epsilon).canonical)
+        content = json.loads(network_plan_of(tables, epsilon).canonical)
         kind = {"noise": "local"} if steps > 1 else {}
         plan = canary_plan(content, 10 if steps == 1 else 3, steps=steps, **kind)
         both = (plan, with_a_share_of_the_noise(plan, 0.5))
-        bounds = [tuple(audited_training(one).bound(DELTA) for one in both) for _ in range(runs)]
-        first += bounds[:1]
-        honest, halved = np.array(bounds).T
-        print(f"audit in one run, {kind.get('noise', 'shared')} noise, epsilon {epsilon:g}, {runs} runs: lower bounds "
-              f"{honest.min():.2f} to {honest.max():.2f}, {(honest < epsilon).sum()} below epsilon; with half of the "
-              f"noise {halved.min():.2f} to {halved.max():.2f}, {(halved > epsilon).sum()} above it")  # fmt: skip
+        found = [(audited_training(both[0]).bound(DELTA), audited_training(both[1]).bound(DELTA)) for _ in range(runs)]
+        first += found[:1]
+        _print_bounds(f"network, {kind.get('noise', 'shared')} noise", epsilon, found)
+    for epsilon in (CLAIM, 4.0):
+        content = wide_content(json.loads(private_plan(tables, epsilon).canonical))
+        plan = Plan.model_validate_json(json.dumps(content))
+        pairs = [audited_prior([plan, with_a_share_of_the_noise(plan, 0.5)]) for _ in range(max(1, runs // 2))]
+        found = [(honest.bound(DELTA), halved.bound(DELTA)) for honest, halved in pairs]
+        _print_bounds("federated-prior", epsilon, found)
     return first[0]
+
+
+def _print_bounds(what: str, epsilon: float, found: Sequence[tuple[float, float]]) -> None:
+    honest, halved = np.array(found).T
+    below, above = (honest < epsilon).sum(), (halved > epsilon).sum()
+    print(f"audit of one run, {what}, epsilon {epsilon:g}: {below} of {len(found)} lower bounds below epsilon, "
+          f"{honest.min():.2f} to {honest.max():.2f}; with half the noise {above} above it, "
+          f"{halved.min():.2f} to {halved.max():.2f}")  # fmt: skip
 
 
 def main() -> None:
@@ -323,7 +294,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="Use few splits and draws, for less than two minutes.")
     quick = parser.parse_args().quick
-    splits_wanted, draws, trials = (10, 5, 120_000) if quick else (40, 20, 2_000_000)
+    splits_wanted, draws = (10, 5) if quick else (40, 20)
     tables = uci_tables(CONCEPTS.parent)
     plan = private_plan(tables, CLAIM)
     splits = [split_at(tables, plan, seed) for seed in range(splits_wanted)]
@@ -352,10 +323,7 @@ def main() -> None:
     print(f"trainer_step_ratio={trainer_step_ratio(600, ()):.2f}")
     for rows, each in ((600, 1), *((6000, each) for each in (1, 2, 6, 8, 12, 16))):
         print(f"trainer_step_ratio={trainer_step_ratio(rows, (32,), each):.2f}")
-    audit = audit_plan(tables, CLAIM)
-    repeated, weaker = audited(audit, trials, with_noise), audited(audit, trials, half_noise)
-    print(f"audit of federated-prior, {trials} draws: lower bound {repeated:.3f}, with half of the noise {weaker:.3f}")
-    bound, halved = print_audits_in_one_run(1 if quick else 20)
+    bound, halved = print_audits(tables, 1 if quick else 20)
     print_large_round(plan)
     gap, ratio = found[CLAIM]["curator"] - found[CLAIM]["shared"], step_ratio(tables, plan)
     bounds = f"audited_lower_bound={bound:.3f} audited_when_halved={halved:.3f}"

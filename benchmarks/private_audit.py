@@ -18,12 +18,12 @@ import json
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from math import exp, log, prod
+from math import exp, prod
 from typing import Any, Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
-from scipy.stats import beta, binom
+from scipy.stats import binom
 
 from protos.plan.architecture import DenseNetwork, network_tensors
 from protos.plan.plan import Plan
@@ -41,7 +41,6 @@ NEURONS: Final = 100  # of the audited network, with 40,000 canaries
 NEURONS_OF_A_PLAN: Final = 8  # as many as a plan allows, with 3,936 canaries at most
 _LARGE: Final = 30.0  # a canary's own input; the gradient is nearly in this direction
 _CONFIDENCE: Final = 0.95
-_ALPHA: Final = 0.01  # how often a test may name a patient who is absent
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -141,22 +140,6 @@ def _rows_of(canaries: npt.NDArray[np.int64], neurons: int) -> PrivateRows:
     features = np.zeros((len(canaries), WIDEST), np.float32)
     features[places, own], features[places, inputs + neuron] = _LARGE, 1.0
     return PrivateRows.of(features, np.ones(len(canaries)), None)
-
-
-def bound_of_test(calibrating: Numbers, absent: Numbers, present: Numbers, delta: float) -> float:
-    """A lower bound of epsilon at `delta` (95%) from a test for a patient at one threshold.
-
-    Args:
-        calibrating: scores without the patient, which choose the threshold and nothing else.
-        absent: further scores without the patient.
-        present: scores with the patient.
-    """
-    threshold = np.quantile(calibrating, 1 - _ALPHA)
-    false, true = int((absent > threshold).sum()), int((present > threshold).sum())
-    level = (1 - _CONFIDENCE) / 2  # of each of two bounds
-    most = float(beta.ppf(1 - level, false + 1, len(absent) - false))
-    least = float(beta.ppf(level, true, len(present) - true + 1)) if true else 0.0
-    return log((least - delta) / most) if least - delta > most else 0.0
 
 
 def _ruled_out(canaries: int, guesses: int, right: int, delta: float, error: float) -> float:
