@@ -1,9 +1,4 @@
-"""Divides scikit-learn's 1,797 handwritten digits among hospitals, as PNG files with unequal fractions of the digits.
-
-Source: Elhussein and Gürsoy 2025, "PLayer-FL": for each class the hospitals' shares are drawn from a Dirichlet
-distribution with the parameter 0.5. One thing differs: each hospital first receives eight images of each digit, so that
-it has every class in training and in test.
-"""
+"""Divides scikit-learn's 1,797 handwritten digits among hospitals, as PNG files with unequal fractions of the digits."""
 
 from __future__ import annotations
 
@@ -12,12 +7,11 @@ from pathlib import Path
 import numpy as np
 import yaml
 
+from quickstart.dirichlet_shares import deal
 from quickstart.hospitals import HospitalData
 
 DIGITS = "digits"
 SIZE = {"height": 8, "width": 8, "channels": 1}
-CONCENTRATION = 0.5
-FEWEST_OF_CLASS = 8
 _BRIGHTNESS = 15  # the table's intensities are 0 to 16
 
 
@@ -41,19 +35,6 @@ def digit_hospitals(count: int, folder: Path, seed: int) -> list[HospitalData]:
         contract.write_text(yaml.safe_dump(_contract(images.name), sort_keys=False))
         hospitals.append(HospitalData(name, table, contract))
     return hospitals
-
-
-def deal(classes: np.ndarray, count: int, generator: np.random.Generator) -> list[np.ndarray]:
-    """Return the sorted rows of each of `count` sites. `classes` has the class of each row."""
-    sites: list[list[int]] = [[] for _ in range(count)]
-    for one in np.unique(classes):
-        rows = generator.permutation(np.flatnonzero(classes == one))
-        sure, others = rows[: count * FEWEST_OF_CLASS], rows[count * FEWEST_OF_CLASS :]
-        shares = generator.dirichlet(np.full(count, CONCENTRATION))
-        ends = np.rint(np.cumsum(shares)[:-1] * len(others)).astype(int)
-        for site, own, more in zip(sites, np.split(sure, count), np.split(others, ends), strict=True):
-            site.extend([*own.tolist(), *more.tolist()])
-    return [np.array(sorted(site)) for site in sites]
 
 
 def _contract(images: str) -> dict[str, object]:

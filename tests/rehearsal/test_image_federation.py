@@ -20,8 +20,9 @@ from protos.errors import ConfigurationError
 from protos.plan.manifest import manifest_of
 from protos.plan.methods import NETWORK_METHODS
 from protos.plan.plan import Plan
+from quickstart.dirichlet_shares import CONCENTRATION, FEWEST_OF_CLASS, deal
 from quickstart.hospitals import HospitalData
-from quickstart.image_hospitals import CONCENTRATION, FEWEST_OF_CLASS, SIZE, deal, digit_hospitals
+from quickstart.image_hospitals import SIZE, digit_hospitals
 from quickstart.plans import plan_of, studies_of
 from site_agent.desk.examination.admitted_rows import admit
 from site_agent.hospital import read_hospital

@@ -18,8 +18,8 @@ from protos.errors import ConfigurationError
 from protos.plan.manifest import manifest_of
 from protos.plan.methods import NETWORK_METHODS
 from protos.plan.plan import Plan
+from quickstart.dirichlet_shares import deal
 from quickstart.hospitals import HospitalData
-from quickstart.image_hospitals import deal
 from site_agent.desk.comparison.evaluation import dice_of_images
 from site_agent.desk.examination.admitted_rows import admit
 from site_agent.hospital import read_hospital
