@@ -206,6 +206,8 @@ def test_each_client_chooses_mu_and_rate_on_its_own_validation_rows() -> None:
     rows.append(row_of(candidates[0], 8, "site-1", validation_accuracy=0.7, accuracy=0.5))
 
     assert accuracies(rows, chfl.TABLE_II) == {"mu above 0": {7: pytest.approx(0.15)}}
+    # Without the higher rate the second site loses its best candidate.
+    assert accuracies(rows, chfl.TABLE_II, rates=(chfl.RATE,)) == {"mu above 0": {7: pytest.approx(0.0)}}
 
 
 def test_the_macro_f1_is_weighted_by_rows() -> None:
