@@ -15,6 +15,7 @@ from benchmarks.experiments.tables import (
     fed_heart,
     fed_heart_tuning,
     heart,
+    images,
     join,
     player,
     readings,
@@ -26,6 +27,7 @@ from benchmarks.experiments.tables.covertype_fedavg_page import render_covertype
 from benchmarks.experiments.tables.covertype_page import render_covertype
 from benchmarks.experiments.tables.fed_heart_page import render_fed_heart
 from benchmarks.experiments.tables.heart_page import render_heart
+from benchmarks.experiments.tables.images_page import render_images
 from benchmarks.experiments.tables.join_page import render_join
 from benchmarks.experiments.tables.player_page import render_player
 from benchmarks.experiments.variants import Row, Variant
@@ -60,6 +62,7 @@ TABLES: Final = {
     "single-vectors": Table(variants=vectors.variants, seeds=range(20), render=vectors.render_vectors),
     "join": Table(variants=_join_and_composed, seeds=join.SEEDS, render=render_join),
     "rehearsal": Table(variants=rehearsal.variants, seeds=range(4), render=rehearsal.render_rehearsal),
+    "images": Table(variants=images.variants, seeds=images.SEEDS, render=render_images),
     "player": Table(variants=player.variants, seeds=player.SEEDS, render=render_player),
 }
 

