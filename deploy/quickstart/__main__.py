@@ -49,8 +49,8 @@ _folder = click.Path(path_type=Path)
     metavar="NAME",
     help="Method from the README's table. Join several methods by + (ditto+player-fl), or write a plan's `method` in "
     "braces. You can repeat the option. The last method is compared with the best local model. [default: fedavg, "
-    "global-layers and federated-prior on uci-heart; global-layers on breast-cancer; fedavg on digits; otherwise fedavg "
-    "and global-layers]",
+    "global-layers and federated-prior on uci-heart; global-layers on breast-cancer; fedavg on digits; otherwise "
+    "fedavg and global-layers]",
 )
 @click.option(
     "--data",

@@ -1,4 +1,4 @@
-"""Divides scikit-learn's 1,797 handwritten digits among hospitals, as PNG files with unequal fractions of the digits."""
+"""Divides scikit-learn's 1,797 handwritten digits among hospitals, as PNG files with unequal fractions of each."""
 
 from __future__ import annotations
 
