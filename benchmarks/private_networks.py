@@ -280,12 +280,18 @@ def network_step_ratio(
         return one, other
 
     seconds, without = _median_seconds(both, repeats)
-    print(f"one round, hidden {list(hidden)}, {bits} bits: {seconds:.5f} s private, {without:.5f} s plain")
+    print(f"one round, hidden {list(hidden)}, {bits} bits: {seconds:.5f} s private, {without:.5f} s plain, "
+          f"network_step_ratio={seconds / without:.2f}")  # fmt: skip
     return seconds / without
 
 
-def trainer_step_ratio(rows: int, hidden: tuple[int, ...], each: int = 1, columns: int = 17, repeats: int = 5) -> float:
-    """Processor seconds of the sum of clipped gradients over those of torch's step, `each` rows a patient."""
+def trainer_step_ratio(
+    rows: int, hidden: tuple[int, ...], each: int | None = 1, columns: int = 17, repeats: int = 5
+) -> float:
+    """Processor seconds of the sum of clipped gradients over those of torch's step.
+
+    `each` is the number of rows of a patient; None means that it is drawn from 1 to 16.
+    """
     generator, widths = np.random.default_rng(0), (columns, *hidden, 1)
     features = generator.standard_normal((rows, columns)).astype(np.float32)
     outcomes = generator.integers(0, 2, rows).astype(np.float64)
@@ -303,15 +309,15 @@ def trainer_step_ratio(rows: int, hidden: tuple[int, ...], each: int = 1, column
         functional.binary_cross_entropy_with_logits(network(inputs)[:, 0], targets).backward()
         optimiser.step()
 
-    prepared = PrivateRows.of(
-        features, outcomes, np.arange(rows) // each
-    )  # the trainer prepares its rows once for all rounds
+    numbers = generator.integers(1, 17, rows) if each is None else np.full(rows, each)
+    # The trainer prepares its rows once for all rounds.
+    prepared = PrivateRows.of(features, outcomes, np.repeat(np.arange(rows), numbers)[:rows])
 
     def private() -> None:
         clipped_gradients([Layer(layer.weight, layer.bias) for layer in layers], CLIP, prepared)
 
     seconds, without = _median_seconds(lambda: (private, plain), repeats, in_a_row=10)
-    print(f"one step, {rows} rows, {each} of each patient, hidden {list(hidden)}: "
+    print(f"one step, {rows} rows, {each or '1 to 16'} of each patient, hidden {list(hidden)}: "
           f"{seconds:.5f} s private, {without:.5f} s plain")  # fmt: skip
     return seconds / without
 
