@@ -61,6 +61,7 @@ from protos.privacy.accounting import PRIVATE_SCALE
 from protos.privacy.discrete_gaussian import discrete_gaussian
 from protos.wire.messages import Stage
 from site_agent.gate.privacy_ledger import with_noise
+from site_agent.trainer.arithmetic import prepare_arithmetic
 from site_agent.trainer.data.dataset import prepare_rows
 from site_agent.trainer.data.tables import Table
 from site_agent.trainer.prior.prior_study import PriorStudy
@@ -257,6 +258,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="Use few splits and draws, for less than two minutes.")
     quick = parser.parse_args().quick
+    prepare_arithmetic(1)  # as the trainer does: other threads of the math library wait actively, which counts as work
     splits_wanted, draws = (10, 5) if quick else (40, 20)
     tables = uci_tables(CONCEPTS.parent)
     plan = private_plan(tables, CLAIM)
