@@ -393,7 +393,12 @@ def _pairs(rows: Float64) -> Float64:
 
 def _sums(parts: Float64) -> Float64:
     """Return the sum of each row of whole numbers, exact in any order: (rows, numbers) to (rows,), float64."""
-    return np.asarray(parts @ np.ones(parts.shape[1]))
+    return np.asarray(parts @ _ones(parts.shape[1]))
+
+
+@cache
+def _ones(size: int) -> Float64:
+    return np.ones(size)
 
 
 def _by_patient(rows: Float64, mine: slice, each: int) -> Float64:
@@ -432,8 +437,8 @@ def _passes(layers: Sequence[Layer], inputs: Float64, outcomes: Float64, scratch
     for layer, here in zip(layers[:0:-1], read[:0:-1], strict=True):
         back = scratch.array(f"moves {len(moves)}", rows, here.shape[1])
         np.matmul(moves[-1], layer.backward, out=back)
-        # The derivative of relu: a positive whole number is at least 1.
-        back *= np.clip(here, 0.0, 1.0, out=scratch.array("is positive", rows, here.shape[1]))
+        # The derivative of relu, because `here` has whole numbers of at least 0.
+        back *= np.minimum(here, 1.0, out=scratch.array("is positive", rows, here.shape[1]))
         np.rint(back, out=back)
         moves.append(np.clip(back, -most, most, out=back))
     return list(zip(reversed(moves), read, strict=True))
