@@ -44,7 +44,7 @@ def test_twenty_sites_have_each_row_once_and_both_outcomes() -> None:
 
 @pytest.mark.parametrize(("kind", "times"), [("shared", 20 / 19), ("each", 20)])
 def test_shares_of_twenty_sites_are_a_nineteenth_more_variance_than_a_curators(kind: str, times: float) -> None:
-    """Each site's whole noise has twenty times the variance, and the fit is told the deviation that is drawn."""
+    """Each site's whole noise has twenty times the variance, and the fit receives the deviation of that noise."""
     private = sums_of(sites_plan(heart_concepts(TABLES), 20, 1.0))
     drawn = {one: [noise_of_sites(private, one) for _ in range(40)] for one in (kind, "curator")}
 
