@@ -189,7 +189,7 @@ def test_a_server_that_hangs_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
 
     told = told_of(never_ends, 20)
 
-    assert told.unanswered > 10
+    assert told.unanswered > 3, told  # about half of the drawn calls; the others have no method or no TLS
     assert told.endings["OK"] == 0
 
 
