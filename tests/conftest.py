@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Iterator
 
 import pytest
@@ -12,6 +13,9 @@ from pki import sealed_key
 
 # Threads that wait for each other over small arrays more than double what a test costs, in programs of a test too.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+# A shell that starts the tests in the background lets them ignore Ctrl-C, and so would each program that a test starts.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # One commit always has one result. `--hypothesis-profile search` draws new examples instead. There is no deadline,
 # because an example that waits for a busy computer is no defect.
