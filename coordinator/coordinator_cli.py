@@ -63,7 +63,7 @@ def start(path: Path) -> None:
     from coordinator.serve import serve  # gRPC is loaded only if it is needed
 
     displays = []
-    if sys.stderr.isatty():  # a service draws nothing, so it saves the memory
+    if sys.stderr.isatty():  # a service shows no progress bar, so it does not load the library
         from rich.console import Console
 
         from coordinator.operations.status_lines import shown
@@ -106,7 +106,7 @@ def check(path: Path) -> None:
 
 
 def _registered(authority: Path, plan: Plan) -> str:
-    """Describe how many sites of a plan are in the register. Raise an error if a site has another key there."""
+    """Describe how many sites of a plan are in the register. Raise an error if a site's key differs in the register."""
     if not authority.exists():
         return "There is no register here, so fingerprints were not compared."
     with Register(Authority.load(authority).register_path) as register:
@@ -157,7 +157,7 @@ def status(path: Path, as_json: bool) -> None:
 @config_option
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def runs(path: Path, as_json: bool) -> None:
-    """List every run that started here. No coordinator needs to be running.
+    """List every run in this coordinator's state directory. The coordinator need not be running.
 
     Example: coordinator runs --config coordinator.yaml
     """

@@ -171,7 +171,7 @@ def _ended_well(engine: Engine) -> bool:
 
 
 async def _until_over(engine: Engine, stop: asyncio.Task[bool], watch: asyncio.Task[None], stay_seconds: float) -> None:
-    """Wait until all runs are over or a person ends this program. Then wait for sites that are not informed yet.
+    """Wait until all runs are over or a person ends this program. Then wait until all sites are informed.
 
     If a plan is added in the meantime, the waiting starts again: the sites have `stay_seconds` from the end of the last
     run.
@@ -192,7 +192,7 @@ async def _until_over(engine: Engine, stop: asyncio.Task[bool], watch: asyncio.T
 async def _first_of(
     events: tuple[asyncio.Event, ...], stop: asyncio.Task[bool], watch: asyncio.Task[None], seconds: float | None
 ) -> bool:
-    """Wait for an event, or the end of this program or of its watch. Return whether anything came in time."""
+    """Wait for an event, or until the program or its watch ends. Return False if the time passed first."""
     waiting = [asyncio.create_task(event.wait()) for event in events]
     done, _ = await asyncio.wait({*waiting, stop, watch}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
     for task in waiting:
@@ -216,7 +216,7 @@ def _upkeep(log: AuditLog, witness: Path, membership: Membership) -> SiteUpkeep:
 async def _observed(
     configuration: CoordinatorConfiguration, engine: Engine, authority: Authority, watch: Coroutine[Any, Any, None]
 ) -> None:
-    """Watch the coordinator, and serve metrics and health checks for local monitoring in the meantime."""
+    """Watch the coordinator, and serve metrics and health checks for local monitoring, until the block ends."""
     collector = CoordinatorCollector(engine.status, authority, Path(configuration.state))
     pages = pages_of(collector, engine.status)
     stopped = "The coordinator did not start; no site was contacted."
@@ -236,7 +236,7 @@ async def _notice(collector: CoordinatorCollector) -> None:
 
 
 async def _watch(parts: _Parts, notifier: sdnotify.SystemdNotifier) -> None:
-    """Detect revocations within a second, send logs to their witnesses, and notify systemd that the loop works."""
+    """Detect revocations within a second, send log checkpoints to be cosigned, and keep systemd's watchdog informed."""
     looked_at = -math.inf
     while True:
         if time.monotonic() - looked_at > _CERTIFICATE_SECONDS:
@@ -273,7 +273,7 @@ def _told(engine: Engine, membership: Membership, authority: Authority) -> dict[
     try:
         shut_out = membership.shut_out()
         ends, own = certificate_ends(authority.register_path), authority.coordinator_leaf().not_valid_after_utc
-    except OperatorError:  # a file is being replaced, or the disk has an error, which `coordinator doctor` finds
+    except OperatorError:  # a file is being replaced, or the disk has an error; `coordinator doctor` finds it
         return facts | {"coordinator_certificate_days": None}
     for name, site in facts["sites"].items():
         site["certificate_days"] = _days(ends[name] - now) if name in ends else None
@@ -350,7 +350,7 @@ def added(known: frozenset[str], plans: tuple[Plan, ...]) -> tuple[Plan, ...]:
 
 
 class Reloading:
-    """Reads coordinator.yaml again when it is called, and queues new plans."""
+    """Reads coordinator.yaml again on each call, and queues new plans."""
 
     def __init__(
         self,
@@ -359,7 +359,7 @@ class Reloading:
         plans: tuple[Plan, ...],
         add: Callable[[tuple[Plan, ...]], None],
     ) -> None:
-        """Store the configuration in use. `path` is its file; `add` queues plans after the waiting ones."""
+        """Store the configuration in use. `path` is its file. `add` queues plans after those that already wait."""
         self._path, self._configuration, self._add = path, configuration, add
         self._known = frozenset(plan.run_name for plan in plans)
 

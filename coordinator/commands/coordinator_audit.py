@@ -1,4 +1,4 @@
-"""Implements `coordinator audit`: check, read and export the coordinator's log, and write saved checkpoints.
+"""Implements `coordinator audit`: verifies, prints and exports the coordinator's audit log, and exports checkpoints.
 
 No command here changes a log.
 """

@@ -1,4 +1,4 @@
-"""Implements `coordinator release`: writes a run's final parameters for a recipient that every site has approved."""
+"""Implements `coordinator release`: writes the final parameters of a run for a recipient that all sites approved."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def release(path: Path, name: str, files: tuple[Path, ...], output: Path) -> Non
 
 
 def _keep(run: Path, facts: dict[str, object]) -> None:
-    """Append a release to the file `releases.jsonl` of the run."""
+    """Append a record of the release to the file `releases.jsonl` of the run."""
     from host.durable import give_to_owner, opened_folder
 
     flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -86,7 +86,7 @@ def _keep(run: Path, facts: dict[str, object]) -> None:
 
 
 def _check_parameters(content: bytes, plan: Plan, sha256: str) -> None:
-    """Check that the file's tensors, in the manifest's order, are those that the sites have signed."""
+    """Check that the tensors in the file, in the manifest's order, have the digest that the sites signed."""
     import hashlib
 
     from safetensors import SafetensorError
@@ -99,7 +99,7 @@ def _check_parameters(content: bytes, plan: Plan, sha256: str) -> None:
         found = load(content)
     except (SafetensorError, ValueError) as cause:
         raise _other_parameters() from cause
-    there = [tensor for tensor in tensors if tensor.name in found]  # a method may end without some of its layers
+    there = [tensor for tensor in tensors if tensor.name in found]  # some methods do not share all layers at the end
     is_known = len(there) == len(found) and all(
         found[tensor.name].dtype == "float32" and found[tensor.name].shape == tensor.shape for tensor in there
     )
@@ -117,7 +117,7 @@ def _other_parameters() -> ConfigurationError:
 
 
 def _record(configuration: CoordinatorConfiguration, facts: dict[str, object]) -> None:
-    """Write the release into the coordinator's audit log, which a running coordinator may have open too."""
+    """Write the release into the coordinator's audit log. A running coordinator may also be writing to this log."""
     from datetime import UTC, datetime
 
     from audit.own_log import AuditLog

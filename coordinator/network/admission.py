@@ -1,4 +1,4 @@
-"""Decides from the site's identity, the register of sites and the plan whether a site may take part.
+"""Decides whether a site may take part, from its identity, the register of sites and the plan.
 
 Each function returns None or one clause with the reason, which the site's operator reads. The functions use a site's
 certificate rather than its own statements, and read neither a clock nor the register.
@@ -12,7 +12,7 @@ from protos.wire.messages import PROTOCOL_VERSION, Hello, Join
 
 
 def refuse_hello(hello: Hello) -> str | None:
-    """Return the reason why a site's stream cannot begin, or None."""
+    """Return the reason why a site's stream is refused, or None if the stream is accepted."""
     if hello.protocol != PROTOCOL_VERSION:
         return (
             f"the coordinator speaks protocol {PROTOCOL_VERSION}, the site {hello.protocol}: install equal versions, "
@@ -22,7 +22,7 @@ def refuse_hello(hello: Hello) -> str | None:
 
 
 def refuse_identity(plan: Plan, site: str, identity_fingerprint: str | None) -> str | None:
-    """Return the reason why a site may not take part in a plan, or None.
+    """Return the reason why a site may not take part in a plan, or None if the site may take part.
 
     A certificate alone is not enough: the plan lists each site by the fingerprint of its identity key, and the register
     must have that key under the site's name.
@@ -36,7 +36,7 @@ def refuse_identity(plan: Plan, site: str, identity_fingerprint: str | None) -> 
 
 
 def refuse_join(plan: Plan, manifest: Manifest, join: Join) -> str | None:
-    """Return the reason why a site's agreement does not match the plan, or None."""
+    """Return the reason why the agreement that a site sent does not match the plan, or None if it matches."""
     if join.plan_digest != plan.digest:
         return "the site agreed to another plan"
     if join.manifest_digest != manifest.digest:

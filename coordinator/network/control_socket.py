@@ -77,7 +77,7 @@ def _obey(engine: Engine, word: str) -> dict[str, object]:
 
 
 async def tell(state: Path, word: Word) -> str:
-    """Send a word to the coordinator that uses this state directory. Return the name of the run.
+    """Send pause, resume or stop to the coordinator that uses this state directory. Return the name of the run.
 
     Raises:
         UnavailableError: no coordinator is running.

@@ -30,7 +30,7 @@ from protos.wire.upkeep_messages import (
 
 
 class UpkeepPeer(Protocol):
-    """One site's open stream."""
+    """Sends upkeep messages on the open stream of one site."""
 
     def send(self, message: Upkeep) -> None:
         """Queue a message for the site."""
@@ -71,7 +71,7 @@ class SiteUpkeep:
         self._confirm(site, certificate_sha256)
 
     def refused(self, reason: str, site: str = "") -> None:
-        """Record that a peer was refused. If there are many refusals, some refusals are only counted."""
+        """Record that a peer was refused. If many peers are refused in a minute, later refusals are only counted."""
         self._refusals.note("peer_refused", site=site, reason=reason)
 
     def revoked(self, site: str) -> None:
@@ -117,7 +117,10 @@ class SiteUpkeep:
                 raise MalformedMessage("an answer that only the coordinator gives")
 
     def tick(self) -> None:
-        """Send new checkpoints of logs to their witnesses. The coordinator calls this twice a second."""
+        """Send each new checkpoint of a log to the program that cosigns the log.
+
+        The coordinator calls this twice a second.
+        """
         self._refusals.tick()
         for peer, session in list(self._sessions.items()):
             try:

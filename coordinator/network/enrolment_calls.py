@@ -35,7 +35,7 @@ from protos.wire.upkeep_messages import EnrolmentReply, RenewalAnswered, Renewal
 
 
 class Membership:
-    """Decides for a running coordinator which certificates are accepted and issued, from the register."""
+    """Decides which certificates a running coordinator accepts and issues, based on the register of sites."""
 
     def __init__(
         self,
@@ -63,7 +63,7 @@ class Membership:
         self._note_authorities()
 
     def credentials(self) -> Credentials:
-        """Return the certificates that this coordinator sends and trusts."""
+        """Return the coordinator's own certificate and the root certificates that it trusts."""
         return Credentials(
             key=store.read_secret(self._authority.coordinator_key_path),
             chain=store.read_public(self._authority.coordinator_certificate_path),
@@ -101,7 +101,7 @@ class Membership:
         return [str(site.name) for site in self._register.sites() if site.state is SiteState.REVOKED]
 
     def shut_out(self) -> set[str]:
-        """Return the members without an accepted certificate, because their hospital's own authority was removed."""
+        """Return the sites without an accepted certificate, because the authority of their hospital was removed."""
         return {
             str(site.name)
             for site in self._register.sites()
@@ -127,11 +127,14 @@ class Membership:
             return None
 
     def confirm(self, site: str, certificate_sha256: str) -> None:
-        """Record that a site connected with this certificate. The site's earlier certificates are then refused."""
+        """Record that a site connected with this certificate.
+
+        From then on, the site's earlier certificates are refused.
+        """
         self._register.confirm(site_name(site), certificate_sha256)
 
     def renew(self, asked: RenewalAsked) -> RenewalAnswered:
-        """Reply to a site that requests its next certificate or reports one from its hospital's own authority."""
+        """Reply to a site that requests its next certificate, or sends one that its hospital's own authority issued."""
         handle = handle_own_certificate if asked.chain else enrolment_decisions.handle_renewal
         try:
             issued = handle(self._authority, self._register, asked, self._now())
@@ -166,7 +169,7 @@ class Membership:
         )
 
     def roots(self) -> RenewalAnswered | None:
-        """Return the root certificates and the proof of the next root while the authority changes, otherwise None."""
+        """Return the root certificates and the proof of the next root during a change of the root, otherwise None."""
         if not self._authority.is_changing():
             return None
         return RenewalAnswered(b"", self._authority.trusted_roots_pem(), "")
@@ -195,7 +198,7 @@ class Membership:
             return encode_renewed(RenewalAnswered(b"", b"", f"A request was refused: {malformed}."))
 
     def tick(self) -> None:
-        """Restart the count of recorded refusals each minute. The coordinator calls this twice a second."""
+        """Reset the count of recorded refusals once a minute. The coordinator calls this twice a second."""
         self._refusals.tick()
 
     def has_changed(self) -> bool:
@@ -233,14 +236,15 @@ class Membership:
                 assert_never(answer)
 
     def _note_once(self, event: str, key: str, **facts: str) -> bool:
-        """Record an event only one time for each `key`. Return whether it was recorded now."""
+        """Record an event only once for each `key`. Return whether this call recorded the event."""
         if (event, key) in self._told:
             return False
         self._record(event, **facts)
-        self._told.add((event, key))  # after the record: if the record fails, the next request repeats it
+        # After the recording: if recording fails, the next request records the event again.
+        self._told.add((event, key))
         return True
 
 
 def _nowhere(event: str, **facts: object) -> None:
-    """Discard an event if no log is kept, as in a check of a configuration."""
+    """Discard an event. Used if no log is written, for example when a configuration is checked."""
     del event, facts

@@ -27,7 +27,7 @@ _LARGEST_REQUEST_BYTES: Final = 4096
 
 @asynccontextmanager
 async def health_server(listen: str | None) -> AsyncIterator[None]:
-    """Serve health checks on a local address inside the block, if an address is configured.
+    """Serve health checks on a local address until the block ends. Without a configured address, serve nothing.
 
     Raises:
         ConfigurationError: the coordinator cannot listen on the address.

@@ -37,7 +37,7 @@ MOST_WAITING_VECTORS: Final = 8
 STALLED_SECONDS: Final = 120.0
 _LOOKS: Final = 8  # the number of checks within STALLED_SECONDS
 _SMALL_BYTES: Final = MOST_TOGETHER_BYTES // 2
-_LEAST_BYTES: Final = 1024  # the least size that a message counts as, because each small message has a cost of its own
+_LEAST_BYTES: Final = 1024  # a smaller message counts as this size, because each message has a fixed cost
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ class Writing(Protocol):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Vector:
-    """Parameters that wait to be sent. They are divided into chunks only when the peer reads them."""
+    """Parameters that wait to be sent. The parameters are divided into chunks only when the peer reads."""
 
     parameters: npt.NDArray[np.float32]
     round: int
@@ -75,7 +75,10 @@ class StreamPeer:
     """Sends messages on one site's stream."""
 
     def __init__(self, context: Writing, caller: Caller, turn: Turn | None = None) -> None:
-        """Create the queue. Each chunk of parameters waits for `turn`; None means a turn of this stream alone."""
+        """Create the queue.
+
+        Each chunk of parameters waits for `turn`. If `turn` is None, other streams cause no waiting.
+        """
         self.caller, self._context, self._turn = caller, context, turn or Turns().of_one_stream()
         self._queue: asyncio.Queue[_Item] = asyncio.Queue()
         self._bytes = self._vectors = 0
@@ -98,10 +101,11 @@ class StreamPeer:
         self.ending.set()
 
     async def write(self) -> None:
-        """Send the queue until the stream ends, or until the peer has not read for STALLED_SECONDS."""
+        """Send queued messages until the stream ends, or until the peer has not read for STALLED_SECONDS."""
         writing = asyncio.ensure_future(self._write())
         try:
-            # A check at intervals replaces a timer for each message: a round has many, and nearly all are read at once.
+            # We check at intervals and start no timer for each message: a round has many messages, and nearly all are
+            # read at once.
             while not (await asyncio.wait({writing}, timeout=STALLED_SECONDS / _LOOKS))[0]:
                 if asyncio.get_running_loop().time() - self._handing_over_since > STALLED_SECONDS:
                     self.does_not_read = True
@@ -126,7 +130,10 @@ class StreamPeer:
             item = await self._queue.get()
 
     async def _write_together(self, first: bytes) -> _Item:
-        """Send a small message together with the next small messages. Return the first item that was not sent."""
+        """Send a small message together with the small messages after it.
+
+        Return the first queued item that was not sent.
+        """
         together, size, after = [first], len(first), list[_Item]()
         while not (after or self._queue.empty()) and self.reads_together and len(together) < MOST_TOGETHER:
             item = self._queue.get_nowait()
@@ -141,7 +148,10 @@ class StreamPeer:
         return after[0] if after else await self._queue.get()
 
     def _small(self, item: _Item) -> bytes | None:
-        """Return a message that can be sent together with others, or None. A small vector is one chunk."""
+        """Return the item as a message that can be sent together with other messages, or None.
+
+        A small vector is one chunk.
+        """
         if isinstance(item, _Vector) and self.reads_together and 0 < item.parameters.nbytes <= _SMALL_BYTES:
             return item.message(0)
         return item if isinstance(item, bytes) and len(item) <= MOST_TOGETHER_BYTES else None

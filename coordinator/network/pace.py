@@ -21,20 +21,21 @@ from protos.wire.upkeep_messages import Upkeep
 # rate are two gigabytes in a second.
 BURST: Final = 4000.0
 EACH_SECOND: Final = 2000.0
-# A message that is recorded in an audit log or a journal is synced before the next one is read. An honest site joins
-# once on a stream. A log checkpoint follows after twenty records. What checkpoints add to the log in a day has a budget
-# of its own (audit/recording_budget.py). At 5 ms a sync, a site uses at most a third of the time.
+# A message that is recorded in an audit log or a journal is synced before the next message is read. An honest site
+# joins once on a stream. A log checkpoint follows after twenty records. The bytes that checkpoints add to the log in a
+# day have a budget of their own (audit/recording_budget.py). If a sync takes 5 ms, the syncs for one site take at most
+# a third of the time.
 RECORDED_BURST: Final = 200.0
 RECORDED_EACH_SECOND: Final = 10.0
 UPKEEP_BURST: Final = 500.0
 UPKEEP_EACH_SECOND: Final = 50.0
-# A stream that ends while it waits leaves its message counted. This count can delay the same site's next stream, which
-# may be an honest one, for no longer than this.
+# If a stream ends while it waits, its message remains counted. This count can delay the next stream of the same site,
+# which may be honest, by at most this time.
 LONGEST_WAIT_SECONDS: Final = 5.0
 
 
 class Pace:
-    """Counts the messages that one stream or one site may still send without waiting."""
+    """Counts how many more messages one stream or one site may send without waiting."""
 
     def __init__(self, burst: float = BURST, each_second: float = EACH_SECOND) -> None:
         self._burst, self._each_second = burst, each_second
@@ -49,7 +50,7 @@ class Pace:
 
 
 class RecordedPace:
-    """Limits the messages of one site that the coordinator must record, on all its streams together."""
+    """Limits the messages of one site that the coordinator must record, counted over all streams of the site."""
 
     def __init__(self) -> None:
         self._recorded = Pace(RECORDED_BURST, RECORDED_EACH_SECOND)
@@ -76,8 +77,8 @@ class Allowance:
 # A site that waits for approval sends a request every two seconds.
 FOR_ONE: Final = Allowance(burst=30.0, each_second=1.0)
 FOR_ALL: Final = Allowance(burst=300.0, each_second=50.0)
-# Each stream that a site opens stays in the audit log for ten years, with 400 bytes. The limit is 40 MB, and as much
-# again in each day, so that a site cannot fill the disk.
+# Each stream that a site opens stays in the audit log for ten years, with 400 bytes. The limit is 40 MB at once and 40
+# MB in each further day, so that a site cannot fill the disk.
 STREAMS_OF_A_SITE: Final = Allowance(burst=100_000.0, each_second=1.0)
 WITHOUT_LIMIT: Final = Allowance(burst=math.inf, each_second=0.0)
 
@@ -91,7 +92,7 @@ class RateLimit:
         self._left_for_all = (for_all.burst, 0.0)
 
     def allows(self, address: str, now_seconds: float) -> bool:
-        """Count a request. Return whether the address may send the request now, by a monotonic clock."""
+        """Count a request. Return whether the request of this address is allowed now, by a monotonic clock."""
         own = _filled(self._left.pop(address, (self._for_one.burst, now_seconds)), self._for_one, now_seconds)
         every = _filled(self._left_for_all, self._for_all, now_seconds)
         is_allowed = own >= 1.0 and every >= 1.0
@@ -129,7 +130,7 @@ class Refusals:
         return is_recorded
 
     def tick(self) -> None:
-        """Record at the end of a minute how many further refusals there were.
+        """At the end of a minute, record how many refusals were only counted.
 
         The coordinator calls this twice a second.
         """

@@ -18,10 +18,10 @@ from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Any, Final, TypeAlias
 
-# Certificates here are ECDSA, so with this one suite a TLS 1.2 peer cannot agree on anything, while TLS 1.3 has suites
-# of its own. gRPC has no other way to require 1.3, and reads the variable when imported.
+# All certificates use ECDSA, so a TLS 1.2 peer cannot agree on this one suite. TLS 1.3 has suites of its own. gRPC has
+# no other way to require TLS 1.3. It reads the variable when it is imported.
 os.environ["GRPC_SSL_CIPHER_SUITES"] = "ECDHE-RSA-AES256-GCM-SHA384"
-os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # no raw lines about strangers' handshakes among JSON lines
+os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # keeps gRPC's plain lines about failed handshakes out of the JSON log
 
 import grpc
 import grpc.aio
@@ -54,18 +54,20 @@ FAREWELL_SECONDS: Final = 5.0
 _TLS_VERSION: Final = b"TLSv1.3"
 # An honest site has one stream, and for a moment a second one when it reconnects.
 _MOST_STREAMS_OF_A_SITE: Final = 4
-# All connections, also of peers that have not yet proved an identity. A hundred sites need few more than a hundred.
-# Together with this program's own files and sockets they stay below the usual 1,024 descriptors of a process.
+# All connections, also of peers that have not yet proved an identity. A hundred sites need only a few more than a
+# hundred connections. Together with this program's own files and sockets, they need fewer than the usual 1,024 file
+# descriptors of a process.
 _MOST_CONNECTIONS: Final = 768
-_HANDSHAKE_SECONDS: Final = 10  # for TLS; a stranger who only keeps a connection open is then disconnected
-_IDLE_SECONDS: Final = 5  # for a connection without calls; gRPC keeps a connection whose last write failed at the end
-# The largest number of bytes that all sites together may send before this program has read them, and that one site may
-# send. Without it gRPC grew by half a model when three sites sent at once.
+# For the TLS handshake; a peer that opens a connection and sends nothing is then disconnected.
+_HANDSHAKE_SECONDS: Final = 10
+_IDLE_SECONDS: Final = 5  # for a connection without calls; otherwise gRPC keeps a connection whose last write failed
+# The largest numbers of bytes that may be unread: from all sites together, and from one site. Without these limits
+# gRPC's memory grew by half a model when three sites sent at once.
 _MOST_UNREAD_BYTES: Final = 8 << 20
 _UNREAD_BYTES: Final = 1 << 20
 _OPTIONS: Final = [
     ("grpc.http2.bdp_probe", 0),
-    ("grpc.http2.max_frame_size", 1 << 20),  # a chunk in few frames instead of 33 or 65
+    ("grpc.http2.max_frame_size", 1 << 20),  # a chunk needs few frames instead of 33 or 65
     ("grpc.max_receive_message_length", LARGEST_MESSAGE_BYTES),
     ("grpc.max_send_message_length", LARGEST_MESSAGE_BYTES),
     ("grpc.max_concurrent_streams", 4),
@@ -126,7 +128,8 @@ class FederationService:
         """Handle one site's stream from its start to its end."""
         caller = await self._authenticate(context)
         peer = StreamPeer(context, caller, self._downwards.of_one_stream())
-        self._peers.add(peer)  # added before any wait, because a revocation and the limit must find the peer
+        # Added before any `await`, because revocation and the limit of streams must include this peer.
+        self._peers.add(peer)
         try:
             # The site learns at once that it is accepted, and how far its clock differs.
             await context.send_initial_metadata(((COORDINATOR_TIME, f"{time.time():.3f}"),))
@@ -145,7 +148,7 @@ class FederationService:
             for task in tasks:
                 task.cancel()
             for result in await asyncio.gather(*tasks, return_exceptions=True):
-                # A connection that breaks during a write is an InternalError of gRPC, and no defect.
+                # If a connection breaks during a write, gRPC raises InternalError. This is no defect of the program.
                 if isinstance(result, Exception) and not isinstance(result, grpc.RpcError | grpc.aio.InternalError):
                     self._log.error("stream_failed", site=caller.site, what=explained(result).what)
             if peer.does_not_read:
@@ -156,10 +159,11 @@ class FederationService:
             self._engine.disconnected(caller.site, peer)
 
     def recheck(self) -> None:
-        """End the streams of sites that the changed register no longer accepts."""
+        """End the streams of sites that are no longer accepted after a change of the register."""
         for peer in list(self._peers):
             if not self._is_accepted(peer.caller):
-                if self._has_another(peer):  # the site has renewed its certificate, and is connected with the new one
+                # The site has renewed its certificate and is connected with the new certificate.
+                if self._has_another(peer):
                     peer.end(CoordinatorReason.REPLACED, "this site's newer certificate has taken over")
                     continue
                 self._log.warning("site_revoked", site=peer.caller.site)
@@ -211,7 +215,8 @@ class FederationService:
         turn, goes_on = self._upwards.of_one_stream(), Next.ANY
         try:
             greeting = await asyncio.wait_for(self._next(context), GREETING_SECONDS)
-            if greeting is None or peer.ending.is_set():  # the peer hung up, as a doctor does, or is refused
+            # The peer disconnected, as `site-agent doctor` does, or is refused.
+            if greeting is None or peer.ending.is_set():
                 return
             if not isinstance(greeting, Hello):
                 raise MalformedMessage("no greeting")
@@ -242,7 +247,10 @@ class FederationService:
             self._engine.disconnected(site, peer)
 
     async def _hear_one(self, context: grpc.aio.ServicerContext[bytes, bytes], peer: StreamPeer) -> Next:
-        """Read and handle one message. It is released here, so that a stream that waits for its turn keeps no chunk."""
+        """Read and handle one message.
+
+        The message is freed here, so that a stream that waits for its turn keeps no chunk.
+        """
         message = await self._next(context)
         if message is None:
             return Next.NOTHING
@@ -274,7 +282,7 @@ class FederationService:
 
 
 def unread_bytes(sites: int) -> int:
-    """Return how many unread bytes each site may send. The limit for each falls with the number of sites."""
+    """Return how many unread bytes each site may send. The more sites there are, the lower this limit is."""
     return min(_UNREAD_BYTES, _MOST_UNREAD_BYTES // max(1, sites))
 
 
@@ -329,7 +337,7 @@ def enrolment_server(
 def _secrets(
     first: Credentials, fetch: Callable[[], Credentials] | None, *, asks_for_certificate: bool
 ) -> grpc.ServerCredentials:
-    """Return the server's certificates and roots, which are read again at every handshake.
+    """Return the server's certificate and root certificates. Both are read again at every handshake.
 
     gRPC receives only changed certificates. Even an equal certificate makes gRPC free memory that simultaneous
     handshakes still use. In tests with a few thousand strangers this sometimes ended the process.

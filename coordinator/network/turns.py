@@ -30,12 +30,12 @@ class Turns:
         self._free = asyncio.Semaphore(count)
 
     def of_one_stream(self) -> Turn:
-        """Return the turn of one stream, which the stream uses for each of its chunks."""
+        """Return the Turn object that one stream uses for each of its chunks."""
         return Turn(self, self._free)
 
 
 class Turn:
-    """The turn of one stream, as an asynchronous context around each of its chunks."""
+    """Lets one stream send or receive one chunk: an asynchronous context manager, entered again for each chunk."""
 
     def __init__(self, turns: Turns, free: asyncio.Semaphore) -> None:
         self._turns, self._free = turns, free

@@ -1,4 +1,4 @@
-"""Writes the coordinator's audit log: connections, decisions and messages. Each record is written first.
+"""Writes the coordinator's audit log: connections, decisions and messages. Each is recorded before it takes effect.
 
 Every decision of a run is written here before its journal stores it, so every act is in this log. The log never
 contains a parameter, a sum or a secret.
@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from audit.own_log import AuditLog
 
-# The events of the log, by the journal's words for them.
+# The events of the log, by the names that the journal uses for them.
 _EVENTS: Final = {
     "announced": "run_announced",
     "started": "run_taken_up",

@@ -72,7 +72,7 @@ class CoordinatorCollector(Collector):
                 yield GaugeMetricFamily(f"{_PREFIX}_{name}", meaning, float(value))
 
     def notice(self) -> None:
-        """Record when the run last made progress. The caller repeats this often, so the time is exact to a second."""
+        """Record when the run last made progress. This is called so often that the time is exact to a second."""
         run = self._status()["run"] or {}
         at = (run.get("run"), run.get("rounds_made"))
         if at != self._progress[:2]:

@@ -12,13 +12,14 @@ from protos.plan.federated_statistics import NumericColumn
 from protos.plan.plan import Plan
 from protos.plan.private_statistics import PrivateStatistics
 
-ROWS: Final = 1000  # of all sites together, for the error of a mean; the error is inverse to the rows
+# Rows of all sites together, for the error of a mean; the error is inversely proportional to the rows.
+ROWS: Final = 1000
 _MOST_COLUMNS: Final = 5
 _NO_FORECAST: Final = "The difference is due to the noise. It does not predict results for real patients."
 
 
 def expected_accuracy(plan: Plan) -> Iterator[str]:
-    """Yield the sentences for a plan with privacy. They never read a patient."""
+    """Yield sentences about the accuracy to expect of a plan with differential privacy. No patient data is read."""
     if plan.private_statistics is not None:
         yield from _of_statistics(plan.private_statistics, len(plan.site_names))
     elif plan.private_training is not None:

@@ -15,7 +15,8 @@ import numpy.typing as npt
 
 Float64: TypeAlias = npt.NDArray[np.float64]
 
-CORRELATION: Final = 0.2  # of each pair of columns; age, pressure and laboratory values often have .1 to .3
+# Correlation of each pair of columns; age, blood pressure and laboratory values often have .1 to .3.
+CORRELATION: Final = 0.2
 ASSUMED: Final = f"Made-up columns have a correlation of {CORRELATION:g} with each other. This is assumed."
 _SLOPE: Final = 1.35  # standard deviation of the true score in the logit; its AUROC is about 0.79
 
@@ -33,7 +34,7 @@ class MadeUpPatients:
     outcomes: Float64
 
     def part(self, rows: slice) -> MadeUpPatients:
-        """Return some of the patients."""
+        """Return the patients of a range of rows."""
         return MadeUpPatients(self.features[rows], self.outcomes[rows])
 
 

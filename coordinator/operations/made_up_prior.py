@@ -1,4 +1,4 @@
-"""Measures how much of the others' score a private plan of federated-prior leaves to a small hospital.
+"""Measures how much a small hospital gains from the other hospitals' score under the noise of a federated-prior plan.
 
 Each made-up hospital has the same small number of patients. Its own regression is fitted twice more with one additional
 column: the score of the other hospitals, with the noise of the plan and without it. The sums, units, clip, noise and
@@ -23,9 +23,9 @@ Float64: TypeAlias = npt.NDArray[np.float64]
 PATIENTS: Final = 150  # of a small hospital
 _TEST_ROWS: Final = 4000
 _DRAWS: Final = 5
-_MOST_HOSPITALS: Final = 4  # at which AUROC is measured; all hospitals of the plan send sums
+_MOST_HOSPITALS: Final = 4  # hospitals at which AUROC is measured; all hospitals of the plan send sums
 _NEWTON_STEPS: Final = 8
-_NO_NOISE: Final = 1e-6  # the fit divides by eigenvalues that are 0 for the intercept of the site that is left out
+_NO_NOISE: Final = 1e-6  # not 0: the fit divides by eigenvalues that are 0 for the intercept of the excluded site
 _MOST_WORK: Final = 5 * 10**8  # 24 fits of 275 unknowns; less than a second
 
 
@@ -45,7 +45,7 @@ class MadeUpPrior:
 
 
 def why_no_prior(plan: Plan) -> str | None:
-    """Return in one clause why the plan's prior is not simulated, or None."""
+    """Return as a short phrase why the plan's prior is not simulated, or None if it is simulated."""
     private = _private(plan)
     if private is None:
         return "the plan has no private sums of federated-prior"
@@ -94,7 +94,10 @@ def _private(plan: Plan) -> PrivateSums | None:
 
 
 def _area(known: MadeUpPatients, tested: MadeUpPatients, slopes: Float64 | None, ridge: float) -> float:
-    """Fit a hospital's own regression, with the score of these slopes as one more column. Return AUROC on `tested`."""
+    """Fit a hospital's own regression, with the score from `slopes` as an additional column.
+
+    Return AUROC on `tested`.
+    """
     design, unseen = (_design(patients, slopes) for patients in (known, tested))
     penalty = np.full(design.shape[1], ridge)
     penalty[0] = 1e-6  # the intercept

@@ -38,7 +38,8 @@ _MOST_ROWS: Final = 2000
 _TEST_ROWS: Final = 4000
 _DRAWS: Final = 3
 _LEAST_ROWS: Final = 300
-_MOST_WORK: Final = 2 * 10**7  # rows times numbers times steps of one training; all four take less than a second
+# Rows times parameters times steps of one training; four trainings together take less than a second.
+_MOST_WORK: Final = 2 * 10**7
 _MOST_ROUNDS: Final = 1000
 _MOST_WORK_OF_RATES: Final = _MOST_WORK // 4  # the same, if several rates are tried
 _RATES: Final = (1 / 8, 1 / 4, 1 / 2, 2, 4)  # times the plan's learning rate
@@ -48,7 +49,7 @@ _BETTER: Final = 0.005  # AUROC; three draws of noise vary less
 
 @dataclass(frozen=True)
 class MadeUp:
-    """AUROC on made-up test rows, with and without noise, and the number of made-up training patients."""
+    """Stores AUROC on made-up test rows, with and without noise, and the number of made-up training patients."""
 
     with_noise: float
     without: float
@@ -56,7 +57,7 @@ class MadeUp:
 
 
 def why_no_training(training: PrivateTraining) -> str | None:
-    """Return in one clause why a private network is not trained on made-up patients, or None."""
+    """Return as a short phrase why a private network is not trained on made-up patients, or None if it is trained."""
     numbers, steps = len(training.is_own), training.sums
     if steps > _MOST_ROUNDS:
         return f"the plan has {steps:,} steps, and a simulation makes at most {_MOST_ROUNDS:,}"
@@ -66,7 +67,7 @@ def why_no_training(training: PrivateTraining) -> str | None:
 
 
 def _rows(training: PrivateTraining) -> int:
-    """Return the number of made-up training patients: fewer if a step is slow."""
+    """Return the number of made-up training patients. The number is smaller if a step is slow."""
     fit = _MOST_WORK // (len(training.is_own) * training.sums)
     return min(training.patients, _MOST_ROWS, fit)
 
@@ -87,7 +88,7 @@ def made_up_training(plan: Plan, most_work: int = _MOST_WORK) -> MadeUp | None:
 
 
 def better_rate(plan: Plan, found: MadeUp) -> tuple[float, MadeUp] | None:
-    """Return a learning rate with a clearly higher AUROC on the same made-up patients, and its AUROC.
+    """Return a learning rate that gives a clearly higher AUROC on the same made-up patients, and this AUROC.
 
     Return None if there is no such rate, or if trying takes too long.
 
@@ -121,7 +122,7 @@ def _area(
     places = [place for place, tensor in enumerate(training.network) if tensor.name in shared]
     moving = range(len(first)) if training.has_own_steps else places
     scale = training.patients * (training.promise.sampling or 1.0) / len(known[0])
-    # If each site makes its own steps, its patients are a separate part.
+    # If each site makes its own steps, each site has its own part of the patients.
     sites = training.sites if training.is_local or training.has_own_steps else 1
     parts = [(known[0][site::sites], known[1][site::sites]) for site in range(sites)]
     kept = np.zeros((sites, len(training.is_own)))  # the changes of private layers
@@ -153,7 +154,7 @@ def _steps(
     sum_at: Callable[[int, Sequence[Float64]], Float64],
     draw: Callable[[], Float64 | float] | None,
 ) -> Float64:
-    """Take the steps of one round. Return the change of each value.
+    """Make the optimiser steps of one round. Return the change of each parameter.
 
     `moved` are the private layers' changes before the round; `draw` returns the noise of a step.
     """
@@ -192,7 +193,7 @@ def _moved(arrays: Sequence[Float64], places: Sequence[int], change: Float64) ->
 
 
 def _read(arrays: Sequence[Float64], features: Float64) -> list[Float64]:
-    """Return the inputs of each layer, and at the end the logits."""
+    """Return the inputs of each layer as a list. The last element has the logits."""
     read = [features]
     for place in range(0, len(arrays), 2):
         outputs = read[-1] @ arrays[place].T + arrays[place + 1]
@@ -201,7 +202,7 @@ def _read(arrays: Sequence[Float64], features: Float64) -> list[Float64]:
 
 
 def _clipped_sum(arrays: Sequence[Float64], shared: int, clip: float, features: Float64, outcomes: Float64) -> Float64:
-    """Return the sum of the rows' gradients of the first `shared` layers.
+    """Return the sum over rows of the clipped gradients of the first `shared` layers.
 
     Each row's gradient has at most the norm 1 in units of the clip.
     """

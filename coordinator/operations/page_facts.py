@@ -31,7 +31,7 @@ class RoundRow:
 
 @dataclass(frozen=True, kw_only=True)
 class SiteRow:
-    """One site on the status page. Unknown facts are None.
+    """The facts about one site on the status page. Unknown facts are None.
 
     `state` is the register's word, followed by `, given up` if the run continues without the site.
     """
@@ -47,7 +47,7 @@ class SiteRow:
 
 @dataclass(frozen=True, kw_only=True)
 class Checkpoint:
-    """One file from which a run can continue, or its result."""
+    """One file on the status page: a snapshot from which a run can continue, or the result of the run."""
 
     name: str
     size: int
@@ -56,7 +56,7 @@ class Checkpoint:
 
 @dataclass(frozen=True, kw_only=True)
 class PageFacts:
-    """Everything on the status page.
+    """All facts on the status page.
 
     Attributes:
         is_running: whether a coordinator replied.
@@ -88,7 +88,7 @@ class PageFacts:
 
 
 class JournalView:
-    """Reads the newest rounds and the sites of one run from its journal. Each reading continues after the last.
+    """Reads the newest rounds and the sites of one run from its journal. Each call reads only the new lines.
 
     The journal is read without checks. The coordinator itself refuses a changed journal.
     """
@@ -101,7 +101,7 @@ class JournalView:
         self.seen: dict[str, datetime] = {}
 
     def look(self) -> None:
-        """Read the lines of the journal that were written since the last call."""
+        """Read the journal lines that were written since the previous call."""
         try:
             with self._path.open("rb") as file:
                 file.seek(self._size)

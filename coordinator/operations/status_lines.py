@@ -1,4 +1,4 @@
-"""Prints `coordinator status` for people: the run, its speed, the sites that it waits for, and each site."""
+"""Prints `coordinator status` as text: the run, its speed, the sites that the run waits for, and each site."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _OTHER_COLUMNS: Final = 80  # characters besides the names
 
 
 def print_status(answer: Mapping[str, Any], console: Console) -> None:  # Any: every type that JSON has
-    """Print the status of a running coordinator, also of an earlier version, which reports less."""
+    """Print the status of a running coordinator. A coordinator of an earlier version reports fewer facts."""
     for line in status_lines(answer):
         console.print(line, soft_wrap=True)
     if answer["sites"]:
@@ -26,7 +26,7 @@ def print_status(answer: Mapping[str, Any], console: Console) -> None:  # Any: e
 
 
 def print_wide(table: Table, widest: int, console: Console) -> None:
-    """Print a table whose first column has this many characters. The table can be wider than the window."""
+    """Print a table whose first column is `widest` characters wide. The table can be wider than the window."""
     Console(file=console.file, width=max(console.width, widest + _OTHER_COLUMNS)).print(table)
 
 
@@ -119,7 +119,7 @@ def span(seconds: float) -> str:
 
 
 def shown(status: Mapping[str, Any]) -> tuple[str, int, int]:
-    """Return the text of the progress bar at a terminal, the completed rounds and all rounds."""
+    """Return the text beside the progress bar, the number of completed rounds, and the number of all rounds."""
     run = status["run"]
     if run is None:
         unaware = status["yet_to_hear_of_the_end"]

@@ -88,7 +88,7 @@ class StatusPage:
         facts = await self.facts()
         drawn = curve(
             facts.curve, what="Mean validation loss"
-        )  # has only numbers and fixed words, so it needs no escapes
+        )  # contains only numbers and fixed words, so nothing must be escaped
         return self._template.render(facts=facts, curve=drawn)
 
     async def respond(self, request: bytes) -> bytes:

@@ -1,1 +1,1 @@
-"""Contains one run as a pure state machine, and the code that carries out the decisions of the state machine."""
+"""Contains the state machine of a run, as pure functions, and the code that carries out its decisions."""

@@ -30,10 +30,10 @@ class Windows:
     def take(self, site: str, begins: int, ends: int) -> bool:
         """Store a site's absence, in seconds since 1970; 0 and 0 remove it. Return whether it is new."""
         if self._heard.get(site, (0, 0)) == (begins, ends):
-            return False  # also if the wall clock has jumped in the meantime
+            return False  # removed also if the wall clock has jumped in the meantime
         self._heard[site] = (begins, ends)
         present = self.now().timestamp()
-        # The length counts from the beginning, so that repeated announcements do not make the absence longer.
+        # The longest absence is measured from its beginning, so that repeated announcements do not make it longer.
         ends = min(ends, begins + LONGEST_SECONDS)
         is_near = begins - present < LONGEST_SECONDS
         told = (begins, ends) if is_near and max(begins, present) < ends else (0, 0)
@@ -45,7 +45,7 @@ class Windows:
         return True
 
     def on_clock(self) -> Mapping[str, tuple[float, float]]:
-        """Return begin and end of each site's absence, in seconds of a monotonic clock."""
+        """Return the beginning and the end of each site's absence, in seconds of a monotonic clock."""
         return {site: window for site, window in self._on_clock.items() if self._told[site] != (0, 0)}
 
     def facts(self, site: str) -> dict[str, str] | None:
@@ -57,7 +57,7 @@ class Windows:
 
 
 def excused_until(terms: Terms, absent: Sites, now: float) -> float | None:
-    """Return until when the coordinator waits for these sites, with their grace period, or None."""
+    """Return the time until which the coordinator waits for these absent sites, grace period included, or None."""
     windows = [terms.away[site] for site in absent if site in terms.away]
     ends = [end for begin, end in windows if begin <= now < end]
     return max(ends) + terms.deadlines.grace_seconds if ends else None

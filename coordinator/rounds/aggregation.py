@@ -16,7 +16,7 @@ from protos.wire.messages import MalformedMessage
 
 
 class RunningSum:
-    """Adds up one attempt over the bound sites, and records the progress of each site."""
+    """Adds up the contributions of one attempt, and records how many chunks of each site were added."""
 
     def __init__(self, parameters: int) -> None:
         """Reserve the memory. `parameters` is the largest number of values in a vector of the run."""
@@ -33,7 +33,7 @@ class RunningSum:
         self._arrived = dict.fromkeys(sites, 0)
 
     def awaits(self, site: str) -> bool:
-        """Return whether a contributor has not yet sent its last chunk."""
+        """Return whether more chunks of this contributor must arrive."""
         return self._arrived.get(site, self._layout.chunks) < self._layout.chunks
 
     def arrived(self, site: str) -> int:
@@ -88,5 +88,5 @@ class RunningSum:
 
     @property
     def scalars(self) -> tuple[int, ...]:
-        """Return the sums of the scalars, in the order of the vector."""
+        """Return the sum of each scalar, in the order of the vector."""
         return tuple(self._words[-1][1:].tolist())

@@ -88,7 +88,7 @@ class Course:
         return None if self.best is None else self.best[0]
 
     def returned_to(self, *closed: int) -> int | None:
-        """Return the round whose parameters are used again, if the newest rollback closed one of these rounds."""
+        """Return the round to whose parameters the run returned, if the newest rollback was in one of `rounds`."""
         last = self.rollbacks[-1] if self.rollbacks else None
         return last.returned_to if last is not None and last.round in closed else None
 
@@ -112,13 +112,13 @@ def begin_course(plan: Plan, manifest: Manifest) -> Course:
 
 
 def rounds_of(plan: Plan, course: Course) -> int:
-    """Return the total number of rounds, as far as it is known."""
+    """Return the total number of rounds, as far as the number is known yet."""
     saved = 0 if course.training_rounds is None else plan.training_rounds - course.training_rounds
     return plan.rounds - saved
 
 
 def layers_at(plan: Plan, course: Course, round_number: int) -> bytes:
-    """Return which layers take part in a round, as encoded in an offer."""
+    """Return the layers that take part in a round, in the encoding of an offer."""
     stage = stage_at(plan, round_number, course.training_rounds)
     if stage is Stage.TRAINING and course.intervals and not is_synchronised(plan, round_number):
         return pack_layers(tuple(interval == 1 for interval in course.intervals))
@@ -126,7 +126,7 @@ def layers_at(plan: Plan, course: Course, round_number: int) -> bytes:
 
 
 def layers_of_result(course: Course) -> bytes:
-    """Return which layers are shared so far, as encoded in the result."""
+    """Return the layers that the result contains, in the encoding of the last message."""
     return pack_layers(course.chosen)
 
 
@@ -158,7 +158,7 @@ def follow(plan: Plan, manifest: Manifest, course: Course, round_number: int, su
 
 
 def is_possible(sums: Sums) -> bool:
-    """Return whether honest sites can have sent numbers with these sums."""
+    """Return whether these sums are possible if all sites are honest."""
     if all(scalar.occasion is not Occasion.REPORT for scalar in sums.exchange.scalars):
         return True
     try:
@@ -173,8 +173,8 @@ def _choose_layers(plan: Plan, course: Course, sums: Sums) -> Course:
     federated = plan.ingredients.federated
     assert isinstance(federated, SensitivePrefix)
     found = tuple(sums.scalars[scalar.name] / SENSITIVITY_SCALE for scalar in sums.exchange.scalars)
-    # The product makes a rise from 0 sharp, and 0 after 0 no rise. Without a sharp rise all layers but the last are
-    # chosen.
+    # Multiplied instead of divided, so that a rise from 0 is sharp, and 0 after 0 is no rise. Without a sharp rise, all
+    # layers except the last are chosen.
     sharp = (p for p, (before, after) in enumerate(pairwise(found), start=1) if after > federated.threshold * before)
     last = next(sharp, len(found) - 1)
     return replace(course, sensitivities=found, chosen=tuple(layer < last for layer in range(len(found) - 1)))
@@ -185,7 +185,7 @@ def _measure(plan: Plan, course: Course, round_number: int, sums: Sums) -> Cours
     if not weight:
         return course
     loss = sums.scalars["validation loss"] / LOSS_SCALE / weight
-    # A loss that is not finite counts as the largest loss, so the best loss must be below it.
+    # A loss that is not finite was sent as LARGEST_LOSS, so the best loss must be below LARGEST_LOSS.
     is_better = loss < (LARGEST_LOSS if course.best is None else course.best[1])
     here = (round_number, loss)
     return replace(course, curve=(*course.curve, here), best=here if is_better else course.best)
@@ -206,7 +206,7 @@ def _end_early(plan: Plan, before: Course, after: Course, round_number: int, sum
 
 
 def _intervals(plan: Plan, manifest: Manifest, before: tuple[int, ...], sums: Sums) -> tuple[int, ...]:
-    """Return how often FedLAMA aggregates each layer until the next round that aggregates all layers.
+    """Return every how many rounds FedLAMA aggregates each layer, until the next round that aggregates all layers.
 
     Source: Lee et al. 2023, algorithm 2; docs/design/methods.md. With layers sorted by d = mean over sites of ||own -
     mean||^2 / (interval * dim), ascending, a layer is slow while the cumulative share of d * dim is below one minus the
@@ -244,7 +244,7 @@ def _spreads(plan: Plan, manifest: Manifest, sums: Sums) -> dict[str, float]:
     for tensor, part in zip(sums.exchange.up, slices_of(sums.exchange.up), strict=True):
         for start in range(part.start, part.stop, BLOCK):
             mean = fixed_point.decode(sums.updates[start : min(start + BLOCK, part.stop)], weight)
-            # Not a dot product, whose last bits depend on the number of threads.
+            # We avoid a dot product, because its last bits depend on the number of threads.
             found[tensor.layer] -= float(np.square(mean).sum())
     return {layer: max(0.0, spread) for layer, spread in found.items()}  # rounding can make it negative
 

@@ -1,4 +1,4 @@
-"""Runs the rounds: converts messages of sites to events, and effects of the state machine to messages.
+"""Runs the rounds: converts sites' messages to events of the state machine, and its effects to messages.
 
 Everything runs on one event loop and never waits, so each event is handled as a whole. Runs follow one another in the
 order of the configuration, and sites stay connected in between. An interrupted run continues where its journal ends: at
@@ -234,7 +234,7 @@ class Engine:
         return True
 
     def stop(self) -> None:
-        """Prepare the end of the program: the run is saved, and each site is informed that it should reconnect."""
+        """Prepare the end of the program: save the run, and send each site the message to reconnect later."""
         if self._timer:
             self._timer.cancel()
         for peer in list(self._peers.values()):
@@ -276,7 +276,7 @@ class Engine:
         self.recheck()
 
     def _look_at_sweeps(self) -> None:
-        """Read again which alternative of each sweep is chosen, and report each choice one time."""
+        """Read again which alternative of each sweep is chosen, and report each choice once."""
         reported = [sweep["chosen"] for sweep in self._sweeps]
         self._sweeps = list(sweep_facts(self._state, self._plans))
         for sweep in self._sweeps:
@@ -323,7 +323,7 @@ class Engine:
 
     def _join(self, run: Run, site: str, join: Join) -> None:
         if join.run != run.name:
-            return  # the message is about the previous run; the announcement of this one is being sent
+            return  # the message is about the previous run; the announcement of the current run is being sent
         reason = refuse_join(run.plan, run.manifest, join)
         if reason is not None:
             self._log.warning("site_not_admitted", site=site, reason=reason)
@@ -340,7 +340,8 @@ class Engine:
             self._refuse(self._kept, "refused", site, "this site no longer holds a state that the run can go on from")
             return
         if not is_current and isinstance(run.state, Collecting) and site in run.state.complete:
-            self._held[site] = join  # the site has sent all of this round; in the next round it is clear what it needs
+            # The site has sent its whole contribution; it is added to the run when the next round begins.
+            self._held[site] = join
             return
         self._joined.add(site)
         if site in run.plan.receiving_sites:
@@ -351,7 +352,7 @@ class Engine:
         self._happened(Joined(site, join.key_session, is_current))
 
     def _refuse(self, kept: Kept, kind: str, site: str, why: str) -> None:
-        """End the stream of a site that cannot continue the run, because their states have no round in common."""
+        """End the stream of a site that cannot continue, because the run cannot return to a saved round of this site."""
         kept.note(kind, site=site)
         self._guarded(kept.journal.sync)
         self._log.error("coordinator_state_older" if kind == "ahead" else "site_state_lost", site=site)
@@ -364,7 +365,7 @@ class Engine:
 
     def _decline(self, site: str, reason: SiteReason) -> None:
         self._joined.discard(site)
-        if self._run is not None:  # the end of a run does not wait for a receiver that wants no result
+        if self._run is not None:  # the run can end without a receiver that wants no result
             self._run.terms = replace(self._run.terms, receivers=self._run.terms.receivers - {site})
         self.ending.left(site)
         self._happened(Declined(site, reason))
@@ -395,7 +396,10 @@ class Engine:
             self._hear_held(run)
 
     def _hear_held(self, run: Run) -> None:
-        """Let a site join that had sent its whole contribution and reconnected, when that round is over."""
+        """Add sites to the run again that sent a whole contribution and then reconnected.
+
+        This waits until the round is over.
+        """
         for site, join in list(self._held.items()):
             if not (isinstance(run.state, Collecting) and site in run.state.complete):
                 self._held.pop(site, None)
@@ -408,7 +412,7 @@ class Engine:
             self._fail(failure)
 
     def _fail(self, failure: OperatorError) -> None:
-        """Stop the program after a failed write to the disk, without any further decision."""
+        """Stop the program after a failed write to the disk, and make no further decision."""
         self.failure = failure
         self.finished.set()
 
@@ -426,7 +430,7 @@ class Engine:
         self._next_run()
 
     def _schedule(self) -> None:
-        """Schedule a call for the state's deadline."""
+        """Schedule a call at the deadline of the current state."""
         if self._timer:
             self._timer.cancel()
         if (run := self._run) is not None and not isinstance(run.state, Over) and run.state.deadline < math.inf:
@@ -435,7 +439,7 @@ class Engine:
 
 
 def interrupted_state(run: Run, kept: Kept, now: float) -> Finishing | Interrupted:
-    """Return the state in which a restarted program continues a run. No site is connected.
+    """Return the state in which a restarted program continues a run. In this state no site is connected.
 
     Args:
         run: new, with its current terms.
@@ -457,7 +461,7 @@ def interrupted_state(run: Run, kept: Kept, now: float) -> Finishing | Interrupt
 
 
 def go_back(run: Run, kept: Kept, joined: Collection[str]) -> WentBack | None:
-    """Return to the newest round that the coordinator and all its sites have on disk, as soon as all are connected.
+    """Return to the newest round that the coordinator and all sites have on disk, as soon as all sites are connected.
 
     Raises:
         UnavailableError: the snapshot cannot be read any more, or a decision cannot be written to the disk.

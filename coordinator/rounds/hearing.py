@@ -1,4 +1,4 @@
-"""Handles messages about keys and chunks: stores or adds their content, and returns the next event.
+"""Handles messages with masking keys and with chunks: stores keys, adds chunks, and returns the next event.
 
 A message that fits no run of this coordinator is refused. A message about an attempt or agreement that has ended is
 ignored.
@@ -33,7 +33,7 @@ def has_what_it_needs(run: Run, kept: Kept, site: str, join: Join) -> bool:
 
 
 def hear_of_keys(run: Run, site: str, message: KeyAdvert | KeySessionAcknowledgement) -> Event | None:
-    """Store a site's message about masking keys. Only sites can check its content.
+    """Store a site's message about masking keys. Only the sites can check the content of the message.
 
     Raises:
         MalformedMessage: the message has another site's name.
@@ -67,7 +67,7 @@ def hear_chunk(run: Run, site: str, chunk: Chunk) -> Event | None:
     current = (state.attempt.round, state.attempt.number)
     if not isinstance(state, Collecting) or at != current:
         if at < current or (at == current and isinstance(state, Interrupted)):
-            return None  # an attempt that became void before the chunk arrived
+            return None  # the chunk belongs to an attempt that became void before the chunk arrived
         raise MalformedMessage("a chunk of a round that is not collecting")
     if not run.running_sum.add(site, chunk.index, chunk.body):
         return None

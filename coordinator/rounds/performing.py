@@ -1,4 +1,4 @@
-"""Carries out the effects of the state machine: on the run, in its journal, and as messages to sites.
+"""Carries out the effects of the state machine: changes the run, writes its journal, and sends messages to sites.
 
 A message to a site is sent only after the journal has stored the decision.
 """
@@ -59,7 +59,7 @@ class Peer(Protocol):
 
 @dataclass
 class Performer:
-    """Carries out effects on a run. The engine owns `peers` and `joined`."""
+    """Carries out the effects of the state machine for a run. The engine owns `peers` and `joined`."""
 
     peers: dict[str, Peer]
     joined: set[str]

@@ -1,4 +1,4 @@
-"""Defines the phases of a run, the events and their effects, as frozen records.
+"""Defines frozen records: the phases of a run, the events, and the effects.
 
 coordinator/rounds/round.py shows how one follows from the other. Times are seconds of the caller's monotonic clock.
 """
@@ -17,7 +17,7 @@ Sites: TypeAlias = frozenset[str]
 
 @dataclass(frozen=True, kw_only=True)
 class Past:
-    """The last offer of a round before the run returned to an earlier round. The offer is repeated for the same sites.
+    """The last offer of a round that must be repeated for the same sites, because the run returned to an earlier round.
 
     The fields are as in Attempt; the repetition is a later attempt.
     """
@@ -73,7 +73,7 @@ class Gathering:
 
 @dataclass(frozen=True, kw_only=True)
 class Attempt:
-    """One attempt at one round, shared by the phases that work on it.
+    """One attempt at one round. The phases that work on the attempt have it as a field.
 
     Attributes:
         present: the connected sites, bound or entering.
@@ -120,7 +120,7 @@ class Attempt:
 
 @dataclass(frozen=True, kw_only=True)
 class Agreeing:
-    """The bound sites agree on new masking keys. After that the round is offered."""
+    """The sites of the attempt agree on new masking keys. After that the round is offered."""
 
     attempt: Attempt
     advertised: Sites = frozenset()
@@ -130,7 +130,7 @@ class Agreeing:
 
 @dataclass(frozen=True, kw_only=True)
 class Training:
-    """Parameters were offered to the sites. Each `ready` site has its checked contribution.
+    """Parameters were offered to the sites. Each `ready` site has computed and checked its contribution.
 
     `deadline` can become earlier while a site is away; `latest` is the end for all sites.
     """
@@ -153,7 +153,7 @@ class Collecting:
 
 @dataclass(frozen=True, kw_only=True)
 class Interrupted:
-    """No round is offered until every bound site is connected and the run is not paused.
+    """No round is offered until every site of the attempt is connected and the run is not paused.
 
     `returns`: this program or a site lost its memory. So the run first returns to a round that all of them have on
     disk.
@@ -166,7 +166,7 @@ class Interrupted:
 
 @dataclass(frozen=True, kw_only=True)
 class Finishing:
-    """The last aggregate was sent. The `done` sites have loaded it, and the `gone` sites never will."""
+    """The result was sent. The `done` sites have loaded the result, and the `gone` sites will not load it."""
 
     attempt: Attempt
     done: Sites = frozenset()
@@ -176,7 +176,7 @@ class Finishing:
 
 @dataclass(frozen=True, kw_only=True)
 class Over:
-    """The run has ended. `is_complete`: all rounds were done. `is_by_person`: a person stopped it."""
+    """The run has ended. `is_complete`: all rounds were done. `is_by_person`: a person stopped the run."""
 
     is_complete: bool
     reason: str
@@ -224,7 +224,7 @@ class Acknowledged:
 
 @dataclass(frozen=True)
 class BecameReady:
-    """A site has its contribution for this attempt."""
+    """A site has computed its contribution for this attempt."""
 
     site: str
     round: int
@@ -240,19 +240,19 @@ class Completed:
 
 @dataclass(frozen=True)
 class FoundCorrupted:
-    """All contributions arrived, and their check words do not add up."""
+    """All contributions arrived, and the sum of their check words is wrong."""
 
 
 @dataclass(frozen=True)
 class TookResult:
-    """A site has loaded the last aggregate."""
+    """A site has loaded the result."""
 
     site: str
 
 
 @dataclass(frozen=True)
 class Declined:
-    """A site takes no further part in the run."""
+    """A site reported that it takes no further part in the run."""
 
     site: str
     reason: SiteReason
@@ -362,7 +362,10 @@ class CloseRound:
 
 @dataclass(frozen=True)
 class VoidRound:
-    """Drop the sums of this attempt and disconnect the missing sites. `given_up` sites get no further attempts."""
+    """Drop the sums of this attempt and disconnect the missing sites.
+
+    The run continues without the `given_up` sites.
+    """
 
     round: int
     attempt: int
@@ -372,7 +375,7 @@ class VoidRound:
 
 @dataclass(frozen=True)
 class SendResult:
-    """Send the last aggregate to these sites."""
+    """Send the result to these sites."""
 
     sites: Sites
 

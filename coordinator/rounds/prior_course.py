@@ -1,4 +1,4 @@
-"""Decides from the sums of federated-prior how a run continues, and writes the sums into the announced vector.
+"""Decides from the sums of federated-prior how a run continues, and writes the sums into the vector for the sites.
 
 The Newton rounds end when no coefficient moves by 1e-8, or after the plan's largest number. The next round is the
 guard.
@@ -62,7 +62,8 @@ def fitted(prior: Prior, course: Course, values: Float32, rounds_made: int) -> d
         slopes, deviations = prior.private.fitted(found.terms, prior.method.ridge)
         return {"coefficients": slopes.astype(np.float32), "standard_errors": deviations.astype(np.float32)}
     most = prior.newton_rounds if course.training_rounds is None else course.training_rounds
-    made = min(most, rounds_made - 1)  # sums that were never announced are zeros, and allow no step
+    # Sums that were never sent to sites are zeros, and a Newton step cannot be computed from zeros.
+    made = min(most, rounds_made - 1)
     try:
         coefficients = found.coefficients(made)[-1]
         errors = found.newton(made).standard_errors(prior.method.ridge)

@@ -1,4 +1,4 @@
-"""Decides from the sites' refusals to which parameters a run returns, and describes this rollback for people.
+"""Decides whether a run returns to earlier parameters because sites refused the new ones, and describes each rollback.
 
 Sites send their refusals in the sum of the round that they trained from the refused parameters. So one round decides
 about the parameters, and its updates are dropped with them. docs/design/acceptance.md has the reasons. The rules:
@@ -68,7 +68,7 @@ def refusals_in(plan: Plan, course: Course, round_number: int, sums: Sums, *, re
 
 
 def is_below_quorum(plan: Plan, refusals: int, contributors: int) -> bool:
-    """Return whether fewer sites than the acceptance's quorum accepted.
+    """Return whether fewer sites accepted the parameters than the plan's acceptance rule requires.
 
     `contributors` is the number of sites in the sum.
     """
@@ -93,7 +93,7 @@ def roll_back(plan: Plan, accepted: Accepted, course: Course, round_number: int,
 
 
 def has_lost_patience(plan: Plan, rollbacks: tuple[Rollback, ...]) -> bool:
-    """Return whether the last rollbacks in a row, all to the same parameters, are enough to end the training."""
+    """Return whether training ends because the run returned too many times in a row to the same parameters."""
     in_a_row = 1
     for earlier, later in pairwise(rollbacks):
         # The round after the earlier rollback offered the same parameters, and the sites accepted them.
@@ -103,7 +103,7 @@ def has_lost_patience(plan: Plan, rollbacks: tuple[Rollback, ...]) -> bool:
 
 
 def told_of_rollbacks(plan: Plan, course: Course) -> list[str]:
-    """Describe each rollback for an operator. The text is empty if the sites refused no parameters."""
+    """Describe each rollback for an operator. Without rollbacks, the text is empty."""
     if not course.rollbacks:
         return []
     last, count = course.rollbacks[-1], len(course.rollbacks)

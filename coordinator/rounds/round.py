@@ -1,4 +1,4 @@
-"""Defines the run as a pure state machine: a state and an event in, the next state and effects out.
+"""Defines the state machine of a run as pure functions: from a state and an event to the next state and effects.
 
 It owns no clock, no socket and no number of the model. A deadline that has passed is an event like any other.
 
@@ -131,7 +131,7 @@ def _start(terms: Terms, joined: Sites, now: float) -> Outcome:
 
 
 def _begin_attempt(terms: Terms, attempt: Attempt, now: float) -> Outcome:
-    """Offer a round. If its contributors have no common masking keys, they agree on keys first."""
+    """Offer a round. If its contributors have no masking keys in common, they first agree on new keys."""
     if not terms.is_masked or attempt.agreed == attempt.bound:
         return _offer(terms, attempt, now)
     attempt = replace(attempt, key_session=attempt.key_session + 1, agreed=frozenset())
@@ -182,7 +182,7 @@ def _work(terms: Terms, state: Working, event: Event, now: float) -> Outcome:
         case FoundCorrupted() if isinstance(state, Collecting):
             return _repeat_corrupted(terms, state.attempt, now)
         case WentBack(round=number, past=past) if isinstance(state, Interrupted):
-            # A site that returned may lack the keys that all sites had agreed on.
+            # A site that reconnected may have lost the keys that all sites had agreed on.
             attempt = replace(state.attempt.at(number, past), agreed=frozenset())
             return _begin_attempt(terms, without_late(attempt), now)
         case WasPaused() if isinstance(state, Interrupted):
@@ -238,7 +238,7 @@ def _return(terms: Terms, state: Working, event: Joined, now: float) -> Outcome:
     if isinstance(state, Interrupted):
         return _go_on(terms, replace(state, attempt=attempt, returns=state.returns or not event.is_current), now)
     if isinstance(state, Collecting) and site in state.complete:
-        # The site has nothing more to send. If it lost its keys, the next attempt starts with new ones.
+        # The site has nothing more to send. If the site lost its keys, the next attempt starts with new keys.
         kept = attempt.agreed if event.key_session == attempt.key_session else attempt.agreed - {site}
         return replace(state, attempt=replace(attempt, agreed=kept)), ()
     if (
@@ -282,14 +282,15 @@ def _go_on(terms: Terms, state: Interrupted, now: float) -> Outcome:
 
 
 def _withdraw(terms: Terms, state: Working, site: str, now: float) -> Outcome:
-    """Remove a site that a person at the site or the office has withdrawn, and no longer wait for it.
+    """Stop waiting for a site that a person at the site or at the office withdrew, and exclude the site from the run.
 
     A contribution that the site had sent completely still counts. Otherwise there would be another sum over the same
     training, and the difference of the two sums would be this site's contribution.
     """
     attempt = replace(state.attempt, present=state.attempt.present - {site}, withdrawn=state.attempt.withdrawn | {site})
     if isinstance(state, Collecting) and site in state.complete:
-        return replace(state, attempt=attempt), ()  # the site has sent all of this round; the next one is without it
+        # The site has sent its whole contribution of this round; the next round is without this site.
+        return replace(state, attempt=attempt), ()
     void = (
         (VoidRound(attempt.round, attempt.number, frozenset({site})),)
         if isinstance(state, Training | Collecting)
@@ -303,7 +304,7 @@ def _withdraw(terms: Terms, state: Working, site: str, now: float) -> Outcome:
 
 
 def _goes_on_without(terms: Terms, state: Interrupted) -> bool:
-    """Return whether only withdrawn sites are missing, and plan and quorum let the others continue."""
+    """Return whether only withdrawn sites are missing, and plan and quorum let the other sites continue."""
     attempt = state.attempt
     missing = attempt.bound - attempt.present
     may = terms.on_lost_site == "continue" and len(attempt.bound - missing) >= terms.quorum and not state.returns
@@ -322,8 +323,8 @@ def _complete(terms: Terms, state: Collecting, now: float) -> Outcome:
     attempt = state.attempt
     if state.complete < attempt.bound:
         return state, ()
-    # A larger set is a different set. Sites contribute to it only within their budgets, and a plan that waits sets
-    # these to 0.
+    # With an additional site, the set of contributors is a new set. Sites have a budget for new sets. The budget is 0
+    # if the plan waits for missing sites.
     entering = attempt.entering if terms.on_lost_site == "continue" else frozenset()
     close = CloseRound(attempt.round, attempt.bound)
     past = terms.past.get(attempt.round + 1) or Past(attempt=terms.first_attempt - 1, bound=attempt.bound | entering)
@@ -337,7 +338,7 @@ def _complete(terms: Terms, state: Collecting, now: float) -> Outcome:
             return Interrupted(attempt=following, deadline=math.inf), (close,)
         after, effects = _begin_attempt(terms, following, now)
         return after, (close, *effects)
-    # A site that would enter with the next round has no part in a result, because it was never offered a round.
+    # A site that was to enter with the next round does not receive the result, because it was never offered a round.
     made = replace(following, bound=attempt.bound)
     deadline = now + terms.deadlines.contribute_seconds
     return Finishing(attempt=made, deadline=deadline), (
@@ -369,7 +370,7 @@ def _check_deadline(terms: Terms, state: Working, now: float) -> Outcome:
         return replace(state, deadline=until), ()
     if isinstance(state, Interrupted):
         return _give_up_waiting(terms, state, now)
-    # An absent site is responsible for an expired grace period. A site that still works is not disconnected for it.
+    # If the grace period expires, the absent sites are disconnected, not the connected sites that still compute.
     missing = lost or waited_for
     waits = Interrupted(attempt=after_missing(terms, attempt, missing), deadline=_until_return(terms, now))
     goes_on = goes_on_without_late(terms, waits.attempt, missing)
@@ -379,7 +380,7 @@ def _check_deadline(terms: Terms, state: Working, now: float) -> Outcome:
 
 
 def _give_up_waiting(terms: Terms, state: Interrupted, now: float) -> Outcome:
-    """End the run because a site has stayed away, or continue without it if plan and quorum allow.
+    """Continue without the missing sites if plan and quorum allow it. Otherwise end the run.
 
     A run that must first return to an earlier round cannot continue, because the repeated rounds need all their sites.
     """
@@ -402,7 +403,7 @@ def _finish(terms: Terms, state: Finishing, event: Event, now: float) -> Outcome
             state = replace(state, done=state.done | {site})
         case Joined(site=site) if site in state.attempt.bound | terms.receivers:
             return state, (SendResult(frozenset({site})),)
-        case Declined(site=site):  # the site will not load the result, so the run does not wait for it
+        case Declined(site=site):  # the site will not load the result, so the run does not wait for the site
             state = replace(state, gone=state.gone | {site})
         case _:
             pass

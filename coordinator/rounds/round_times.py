@@ -43,12 +43,12 @@ class RoundTimes:
         return 0.0 if self._began is None else self._clock() - self._began
 
     def offered(self, number: int, attempt: int) -> None:
-        """Start the time of an attempt. A repeated offer of the same attempt does not restart it."""
+        """Start to measure an attempt. A repeated offer of the same attempt does not restart the measurement."""
         if self._attempt != (number, attempt):
             self._attempt, self._began = (number, attempt), self._clock()
 
     def disturbed(self) -> None:
-        """Mark this attempt as interrupted, so that it is not measured."""
+        """Mark the current attempt as interrupted, so that its time is not used."""
         self._began = None
 
     def closed(self) -> None:
@@ -66,7 +66,10 @@ class JournalTimes:
         self._offered: dict[int, datetime] = {}
 
     def take(self, entry: Mapping[str, Any]) -> float | None:  # Any: every type that JSON has
-        """Return the seconds of the round that this entry closes, or None for a disturbed round or no closed round."""
+        """Return the seconds of the round that this entry closes.
+
+        Return None if it closes no round or an interrupted round.
+        """
         kind, seconds = entry["kind"], None
         if kind == "offered":
             self._offered[entry["round"]] = datetime.fromisoformat(entry["time"])

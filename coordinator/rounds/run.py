@@ -49,7 +49,7 @@ _MOST_POINTS: Final = 200
 
 @dataclass(frozen=True)
 class Offered:
-    """A round as offered at its first attempt, and the numbers that follow from the offer."""
+    """The first offer of a round, with the parameters that are sent with the offer."""
 
     offer: Offer
     exchange: Exchange
@@ -58,7 +58,7 @@ class Offered:
 
 @dataclass
 class Run:
-    """One run: its parameters, its sums and its state, which change during the run.
+    """One run: its parameters, its sums and its state. All three change during the run.
 
     Attributes:
         values: float32, the federated parameters in the manifest's order, followed by their control variates if the
@@ -93,7 +93,7 @@ class Run:
 
     @property
     def is_consistent(self) -> bool:
-        """Return whether all check words are correct and every sum is possible for this number of honest sites."""
+        """Return whether all check words are correct, and honest sites could have sent numbers with these sums."""
         assert self._offered is not None
         exchange, sites = self._offered.exchange, self.running_sum.sites
         sums = self._sums(exchange)
@@ -103,18 +103,18 @@ class Run:
             and all(sites * lowest <= total <= sites * largest for total, lowest, largest in limits)
             and self._fewest_rows <= sums.scalars.get(ROWS, self._fewest_rows)
             and is_possible(sums)
-            # If sites may refuse, the run is rolled back for such a sum.
+            # If sites may refuse parameters, a sum that is out of range causes a rollback instead.
             and (self.plan.acceptance is not None or self._is_in_range(sums))
         )
 
     @property
     def _fewest_rows(self) -> int:
-        """Return the smallest number of rows that the plan lets this round's training sites have together."""
+        """Return the smallest number of rows that this round's training sites can have together under the plan."""
         weighting = self.plan.weighting
         return self._training_contributors * weighting.fewest_rows if isinstance(weighting, RowWeights) else 0
 
     def _is_in_range(self, sums: Sums) -> bool:
-        """Return whether every number is within the clipping range times the sum of the weights."""
+        """Return whether every summed number is within the clipping range times the sum of the weights."""
         if not sums.updates.size:
             return True
         fixed_point = FixedPoint(self.plan.encoding.clipping_range, len(self.plan.sites))
@@ -137,7 +137,7 @@ class Run:
         return self._offered
 
     def go_back(self, snapshot: Snapshot | None) -> None:
-        """Restore the run from a snapshot before a round. None means before the start."""
+        """Restore the run to its state before a round, from a snapshot. None means the state before the first round."""
         if snapshot is None:
             begun = new_run(self.plan, self.terms, self.state, self.manifest)
             self._become(begun.course, begun.values, begun.rule_state, 0)
@@ -146,7 +146,7 @@ class Run:
         self.accepted = None if snapshot is None else snapshot.accepted
 
     def _become(self, course: Course, values: Float32, rule_state: Mapping[str, Float64], rounds_made: int) -> None:
-        # Uses new memory, because a slow peer may still be reading the offered values from the old one.
+        # New memory is used, because a slow peer may still be reading the offered values from the old memory.
         self.values = values.copy()
         for name, array in self.rule_state.items():
             array[...] = rule_state[name]
@@ -154,12 +154,12 @@ class Run:
         self.terms = replace(self.terms, rounds=rounds_of(self.plan, course))
 
     def begin_sum(self, round_number: int, contributors: Collection[str]) -> None:
-        """Begin a round's sum for an attempt."""
+        """Begin to sum the contributions of an attempt."""
         self.running_sum.reset(self.offered(round_number).exchange.layout, contributors)
         self._training_contributors = len(set(contributors) - self.plan.evaluating_sites)
 
     def close_round(self, round_number: int, *, resample: int = 0) -> None:
-        """Apply the server rule to the complete and consistent sum, and make the next decisions.
+        """Apply the server rule to the complete and consistent sum, and decide how the run continues.
 
         If too few sites accept this round's starting parameters, the sum is dropped and the run returns to the
         parameters accepted last. `resample` is the number of the draw of batches in this sum.
@@ -183,7 +183,7 @@ class Run:
         self.rounds_made += 1
 
     def _refusals(self, round_number: int, sums: Sums, resample: int) -> int | None:
-        """Return the number of refusing sites if the sum must be dropped.
+        """Return the number of sites that refused the parameters, if the sum must be dropped.
 
         Otherwise store the accepted state and return None.
         """
@@ -199,7 +199,7 @@ class Run:
         return None if self._is_in_range(sums) else 0
 
     def result(self) -> tuple[Finish, Float32]:
-        """Return the last message of the run and the vector that follows it."""
+        """Return the last message of the run, and the result as the vector that is sent after this message."""
         layers = layers_of_result(self.course)
         values = self._sent(self.exchanges.result(layers), has_controls=False)
         measured_last = self.rounds_made - 1 - (self.plan.gain == "sums")
@@ -257,7 +257,7 @@ class Run:
         )
 
     def _sent(self, tensors: tuple[TensorSpec, ...], *, has_controls: bool) -> Float32:
-        """Return the numbers of these tensors as one vector.
+        """Return the parameters of these tensors as one vector.
 
         It is a copy only if some of the manifest's tensors are absent.
         """
@@ -295,7 +295,7 @@ def new_run(plan: Plan, terms: Terms, state: State, manifest: Manifest | None = 
 
 
 def thinned(curve: Sequence[tuple[int, float]]) -> Curve:
-    """Return a curve with at most 202 points. The curve keeps both ends and the lowest point."""
+    """Return a curve with at most 202 points, which include the first, the last and the lowest point."""
     if len(curve) <= _MOST_POINTS:
         return list(curve)
     kept = {round(place * (len(curve) - 1) / (_MOST_POINTS - 1)) for place in range(_MOST_POINTS)}

@@ -28,7 +28,7 @@ from coordinator.storage.keeping import Kept
 
 
 class Contacts:
-    """Records the time of each site's last message, on a clock that never jumps."""
+    """Records the time of each site's last message, in seconds of a monotonic clock."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         """Start without any message. `clock` returns monotonic seconds."""

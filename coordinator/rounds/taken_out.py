@@ -1,4 +1,4 @@
-"""Handles sites that leave a run, by a person's decision or because the other sites no longer wait for them.
+"""Handles sites that leave a run, because a person decided this or because the run no longer waits for them.
 
 A site that the office revokes is treated like one that its own people withdrew: nobody waits for its contribution. The
 plan decides whether the others continue or wait. If they wait, a site that is invited again with the identity key in
@@ -42,7 +42,7 @@ MOST_LATE_ATTEMPTS: Final = 3
 
 
 def after_missing(terms: Terms, attempt: Attempt, missing: Sites) -> Attempt:
-    """Return the attempt without the missing sites, which are added to `late` if enough other sites remain."""
+    """Return the attempt without the missing sites. Add the missing sites to `late` if enough other sites remain."""
     late = sorted(missing) if len(attempt.bound - missing) >= terms.quorum else ()
     return replace(attempt, present=attempt.present - missing, late=(*attempt.late, *late))
 
@@ -58,19 +58,19 @@ def is_too_late(attempt: Attempt, site: str) -> bool:
 
 
 def without_late(attempt: Attempt) -> Attempt:
-    """Return the attempt without the entering sites for which the other sites no longer wait."""
+    """Remove from the attempt the sites that were to enter but for which the run no longer waits."""
     return replace(attempt, entering=frozenset(site for site in attempt.entering if not is_too_late(attempt, site)))
 
 
 def goes_on_without_late(terms: Terms, attempt: Attempt, missing: Sites) -> bool:
-    """Return whether the other sites continue at once without the sites that were missing in the last attempt."""
+    """Return whether the run continues at once without the sites that were missing in the last attempt."""
     others = attempt.bound - missing
     may = terms.on_lost_site == "continue" and len(others) >= terms.quorum and not terms.is_paused
     return may and others <= attempt.present and all(is_too_late(attempt, site) for site in missing)
 
 
 def yet_to_tell(state: State, listed: Sites, revoked: Collection[str]) -> list[str]:
-    """Return the revoked sites that the state machine still includes."""
+    """Return the revoked sites that are still part of the run in the state machine."""
     match state:
         case Gathering(declined=declined):
             counted = listed - declined
@@ -89,7 +89,7 @@ def yet_to_tell(state: State, listed: Sites, revoked: Collection[str]) -> list[s
 
 
 def explained(over: Over, history: History) -> Over:
-    """Return how a run ended. If a revoked site is the reason, the text names it."""
+    """Return how a run ended. If a revoked site is the reason, the text gives the name of the site."""
     revoked = sorted(over.missing & history.revoked)
     if over.is_complete or not revoked:
         return over
@@ -99,7 +99,7 @@ def explained(over: Over, history: History) -> Over:
 
 
 def told(state: State, history: History, *, clock_seconds: float, now: datetime) -> list[str]:
-    """Describe each site that a person removed, or for which the other sites no longer wait.
+    """Describe each site that a person removed, or for which the run no longer waits.
 
     Args:
         clock_seconds: the state machine's monotonic clock.
@@ -114,7 +114,7 @@ def told(state: State, history: History, *, clock_seconds: float, now: datetime)
 
 
 def told_of_removal(site: str, *, waits: bool) -> str:
-    """Describe a member that is no longer accepted because its hospital's own authority was removed."""
+    """Describe a site that is no longer accepted, because its hospital's own authority was removed."""
     waiting, round_ = ("The run waits for it", "this") if waits else ("The others continue without it", "a later")
     return (
         f"The hospital's own authority of {site} has been removed, so no certificate of {site} is accepted."

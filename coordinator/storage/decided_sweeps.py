@@ -1,4 +1,4 @@
-"""Chooses the alternative of a sweep: the complete run with the lowest validation loss over all sites.
+"""Chooses the best alternative of a sweep: the complete run with the lowest validation loss over all sites.
 
 The choice follows only from the records of the runs, so a restarted coordinator makes the same choice. The losses are
 sums over the sites. No record has a measurement of a single site.
@@ -17,7 +17,7 @@ from protos.plan.sweep import chosen_of
 
 
 def sweep_facts(state: Path, plans: Iterable[Plan]) -> Iterator[dict[str, Any]]:  # Any: every type that JSON has
-    """Yield each sweep among the plans with its complete runs and, if all are complete, the chosen run.
+    """Yield each sweep among the plans with its complete runs. If all its runs are complete, also yield the chosen run.
 
     Args:
         plans: all alternatives of each sweep; other plans are skipped.
@@ -41,7 +41,7 @@ def sweep_facts(state: Path, plans: Iterable[Plan]) -> Iterator[dict[str, Any]]:
 
 
 def earlier_losses(state: Path, plan: Plan) -> tuple[float, ...]:
-    """Return the lowest losses of all other alternatives if this is the last alternative, otherwise an empty result.
+    """Return the lowest loss of each other alternative if this is the last alternative of a sweep, otherwise nothing.
 
     The result is also empty while another alternative is not complete, because then none can be chosen.
     """
@@ -53,7 +53,10 @@ def earlier_losses(state: Path, plan: Plan) -> tuple[float, ...]:
 
 
 def _lowest_loss(directory: Path) -> float | None:
-    """Return the lowest loss of a complete run, infinite if no round was measured; None for any other run."""
+    """Return the lowest loss of a complete run, or infinity if no loss was measured.
+
+    Return None for an incomplete run.
+    """
     try:
         facts = json.loads((directory / "record.json").read_bytes())
         loss = facts["best_validation_loss"]

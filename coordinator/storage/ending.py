@@ -21,7 +21,7 @@ FILE: Final = "heard-of-the-end.json"
 
 
 class Ending:
-    """Records the sites of a coordinator's studies, and which sites are informed that the studies are over.
+    """Records the sites of all studies, and which of these sites are informed that all studies are over.
 
     Attributes:
         all_heard: set while all studies are over and every site is informed.
@@ -52,7 +52,7 @@ class Ending:
         self._gone.add(site)
 
     def joined(self, site: str) -> None:
-        """Record that a site takes part, also if the site left before."""
+        """Record that a site takes part, even if the site left before."""
         self._gone.discard(site)
 
     @property

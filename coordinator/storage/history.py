@@ -13,14 +13,14 @@ from typing import Final
 from coordinator.rounds.phases import Past
 from coordinator.storage.journal import Entry, read_journal
 
-# The entries that an operator may need later. All others are the ordinary course of a run.
+# The entries that an operator may need later. All other events are the normal course of a run.
 _TOLD: Final = (
     "void", "back", "paused", "resumed", "stopped", "left", "refused", "withdrawn", "revoked", "ahead", "restored",
     "maintenance", "given_up", "rolled_back",
 )  # fmt: skip
 _MOST_TOLD: Final = 200
-# Decisions after the restored backup are unknown here, and sites accept no attempt and no key session twice. So both
-# numbers continue this much higher. If an earlier run used even higher numbers, sites refuse, and nothing is masked a
+# A restored backup lacks the later decisions, and sites accept no number of an attempt or key session twice. So both
+# numbers continue this much higher. If even higher numbers were already used, sites refuse, and nothing is masked a
 # second time.
 RESTORED_STEP: Final = 1 << 12
 
@@ -63,7 +63,7 @@ class History:
 
     @property
     def is_over(self) -> bool:
-        """Return whether the run never continues: it ended after a round was offered, or a person ended it."""
+        """Return whether the run cannot continue: it ended after a round was offered, or a person ended it."""
         return self.over is not None and (self.over["complete"] or self.has_begun or self.counts["stopped"] > 0)
 
     @property
@@ -77,7 +77,7 @@ class History:
         return bool(self.past)
 
     def take(self, entry: Entry) -> None:
-        """Apply one entry, in the sequence of the journal."""
+        """Apply one entry of the journal to the state. Entries must be applied in their order."""
         kind = entry["kind"]
         self.counts[kind] += 1
         if kind in _TOLD:
@@ -127,13 +127,13 @@ class History:
                 self.over = entry
 
     def forget_before(self, oldest: int) -> None:
-        """Remove all earlier rounds, except for the previous round, which lists its contributors."""
+        """Remove all rounds before `oldest` except the round just before it, whose contributors are still needed."""
         for number in [number for number in self.past if number < oldest - 1]:
             del self.past[number]
             self.digests.pop(number, None)
 
     def needed(self, number: int) -> frozenset[str]:
-        """Return the sites that a return to a round needs: the contributors of this round and of every later one."""
+        """Return the sites that a return to a round requires: the contributors of the round and of all later rounds."""
         needed = [past.bound for later, past in self.past.items() if later >= number]
         return frozenset[str]().union(*needed, self.bound_at(number))
 
@@ -143,7 +143,7 @@ class History:
         return frozenset() if past is None else past.bound
 
     def resample_before(self, number: int) -> int:
-        """Return the number of the draw of the previous round that produced the states at the start of this round."""
+        """Return the resample number of the previous round. The states before this round depend on this number."""
         past = self.past.get(number - 1)
         return 0 if past is None else past.resample
 

@@ -82,7 +82,7 @@ class Journal:
         self.lines += 1
 
     def sync(self) -> None:
-        """Write the appended decisions to disk.
+        """Sync the appended decisions to disk.
 
         Raises:
             OperatorError: this disk or the record of `echo` cannot be written; the file is unchanged.
@@ -119,7 +119,7 @@ def read_journal(path: Path) -> Iterator[Entry]:
 
 
 def _checked_lines(path: Path) -> Iterator[tuple[int, str, Entry]]:
-    """Yield number, checksum and entry of each complete line."""
+    """Yield the line number, checksum and entry of each complete line."""
     check = _FIRST
     if not path.exists():
         return

@@ -144,7 +144,7 @@ class Kept:
 
     def joined(self, site: str, join: Join) -> None:
         """Record from which states a joining site can continue."""
-        # A site that has not begun can begin. Its disk keeps other states, but its memory changes.
+        # A site that has not begun can begin. Its saved states remain on its disk. Only its memory changes.
         begun = {Saved(0)} if join.next_round == 0 else set()
         self.holds[site] = {*join.saved, *begun}
 
@@ -154,16 +154,16 @@ class Kept:
         self.holds[site] = kept | {state}
 
     def is_behind(self, join: Join) -> bool:
-        """Return whether a site has a later state than this program offered, because the journal is an older copy."""
+        """Return whether a site has a later round than this journal offered. The journal is then an older copy."""
         reached = max((state.round for state in join.saved), default=0)
         return not self.history.first_attempt and max(reached, join.next_round or 0) > self.history.furthest
 
     def is_current(self, join: Join, number: int) -> bool:
-        """Return whether a site can continue with a round, from its memory or from its disk alone."""
+        """Return whether a site can continue with a round from its own memory or its own disk."""
         return join.next_round in (number, number + 1) or self._state(number) in join.saved
 
     def can_return(self, site: str) -> bool:
-        """Return whether the run can return to some round together with this site."""
+        """Return whether there is a round to which the run can return together with this site."""
         return any(self._has(site, number) for number in self.rounds)
 
     def find_return(self, present: Collection[str]) -> int | None:
@@ -175,7 +175,7 @@ class Kept:
         return None
 
     def go_back(self, number: int) -> Past:
-        """Restore the run before a round. Return the last offer of that round.
+        """Restore the run to its state before a round. Return the last offer of this round.
 
         Raises:
             UnavailableError: the snapshot can no longer be read.
@@ -225,7 +225,7 @@ class Kept:
         self.journal.close()
 
     def _write(self, snapshot: Snapshot) -> None:
-        """Write a snapshot to disk, or start to write it."""
+        """Write a small snapshot to disk, or start to write a large snapshot in a thread."""
         self._settle(waits=True)
         if self._aside is None or snapshot.number_bytes < LARGE_BYTES:
             write_snapshot(self._folder, snapshot)
@@ -234,7 +234,7 @@ class Kept:
             self._writing = snapshot.round, self._aside.submit(write_snapshot, self._folder, snapshot.copied())
 
     def _settle(self, *, waits: bool) -> None:
-        """Record that a snapshot was written while rounds continued. `waits` waits until it is written.
+        """Record a snapshot that was written while rounds continued. With `waits`, first wait until it is written.
 
         Raises:
             UnavailableError: the disk could not be written.
@@ -259,7 +259,7 @@ class Kept:
             return False  # the snapshot after this round is written later
         if every.every_rounds is not None and attempt.round + 1 - self.rounds[-1] >= every.every_rounds:
             return True
-        # It is assumed that this round takes as long as the last one.
+        # We assume that this round takes as long as the last round.
         expected = self._clock() - self._saved_at + (run.times.newest[-1] if run.times.newest else 0.0)
         return every.every_seconds is not None and expected >= every.every_seconds
 
@@ -276,7 +276,7 @@ class Kept:
         )
 
     def _readable(self, journal: Path) -> list[int]:
-        """Return the rounds to which the run can return. The start is one of them until snapshots replace it."""
+        """Return the rounds to which the run can return. Round 0 is included until enough snapshots exist."""
         found = [read_snapshot(self._folder, number) for number in rounds_in(self._folder)]
         snapshots = [snapshot for snapshot in found if snapshot is not None]
         if any(snapshot.journal_lines > self.journal.lines for snapshot in snapshots):
@@ -288,7 +288,10 @@ class Kept:
         return Saved(number, self.history.resample_before(number))
 
     def _has(self, site: str, number: int) -> bool:
-        """Return whether a site has the state that it needs for a round. A site outside the round needs none."""
+        """Return whether a site has the saved state that it needs for a round.
+
+        A site outside the round needs no state.
+        """
         return site not in self.history.bound_at(number) or self._state(number) in self.holds.get(site, ())
 
 

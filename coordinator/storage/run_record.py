@@ -24,7 +24,7 @@ from protos.errors import UnavailableError
 
 
 def has_complete_record(directory: Path) -> bool:
-    """Return whether the record says that the run is complete. A damaged record counts as incomplete."""
+    """Return whether the run is complete according to its record. If the record is damaged, return False."""
     try:
         return json.loads((directory / "record.json").read_bytes())["is_complete"] is True
     except (FileNotFoundError, ValueError, TypeError, KeyError):
@@ -64,8 +64,8 @@ def _write_record(directory: Path, run: Run, over: Over, happened: Mapping[str, 
         "missing": sorted(over.missing),
         **happened,
         "ended": datetime.now(UTC).isoformat(timespec="seconds"),
-        # These facts are too slow for the status, which is requested twice a second: a hash of 25 million numbers takes
-        # 0.2 s, and a curve may have a hundred thousand points.
+        # The status does not have these facts, because it is requested twice a second and they are slow: a hash of 25
+        # million numbers takes 0.2 s, and a curve may have a hundred thousand points.
         "validation_curve": run.course.curve,
         "shared_parameters_sha256": sha256_of(run.result()[1]),
     }

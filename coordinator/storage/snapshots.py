@@ -57,7 +57,7 @@ class Snapshot:
 
     @property
     def number_bytes(self) -> int:
-        """Return the size of all arrays in bytes."""
+        """Return the total size of all arrays in bytes."""
         return sum(array.nbytes for array in self._arrays.values())
 
     @property
@@ -99,7 +99,7 @@ def write_snapshot(folder: Path, snapshot: Snapshot) -> None:
     with _explained():
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         require_room(folder, snapshot.number_bytes + len(header), MODELS_RESERVE_BYTES)
-        # written directly from their memory, without a second model
+        # written directly from the arrays' memory, without a second copy of the model
         save_file(arrays, partial, metadata={_KEY: header})
         with partial.open("rb") as file:
             os.fsync(file.fileno())
