@@ -352,7 +352,7 @@ class Engine:
         self._happened(Joined(site, join.key_session, is_current))
 
     def _refuse(self, kept: Kept, kind: str, site: str, why: str) -> None:
-        """End the stream of a site that cannot continue, because the run cannot return to a saved round of this site."""
+        """End the stream of a site that cannot continue, because the run cannot return to a saved state of the site."""
         kept.note(kind, site=site)
         self._guarded(kept.journal.sync)
         self._log.error("coordinator_state_older" if kind == "ahead" else "site_state_lost", site=site)
