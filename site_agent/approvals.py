@@ -1,4 +1,4 @@
-"""Stores which persons of this hospital approved, refused or withdrew which plan: one small file for each plan.
+"""Stores who at this hospital approved or refused a plan, or withdrew from it: one small file for each plan.
 
 Nothing is trained without an approval. The gate checks the approval before it joins and before it sends each chunk.
 The trainer checks it again in its own process. It returns only tensors and numbers of the approved manifest. The
@@ -41,7 +41,7 @@ Moment: TypeAlias = Annotated[str, AfterValidator(_aware)]
 
 
 class Signature(Document):
-    """One named person's approval of a plan, with its times in ISO 8601. `until` None means that it has no end."""
+    """A named person's approval of a plan, with times in ISO 8601. If `until` is None, the approval has no end."""
 
     by: str
     at: Moment
@@ -49,14 +49,14 @@ class Signature(Document):
 
 
 class Withdrawal(Document):
-    """One named person's withdrawal from a plan, after an approval by any person."""
+    """A named person's withdrawal of this site from a plan that any person here had approved."""
 
     by: str
     at: Moment
 
 
 class Refusal(Document):
-    """One named person's refusal of a plan that nobody here has approved, and the reason."""
+    """A named person's refusal of a plan that nobody here has approved, with the reason."""
 
     plan_digest: str
     by: str
@@ -76,7 +76,7 @@ class Approval(Document):
 
     @property
     def names(self) -> str:
-        """Return the names of all who have approved, as in a sentence."""
+        """Return the names of all persons who approved, joined as in a sentence."""
         return " and ".join(signature.by for signature in self.signatures)
 
 
@@ -109,7 +109,8 @@ def _approve(state: Path, plan: Plan, signature: Signature) -> Approval:
         signatures=(*others, signature),
     )
     plans = approvals_folder(state) / "plans"
-    make_folder(plans, mode=0o750)  # a gate that is a service runs as another user of the group, and reads plans here
+    # If the gate runs as a service, it is another user of the same group and reads plans in this folder.
+    make_folder(plans, mode=0o750)
     _write(plans / f"{plan.digest.hex()}.json", plan.canonical)
     _write(approval_path(state, plan), json.dumps(approval.model_dump(), indent=2).encode())
     return approval
@@ -151,14 +152,16 @@ def keep_plan(state: Path, plan: Plan) -> None:
 
 
 def announced_plans(state: Path) -> list[Path]:
-    """Return the files of all plans that were announced or approved here, the latest last."""
+    """Return the files of all plans that were announced or approved at this site, the latest last."""
     folders = (gate_folder(state) / "plans", approvals_folder(state) / "plans")
     found = (place for folder in folders for place in folder.glob("*.json") if place.is_file())
     return sorted(found, key=lambda place: place.stat().st_mtime)
 
 
 def find_approval(state: Path, plan: Plan) -> Approval | None:
-    """Return the approval of exactly this plan and manifest, or None. `why_not` checks whether it is still valid.
+    """Return the approval of exactly this plan and manifest, or None.
+
+    `why_not` checks whether the approval is still valid.
 
     Raises:
         RefusedError: the file exists but is not an approval.
@@ -180,7 +183,10 @@ def find_approval(state: Path, plan: Plan) -> Approval | None:
 
 
 def find_refusal(state: Path, plan: Plan) -> Refusal | None:
-    """Return the last refusal of this plan, or None. A damaged file is skipped, because a refusal changes nothing."""
+    """Return the last refusal of this plan, or None.
+
+    A damaged file counts as no refusal, because a refusal changes nothing.
+    """
     try:
         refusal = Refusal.model_validate_json(_refusal_path(state, plan).read_bytes())
     except (OSError, ValidationError):
@@ -189,7 +195,7 @@ def find_refusal(state: Path, plan: Plan) -> Refusal | None:
 
 
 def why_not(approval: Approval | None, *, approvers: int, now: datetime) -> str | None:
-    """Return why an approval does not permit training, as part of a sentence; None if it permits training.
+    """Return why an approval does not permit training, as part of a sentence. Return None if training is permitted.
 
     Args:
         approvers: the number of different persons that this hospital's policy requires.
@@ -209,7 +215,7 @@ def why_not(approval: Approval | None, *, approvers: int, now: datetime) -> str 
 
 
 def last_approved(state: Path, plan: Plan) -> tuple[Plan, Approval] | None:
-    """Return the last approved plan of the same study other than this plan, or None.
+    """Return the plan of the same study that was approved last, except for this plan, or None.
 
     An unreadable file is skipped, because it cannot be compared. Alternatives of one sweep are one plan.
     """
@@ -220,13 +226,13 @@ def last_approved(state: Path, plan: Plan) -> tuple[Plan, Approval] | None:
 
 
 def others_approved(state: Path, plan: Plan) -> list[tuple[Plan, Approval]]:
-    """Return every other plan that was approved here, of any study. Unreadable files are skipped."""
+    """Return every other plan of any study that was approved at this site. Unreadable files are skipped."""
     digest = plan.digest.hex()
     return [(each, one) for each, one in all_approvals(state) if each is not None and one.plan_digest != digest]
 
 
 def all_approvals(state: Path) -> list[tuple[Plan | None, Approval]]:
-    """Return every approval with its plan. An unreadable plan is None, and a damaged approval is skipped."""
+    """Return every approval with its plan. If the plan is unreadable, it is None. A damaged approval is skipped."""
     found: list[tuple[Plan | None, Approval]] = []
     for path in sorted(approvals_folder(state).glob("*.json")):
         try:
@@ -242,7 +248,7 @@ def all_approvals(state: Path) -> list[tuple[Plan | None, Approval]]:
 
 
 def newest_version(state: Path, study: str) -> int:
-    """Return the highest version of a study that was approved here; 0 if none was."""
+    """Return the highest version of a study that was approved at this site, or 0 if no version was approved."""
     return max((one.version for _, one in all_approvals(state) if one.study == study), default=0)
 
 
@@ -269,7 +275,7 @@ def _held(state: Path) -> Iterator[None]:
     folder = approvals_folder(state)
     make_folder(folder)
     with opened_folder(folder) as opened:
-        # O_NONBLOCK, because the service's user could have put a pipe there, and opening it would wait.
+        # O_NONBLOCK, because the service's user could have put a pipe at this path. To open a pipe could wait forever.
         flags = os.O_RDONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
         descriptor = os.open(".lock", flags, 0o644, dir_fd=opened)
         give_to_owner(descriptor, opened)
@@ -282,5 +288,5 @@ def _held(state: Path) -> Iterator[None]:
 
 def _write(path: Path, content: bytes) -> None:
     make_folder(path.parent)
-    # A trainer that is a service runs as another user of the folder's group, and reads approvals here.
+    # If the trainer runs as a service, it is another user of the folder's group and reads approvals in this folder.
     replace_file(path, content, mode=0o640)

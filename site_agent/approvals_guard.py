@@ -20,11 +20,11 @@ from typing import Final
 from protos.errors import ConfigurationError
 from site_agent.state_folders import agent_folder, approvals_folder, gate_folder
 
-_UNKNOWN_USER: Final = 65534  # the kernel's number for users that do not exist in this user namespace
+_UNKNOWN_USER: Final = 65534  # the user number that the kernel shows for users from outside this user namespace
 
 
 def require_guarded(state: Path) -> None:
-    """Check that no service of this site could have written an approval.
+    """Check by file permissions that no service of this site could have written an approval itself.
 
     Raises:
         ConfigurationError: a service could have; the message has the command that corrects this.
@@ -41,7 +41,7 @@ def require_guarded(state: Path) -> None:
 
 
 def is_one_user(state: Path) -> bool:
-    """Return whether this process could write approvals, as when one user account runs all programs."""
+    """Return whether this process could write approvals. It can if one user account runs all programs of the site."""
     folder = approvals_folder(state)
     return os.access(folder if folder.exists() else state, os.W_OK)
 

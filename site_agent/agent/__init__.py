@@ -1,1 +1,4 @@
-"""Runs the process with network access. It has the TLS key, relays messages, and decodes no message of a run."""
+"""Runs the agent, the process with network access.
+
+The agent has the TLS key and relays messages without decoding them.
+"""

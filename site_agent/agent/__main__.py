@@ -45,8 +45,8 @@ def main(folder: Path, descriptor: int | None, place: Path | None) -> None:
     os.umask(0o077)
     set_up_heap()
     if descriptor is not None:
-        # A terminal sends the signal to both processes. This process ends with the gate, so the last messages are still
-        # sent.
+        # A terminal sends the signal to both processes. This process ends after the gate process, so that the last
+        # messages are still sent.
         signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         kept = KeptCertificates(folder)
@@ -78,7 +78,10 @@ async def _relay(connection: socket.socket, kept: KeptCertificates) -> None:
 
 
 async def _pulse(relay: Relay) -> None:
-    """Notify systemd that the service is ready and alive. The status line shows whether the coordinator answers."""
+    """Notify systemd that the service is ready and still works.
+
+    The status line shows whether the coordinator answers.
+    """
     notifier = sdnotify.SystemdNotifier()
     notifier.notify("READY=1")
     while True:
@@ -87,7 +90,7 @@ async def _pulse(relay: Relay) -> None:
 
 
 def _connected(place: Path | None) -> socket.socket:
-    """Connect to the gate's socket. A gate that has just started gets time to listen."""
+    """Connect to the socket of the gate process. Wait for a short time if the gate process does not listen yet."""
     deadline = time.monotonic() + _WAIT_SECONDS
     while place is not None:
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)

@@ -59,7 +59,7 @@ async def examine(hospital: Hospital, environment: Mapping[str, str]) -> list[Fi
 
 
 def _certificate(keys: SiteKeys, now: datetime) -> list[Finding]:
-    """Check the current certificate, and a waiting certificate if there is one."""
+    """Check the current certificate, and the new certificate that is not in use yet, if there is one."""
     usual = key_checks.judge_certificate(keys.certificate_path, "This site's certificate", _RENEWAL, now)
     try:
         return [*(own_authority_checks.judge_own(keys, now) or [usual]), *own_authority_checks.judge_waiting(keys)]
@@ -68,7 +68,7 @@ def _certificate(keys: SiteKeys, now: datetime) -> list[Finding]:
 
 
 def _enrolment(hospital: Hospital, environment: Mapping[str, str], now: datetime) -> list[Finding]:
-    """Check a site without a certificate: its invitation, and the port for its request."""
+    """Check a site that has no certificate yet: its invitation, and the port to which the site sends its request."""
     if hospital.invitation is None:
         says = "This site has no certificate, and hospital.yaml names no invitation."
         remedy = "Ask the federation office for an invitation. Write the path of its file under `invitation`."
@@ -85,7 +85,7 @@ def _enrolment(hospital: Hospital, environment: Mapping[str, str], now: datetime
 async def _coordinator(
     hospital: Hospital, keys: SiteKeys, environment: Mapping[str, str]
 ) -> tuple[list[Finding], float | None]:
-    """Check the connection to the coordinator and whether it accepts this site.
+    """Check the connection to the coordinator, and whether the coordinator accepts this site.
 
     Return also how far the clocks differ.
     """
@@ -104,7 +104,7 @@ async def _coordinator(
 
 
 def _closed_at_once(leaf: x509.Certificate, now: datetime) -> Finding:
-    """Return the finding that the coordinator closed the connection when it received this site's certificate.
+    """Return the finding for a coordinator that closed the connection after receiving this site's certificate.
 
     A gRPC server sends no TLS alert with its reason. A wrong clock at the coordinator has the same effect as an
     untrusted certificate. So the finding names both, with the times that a person needs to compare clocks.
@@ -131,7 +131,10 @@ def _target(address: str, root: bytes) -> address_checks.Target:
 
 
 async def _membership(address: str, credentials: Credentials, leaf: x509.Certificate) -> tuple[Finding, float | None]:
-    """Open a stream, send nothing on it, and check whether it is accepted. `leaf` is this site's certificate."""
+    """Check whether the coordinator accepts a stream.
+
+    Nothing is sent on the stream. `leaf` is this site's certificate.
+    """
     taken: list[float | None] = []
     answered = asyncio.Event()
 

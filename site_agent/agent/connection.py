@@ -17,7 +17,7 @@ from typing import Final
 
 # As at the coordinator. With ECDSA certificates a TLS 1.2 peer finds no common cipher.
 os.environ["GRPC_SSL_CIPHER_SUITES"] = "ECDHE-RSA-AES256-GCM-SHA384"
-# This program writes the error of a refused handshake itself. The library's lines would be plain text among JSON lines.
+# This program logs a refused handshake itself. gRPC would write plain text between the JSON lines of the log.
 os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 # gRPC reads https_proxy and no_proxy only in lower case, and would ignore a proxy in capitals.
 os.environ |= {
@@ -41,7 +41,7 @@ _OF_CERTIFICATES: Final = {
 _OPTIONS: Final = [
     ("grpc.max_receive_message_length", LARGEST_MESSAGE_BYTES),
     ("grpc.max_send_message_length", LARGEST_MESSAGE_BYTES),
-    ("grpc.http2.max_frame_size", 1 << 20),  # a chunk in few frames instead of 33 or 65
+    ("grpc.http2.max_frame_size", 1 << 20),  # a chunk needs few frames instead of 33 or 65
     ("grpc.keepalive_time_ms", 20_000),
     ("grpc.keepalive_timeout_ms", 20_000),
     ("grpc.http2.max_pings_without_data", 0),
@@ -58,8 +58,8 @@ class Credentials:
     root: bytes
 
 
-class CallEnded(Exception):  # this is an end and no failure of this program; the caller explains it
-    """A stream or a call has ended. `status` is one of gate_socket.STATUSES."""
+class CallEnded(Exception):  # a stream can end without an error of this program; the caller explains the end
+    """Raised when a stream or a call has ended. `status` is one of gate_socket.STATUSES."""
 
     def __init__(self, status: str) -> None:
         super().__init__(status)
@@ -67,7 +67,7 @@ class CallEnded(Exception):  # this is an end and no failure of this program; th
 
 
 class Connection:
-    """One stream to the coordinator, as an asynchronous context."""
+    """One stream to the coordinator, as an asynchronous context manager."""
 
     def __init__(
         self, address: str, credentials: Credentials, accepted: Callable[[float | None], None] | None = None
@@ -124,7 +124,7 @@ class Connection:
         return raw
 
     async def part(self) -> None:
-        """Stop sending, and wait a short time until the coordinator ends the stream.
+        """Stop sending, and wait at most a short time for the coordinator to end the stream.
 
         gRPC cancels a stream that is closed at once. It then drops data that the other side has not read, also the
         reason for leaving.
@@ -139,7 +139,8 @@ class Connection:
     async def _await_acceptance(self) -> None:
         assert self._stream is not None
         metadata = dict(await self._stream.initial_metadata() or ())
-        # A refused stream also has metadata for a moment before it ends. Only an accepted stream's has the time.
+        # A stream that will be refused also has metadata for a moment before it ends. Only the metadata of an accepted
+        # stream has the coordinator's time.
         if self._accepted is None or self._stream.done() or COORDINATOR_TIME not in metadata:
             return
         told = str(metadata[COORDINATOR_TIME])
@@ -172,7 +173,7 @@ async def _call(name: str, address: str, root: bytes, request: bytes) -> bytes:
 def _ended(cause: BaseException) -> CallEnded:
     if not isinstance(cause, grpc.aio.AioRpcError):
         return CallEnded("ended")
-    # BoringSSL's words for an error in the coordinator's certificate. gRPC has no code for them.
+    # The texts that BoringSSL uses for errors in the coordinator's certificate. gRPC has no code for them.
     told = cause.details() or ""
     found = [status for words, status in _OF_CERTIFICATES.items() if words in told]
     return CallEnded(found[0] if found else cause.code().name.lower())

@@ -24,7 +24,7 @@ ADDRESSES: Final = "federation.json"
 
 
 class KeptCertificates:
-    """Reads and changes one site's folder `agent`."""
+    """Reads and changes the keys and certificates in a site's folder `agent`."""
 
     def __init__(self, directory: Path, now: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
         """Load the keys, or create them in a new folder with mode 0700. `now` returns aware times."""
@@ -59,11 +59,14 @@ class KeptCertificates:
         return store.read_public(self._keys.root_certificate_path)
 
     def address(self, which: str) -> str:
-        """Return a recorded address, `coordinator` or `enrolment`; empty if no address is recorded."""
+        """Return the stored address of `coordinator` or `enrolment`. Return an empty text if no address is stored."""
         return self._addresses().get(which, "")
 
     def make(self, key: str) -> bytes:
-        """Return a signing request (PEM) for a key of this kind. See gate_socket.Make."""
+        """Return a certificate signing request (PEM) for a key of this kind:
+
+        `first`, `next` or `own`. See gate_socket.Make.
+        """
         match key:
             case "first":
                 return self._keys.signing_request()
@@ -73,7 +76,7 @@ class KeptCertificates:
                 return own_keys.signing_request(self._keys, site_of(self._keys.leaf()))
 
     def install(self, order: Install) -> None:
-        """Start to use a certificate. The previous pair is kept until `settle`.
+        """Start to use a new certificate. The previous key and certificate are kept until `settle` is called.
 
         Raises:
             RefusedError: the certificate is not for this key, site and root.
@@ -93,11 +96,11 @@ class KeptCertificates:
                 own_keys.put_in_force(self._keys)
 
     def trust(self, roots: bytes) -> None:
-        """Trust the roots that the coordinator names, if a trusted root has signed them."""
+        """Trust the root certificates that the coordinator sent, if a root that is already trusted has signed them."""
         self._keys.hear_roots(roots, self._now())
 
     def settle(self, *, works: bool) -> None:
-        """Delete or restore the key and certificate that the last renewal replaced."""
+        """Delete the previous key and certificate if the renewed ones work, otherwise restore the previous ones."""
         if self._keys.has_previous():
             if works:
                 self._keys.forget_previous()

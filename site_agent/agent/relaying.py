@@ -105,7 +105,7 @@ class Relay:
 
 
 class _Stream:
-    """One stream to the coordinator, with one task that reads and one that writes."""
+    """One stream to the coordinator, with one task that reads and one task that writes."""
 
     def __init__(self, number: int, report: Callable[[Message], None]) -> None:
         self.number, self._report, self.is_accepted = number, report, False
@@ -114,7 +114,7 @@ class _Stream:
         self._task: asyncio.Task[None] | None = None
 
     def open(self, address: str, kept: KeptCertificates) -> None:
-        """Open the stream, and report later how it ends."""
+        """Open the stream, and report to the gate process when and how the stream ends."""
         self._task = asyncio.create_task(self._live(address, kept))
 
     def take(self, order: Up | Taken | Part) -> None:
@@ -129,7 +129,8 @@ class _Stream:
 
     async def shut(self) -> None:
         """End the stream immediately."""
-        task, self._task = self._task, None  # a cancelled task would keep its frames, and with them the connection
+        # A cancelled task would keep references to its variables and so keep the connection open.
+        task, self._task = self._task, None
         if task is not None:
             task.cancel()
             await asyncio.wait({task})
@@ -153,7 +154,7 @@ class _Stream:
 
     async def _write(self, connection: Connection) -> None:
         written = 0
-        with suppress(CallEnded):  # the reader detects the end too, and reports it
+        with suppress(CallEnded):  # the reading task also detects the end of the stream and reports it
             while True:
                 match await self._up.get():
                     case Up(payload=payload):
@@ -173,7 +174,7 @@ class _Stream:
 
 
 async def answer_of(kept: KeptCertificates, order: Look | Make | Call | Install | Trust | Settle) -> Answer:
-    """Execute a command of the gate process about certificates or a request to the coordinator. A failure is logged."""
+    """Execute a command of the gate process about a certificate or a request to the coordinator. Log a failure."""
     try:
         match order:
             case Look():

@@ -182,7 +182,7 @@ def withdraw(path: Path, plan_path: Path | None, by: str) -> None:
     """
     hospital = read_hospital(path)
     plan, by = read_plan(hospital, plan_path), person(by)
-    # Stop first, then record it: a full disk or a broken log must not keep a site in a study.
+    # First stop, then record the withdrawal: a full disk or a broken log must not keep a site in a study.
     if record_withdrawal(hospital.state_path, plan, by=by, at=datetime.now(UTC)) is None:
         raise UsageError(
             what=f"Nobody has approved {plan.study} version {plan.version} here, so there is nothing to withdraw.",
@@ -247,7 +247,7 @@ def read_plan(hospital: Hospital, path: Path | None) -> Plan:
 
 
 def _here(hospital: Hospital, plan: Plan, refused: tuple[str, ...]) -> list[Section]:
-    """Return the review's sections about this hospital: earlier plans, policy and approvals."""
+    """Return the sections of the review about this hospital: earlier plans, policy and approvals."""
     earlier, approval = last_approved(hospital.state_path, plan), find_approval(hospital.state_path, plan)
     sentences = [f"The policy refuses this plan: {reason}." for reason in refused] or ["The policy allows this plan."]
     if own_fingerprint(hospital) is None:
@@ -261,7 +261,7 @@ def _here(hospital: Hospital, plan: Plan, refused: tuple[str, ...]) -> list[Sect
 
 
 def _said(hospital: Hospital, plan: Plan, approval: Approval | None, *, is_refused: bool) -> Iterator[str]:
-    """Yield who decided what about the plan at this hospital, and whether this permits training."""
+    """Yield sentences on the decisions of persons at this hospital, and on whether training is permitted."""
     if (refusal := find_refusal(hospital.state_path, plan)) is not None:
         yield f"Refused by {refusal.by} at {refusal.at}. The reason: {refusal.because}"
     for given in approval.signatures if approval else ():
@@ -310,7 +310,7 @@ class _Table:
 
 
 def _of_receiver(hospital: Hospital, plan: Plan) -> Iterator[Section]:
-    """Yield a section for a site that only receives, which explains that only other sites send data."""
+    """Yield a section that explains, for a site that only receives the result, that this site sends no data."""
     if plan.tier_of(hospital.site) != "receiving":
         return
     yield Section(
@@ -337,7 +337,7 @@ def _meanings(hospital: Hospital, plan: Plan) -> Iterator[Section]:
 
 
 def _table(hospital: Hospital, plan: Plan) -> _Table:
-    """Compare the plan with the stored counts of `data check`. The table itself is not read."""
+    """Compare the plan with the row counts that `data check` stored. The table itself is not read."""
     heading, rows = "This site's table", find_counted_rows(hospital.state_path)
     if plan.tier_of(hospital.site) == "receiving":
         told = (
@@ -410,7 +410,7 @@ _MEANT = {"--by": "name of the person", "--to": "recipient and the purpose"}
 
 
 def person(by: str, option: str = "--by") -> str:
-    """Return the text of --by, or of another option, with single blanks between words.
+    """Return the text of --by, or of another option with a person's name, with single blanks between words.
 
     Raises:
         UsageError: the text is empty.
@@ -426,7 +426,7 @@ def person(by: str, option: str = "--by") -> str:
 
 
 def _end_of(text: str, now: datetime) -> datetime:
-    """Return the time at which an approval ends, from the text of --until. It must be in the future."""
+    """Return the time at which an approval ends, from the text of --until. The time must be in the future."""
     try:
         found = datetime.fromisoformat(text)
     except ValueError as cause:
@@ -439,7 +439,7 @@ def _end_of(text: str, now: datetime) -> datetime:
 
 
 def _moment(ends: datetime) -> str:
-    """Return the end of an approval for a person. Midnight is shown as the end of the day before."""
+    """Return the end of an approval as text for a person. Midnight is shown as the end of the day before."""
     if ends.time() == time():
         return f"the end of {ends - timedelta(days=1):%Y-%m-%d} ({ends:%Z})"
     return f"{ends:%Y-%m-%d %H:%M} ({ends:%Z})"

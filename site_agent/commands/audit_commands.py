@@ -1,4 +1,4 @@
-"""Runs `site-agent audit`, which checks, reads and exports the audit log. Only `restart` changes anything."""
+"""Runs `site-agent audit`, which checks, prints and exports the audit log. Only `audit restart` changes files."""
 
 from __future__ import annotations
 

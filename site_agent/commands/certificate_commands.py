@@ -38,7 +38,7 @@ def request_certificate(path: Path, output: Path, has_new_key: bool) -> None:
     Example: site-agent request-certificate --config hospital.yaml --output st-mary.request
     """
     hospital = read_hospital(path)
-    if output.is_symlink() or output.exists():  # checked before a key is made or, with --new-key, removed
+    if output.is_symlink() or output.exists():  # checked before a key is created or, with --new-key, deleted
         raise UsageError(
             what=f"{output} exists already.",
             consequence="The existing file is unchanged, and no request was made.",
@@ -93,7 +93,7 @@ def _keys_of(hospital: Hospital) -> SiteKeys:
             consequence="Nothing was written.",
             remedy="Join first with the invitation: `site-agent join`. The office then receives the identity key.",
         )
-    # The keys are not loaded, because loading would complete work that a running agent has begun.
+    # The keys are not loaded, because loading them would complete a renewal that a running agent has begun.
     return SiteKeys(directory)
 
 

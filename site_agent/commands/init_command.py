@@ -14,7 +14,7 @@ from protos.plan.methods import METHOD_NAMES
 from site_agent.hospital import Hospital
 from site_agent.trainer.isolation import give_up_network
 
-# By the policy's name: its purpose and its keys.
+# For each policy's name: the purpose of the policy and its keys.
 POLICIES: Final[dict[str, tuple[str, dict[str, object]]]] = {
     "strict": (
         "Masked sums over five hospitals or more, one method, two persons approve each plan.",
@@ -73,7 +73,7 @@ def init(site: str, table: Path, policy: str, invitation: Path | None) -> None:
 
 
 def hospital_text(site: str, table: Path, policy: str, invitation: Path | None) -> str:
-    """Return the text of hospital.yaml with a ready policy."""
+    """Return the text of hospital.yaml with one of the prepared policies."""
     words, keys = POLICIES[policy]
     invited = [] if invitation is None else [f"invitation: {json.dumps(str(invitation))}"]
     lines = [

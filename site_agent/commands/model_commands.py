@@ -120,7 +120,7 @@ def adopt(path: Path, model: str | None, by: str | None, run_name: str | None, a
 
 
 def _adopted(hospital: Hospital, run: str, model: str, by: str, before: Adoption | None) -> Iterator[str]:
-    """Record in the audit log that a person adopts a model, and then put the model in use."""
+    """Record in the audit log that a person adopts a model. Then put the model in use."""
     from site_agent.desk.comparison.recommendation import MODEL_TITLES
     from site_agent.desk.results.saved_model import load_model
     from site_agent.desk.use.adoption import Adoption, keep_adoption
@@ -142,7 +142,7 @@ def _adopted(hospital: Hospital, run: str, model: str, by: str, before: Adoption
 
 
 def _name_of(state: Path, run: str, model: str) -> str:
-    """Return the report's name of a model that a person has named."""
+    """Return the name that the report uses for the model that a person named."""
     name, names = model.strip().lower().replace("-", "_"), _names_of(state, run)
     if name not in names:
         known = ", ".join(names)
@@ -151,7 +151,7 @@ def _name_of(state: Path, run: str, model: str) -> str:
 
 
 def _names_of(state: Path, run: str) -> tuple[str, ...]:
-    """Return the names of a run's models, at least one.
+    """Return the names of a run's models. Raise an error if the run has no model.
 
     Raises:
         UsageError: there is no such run here.
@@ -184,7 +184,7 @@ class _Listed(TypedDict):
 
 
 def _listed(hospital: Hospital, run: str, adoption: Adoption | None) -> _Listed:
-    """Return the models that can be adopted, the recommended one, and the one in use."""
+    """Return the models that can be adopted, the recommended model, and the model in use."""
     from site_agent.desk.comparison.recommendation import MODEL_TITLES
     from site_agent.desk.findings.facts import saved_facts
     from site_agent.desk.use.model_in_use import NOBODY_ADOPTED, newer_models
@@ -273,7 +273,7 @@ def export(
 
 
 def _record_of(hospital: Hospital, recipient: str | None, by: str | None) -> Callable[[str, str, str], None] | None:
-    """Return a function that writes the audit record of an export for others; None for an export that stays here."""
+    """Return a function that writes the audit record of an export for a recipient. Return None without a recipient."""
     if recipient is None and by is None:
         return None
     if recipient is None or by is None:

@@ -1,4 +1,4 @@
-"""Runs `site-agent doctor`, which lists what would prevent this site from taking part, with a remedy for each."""
+"""Runs `site-agent doctor`, which lists every problem that prevents this site from taking part, with its remedy."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def _agent(hospital: Hospital) -> list[Finding]:
 
 
 def _trainer(path: Path) -> list[Finding]:
-    """Run the trainer's checks in a process of its own, because this process has used the network."""
+    """Run the trainer's checks in a separate process, because this process has used the network."""
     words = [sys.executable, "-P", "-m", "site_agent.desk.trainer_doctor", "--config", str(path.resolve())]
     done = subprocess.run(words, stdout=subprocess.PIPE, text=True, check=False, timeout=_TRAINER_SECONDS)
     if done.returncode:

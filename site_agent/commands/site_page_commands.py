@@ -1,4 +1,4 @@
-"""Runs `site-agent page`, `curves` and `report`, which show people at this site what happened in their runs."""
+"""Runs `site-agent page`, `curves` and `report`, which show the course and the results of this site's runs."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def report(
     saved = saved_facts(hospital.state_path, latest_run(hospital.state_path) if run_name is None else run_name)
     is_received = RECEIVING in saved
     chosen = thresholds or USUAL_THRESHOLDS
-    # A site without outcomes has no test rows, so with a received model this raises an error.
+    # A site without outcomes has no test rows. So a received model cannot be tested, and this raises an error.
     facts = saved if is_received and not received else site_facts(hospital, run_name, groups, chosen, received)
     for line in received_lines(facts) if is_received else report_lines(facts):
         click.echo(line)

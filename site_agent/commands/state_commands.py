@@ -99,7 +99,7 @@ def _phase(facts: dict[str, Any]) -> str:
 
 
 def _ago(at: str | None) -> str:
-    """Return a time and its age as text."""
+    """Return a time as text, followed by how long ago it was."""
     if at is None:
         return "none since the agent started"
     seconds = (datetime.now(UTC) - datetime.fromisoformat(at)).total_seconds()

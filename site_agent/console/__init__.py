@@ -1,1 +1,1 @@
-"""The console: pages on this computer on which people read and decide. Each button runs a command of `site-agent`."""
+"""Contains the console: local web pages on which people read and decide. Each button runs a command of `site-agent`."""

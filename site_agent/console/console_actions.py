@@ -1,4 +1,4 @@
-"""The actions of the console. Each action is one command of `site-agent`, run as a person would type it.
+"""Defines the actions of the console. Each action runs one command of `site-agent`, as a person would type it.
 
 This file decides and reads nothing. The command checks, acts and writes the audit log. The command is a process of its
 own. So the process that serves a browser never has a patient's row, and a command can give up the network first, as
@@ -25,7 +25,7 @@ _LONGEST_SECONDS: Final = 3600.0
 
 @dataclass(frozen=True, kw_only=True)
 class Act:
-    """One action of a person in the console.
+    """An action that a person can request in the console, with the command that it runs.
 
     Attributes:
         role: the role that may do this.
@@ -57,7 +57,7 @@ class Act:
             raise RefusedRequest(400, f"The form lacks: {', '.join(missing)}.")
 
     def command(self, config: Path, folder: Path, form: Mapping[str, str]) -> list[str]:
-        """The command with its options.
+        """Return the command of this action with its options, as a list of words.
 
         Args:
             config: hospital.yaml.
@@ -74,7 +74,7 @@ class Act:
 
 
 def _decision(*words: str, needs: tuple[str, ...] = ("by",), may_have: tuple[str, ...] = ()) -> Act:
-    """Return an action about a plan that records the officer's decision."""
+    """Return an action that records the officer's decision about a plan."""
     return Act(role=Role.OFFICER, words=words, needs=needs, may_have=may_have, has_plan=True, is_decision=True)
 
 
@@ -88,7 +88,7 @@ READ_LOG: Final = Act(role=Role.OFFICER, words=("audit", "export"), page="--outp
 REPORT: Final = Act(role=Role.CLINICIAN, words=("report",), may_have=("run",), page="--html")
 COMPARE: Final = Act(role=Role.CLINICIAN, words=("adopt", "--json"), may_have=("run",))
 ADOPT: Final = Act(role=Role.CLINICIAN, words=("adopt",), needs=("by", "run", "model"))
-# By the name that a form has in its field `action`. No other actions can run.
+# All actions, by the name that a form sends in its field `action`. No other actions can run.
 ACTS: Final[Mapping[str, Act]] = {
     "examine": EXAMINE,
     "accept": ACCEPT,
@@ -138,9 +138,9 @@ async def run_command(words: list[str], folder: Path, patience_seconds: float) -
         stdin=asyncio.subprocess.DEVNULL,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
-        # The width of the console's terminal does not cut sentences.
+        # A wide terminal is set, so that no sentence is cut at the width of the console's terminal.
         env=os.environ | {"COLUMNS": "1000"},
-        # Ctrl-C at this terminal ends the console, which decides how the command ends.
+        # Ctrl-C in this terminal ends the console. The console then decides how the command ends.
         start_new_session=True,
     )
     reading = asyncio.create_task(process.communicate())
@@ -170,5 +170,5 @@ def _text_of(place: Path) -> str | None:
 
 
 def _without(folder: Path, output: bytes) -> str:
-    """Return the output without lines about the temporary folder, because the folder is removed."""
+    """Return the output without the lines that name the temporary folder, because this folder is removed."""
     return "\n".join(line for line in output.decode(errors="replace").splitlines() if str(folder) not in line)

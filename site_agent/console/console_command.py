@@ -1,4 +1,4 @@
-"""`site-agent console`: pages in a local browser, on which people read and decide."""
+"""Runs `site-agent console`, which serves pages for a local browser on which people read and decide."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def _seconds() -> float:
 
 
 def _end_in_order(signals: list[signal.Signals]) -> None:
-    """Let a request to end this process cancel the running task, so that its files are removed."""
+    """On SIGTERM or SIGHUP, cancel the running task, so that its files are removed."""
     task, loop = asyncio.current_task(), asyncio.get_running_loop()
     assert task is not None
 
@@ -93,7 +93,7 @@ def _end_in_order(signals: list[signal.Signals]) -> None:
 async def _serve(
     config: Path, roles: tuple[str, ...], by: str, place: tuple[str, float], signals: list[signal.Signals]
 ) -> str:
-    """Print the links and serve pages until the end. Return the reason of the end."""
+    """Print the links and serve pages until the console ends. Return the reason why the console ended."""
     from host.local_server import serve_page
     from site_agent.console.console_links import LINK_SECONDS, Links, Role
     from site_agent.console.console_server import Console, Setting

@@ -1,4 +1,4 @@
-"""One-time links, roles and sessions of the console: which browser session may request which action.
+"""Decides which browser session may request which action of the console, by one-time links and roles.
 
 The rules:
 
@@ -30,7 +30,7 @@ _MOST_SHOWN: Final = 30
 
 
 class Role(StrEnum):
-    """The work of a person at a hospital. A session may have several roles."""
+    """The role of a person at a hospital. A session may have several roles."""
 
     DATA_MANAGER = "data-manager"
     OFFICER = "officer"
@@ -39,7 +39,7 @@ class Role(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Shown:
-    """The result of one action.
+    """The result of one action of the console, as a page or as a document.
 
     Attributes:
         page: a function that makes its page from the current state; None if there is only the document.
@@ -58,7 +58,7 @@ def _secret() -> str:
 
 @dataclass(kw_only=True, eq=False)
 class Session:
-    """One browser that opened a link.
+    """The session of one browser that opened a one-time link.
 
     Attributes:
         roles: the roles whose actions it may request.
@@ -82,17 +82,17 @@ class Session:
 
     @property
     def address(self) -> str:
-        """The path below which all of this session's pages are."""
+        """The beginning of the paths of all pages of this session."""
         return f"/{self.folder}/"
 
     @property
     def next_number(self) -> int:
-        """The number of the next result."""
+        """The number that the next result of this session will have."""
         return self._count + 1
 
     @property
     def is_waiting(self) -> bool:
-        """Whether an act of this session has not ended."""
+        """Whether an action of this session still runs."""
         return any(not act.done() for act in self.acts.values())
 
     def keep(self, shown: Shown) -> int:
@@ -103,11 +103,11 @@ class Session:
         return self._count
 
     def find(self, number: str) -> Shown | None:
-        """A result by its number."""
+        """Return the result with this number, or None if it is not stored."""
         return self._shown.get(int(number)) if _is_number(number) else None
 
     def new_form(self) -> int:
-        """The number of one more form on a page of this session."""
+        """Return the number of a new form on a page of this session."""
         self._forms += 1
         return self._forms
 
@@ -118,20 +118,26 @@ class Session:
 
 
 class Links:
-    """All links and sessions of one console."""
+    """Stores all links and sessions of one console."""
 
     def __init__(self, roles: Sequence[frozenset[Role]], now_seconds: float, idle_seconds: float) -> None:
-        """One link for each set of roles; a session ends `idle_seconds` after its last use. The clock never jumps."""
+        """Create one link for each set of roles.
+
+        A session ends `idle_seconds` after its last use, by a monotonic clock.
+        """
         self._ends_seconds, self._idle_seconds = now_seconds + LINK_SECONDS, idle_seconds
         self._unused = {_secret(): each for each in roles}
         self._sessions: list[Session] = []
 
     def unused(self) -> list[tuple[str, frozenset[Role]]]:
-        """Secret and roles of each link that nobody has opened."""
+        """Return the secret and the roles of each link that nobody has opened."""
         return list(self._unused.items())
 
     def open(self, given: str, now_seconds: float) -> Session | None:
-        """Use a link. Return None if the link was already used, has expired or never existed."""
+        """Use a link and return its new session.
+
+        Return None if the link was already used, has expired or never existed.
+        """
         known = next((link for link in self._unused if _is_same(given, link)), None)
         if known is None or now_seconds >= self._ends_seconds:
             return None
@@ -140,7 +146,10 @@ class Links:
         return session
 
     def session(self, path: str, cookies: Iterable[str], now_seconds: float) -> Session | None:
-        """Return the session of a request, by its path and cookies, or None if there is no such session now."""
+        """Return the session of a request, by the request's path and cookies.
+
+        Return None if no such session is active.
+        """
         folder = path.split("/")[1]
         for session in self._sessions:
             if _is_same(folder, session.folder) and any(_is_same(cookie, session.cookie) for cookie in cookies):
@@ -148,7 +157,7 @@ class Links:
         return None
 
     def has(self, session: Session) -> bool:
-        """Whether the session is not over."""
+        """Return whether the session is still active."""
         return any(one is session for one in self._sessions)
 
     def end(self, session: Session) -> None:
@@ -163,7 +172,7 @@ class Links:
         return idle
 
     def is_over(self, now_seconds: float) -> bool:
-        """Whether all sessions have ended and no link is valid."""
+        """Return whether all sessions have ended and no link is valid."""
         return not self._sessions and (not self._unused or now_seconds >= self._ends_seconds)
 
     def _is_idle(self, session: Session, now_seconds: float) -> bool:

@@ -1,4 +1,4 @@
-"""The console's own pages: the actions that a role can request, and the result of an action.
+"""Makes the console's own pages: the actions that a role can request, and the result of an action.
 
 Pure markup, in the style of all pages.
 
@@ -31,7 +31,7 @@ _VERDICTS: Final = {
 
 @dataclass(frozen=True, kw_only=True)
 class KnownPlan:
-    """A plan that was announced here.
+    """A plan that was announced at this site, as the first page shows it.
 
     Attributes:
         title: study and version.
@@ -65,7 +65,7 @@ class Shelf:
 
 @dataclass(frozen=True, kw_only=True)
 class Desk:
-    """The parts that every page of one session has.
+    """Makes the pages of one session.
 
     Attributes:
         session: the session of the page.
@@ -163,15 +163,15 @@ class Desk:
         return page(title, [self._back()], [Section(heading="What the program reported", parts=parts)], has_forms=True)
 
     def message(self, text: str) -> str:
-        """Return the page that explains why a request of this session was refused."""
+        """Return a page that explains why a request of this session was refused."""
         return page("This was not done", [self._back()], [Section(heading="The reason", parts=list(self._lines(text)))])
 
     def with_way_back(self, document: str) -> str:
-        """Return a command's own page with a link to the console's first page."""
+        """Return the page that a command wrote, with a link to the console's first page added."""
         return document.replace("<body>", f"<body>{self._back()}", 1)
 
     def repeated(self, shown: str) -> str:
-        """Return a result for a person who sent its form a second time."""
+        """Return the page `shown` with a warning that the same form was sent a second time."""
         return shown.replace("<body>", f"<body>{paragraph(_REPEATED, 'warning')}", 1)
 
     def _sections(self, role: Role, shelf: Shelf) -> Iterator[Section]:
@@ -221,7 +221,7 @@ class Desk:
         return f'<p><a href="{self.session.address}">Back to the console</a></p>'
 
     def _form(self, *acts: str, hidden: Mapping[str, str] | None = None, fields: str = "", label: str = "") -> str:
-        """Return a form with one button for each action. It has a number, so it is carried out once."""
+        """Return a form with one button for each action. The form has a number, so that it is carried out only once."""
         known = {"form_key": self.session.form_key, "form": str(self.session.new_form()), **(hidden or {})}
         kept = "".join(f'<input type="hidden" name="{name}" value="{escape(text)}">' for name, text in known.items())
         buttons = " ".join(
@@ -237,7 +237,7 @@ class Desk:
 
 
 def _to_accept(done: Done) -> str | None:
-    """Return the digest of this command's own examination, if a person can accept its warnings."""
+    """Return the digest of the examination by this command if a person can accept its warnings, otherwise None."""
     if done.facts is None:
         return None
     facts: dict[str, Any] = json.loads(done.facts)

@@ -1,4 +1,4 @@
-"""Requests of a browser to the console, and the responses: pure, from bytes to values and back.
+"""Parses requests of a browser to the console, and builds the responses, by pure functions on bytes.
 
 A request that no page of this console sends is refused. The head is checked before a byte of the body is read. The
 rules:
@@ -24,11 +24,12 @@ from site_agent.state_folders import is_run_name
 LONGEST_FORM_BYTES: Final = 8192
 _MOST_FIELDS: Final = 16
 _FORM: Final = "application/x-www-form-urlencoded"
-# A repeated field could have one meaning here and another elsewhere.
+# If one of these fields occurred twice, two programs could use two different values of the field.
 _SINGLE: Final = frozenset(
     {"host", "origin", "content-length", "content-type", "sec-fetch-site", "sec-fetch-dest", "transfer-encoding"}
 )
-# With these, browsers request a page that nobody has opened yet. Such a request must not use up a link.
+# Browsers send these fields when they load a page in advance, before anybody opens it. Such a request must not use up a
+# link.
 _AHEAD: Final = ("sec-purpose", "purpose", "x-purpose", "x-moz")
 _REASONS: Final = {
     200: "OK", 303: "See Other", 400: "Bad Request", 403: "Forbidden", 404: "Not Found", 405: "Method Not Allowed",
@@ -41,7 +42,7 @@ _STYLE: Final = re.compile(r"<style>(.*?)</style>", re.DOTALL)
 
 
 class RefusedRequest(Exception):
-    """A request that the console refuses."""
+    """Raised for a request that the console refuses, with the HTTP status and the text for the person."""
 
     def __init__(self, status: int, words: str) -> None:
         super().__init__(words)
@@ -50,7 +51,7 @@ class RefusedRequest(Exception):
 
 @dataclass(frozen=True)
 class Head:
-    """A request without its body.
+    """The head of a request: all of the request except its body.
 
     Attributes:
         is_form: whether it is a form; otherwise it requests a page.
@@ -66,7 +67,7 @@ class Head:
 
 
 def read_head(raw: bytes, host: str) -> Head:
-    """The head of a request.
+    """Parse and check the head of a request.
 
     Args:
         raw: the bytes up to its empty line, at most as long as the server reads.
@@ -90,7 +91,7 @@ def read_head(raw: bytes, host: str) -> Head:
 
 
 def read_form(body: bytes) -> dict[str, str]:
-    """Return the fields of a form.
+    """Return the fields of a form from the body of a request.
 
     Raises:
         RefusedRequest: it is no form, or a field occurs twice.
@@ -110,7 +111,7 @@ def read_form(body: bytes) -> dict[str, str]:
 
 
 def answer(status: int, content: str, *, is_page: bool = False, fields: tuple[str, ...] = ()) -> bytes:
-    """The whole response: a page, or a line of plain text.
+    """Return the whole HTTP response: a page, or a line of plain text.
 
     Args:
         status: of HTTP.
@@ -159,7 +160,8 @@ def _fields(lines: list[str]) -> dict[str, list[str]]:
 
 
 def _require_own_page(fields: dict[str, list[str]], host: str, *, is_form: bool) -> None:
-    # A browser reports who requests, and what for. If a link is typed into the address bar, its site is "none".
+    # A browser reports which site caused a request, and for what the response is used. If a person types a link into
+    # the address bar, `sec-fetch-site` is "none".
     sites = ("same-origin",) if is_form else ("same-origin", "none")
     is_foreign = fields.get("sec-fetch-site", ["same-origin"])[0] not in sites
     is_embedded = fields.get("sec-fetch-dest", ["document"])[0] != "document"

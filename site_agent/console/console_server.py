@@ -1,4 +1,4 @@
-"""The process of the console, which listens on loopback, stores the sessions, and runs commands.
+"""Runs the console: responds to requests on loopback, stores the sessions, and runs commands.
 
 It reads neither a table nor a model.
 
@@ -40,13 +40,13 @@ from site_agent.hospital import Hospital, read_hospital
 from site_agent.state_folders import gate_folder, saved_runs
 
 _MOST_PLANS: Final = 20
-_LOOK_SECONDS: Final = 0.5  # so that a computer that was asleep ends the console soon
-_DECISION_SECONDS: Final = 10.0  # that a decision may still take when the console ends
+_LOOK_SECONDS: Final = 0.5  # short, so that the console ends soon after a sleeping computer wakes
+_DECISION_SECONDS: Final = 10.0  # the time in which a decision may still be completed when the console ends
 
 
 @dataclass(frozen=True, kw_only=True)
 class Setting:
-    """The settings of a console.
+    """The settings with which a console is started.
 
     Attributes:
         config: hospital.yaml, as an absolute path.
@@ -68,7 +68,7 @@ class Setting:
 
 
 class Console:
-    """A console that was started, with its commands and pages."""
+    """A running console: responds to requests, and runs the commands."""
 
     def __init__(self, setting: Setting, links: Links) -> None:
         self._setting, self._links, self._ended = setting, links, "Nobody opened its link in time."
@@ -84,7 +84,7 @@ class Console:
         return found.body_bytes if self._session(found) else 0
 
     async def respond(self, request: bytes) -> bytes:
-        """The whole response to one request."""
+        """Return the whole HTTP response to one request."""
         raw, _, body = request.partition(b"\r\n\r\n")
         try:
             head = read_head(raw, self._setting.host)
@@ -111,7 +111,7 @@ class Console:
             return self._message(session, 500, words)
 
     async def until_over(self) -> str:
-        """Wait until nobody can use the console any more. Return the reason for the terminal."""
+        """Wait until nobody can use the console any more. Return the reason as text for the terminal."""
         while True:
             now = self._setting.clock()
             for session in self._links.end_idle(now):
@@ -189,11 +189,11 @@ class Console:
         try:
             return go_to(await asyncio.shield(begun))
         except Exception:
-            session.acts.pop(number, None)  # no command ended, so the form may be sent again
+            session.acts.pop(number, None)  # no command was completed, so the form may be sent again
             raise
 
     async def _carry_out(self, session: Session, act: Act, typed: dict[str, str], plan: Plan | None) -> str:
-        """Run the command of an action in its turn. Return the path of its result.
+        """Wait until it is this action's turn, and run its command. Return the path of the result's page.
 
         It works in a folder that only this user can read, and that is removed afterwards.
         """
@@ -248,7 +248,7 @@ class Console:
         return Shelf(site=hospital.site, plans=plans if plans or _can_read_plans(state) else None, runs=runs)
 
     def _announced(self, hospital: Hospital) -> Iterator[Plan]:
-        """Yield the plans of this site, the latest first, each once. A file that is no plan is skipped."""
+        """Yield the plans of this site, the latest first, each plan once. A file that is not a plan is skipped."""
         seen: set[bytes] = set()
         for place in reversed(announced_plans(hospital.state_path)):
             with suppress(OSError, OperatorError):
@@ -295,7 +295,7 @@ def _names(session: Session) -> str:
 
 
 def _decisions(approval: Approval | None, refusal: Refusal | None) -> Iterator[str]:
-    """List the decisions and their persons, the latest last, without refusals before the last approval."""
+    """Yield the decisions and their persons, the latest last. Refusals before the last approval are skipped."""
     if approval is not None:
         yield f"Approved by {approval.names}."
         if approval.withdrawn is not None:
@@ -313,7 +313,7 @@ def _day(moment: str) -> str:
 
 
 def _can_read_plans(state: Path) -> bool:
-    """Whether this user can read the gate's plans. Before the first plan there is no folder for plans."""
+    """Return whether this user can read the gate's plans. The folder for plans does not exist before the first plan."""
     gate = gate_folder(state)
     there = [place for place in (gate / "plans", gate, state) if os.access(place, os.F_OK)]
     return not there or os.access(there[0], os.R_OK | os.X_OK)

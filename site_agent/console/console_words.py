@@ -1,4 +1,4 @@
-"""Replaces commands in messages by the names of the console's buttons, without reading or writing any file.
+"""Replaces commands in messages by the names of the console's buttons, by pure functions on text.
 
 Commands write for a terminal, where the next step is another command. On a page of the console that step is often a
 button, so the text shows the button's name instead. Words about actions that the console does not offer stay unchanged.
@@ -53,7 +53,7 @@ _OPTION: Final = re.compile(rf"(?<![\w-])--({'|'.join(FIELDS)})\b")
 
 
 def for_buttons(text: str, roles: frozenset[Role]) -> str:
-    """Return the text with buttons and fields of the console instead of commands and options.
+    """Return the text with the names of the console's buttons and fields instead of commands and options.
 
     Args:
         text: what a command printed.
@@ -66,7 +66,7 @@ def for_buttons(text: str, roles: frozenset[Role]) -> str:
         press = {"run ": "press ", "Run ": "Press "}.get(found[1] or "", "")
         return f"{press}{label}"
 
-    # Between backticks a command that the console does not replace keeps its options.
+    # If the console does not replace a command between backticks, the options of the command also remain.
     parts = _COMMAND.sub(button, text.removeprefix("site-agent: ")).split("`")
     parts[::2] = [_OPTION.sub(lambda found: f"“{FIELDS[found[1]]}”", part) for part in parts[::2]]
     return "`".join(parts)
