@@ -26,8 +26,9 @@ from protos.wire.messages import MalformedMessage
 
 HEADER: Final = struct.Struct("<4sBIQ")  # magic, kind, bytes of JSON, bytes of payload
 _LARGEST_FACTS_BYTES: Final = 4096
-_SOCKET_BYTES: Final = 4 << 20  # the kernel can give less; each time the buffer is full costs a change of process
-AHEAD_BYTES: Final = 16 << 10  # read at once, so that a small message costs one call of the system
+# The kernel can grant fewer bytes; each time the buffer is full, the computer must switch processes.
+_SOCKET_BYTES: Final = 4 << 20
+AHEAD_BYTES: Final = 16 << 10  # read at once, so that a small message needs only one system call
 _MOST_PARTS: Final = 64
 _PART: Final = struct.Struct("<I")
 _JSON: Final = json.JSONEncoder(sort_keys=True)
@@ -40,7 +41,7 @@ class Record(Protocol):
 
     @property
     def payload(self) -> bytes | memoryview:
-        """The bytes that follow the facts in a message."""
+        """The bytes that a message has after its facts."""
 
 
 Message = TypeVar("Message", bound=Record)
@@ -56,7 +57,10 @@ class Framing(Generic[Message]):
         }
 
     def frame(self, message: Message, more: int = 0) -> bytes:
-        """Return the header and facts of a message. The payload follows the facts, and then `more` further bytes."""
+        """Return the header and facts of a message.
+
+        After them, the sender writes the payload and `more` further bytes.
+        """
         facts = {name: getattr(message, name) for name in self._facts[type(message)]}
         text = _JSON.encode(facts).encode()
         return HEADER.pack(self._magic, self._kinds.index(type(message)), len(text), len(message.payload) + more) + text
@@ -123,7 +127,8 @@ class FramedSocket(Generic[Message]):
         loop = asyncio.get_running_loop()
         parts, written = (memoryview(self._framing.frame(message)), memoryview(message.payload)), 0
         with suppress(BlockingIOError):
-            written = self._socket.sendmsg(parts)  # header and payload together wake the other side once
+            # Header and payload are sent together, so that the receiver wakes only once.
+            written = self._socket.sendmsg(parts)
         for part in parts:
             if written < len(part):
                 await loop.sock_sendall(self._socket, part[written:])
@@ -157,7 +162,10 @@ class FramedSocket(Generic[Message]):
                 asyncio.get_running_loop().add_writer(self._socket, self._write_more)
 
     def has_ended(self) -> bool:
-        """Return whether the other side has closed and everything was read. Use this only while no task receives."""
+        """Return whether the other process closed the socket and all bytes were read.
+
+        Call this only while no task receives.
+        """
         if self._unread:
             return False
         try:
@@ -185,7 +193,7 @@ class FramedSocket(Generic[Message]):
                     self._waiting[0] = self._waiting[0][written:]
         except BlockingIOError:
             return
-        except OSError:  # the other side has closed; `receive` raises the error
+        except OSError:  # the other process closed the socket; `receive` raises the error
             self._waiting.clear()
 
     def _write_more(self) -> None:
@@ -194,7 +202,10 @@ class FramedSocket(Generic[Message]):
             asyncio.get_running_loop().remove_writer(self._socket)
 
     async def _exactly(self, count: int) -> bytes | memoryview:
-        """Return this many bytes. Few bytes are read with what follows them, and many into memory of their size."""
+        """Return the next `count` bytes.
+
+        Small counts are read with the bytes after them, large counts into their own memory.
+        """
         while len(self._unread) < count <= AHEAD_BYTES:
             await self._read_ahead()
         if len(self._unread) >= count:
@@ -217,14 +228,14 @@ class FramedSocket(Generic[Message]):
 
 
 def widen(connection: socket.socket) -> socket.socket:
-    """Request socket buffers for several chunks in each direction, and return the socket."""
+    """Request socket buffers that hold several chunks in each direction, and return the socket."""
     for option in (socket.SO_SNDBUF, socket.SO_RCVBUF):
         connection.setsockopt(socket.SOL_SOCKET, option, _SOCKET_BYTES)
     return connection
 
 
 def packed(parts: Iterable[bytes]) -> bytes:
-    """Join byte strings to one payload, each after its number of bytes (four bytes, little-endian)."""
+    """Join byte strings into one payload. Before each string comes its length as four little-endian bytes."""
     return b"".join(_PART.pack(len(part)) + part for part in parts)
 
 

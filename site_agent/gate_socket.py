@@ -19,11 +19,11 @@ from protos.wire.messages import LARGEST_MESSAGE_BYTES, MalformedMessage
 from site_agent.framed_messages import Framing, unpacked
 
 WINDOW: Final = 8
-CREDITS_AT_ONCE: Final = 4  # less than WINDOW, so that a sender never waits for confirmations that are held back
+CREDITS_AT_ONCE: Final = 4  # less than WINDOW, so that a sender never waits for confirmations that are not sent yet
 LARGEST_PEM_BYTES: Final = 64 << 10
 LARGEST_REQUEST_BYTES: Final = 8192
-# How a request or stream can end: gRPC's own words, "ended" for a stream that the coordinator closed as planned, and
-# three words for a coordinator's certificate that this computer rejects.
+# The ways in which a request or stream can end: gRPC's own status names, "ended" for a stream that the coordinator
+# closed as planned, and three names for a coordinator's certificate that this computer rejects.
 STATUSES: Final = (
     "ended", "ok", "cancelled", "unknown", "invalid_argument", "deadline_exceeded", "not_found", "already_exists",
     "permission_denied", "resource_exhausted", "failed_precondition", "aborted", "out_of_range", "unimplemented",
@@ -108,7 +108,7 @@ class Trust:
 
 @dataclass(frozen=True, slots=True)
 class Settle:
-    """The gate reports whether a renewed certificate works. The agent then deletes or restores the old one.
+    """The gate reports whether a renewed certificate works. The agent then deletes or restores the old certificate.
 
     The agent replies Shown.
     """
@@ -119,7 +119,7 @@ class Settle:
 
 @dataclass(frozen=True, slots=True)
 class Open:
-    """The gate instructs the agent to open a stream to the coordinator. An empty address is the one from enrolment."""
+    """The gate instructs the agent to open a stream to the coordinator. Without address, the stored address is used."""
 
     stream: int
     address: str
@@ -136,7 +136,10 @@ class Up:
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """The gate confirms that it handled `count` messages of the coordinator. The agent can forward as many more."""
+    """The gate confirms that it handled `count` messages of the coordinator.
+
+    The agent may forward `count` more messages.
+    """
 
     stream: int
     count: int
@@ -148,7 +151,10 @@ class Taken:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """The gate sends no more messages on a stream. The agent waits briefly until the coordinator ends the stream."""
+    """The gate reports that it sends no more messages on a stream.
+
+    The agent waits briefly for the coordinator to end the stream.
+    """
 
     stream: int
     payload: bytes | memoryview = field(default=b"", repr=False)
@@ -181,7 +187,7 @@ class Shown:
 
     @property
     def parts(self) -> tuple[bytes, ...]:
-        """The five parts: chain, roots, previous chain, waiting chain, waiting request."""
+        """The five parts of the payload: chain, roots, previous chain, waiting chain, waiting request."""
         return unpacked(self.payload, 5)
 
 
@@ -201,7 +207,7 @@ class Called:
 
 @dataclass(frozen=True, slots=True)
 class Unable:
-    """The agent reports to the gate that an order failed. `status` shows how a request to the coordinator ended.
+    """The agent reports to the gate that an instruction failed. `status` shows how a request to the coordinator ended.
 
     An empty `status` means that the agent's own log explains the error.
     """
@@ -216,7 +222,10 @@ class Unable:
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """The agent reports to the gate that the coordinator accepted a stream. The time is in ms since 1970, or -1."""
+    """The agent reports that the coordinator accepted a stream.
+
+    The coordinator's time is in ms since 1970, -1 if unknown.
+    """
 
     stream: int
     milliseconds: int
@@ -281,5 +290,5 @@ _LARGEST: Final[dict[type[Message], int]] = {
 
 
 def largest_payload(kind: type[Message]) -> int:
-    """Return the largest payload of a message kind in bytes. Most kinds have none."""
+    """Return the largest payload of a message kind in bytes. For most kinds the largest payload is 0 bytes."""
     return _LARGEST.get(kind, 0)

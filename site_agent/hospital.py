@@ -1,4 +1,4 @@
-"""Reads hospital.yaml as a frozen record. A site's gate process and trainer read the file, but never the agent.
+"""Reads hospital.yaml as a frozen record. A site's gate process and trainer read this file. The agent never reads it.
 
 Protections have no default, and exceptions from them are off unless the file has them. Unknown keys are refused, and
 all mistakes are reported at once. Paths are made absolute.
@@ -30,7 +30,7 @@ def _known(name: str) -> str:
 
 
 INVITATION_VARIABLE: Final = "GLOBAL_LAYERS_INVITATION"
-_LONGEST_SOCKET_PATH: Final = 107  # bytes; the limit of Linux without the last zero
+_LONGEST_SOCKET_PATH: Final = 107  # bytes; the limit of Linux without the zero byte at the end
 MethodName: TypeAlias = Annotated[str, AfterValidator(_known)]
 
 
@@ -41,7 +41,10 @@ TimeOfDay: TypeAlias = Annotated[str, StringConstraints(pattern=r"^([01][0-9]|2[
 
 
 class Hours(Document):
-    """A part of the day, by this computer's own clock and zone. If it begins after its end, it includes midnight."""
+    """The allowed hours of the day, by this computer's clock and time zone.
+
+    Hours with an end before their begin include midnight.
+    """
 
     begin: TimeOfDay
     end: TimeOfDay
@@ -67,7 +70,7 @@ class PrivacyLimits(Document):
 
 
 class Policy(Document):
-    """What this hospital allows every plan to do. A setting that loosens a limit is off by default.
+    """The actions that this hospital allows to every plan. A setting that loosens a limit is off by default.
 
     The keys with a default add a limit if they are written. Without them the approved plan decides.
 
@@ -126,7 +129,7 @@ class Policy(Document):
 
 
 class Split(Document):
-    """The division of the table's rows into training, validation and test, which is the same every time.
+    """The settings that divide the table's rows into training, validation and test, always in the same way.
 
     Attributes:
         seed: of the shuffle.
@@ -143,7 +146,7 @@ class Split(Document):
 
 
 class Data(Document):
-    """The hospital's table, its contract, and the division of its rows.
+    """The hospital's table, the contract of the table, and the division of the rows.
 
     `unaccepted_warnings` sets whether a warning about the table that nobody has accepted stops training, or is only
     shown. `prevalence` is the share of patients with the outcome, for a site that only receives and has no outcomes

@@ -1,4 +1,4 @@
-"""Defines the command `site-agent` with join, identity and check. Other commands are in the folder `commands`.
+"""Defines the command `site-agent` with join, identity and check. Its other commands are in the folder `commands`.
 
 Only `join` and `renew` open a connection, and `doctor` tests some. All other commands read and write only on this
 computer. No traceback reaches an operator: every failure is three sentences and a documented exit status.
@@ -13,7 +13,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import NoReturn
 
-# A thread of numpy would prevent `predict` from giving up the network. This process multiplies no matrices.
+# If numpy had started a thread, `predict` could not give up its network access. This process multiplies no matrices.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 import click
@@ -65,7 +65,7 @@ def join(path: Path) -> None:
     from site_agent.service.joining import join as run_gate
 
     displays = []
-    if sys.stderr.isatty():  # a service draws nothing, and needs no memory for it
+    if sys.stderr.isatty():  # a service shows no progress bar, so it does not load the library
         from rich.console import Console
 
         from host.progress_line import drawn_on

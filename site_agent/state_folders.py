@@ -27,12 +27,12 @@ def gate_folder(state: Path) -> Path:
 
 
 def approvals_folder(state: Path) -> Path:
-    """Return the folder of persons' decisions about plans. No service can write it."""
+    """Return the folder with the decisions of persons about plans. No service can write into this folder."""
     return state / "approvals"
 
 
 def audit_log_path(state: Path) -> Path:
-    """Return the current file of the audit log."""
+    """Return the path of the audit log's current file."""
     return gate_folder(state) / "audit.log"
 
 
@@ -56,7 +56,7 @@ def require_run_name(run: str) -> None:
 
 
 def saved_runs(state: Path) -> list[str]:
-    """Return the runs with a saved federated model, the latest first; empty if there is no such run."""
+    """Return the names of runs with a saved federated model, the latest first."""
     models = (state / "models").glob(f"*/{FEDERATED_FILE}.safetensors")
     # If two models have the same time, the run's name decides, so that the order is always the same.
     times = {path.parent.name: path.stat().st_mtime_ns for path in models if is_run_name(path.parent.name)}

@@ -23,7 +23,7 @@ _IDLE_SECONDS: Final = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """The gate instructs the trainer to compare the table with its contract. Nothing is trained."""
+    """The gate instructs the trainer to compare the table with the table's contract. Nothing is trained."""
 
     payload: bytes | memoryview = field(default=b"", repr=False)
 
@@ -69,7 +69,9 @@ class Train:
 
 @dataclass(frozen=True, slots=True)
 class Conclude:
-    """The gate instructs the trainer to choose, test and report a model. The payload is the last shared parameters.
+    """The gate instructs the trainer to choose and test a model and to write the report.
+
+    The payload has final parameters.
 
     The other fields are as in Train. `alternative` is the chosen alternative of a sweep, or -1.
     """
@@ -103,7 +105,7 @@ class Prepared:
 
 @dataclass(frozen=True, slots=True)
 class Trained:
-    """The trainer returns to the gate only what the trainer computed in a round.
+    """The trainer returns to the gate the numbers that it computed in a round, and nothing else.
 
     The payload is the updates as little-endian float32 in the manifest's order, then the exchange's scalars without
     "rows" as little-endian int64. After them are the noisy sums of private layers, which stay at the gate. `rows` is
@@ -117,7 +119,7 @@ class Trained:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """The trainer reports a failure to the gate: a reason of a fixed list, and a federated tensor's name or nothing.
+    """The trainer reports a failure to the gate: a reason from a fixed list, and a federated tensor's name or no name.
 
     The trainer itself prints the explanation, because it can concern patients.
     """
@@ -143,7 +145,7 @@ def _frame(message: Message) -> bytes:
 
 
 class TrainerGone(OperatorError):
-    """The trainer process ended while the gate needed it."""
+    """Raised when the trainer process ended while the gate process still needed the trainer."""
 
     code = "E015"
 
@@ -155,7 +157,7 @@ class TrainerEnd:
         """`idle` is a function that runs after every second in which no byte is received or sent."""
         self._socket, self._idle = widen(connection), idle
         self._unread = b""  # received, and not passed on yet
-        # A second without a byte is no error, because a study has hours without requests.
+        # A second without a byte is no error, because hours can pass between two requests of a study.
         self._socket.settimeout(_IDLE_SECONDS)
         self.largest_payload = LARGEST_PLAN_BYTES
 
@@ -185,7 +187,7 @@ class TrainerEnd:
                 rest[0] = rest[0][written:]
 
     def _exactly(self, count: int) -> memoryview | None:
-        """Return this many bytes. Few bytes are read with what follows them. None if the other side has closed."""
+        """Return the next `count` bytes, or None if the other process closed the socket."""
         while len(self._unread) < count <= AHEAD_BYTES:
             try:
                 received = self._socket.recv(AHEAD_BYTES)

@@ -1,1 +1,1 @@
-"""Runs the gate process as a service: starts and stops the three processes, enrols, and reports the site's state."""
+"""Runs the gate process as a service: starts and stops agent and trainer, enrols, and reports the site's state."""

@@ -1,4 +1,4 @@
-"""Requests a site's first certificate, or a new one after expiry, through the enrolment port.
+"""Requests a site's first certificate, or a new certificate after expiry, through the enrolment port.
 
 The gate reads the invitation, signs with the identity key and verifies the replies. The agent makes the TLS key and
 sends the calls.
@@ -39,7 +39,7 @@ def now() -> datetime:
 
 
 def site_identity_key(folder: Path) -> Ed25519PrivateKey:
-    """Return the identity key in the gate's folder. The first call creates it."""
+    """Return the identity key in the gate's folder. The first call creates the key."""
     if not has_identity_key(folder):
         try:
             return make_identity_key(folder)
@@ -70,7 +70,7 @@ async def enrol_where_needed(
 async def _enrol(
     hospital: Hospital, certificates: SiteCertificates, identity_key: Ed25519PrivateKey, audit: AuditLog
 ) -> None:
-    """Request a certificate again and again until a person at the federation office has approved it."""
+    """Repeat the request for a certificate until a person at the federation office has approved the request."""
     invitation = _invitation(hospital)
     certificates.check(invitation.federation, invitation.root_pem)
     signing_request = await certificates.make("first")
@@ -149,7 +149,7 @@ async def renew(
         UnavailableError: the enrolment port is closed or does not answer.
     """
     shown, site = certificates.shown, hospital.site
-    # A record of an earlier version does not have the address of the enrolment port.
+    # A file of an earlier version does not have the address of the enrolment port.
     missing = not certificates.enrolment and hospital.invitation is not None
     address = Invitation.load(Path(str(hospital.invitation))).enrolment if missing else None
     if shown.staged_chain:

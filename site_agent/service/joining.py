@@ -1,4 +1,4 @@
-"""Implements `site-agent join`: this process is the gate process, connected to the agent and the trainer.
+"""Implements `site-agent join`: runs the gate process, which is connected to the agent and the trainer.
 
 The table is checked before anything is sent anywhere. Every process that was started here is ended here, whatever ends
 the gate.
@@ -50,7 +50,7 @@ TAKEN_OVER: Final = ("policy", "coordinator")
 
 
 def adopted(held: Hospital, read: Hospital) -> tuple[Hospital, tuple[str, ...]]:
-    """Return the new configuration, and the names of changed keys that require a restart."""
+    """Return the configuration with the keys that can change now, and the names of changed keys that need a restart."""
     waiting = tuple(
         name for name in Hospital.model_fields if name not in TAKEN_OVER and getattr(held, name) != getattr(read, name)
     )
@@ -58,7 +58,7 @@ def adopted(held: Hospital, read: Hospital) -> tuple[Hospital, tuple[str, ...]]:
 
 
 class Reloading:
-    """Reads hospital.yaml again when it is called."""
+    """Reads hospital.yaml again on each call, and applies the keys that can change while the program runs."""
 
     def __init__(self, path: Path, hospital: Hospital, standing: Standing) -> None:
         """Store the configuration in use. `path` is its file."""
@@ -67,7 +67,7 @@ class Reloading:
         self.tell: Callable[[Hospital], None] = lambda _: None
 
     def __call__(self) -> None:
-        """Read the file again. If it is wrong, the earlier configuration stays in use."""
+        """Read hospital.yaml again. If the file has an error, the earlier configuration stays in use."""
         log = structlog.get_logger()
         try:
             self.hospital, waiting = adopted(self.hospital, read_hospital(self._path))
@@ -84,7 +84,7 @@ WIDEST_CLOCK_DIFFERENCE_SECONDS: Final = 60.0
 
 
 async def join(hospital: Hospital, path: Path, watch: Callable[[Standing], None] = lambda _: None) -> None:
-    """Take part until the coordinator reports that all runs are over.
+    """Take part in the runs of the federation until the coordinator reports that all runs are over.
 
     Args:
         path: the file of the configuration. The trainer also reads it, and SIGHUP reads it again.
@@ -155,7 +155,10 @@ async def _take_part(
 
 
 def hold_state(state: Path, site: str) -> int:
-    """Reserve a state directory for this process, in this program's format. Return the descriptor."""
+    """Lock the state directory for this process, and convert its format if needed.
+
+    Return the lock's file descriptor.
+    """
     refuse_unfinished(state)
     store.make_private_directory(state)
     move_old_state(state, site)
@@ -166,7 +169,7 @@ def hold_state(state: Path, site: str) -> int:
 
 
 class _Greeting:
-    """The address of each stream, and the actions after the coordinator has accepted it."""
+    """Supplies the coordinator's address for each stream, and acts after the coordinator has accepted the stream."""
 
     def __init__(
         self, reloading: Reloading, certificates: SiteCertificates, standing: Standing, upkeep: SiteUpkeep
@@ -175,12 +178,15 @@ class _Greeting:
         self._standing, self._upkeep = standing, upkeep
 
     def address(self) -> str:
-        """Return the coordinator's address from the current configuration, or else from enrolment."""
+        """Return the coordinator's address from the current configuration.
+
+        If it has none, return the one from enrolment.
+        """
         self._standing.address = self._reloading.hospital.coordinator or self._certificates.coordinator
         return self._standing.address
 
     async def accepted(self, their_seconds: float | None) -> None:
-        """Handle the coordinator's acceptance of the stream."""
+        """Update the status after the coordinator accepted the stream, and warn if the clocks differ."""
         self._standing.connected()
         await self._upkeep.accepted()
         apart = 0.0 if their_seconds is None else now().timestamp() - their_seconds
@@ -209,7 +215,7 @@ async def renew_now(hospital: Hospital, path: Path) -> ShownCertificates:
     key: Ed25519PrivateKey = read_identity_key(gate_folder(state))
     limits = hospital.audit.limits
     audit = AuditLog(audit_log_path(state), site=hospital.site, now=now, identity_key=key, limits=limits)
-    # A new child process is used even if the agent is a service, because the service is idle while no gate runs.
+    # A new child process is used even if the agent runs as a service, because this service is idle while no gate runs.
     alone = hospital.model_copy(update={"gate_socket": None})
     try:
         async with neighbours_of(alone, path) as neighbours:
@@ -236,7 +242,7 @@ def _no_certificate() -> ConfigurationError:
 
 
 async def _put_back(certificates: SiteCertificates, audit: AuditLog, refused: RefusedError) -> OperatorError:
-    """Restore the previous certificate if the coordinator refuses a renewed one that was never accepted."""
+    """Restore the previous certificate if the coordinator refuses the renewed certificate and has never accepted it."""
     if refused.code != "E021" or not (await certificates.look()).previous:
         return refused
     audit.write("certificate_put_back", certificate_sha256=certificates.shown.previous_sha256())

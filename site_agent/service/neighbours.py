@@ -27,10 +27,13 @@ _POLL_SECONDS: Final = 0.2
 
 
 class Neighbours:
-    """Starts or finds the agent and the trainer of a gate process, also again after one process has ended."""
+    """Starts or finds the agent and the trainer for a gate process.
+
+    Does this again if one of these processes has ended.
+    """
 
     def __init__(self, hospital: Hospital, path: Path) -> None:
-        """Store the configuration. A trainer that is started here reads its file `path` itself."""
+        """Store the configuration. `path` is its file, which a trainer that is started here reads itself."""
         self._hospital, self._path = hospital, path
         self._agent: _Child | None = None
         self._next_agent: _Child | None = None  # started, and not yet returned by `agent`
@@ -38,13 +41,16 @@ class Neighbours:
         self._listener: socket.socket | None = None
 
     def start_agent(self) -> None:
-        """Start the agent early, so that it loads its libraries in the meantime. A service needs no start."""
+        """Start the agent early, so that it loads its libraries in the meantime.
+
+        Do nothing if the agent runs as a service.
+        """
         if self._hospital.gate_socket is None:
             words = ["site_agent.agent", "--folder", str(agent_folder(self._hospital.state_path))]
             self._next_agent = _Child(words)
 
     async def agent(self) -> socket.socket:
-        """Return the socket of an agent.
+        """Return a socket that is connected to the agent.
 
         Raises:
             ConfigurationError: the agent that was started here has ended and must not be started again.
@@ -60,7 +66,7 @@ class Neighbours:
         return self._agent.ours
 
     async def trainer(self) -> GateEnd:
-        """Return the end of the trainer socket that belongs to the gate process."""
+        """Return the gate's end of a trainer socket, connected to the trainer."""
         if self._hospital.trainer_socket is not None:
             return await _found_trainer(self._hospital.trainer_socket)
         if self._trainer is not None:
@@ -69,7 +75,7 @@ class Neighbours:
         return GateEnd(self._trainer.ours)
 
     def end(self) -> None:
-        """End the processes that were started here, with a time limit."""
+        """End the processes that this object started. Wait for each process for a limited time."""
         for child in (self._agent, self._next_agent, self._trainer):
             if child is not None:
                 child.end()
@@ -85,12 +91,13 @@ class Neighbours:
 
 
 class _Child:
-    """A child process of this site, and this process's end of the socket pair."""
+    """A child process of the gate process, with the gate's end of the socket pair between them."""
 
     def __init__(self, words: list[str]) -> None:
         self.ours, theirs = socket.socketpair()
         command = [sys.executable, "-P", "-m", *words, "--socket", str(theirs.fileno())]
-        # The child has no service manager of its own. Its messages would be mistaken for the gate's.
+        # The child process must not write to the service manager of this process. Its messages would be mistaken for
+        # the gate's.
         environment = {name: value for name, value in os.environ.items() if name != "NOTIFY_SOCKET"}
         self._process = subprocess.Popen(command, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, env=environment)
         theirs.close()
@@ -109,7 +116,7 @@ class _Child:
 
 @asynccontextmanager
 async def neighbours_of(hospital: Hospital, path: Path) -> AsyncIterator[Neighbours]:
-    """Start the agent and the trainer for a gate process. Both processes end with the block, for any reason."""
+    """Start the agent and the trainer for a gate process. When the block ends for any reason, both processes end."""
     neighbours = Neighbours(hospital, path)
     try:
         yield neighbours
@@ -118,7 +125,7 @@ async def neighbours_of(hospital: Hospital, path: Path) -> AsyncIterator[Neighbo
 
 
 def _listening(place: Path) -> socket.socket:
-    """Open the gate's socket. A socket from an earlier process is replaced; any other file stays."""
+    """Open the gate's socket. A socket that an earlier process left is replaced. Any other file is not removed."""
     if place.is_socket():
         place.unlink()
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -138,7 +145,7 @@ def _listening(place: Path) -> socket.socket:
 
 
 async def _found_trainer(place: str) -> GateEnd:
-    """Connect to the trainer's socket. A service that has just ended gets time to restart."""
+    """Connect to the trainer's socket. If the trainer's service is restarting, wait for a limited time."""
     deadline = asyncio.get_running_loop().time() + RESTART_SECONDS
     while True:
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)

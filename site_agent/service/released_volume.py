@@ -40,7 +40,7 @@ class Left:
     epsilons: tuple[float, ...] = ()
 
     def after(self, event: str, byte_count: int, epsilon: float = 0.0) -> Left:
-        """Return the totals with one more record."""
+        """Return the totals after one more record of the log."""
         is_handed = event == _HANDED_OVER
         return Left(
             self.contributions + is_handed,
@@ -52,14 +52,15 @@ class Left:
 
 
 class GrowingLog:
-    """Reads each line of a log once, in all files of the log, including rotated files. Nothing is verified."""
+    """Reads each line of a log once, in all files of the log, including rotated files. The log is not verified."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._sizes: dict[int, int] = {}  # by inode, which a file keeps when it is renamed
+        # By the number of the inode, because a file keeps this number when it is renamed.
+        self._sizes: dict[int, int] = {}
 
     def read(self, take: Callable[[bytes], None], begin: Callable[[], None]) -> None:
-        """Pass each new line to `take`. Call `begin` first if another file has replaced a file."""
+        """Pass each new line to `take`. If the log was replaced by another log, call `begin` first."""
         for path in all_files(self._path):
             with suppress(FileNotFoundError), path.open("rb") as file:  # a renamed file is found at the next reading
                 found = os.fstat(file.fileno())
@@ -77,13 +78,13 @@ class GrowingLog:
 
 
 class LeftCount:
-    """Counts the records of one log as it grows."""
+    """Counts the records of an audit log. Later calls read only the new lines."""
 
     def __init__(self, path: Path) -> None:
         self._log, self._left = GrowingLog(path), Left()
 
     def now(self) -> Left:
-        """Return the current totals of the audit log; zero if there is no log yet."""
+        """Return the current totals of the audit log. All totals are zero if there is no log yet."""
         self._log.read(self._take, self._begin)
         return self._left
 

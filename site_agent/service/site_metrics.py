@@ -26,7 +26,10 @@ class SiteCollector(Collector):
     """Converts the facts of `site-agent status` to Prometheus metrics."""
 
     def __init__(self, facts: Callable[[], Mapping[str, Any]], state: Path) -> None:
-        """Create the collector. `facts` are those of Told; the metric of free space is for the disk with `state`."""
+        """Create the collector.
+
+        `facts` returns the facts of Told. Free space is measured on the disk with the folder `state`.
+        """
         self._facts, self._state = facts, state
 
     def collect(self) -> Iterator[Metric]:

@@ -22,7 +22,7 @@ from site_agent.state_folders import audit_log_path
 
 _MOST_RECORDS: Final = 15
 _HANDED_OVER: Final = "contribution_handed_over"
-# The events that a data protection officer needs first. `site-agent audit show` shows the whole log.
+# The events that are most important for a data protection officer. `site-agent audit show` shows the whole log.
 _TOLD: Final = frozenset(
     {
         "approval_refused",
@@ -42,7 +42,7 @@ _TOLD: Final = frozenset(
 
 @dataclass
 class RunLeft:
-    """The amount of data that was sent in one run. Repeated uploads count each time."""
+    """The amount of data that was sent in one run. A repeated upload is counted again."""
 
     name: str
     first: str
@@ -52,7 +52,7 @@ class RunLeft:
 
 
 class LogView:
-    """Reads an audit log's records of sent data. Each reading continues at the end of the previous reading.
+    """Reads an audit log's records of sent data. Each call reads only the new lines.
 
     The log is not verified.
     """
@@ -62,7 +62,7 @@ class LogView:
         self._begin()
 
     def look(self) -> None:
-        """Read the lines of the log that were written since the last call."""
+        """Read the log lines that were written since the previous call."""
         self._log.read(self._take, self._begin)
 
     def _begin(self) -> None:
@@ -103,7 +103,7 @@ class SitePage:
         self._template = environment.get_template("site.html")
 
     async def main(self) -> str:
-        """Return the live part of the page as HTML."""
+        """Return the part of the page that changes while the site runs, as HTML."""
         told = await read_status(self._state)
         status: dict[str, Any] = json.loads(told) if told else {}
         self._view.look()

@@ -91,7 +91,7 @@ def _refuse_run(state: Path, site: str, gives_up_by: str | None) -> None:
 
 
 def _moves(state: Path) -> Iterator[tuple[Path, Path]]:
-    """Yield the old and new place of each file, the audit log last.
+    """Yield the old and the new path of each file. The audit log is the last file.
 
     Until the log is moved, each start checks again for an unfinished run.
     """
@@ -125,7 +125,7 @@ def _move(source: Path, target: Path) -> None:
 
 
 def _give(target: Path) -> None:
-    """Give moved files to the owner of their new folder if root moves them, because the services need access."""
+    """If root moves the files, make the owner of the new folder their owner, because the services need access."""
     if os.geteuid() != 0:
         return
     with opened_folder(target.parent) as folder:

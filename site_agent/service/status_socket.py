@@ -58,14 +58,14 @@ class Told:
         }
 
     def _certificate_days(self) -> float | None:
-        """Return the days until the site's certificate ends, or None if it has no certificate yet."""
+        """Return the days until the site's certificate expires, or None if the site has no certificate yet."""
         with suppress(OperatorError, ValueError, IndexError):
             return round((self._certificates.shown.expiry() - self._now()).total_seconds() / 86400, 2)
         return None
 
 
 def shown(standing: Standing) -> tuple[str, int, int]:
-    """Return the text of the progress bar at a terminal, the started rounds and all rounds."""
+    """Return the text beside the progress bar, the number of started rounds, and the number of all rounds."""
     begun = 0 if standing.round is None else standing.round + 1
     rounds = standing.rounds or max(begun, 1)
     return f"{standing.run or 'no run'}: {standing.phase}", min(begun, rounds), rounds
@@ -73,7 +73,7 @@ def shown(standing: Standing) -> tuple[str, int, int]:
 
 @asynccontextmanager
 async def telling(folder: Path, told: Told, standing: Standing) -> AsyncIterator[None]:
-    """Serve the status socket and notify the service manager, inside the block.
+    """Serve the status socket and notify the service manager, until the block ends.
 
     Raises:
         ConfigurationError: the socket cannot be created.
@@ -108,7 +108,7 @@ async def _listen(folder: Path, told: Told) -> asyncio.Server:
 
 
 async def _pulse(standing: Standing) -> None:
-    """Notify systemd: ready after the first connection, then alive every second with a status line."""
+    """Notify systemd that the service is ready after the first connection. Then send a watchdog signal every second."""
     notifier = sdnotify.SystemdNotifier()
     is_ready = False
     while True:
@@ -119,13 +119,13 @@ async def _pulse(standing: Standing) -> None:
 
 
 async def read_status(state: Path) -> bytes | None:
-    """Return the status of the running site with this state directory, as JSON, or None if none runs."""
+    """Return the status of the site that runs with this state directory, as JSON, or None if no site runs."""
     try:
         with short_path(gate_folder(state) / STATUS_SOCKET) as place:
             reader, writer = await asyncio.open_unix_connection(place)
         async with asyncio.timeout(PATIENCE_SECONDS):
             answer = await reader.read()
         writer.close()
-    except OSError:  # a socket that does not answer in time counts as none, and its watchdog will report it
+    except OSError:  # no answer in time counts as no running site; the watchdog reports a site that hangs
         return None
     return answer or None

@@ -1,1 +1,1 @@
-"""The process at a site that reads patients' data and trains. This process has no network access."""
+"""Contains the trainer: the process of a site that reads patients' data and trains. It has no network access."""
