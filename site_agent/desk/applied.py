@@ -56,11 +56,13 @@ class AppliedModel:
         return self._flat.network.eval()
 
     def rows_at_once(self, features: npt.NDArray[np.float32]) -> int:
-        """Return how many rows the network computes at once. Each row's result does not depend on the other rows."""
+        """Return how many rows the network computes at once. The number does not change any row's result."""
         return rows_at_once(self._flat, torch.from_numpy(features))
 
     def outputs(self, features: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
-        """Return the joint outputs of network and baseline: float32 (rows, outputs). Not allowed for a simple model.
+        """Return the weighted outputs of network and baseline: float32 (rows, outputs).
+
+        A simple model has no such outputs.
 
         Args:
             features: (rows, columns), as the model encodes them; at least one row.
@@ -78,7 +80,7 @@ class AppliedModel:
         return joined(predict(self._flat, read), said, use.result_share)
 
     def _placed(self, features: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
-        """Return the columns that the network reads, in its order."""
+        """Return the columns that the network reads, in the order of the network's inputs."""
         model, own = self.model, self.model.preprocessing.columns
         if model.read_places is not None:
             return np.ascontiguousarray(features[:, list(model.read_places)])

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 def check_table(hospital: Hospital) -> None:
-    """Check that the device for training exists, and read the table as training does.
+    """Check that the device for training exists, and read and check the table in the same way as training.
 
     Raises:
         OperatorError: there is no such device, or the table cannot be read, does not fit the contract, or has
@@ -50,10 +50,11 @@ def check_table(hospital: Hospital) -> None:
 
 
 def load_libraries(hospital: Hospital) -> None:
-    """Load the libraries that a study needs at a site that trains or measures."""
+    """Load the libraries that a site needs for a study in which it trains or measures."""
     if hospital.policy.tier not in ("evaluation", "training"):
         return
-    with suppress(Exception):  # the plan that needs it reports the missing or broken part
+    # If a plan needs a library that is missing or broken, the error is raised when this plan is used.
+    with suppress(Exception):
         prepare_arithmetic(hospital.training.threads, hospital.training.device)
 
         import site_agent.desk.results.live_curves
@@ -96,7 +97,7 @@ def begin_study(hospital: Hospital, plan: Plan, state: Path) -> tuple[Study, Pre
 
 
 def _count_rows(study: Study, folder: Path, smallest_cell: int) -> None:
-    """Set the numbers of rows by which a study is weighted, so that they are consistent with earlier studies."""
+    """Set the row counts that determine this site's weights, so that they are consistent with earlier studies."""
     training = len(study.own.training)
     if study.rows:
         training = released_count(folder, training, smallest_cell)
@@ -134,21 +135,21 @@ def own_numbers(hospital: Hospital, plan: Plan, folder: Path) -> tuple[int, ...]
 
 
 def require_receivable(hospital: Hospital, plan: Plan) -> None:
-    """Check before a run that a site without outcomes can use the run's result."""
+    """Check before a run that this site, which has no outcomes, can use the result of the run."""
     from site_agent.desk.results import receiving
 
     receiving.require_receivable(hospital, plan)
 
 
 def receive(hospital: Hospital, plan: Plan, run: str, rounds: int, vector: npt.NDArray[np.float32]) -> None:
-    """Save the other sites' model at a site without outcomes, and write the report."""
+    """Save the model that the other sites trained, at a site without outcomes, and write the report."""
     from site_agent.desk.results import receiving
 
     receiving.receive(hospital, plan, run, rounds, vector)
 
 
 def make_report(hospital: Hospital, study: Study | PriorStudy, preprocessing: Preprocessing, run: str) -> GainSums:
-    """Save the models of a run, compare them and write the report. Return the numbers that can be sent."""
+    """Save the models of a run, compare the models and write the report. Return the numbers that the site may send."""
     from site_agent.desk.results import prior_report, run_report
     from site_agent.trainer.prior.prior_study import PriorStudy
 
@@ -158,7 +159,10 @@ def make_report(hospital: Hospital, study: Study | PriorStudy, preprocessing: Pr
 
 
 def _admitted_rows(hospital: Hospital, plan: Plan) -> tuple[Table, SplitRows]:
-    """Return the table with its split. Under privacy, the split of a patient does not depend on other patients."""
+    """Return the table with its split.
+
+    With differential privacy, a patient's part does not depend on other patients.
+    """
     from site_agent.desk.examination.admitted_rows import admitted
     from site_agent.trainer.data.splits import steady_split
 

@@ -22,7 +22,7 @@ _LARGEST_BYTES: Final = 1000
 
 @dataclass(frozen=True, kw_only=True)
 class CountedRows:
-    """The number of rows in each part of the split, and the time of the count, with its zone."""
+    """The number of rows in each part of the split, and the time of the count with its time zone."""
 
     training: int
     validation: int

@@ -1,4 +1,4 @@
-"""Shows in the review the plan's question, and which concepts of the plan this site's contract maps to columns.
+"""Shows the plan's question in the review, and for each concept of the plan the column of this site that records it.
 
 The mapping is in the contract, so the table is not read.
 """

@@ -141,7 +141,7 @@ def _built_of(used: ModelInUse) -> str:
 
 
 def by_class(rows: HeldOutRows) -> dict[str, Json]:
-    """Return the number of rows of each class. If one number is small, all numbers are hidden.
+    """Return the number of rows of each class as text. If one of the numbers is small, all numbers are hidden.
 
     Several classes are codes of the hospital's table, so they are numbered instead.
     """
@@ -249,7 +249,7 @@ def _cell(count: int) -> int | str:
 
 
 def _evidence(facts: Mapping[str, Any]) -> dict[str, str]:
-    """Return the position of the audit log and the software versions, at the training and now."""
+    """Return the software versions and the position of the audit log, at the time of training and now."""
     then, now = facts["trained_with"] or {}, facts["versions"]
     found = {"audit log checkpoint": facts["audit_position"] or facts["audit_words"]}
     if facts["audit_records"]:
@@ -272,7 +272,7 @@ def _audit_position(hospital: Hospital) -> dict[str, Json]:
         files = [file for file in all_files(path) if file.stat().st_size]
         position, words = position_after(files[-1]) if files else LogPosition(), "no audit log"
     except PermissionError:
-        # If the programs run as services, the log belongs to another user than the reports.
+        # If the programs run as services, the owner of the log is not the owner of the reports.
         files, position, words = [], LogPosition(), "not readable by the user who made this card"
     except BrokenFile as broken:
         raise ConfigurationError(

@@ -27,8 +27,8 @@ from protos.plan.sweep import Sweep
 from protos.plan.volume import most_bytes, rounds_with
 from protos.plan.weighting import RowWeights
 
-_LARGE: Final = 100_000  # larger numbers are shown with grouped digits and without decimals
-# The meaning of a sent number, by its whole name or by the first word of its name.
+_LARGE: Final = 100_000  # numbers above this limit are shown with grouped digits and without decimals
+# The meaning of each number that is sent, by the whole name of the number or the first word of the name.
 _MEANING: Final = {
     "rows": "its training rows, rounded to two significant bits",
     "kept": "whether it kept this layer in this round, times its weight",
@@ -264,7 +264,7 @@ def largest(scalar: Scalar) -> str:
 
 
 def _grouped(scalars: Iterable[Scalar]) -> Iterator[tuple[Scalar, int]]:
-    """Yield the numbers that the site sends. Of many numbers of one kind, yield the first, with their count."""
+    """Yield the numbers that the site sends. Of many similar numbers, yield only the first, with their count."""
     counts = Counter(kind for scalar in scalars if (kind := _kind(scalar)) is not None)
     told: set[str] = set()
     for scalar in scalars:
@@ -277,7 +277,7 @@ def _grouped(scalars: Iterable[Scalar]) -> Iterator[tuple[Scalar, int]]:
 
 
 def _kind(scalar: Scalar) -> str | None:
-    """Return the kind of a number if the review combines all numbers of this kind in one line, otherwise None."""
+    """Return the group of a number if the review shows all numbers of the group in one line, otherwise None."""
     if scalar.name.startswith("private "):
         return scalar.name.partition(":")[0]
     is_pair = scalar.occasion is Occasion.STATISTICS and " x " in scalar.name
@@ -432,7 +432,7 @@ def _choices(plan: Plan) -> Iterator[str]:
 
 
 def network_terms(plan: Plan) -> Iterator[str]:
-    """Yield a sentence each about the starting file, frozen layers and changed images, if the plan has them."""
+    """Yield one sentence each about the starting parameters, frozen layers and image augmentation of the plan."""
     if plan.starting_file is not None:
         yield plan.starting_file.words
     frozen = plan.architecture.frozen if isinstance(plan.architecture, NamedTensors) else ()

@@ -26,7 +26,7 @@ _INSIDE: Final = 255
 
 
 def check_mask_folder(output: Path) -> None:
-    """Refuse to write masks into a folder that already exists, before anything is computed.
+    """Raise an error if the folder for masks already exists. This is checked before anything is computed.
 
     Raises:
         UsageError: the folder exists.
@@ -57,7 +57,8 @@ def write_masks(
     folder = _folder(output)
     partial = folder.with_name(f".{folder.name}.partial")
     shutil.rmtree(partial, ignore_errors=True)
-    if os.path.lexists(partial):  # a link or another user's folder would receive the masks
+    # Otherwise the masks could be written into a linked folder or into another user's folder.
+    if os.path.lexists(partial):
         raise UsageError(
             what=f"The masks are written to {partial.name} first, and this folder cannot be removed.",
             consequence="No prediction was written, and nothing left this site.",
@@ -80,7 +81,7 @@ def write_masks(
 
 
 def remove_masks(output: Path) -> None:
-    """Remove the masks of a table of predictions that was not written, so that the same command can be repeated."""
+    """Remove the masks if the table of predictions could not be written, so that the same command can be repeated."""
     shutil.rmtree(_folder(output), ignore_errors=True)
 
 

@@ -1,4 +1,4 @@
-"""Predicts a table of new rows with the model in use. Both tables remain at the site.
+"""Predicts the rows of a new table with the model in use. The table and its predictions remain at the site.
 
 The table is read with the contract and the preprocessing of the model's training, and predicted in the same way as in
 the model's own test. If the site has recalibrated the model, its probabilities are mapped. The rules:
@@ -142,7 +142,7 @@ def scores_before_recalibration(hospital: Hospital, used: ModelInUse, new: NewRo
 
 
 def scores_in_parts(hospital: Hospital, used: ModelInUse, new: NewRows) -> Iterator[npt.NDArray[np.float64]]:
-    """Yield the scores of the usable rows in order: all at once, or for masks a few images at a time.
+    """Yield the scores of the usable rows in order: all rows at once, or a few images at a time if masks are predicted.
 
     Raises:
         DataError: a prediction is not a finite number.
@@ -172,7 +172,7 @@ def scores_in_parts(hospital: Hospital, used: ModelInUse, new: NewRows) -> Itera
 def dice_of_new_rows(
     hospital: Hospital, used: ModelInUse, new: NewRows, masks: npt.NDArray[np.float32]
 ) -> npt.NDArray[np.float64]:
-    """Return the Dice coefficient of each usable row's predicted mask, shape (usable rows,).
+    """Return the Dice coefficient of the predicted mask of each usable row, shape (usable rows,).
 
     `masks` has the true masks of all rows.
     """
@@ -184,7 +184,7 @@ def dice_of_new_rows(
 
 
 def outcomes_of_new_rows(used: ModelInUse, new: NewRows) -> HeldOutRows | None:
-    """Return outcomes and patients of the usable rows; None if no row is usable or the outcome is not known."""
+    """Return outcomes and patients of the usable rows, or None if no row is usable or the outcomes are not known."""
     usable, target = new.usable, used.model.preprocessing.contract.target
     if new.table.target is None or not len(usable):
         return None
@@ -241,13 +241,13 @@ def _as_text(lines: list[list[str | float | None]]) -> bytes:
 
 
 def _quoted(cell: str | float | None) -> str:
-    """Return a cell as CSV. A cell with a semicolon is quoted, because some spreadsheets split it there."""
+    """Return a cell as CSV. A cell with a semicolon is quoted, because some spreadsheets split cells at semicolons."""
     text = "" if cell is None else str(cell)
     return '"' + text.replace('"', '""') + '"' if _TO_QUOTE.search(text) else text
 
 
 def _as_parquet(lines: list[list[str | float | None]]) -> bytes:
-    """Return the predictions as Parquet. No program reads its cells as formulas, so identifiers do not change."""
+    """Return the predictions as Parquet. No program reads Parquet cells as formulas, so identifiers stay unchanged."""
     import pyarrow as arrow
     import pyarrow.parquet as parquet
 

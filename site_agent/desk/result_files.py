@@ -11,7 +11,9 @@ from site_agent.trainer.trainer_files import write_whole
 
 
 def write_result(path: Path, content: bytes, *, mode: int = 0o600) -> None:
-    """Write a result file with this mode, and replace an earlier file. Call `check_place` before the work.
+    """Write a result file with this file mode, and replace an earlier file.
+
+    Call `check_place` before computing the result.
 
     Raises:
         ConfigurationError: root would follow another user's link.
@@ -29,7 +31,7 @@ def write_result(path: Path, content: bytes, *, mode: int = 0o600) -> None:
 
 
 def check_places(places: Sequence[tuple[str, Path | None]], hospital: Hospital, others: Sequence[Path] = ()) -> None:
-    """Check with `check_place` all places to which a command would write. None means that no output was requested.
+    """Check with `check_place` all paths to which a command will write. None means that no output was requested.
 
     Raises:
         UsageError: as in `check_place`, or two results have the same place.
@@ -46,7 +48,7 @@ def check_places(places: Sequence[tuple[str, Path | None]], hospital: Hospital, 
 
 
 def check_place(path: Path, option: str, hospital: Hospital, others: Sequence[Path] = ()) -> None:
-    """Check that a result can be written to a place, before the result is computed.
+    """Check that a result can be written to a path, before the result is computed.
 
     Args:
         option: the name of the option, such as --html.

@@ -18,7 +18,7 @@ _HEADING = "Sums of this plan and of others"
 
 
 def compared_with_others(plan: Plan, others: Iterable[Plan], uncounted: Iterable[str]) -> Section | None:
-    """Report how the sites of a plan differ from those of plans approved here before; None if they are equal.
+    """Report how a plan's sites differ from the sites of plans approved here before, or return None if they are equal.
 
     Args:
         others: every other plan that was ever approved here, of any study.
@@ -52,7 +52,7 @@ Difference: TypeAlias = tuple[str, str, str]
 
 
 def plan_differences(before: Plan, after: Plan) -> tuple[Difference, ...]:
-    """Return the differences between two plans: changed keys, and what only one of the plans sends.
+    """Return the differences between two plans: changed keys, and tensors and numbers that only one plan sends.
 
     Returns:
         triples of the subject, the earlier value and the present value; "absent" means that there is none.

@@ -1,4 +1,4 @@
-"""Describes what was spent of the patients' privacy budget: by whom, on what, and when.
+"""Describes each payment from the patients' privacy budget: by whom, for which run, and when.
 
 The names come from the plan that this site stores and from persons' approvals, in their files and in the audit log. The
 ledger itself has no names.
@@ -17,13 +17,13 @@ from protos.plan.methods import method_names
 from protos.plan.plan import Plan
 from site_agent.approvals import all_approvals, announced_plans
 
-_DIGITS: Final = 12  # of the plan's digest at the end of a run's name
+_DIGITS: Final = 12  # number of characters of the plan's digest at the end of a run's name
 _UNKNOWN: Final = "not known, because the plan is not stored here"
 _NOBODY: Final = "not known, because no approval is stored here"
 
 
 def described(payments: Sequence[dict[str, Any]], state: Path, audit: AuditLog) -> list[dict[str, Any]]:
-    """Return each payment as JSON, with what it was spent on, who asked for it, and who approved it.
+    """Return each payment as JSON, with its run, the office that asked for the plan, and the persons who approved it.
 
     Args:
         payments: the ledger's payments as JSON.
@@ -54,7 +54,7 @@ def described(payments: Sequence[dict[str, Any]], state: Path, audit: AuditLog) 
 
 
 def approvers(payment: dict[str, Any]) -> str:
-    """Return the names of those who approved a described payment's plan, as text."""
+    """Return as text the names of the persons who approved the plan of a payment."""
     return " and ".join(payment["approved_by"]) or _NOBODY
 
 
@@ -64,7 +64,7 @@ def _plans(state: Path) -> dict[str, Plan]:
     for path in announced_plans(state):
         try:
             plan = plan_from_wire(path.read_bytes())
-        except (OSError, ProtocolError):  # a damaged plan, or one of another version: the payment counts without it
+        except (OSError, ProtocolError):  # damaged or of another version; the payment is shown without its plan
             continue
         found[plan.digest.hex()[:_DIGITS]] = plan
     return found

@@ -39,7 +39,7 @@ def main(path: Path) -> None:
         training = hospital.training
         found += [_table(hospital), _threads(training.threads, len(os.sched_getaffinity(0))), _device(training)]
     except OperatorError:
-        sys.exit(78)  # the main process of `site-agent doctor` has already reported it
+        sys.exit(78)  # the main process of `site-agent doctor` has already reported this error
     print(json.dumps([finding.facts() for finding in found]))
 
 

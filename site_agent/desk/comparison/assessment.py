@@ -20,7 +20,7 @@ from site_agent.trainer.checkpoints import Json
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Assessment:
-    """The results of all models on the same test rows and resamples, by the models' names."""
+    """The results of all models, by name, on the same test rows and the same bootstrap resamples."""
 
     compared: Compared
     calibrations: Mapping[str, Mapping[str, Calibration]]
@@ -28,7 +28,10 @@ class Assessment:
 
     @property
     def sums(self) -> GainSums:
-        """Return the numbers that this site adds to sums over all sites; zeros for an outcome without AUROC."""
+        """Return the numbers that this site adds to sums over all sites.
+
+        If the outcome has no AUROC, they are zeros.
+        """
         if self.gain.metric != "auroc":
             return gain_sums(None, ())
         return gain_sums(self.gain.federated, (self.gain.siloed,))
@@ -47,7 +50,7 @@ class Assessment:
         }
 
     def differences(self) -> dict[str, Json]:
-        """Return the federated model's metrics minus those of each other model, by name, as plain values."""
+        """Return the federated model's metrics minus those of each other model, by the name of the other model."""
         return {name: self.compared.differences(FEDERATED, name) for name in self.names if name != FEDERATED}
 
 
@@ -59,7 +62,7 @@ def assess(
     baselines: Baselines | None = None,
     resamples: int = RESAMPLES,
 ) -> Assessment:
-    """Test all models on the test rows, compare them, and report whether the site gained by joining.
+    """Test all models on the test rows, compare the models, and report whether the site gained by joining.
 
     Args:
         models: scores by name, FEDERATED among them.

@@ -19,12 +19,12 @@ from site_agent.desk.comparison.resampling import RESAMPLES, resampling_of
 from site_agent.trainer.checkpoints import Json
 
 _PERCENTILES: Final = (2.5, 97.5)
-_DEFINED_SHARE: Final = 0.6  # of the resamples; a class with one patient occurs in 63% of them
+_DEFINED_SHARE: Final = 0.6  # fraction of the resamples; a class with one patient occurs in 63% of the resamples
 
 
 @dataclass(frozen=True)
 class Interval:
-    """A 95% interval over the resamples for which the metric is defined."""
+    """A 95% interval, computed from the resamples for which the metric is defined."""
 
     low: float
     high: float
@@ -72,7 +72,7 @@ def is_lower_better(metric: str) -> bool:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Compared:
-    """The metrics of several models on the same rows.
+    """The metrics of several models on the same rows and the same resamples.
 
     Attributes:
         evaluations: each model's metrics, by the model's name.
@@ -94,7 +94,10 @@ class Compared:
         return {metric: interval.to_json() if interval else None for metric, interval in found.items()}
 
     def difference(self, first: str, second: str, metric: str) -> Difference | None:
-        """Return the first model's metric minus the second's, with a paired interval; None if a metric is undefined."""
+        """Return the first model's metric minus the second model's, with a paired interval.
+
+        None if a metric is undefined.
+        """
         values = [self.evaluations[model].metrics[metric] for model in (first, second)]
         if values[0] is None or values[1] is None:
             return None
@@ -108,7 +111,7 @@ class Compared:
 
 
 def apart(first: Compared, second: Compared, model: str, metric: str) -> Difference | None:
-    """Return a model's metric on some patients minus its metric on other patients, with a two-sample interval.
+    """Return a model's metric on one group of patients minus its metric on another group, with a two-sample interval.
 
     Args:
         first, second: comparisons with equally many resamples, drawn independently.

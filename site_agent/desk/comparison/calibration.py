@@ -19,11 +19,11 @@ from site_agent.desk.comparison.evaluation import HeldOutRows, Scores
 from site_agent.trainer.probabilities import probabilities
 
 BINS: Final = 10
-# Nearly no penalty, but enough for the smooth curve to exist if the score separates the classes.
+# The penalty is nearly zero, but large enough that the smooth curve exists if the score separates the classes.
 SMOOTHING: Final = 1e4
 _TINIEST: Final = 1e-8
 _KNOTS: Final = (0.0, 0.5, 1.0)  # quantiles of the logits
-_LARGEST_SHIFT: Final = 64.0  # enough for every logit, and for an outcome's share of one row in 2**60
+_LARGEST_SHIFT: Final = 64.0  # enough for every logit, and for an outcome that one of 2**60 rows has
 _HALVINGS: Final = 60
 
 
@@ -55,7 +55,7 @@ class Calibration:
 
 
 def calibrations(rows: HeldOutRows, scores: Scores) -> Mapping[str, Calibration]:
-    """Return the calibration of each class's predicted probability; for a binary outcome only of the positive class.
+    """Return how well each class's predicted probability is calibrated. A binary outcome has only the positive class.
 
     Args:
         scores: one model's, as `evaluate` takes them.
@@ -74,7 +74,7 @@ def calibrations(rows: HeldOutRows, scores: Scores) -> Mapping[str, Calibration]
 
 
 def calibration(happened: npt.NDArray[np.generic], scores: Scores) -> Calibration:
-    """Return the calibration of the predicted probabilities of one outcome.
+    """Return how well the predicted probabilities of one outcome are calibrated.
 
     Args:
         happened: 0 and 1, or false and true, shape (rows,).
@@ -92,7 +92,7 @@ def calibration(happened: npt.NDArray[np.generic], scores: Scores) -> Calibratio
 
 
 def logits(scores: Scores) -> Scores:
-    """Return log(p / (1 - p)) of probabilities of any shape, limited to -18.4 to 18.4."""
+    """Return log(p / (1 - p)) of probabilities p of any shape, limited to the range from -18.4 to 18.4."""
     inside = scores.clip(_TINIEST, 1.0 - _TINIEST)
     return np.asarray(np.log(inside) - np.log1p(-inside))
 
@@ -119,14 +119,14 @@ def recalibration(happened: npt.NDArray[np.generic], scores: Scores) -> tuple[fl
 
 def expected_calibration_error(happened: npt.NDArray[np.generic], scores: Scores, bins: int = BINS) -> float:
     """Return the expected calibration error (Naeini et al. 2015, bins of equal counts). See `Calibration`."""
-    # The first rank among equal scores decides, so the order of rows has no effect.
+    # Rows with equal scores all have the first of their ranks, so the order of rows has no effect.
     ranks = np.searchsorted(np.sort(scores), scores, side="left")
     gaps = np.bincount(ranks * bins // len(scores), weights=scores - happened.astype(np.float64))
     return float(np.abs(gaps).sum() / len(scores))
 
 
 def smoothed(happened: npt.NDArray[np.generic], scores: Scores) -> Scores | None:
-    """Return for each row how often the outcome is observed at its probability, by a smooth curve.
+    """Return for each row how often the outcome is observed among rows with similar probability, by a smooth curve.
 
     Source: Austin and Steyerberg 2019, whose index is the mean distance of this curve to the probabilities. One
     difference: they smooth by loess (local quadratics, span 0.75), which scikit-learn does not have. Here it is a
@@ -160,11 +160,11 @@ def spline_columns(logit: Scores) -> Scores | None:
 
 
 def _shift(happened: npt.NDArray[np.generic], scores: Scores) -> float | None:
-    """Return the shift of all logits that makes the mean probability equal the outcome's share, by bisection."""
+    """Return the shift of all logits that makes the mean probability equal the outcome's frequency, by bisection."""
     share, logit = float(happened.astype(np.float64).mean()), logits(scores)
     if not 0.0 < share < 1.0:
         return None
-    # The mean probability rises with the shift, from below any share to above it.
+    # The mean probability rises with the shift, from below every possible frequency to above every one.
     low, high = -_LARGEST_SHIFT, _LARGEST_SHIFT
     for _ in range(_HALVINGS):
         middle = (low + high) / 2.0

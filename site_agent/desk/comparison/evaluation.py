@@ -81,7 +81,7 @@ class HeldOutRows:
         return len(self.targets)
 
     def __repr__(self) -> str:
-        """Return the number of rows only, because a traceback must not show a patient's values."""
+        """Return only the number of rows, because a traceback must not show a patient's values."""
         return f"HeldOutRows(rows={len(self)})"
 
     @property
@@ -125,7 +125,7 @@ def scores_of(preprocessing: Preprocessing, outputs: npt.NDArray[np.generic]) ->
 
 
 def judged(preprocessing: Preprocessing, outputs: npt.NDArray[np.generic], targets: Targets) -> Scores:
-    """Convert a network's outputs to the scores that `measure` reads: probabilities, numbers, or the Dice of masks.
+    """Convert a network's outputs to the scores that `measure` requires: probabilities, numbers, or masks' Dice.
 
     Args:
         preprocessing: the preprocessing that encoded the site's rows.
@@ -138,7 +138,7 @@ def judged(preprocessing: Preprocessing, outputs: npt.NDArray[np.generic], targe
 
 
 def dice_of_images(masks: npt.NDArray[np.generic], predicted: npt.NDArray[np.bool_]) -> Scores:
-    """Return the Dice coefficient of each image: twice the common pixels, divided by the sum of both masks' pixels.
+    """Return each image's Dice coefficient: twice the pixels in both masks, divided by the sum of each mask's pixels.
 
     Source: Dice 1945. If both masks are empty the coefficient is 1, because the prediction is right.
 
@@ -156,7 +156,7 @@ def dice_of_images(masks: npt.NDArray[np.generic], predicted: npt.NDArray[np.boo
 
 
 def targets_of(preprocessing: Preprocessing, targets: Targets) -> Targets:
-    """Convert encoded targets to shape (rows,): numbers in their own unit, or each mask's fraction of pixels."""
+    """Convert encoded targets to shape (rows,): numbers in their own unit, or the fraction of pixels in each mask."""
     if preprocessing.contract.target.task == "segmentation":
         return np.asarray(targets.mean(axis=1), dtype=np.float64)
     is_number = preprocessing.contract.target.task == "regression"
@@ -182,7 +182,7 @@ def validation_rows(dataset: Dataset, preprocessing: Preprocessing) -> HeldOutRo
 
 
 def headline_metric(task: Task) -> str:
-    """Return the metric in which a task's gain is reported."""
+    """Return the metric in which the gain from joining is reported for a task."""
     return _HEADLINES.get(task, "auroc")
 
 
@@ -227,7 +227,7 @@ def predicted_classes(scores: Scores) -> npt.NDArray[np.int64]:
 
 
 def brier_of_rows(targets: npt.NDArray[np.int64], scores: Scores) -> Scores:
-    """Return each row's part of the Brier score, shape (rows,).
+    """Return the contribution of each row to the Brier score, shape (rows,).
 
     Source: Brier 1950. Binary: the squared distance of the positive class's probability to 0 or 1, so from 0 to 1.
     Several classes: the squared distance of the vector of probabilities to the one-hot label, so from 0 to 2. For two

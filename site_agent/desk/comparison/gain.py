@@ -47,7 +47,7 @@ _PLACEBOS: Final = {
 
 @dataclass(frozen=True, kw_only=True)
 class Baselines:
-    """The baseline and the placebo with which the federated model is compared.
+    """Names the local model and the placebo with which the federated model is compared.
 
     Attributes:
         best_local: a simple model's name; None means SILOED if there is one.
@@ -87,7 +87,7 @@ class Gain:
 
     @property
     def interval(self) -> Interval | None:
-        """The interval of the difference to the best local model."""
+        """The 95% interval of the difference from the best local model."""
         return self.difference.interval if self.difference else None
 
     def to_json(self) -> dict[str, Json]:
@@ -108,7 +108,7 @@ class Gain:
 
 
 def gain_of(rows: HeldOutRows, compared: Compared, baselines: Baselines) -> Gain:
-    """Return this site's gain from joining.
+    """Return how much the federated model is better than the best local model of this site.
 
     Args:
         compared: the tested models by name: FEDERATED, and SILOED, PLACEBO and the simple models of
@@ -157,7 +157,7 @@ def _verdict(difference: Difference, placebo: Difference | None) -> Verdict:
 
 
 def _other(best: str, baselines: Baselines) -> str:
-    """Return the words for the best local model in a sentence about the gain."""
+    """Return the name of the best local model as the beginning of a sentence about the gain."""
     if best in TITLES:
         return f"The best local model ({TITLES[best]}, chosen on the training rows)"
     recipe = _PLACEBOS[SILOED] if baselines.placebo == SILOED else "the same network trained alone"

@@ -23,13 +23,13 @@ from site_agent.desk.comparison.scored_rows import ScoredRows
 from site_agent.desk.results.simple_models import TITLES
 from site_agent.trainer.checkpoints import Json
 
-# Models with the names that people use, from the simplest to the one that needs other hospitals.
+# The models with their names for people, from the simplest to the model that needs other hospitals.
 MODEL_TITLES: Final = {**TITLES, SILOED: "the network trained alone", FEDERATED: "the federated model"}
 _METRICS: Final = {"regression": "rmse", "segmentation": "dice"}
 
 
 def recommend(kept: ScoredRows, seed: int) -> dict[str, Json] | None:
-    """Return the recommended model of a run with the reason, as plain values.
+    """Return the recommended model of a run and the reason, as plain values.
 
     Args:
         kept: the run's scores. Only those of the validation rows are read.

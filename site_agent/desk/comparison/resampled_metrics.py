@@ -21,7 +21,7 @@ from site_agent.trainer.probabilities import log_loss_of_rows
 
 Values: TypeAlias = dict[str, npt.NDArray[np.float64]]
 Resampled: TypeAlias = Callable[[Counts], Values]
-_CONSTANT: Final = 1e-12  # a spread below this share of the sum of squares is rounding
+_CONSTANT: Final = 1e-12  # a smaller fraction of the sum of squares is a rounding error, not a spread of values
 
 
 def resampled_metrics(rows: HeldOutRows, scores: Scores) -> Resampled:
@@ -65,7 +65,7 @@ def _class_losses(labels: npt.NDArray[np.int64], scores: Scores) -> npt.NDArray[
 
 
 def _from_losses(sums: npt.NDArray[np.float64], present: npt.NDArray[np.int64] | tuple[()]) -> Values:
-    """Compute metrics from sums over rows: of losses, and for each class of its hits, predictions and rows."""
+    """Compute metrics from sums over rows: losses, and for each class the numbers of hits, predictions and rows."""
     total, right, brier, log_loss = sums[:, :4].T
     found = {"accuracy": right / total, "brier": brier / total, "log_loss": log_loss / total}
     if len(present):
@@ -77,7 +77,7 @@ def _from_losses(sums: npt.NDArray[np.float64], present: npt.NDArray[np.int64] |
 
 @dataclass(frozen=True, eq=False)
 class _Ranking:
-    """The rows inside and outside one class, each sorted by score from high to low.
+    """The rows of one class, and all other rows, each list sorted by score from high to low.
 
     Attributes:
         positives, negatives: row numbers, by falling score.
@@ -113,20 +113,20 @@ class _Ranking:
         all_hits, all_misses = hits[:, -1], misses[:, -1]
         beaten = all_misses[:, None] - 0.5 * (misses.take(self.negatives_above, axis=1) + false)
         auroc = np.einsum("rp,rp->r", drawn, beaten) / (all_hits * all_misses)
-        # If no row with this score or a higher one was drawn, the precision has weight 0 in the mean.
+        # If no row with this or a higher score was drawn, the precision has weight 0 in the mean.
         precision = true / np.maximum(true + false, 1.0)
         return np.stack([auroc, np.einsum("rp,rp->r", drawn, precision) / all_hits])
 
 
 def _running(counts: Counts) -> Counts:
-    """Return the sums of the first 0, 1, 2, ... columns. The sums are exact, because counts are whole numbers."""
+    """Return sums over the first 0, 1, 2, ... columns. The sums are exact, because counts are whole numbers."""
     running = np.zeros((len(counts), counts.shape[1] + 1))
     np.cumsum(counts, axis=1, out=running[:, 1:])
     return running
 
 
 def _numbers(targets: Scores, scores: Scores) -> Resampled:
-    # Centred, because rounding the square of a large mean would hide the spread of a resample.
+    # We subtract the mean first, because rounding the square of a large mean would hide the spread of a resample.
     wrong, centred = scores - targets, targets - targets.mean()
     columns = np.stack([np.ones(len(targets)), wrong**2, np.abs(wrong), centred, centred**2], axis=1)
     is_constant = targets.min() == targets.max()

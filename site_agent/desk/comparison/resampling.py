@@ -22,7 +22,7 @@ from site_agent.desk.comparison.evaluation import HeldOutRows
 
 Counts: TypeAlias = npt.NDArray[np.float64]
 RESAMPLES: Final = 2_000
-_BLOCK_NUMBERS: Final = 1 << 19  # 4 MiB at once, whatever the number of rows
+_BLOCK_NUMBERS: Final = 1 << 19  # 4 MiB at once, for any number of rows
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,7 +40,7 @@ class Resampling:
     number: int = RESAMPLES
 
     def blocks(self) -> Iterator[Counts]:
-        """Yield the counts of the resamples in blocks: float64 of shape (resamples, rows), whole numbers."""
+        """Yield how often each resample has each row, in blocks: whole numbers, float64 of shape (resamples, rows)."""
         generator = np.random.default_rng(self.seed)
         patients = int(self.owners.max()) + 1
         is_plain = patients == len(self.owners)
@@ -68,6 +68,6 @@ def over_patients(rows: int, patients: npt.NDArray[np.int64] | None, seed: int, 
         return Resampling(np.arange(rows, dtype=np.int64), seed, number)
     owners = np.unique(patients, return_inverse=True)[1].reshape(-1).astype(np.int64)
     if int(owners.max()) + 1 == rows:
-        # Each row is its own patient, so patients are numbered as the rows and counts need no second look-up.
+        # Each row is a different patient, so patients have the numbers of their rows.
         owners = np.arange(rows, dtype=np.int64)
     return Resampling(owners, seed, number)

@@ -46,12 +46,15 @@ class ScoredRows:
     dataset: str
 
     def __repr__(self) -> str:
-        """Return two counts only, because a traceback must not show a patient's values."""
+        """Return only two counts of rows, because a traceback must not show a patient's values."""
         return f"ScoredRows(test={len(self.test)}, models={len(self.scores)})"
 
 
 def keep_scored_rows(state: Path, run: str, kept: ScoredRows) -> Path:
-    """Write the scores in the state directory, complete or not at all, with mode 0600."""
+    """Write the scores into the state directory with mode 0600.
+
+    After a crash the file is complete or does not exist.
+    """
     facts: dict[str, Json] = {
         "task": kept.test.task,
         "classes": list(kept.test.classes),
@@ -71,7 +74,7 @@ def keep_scored_rows(state: Path, run: str, kept: ScoredRows) -> Path:
 
 
 def scored_rows(state: Path, run: str) -> ScoredRows:
-    """Return the scores of a run.
+    """Read the stored scores of a run.
 
     Raises:
         ConfigurationError: none were stored, or the file is damaged or of another version.

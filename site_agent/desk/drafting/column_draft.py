@@ -1,4 +1,4 @@
-"""Drafts one column's line in a contract, with comments for a person on what to check."""
+"""Drafts one column's line of a contract, with comments that tell a person which guesses to check."""
 
 from __future__ import annotations
 
@@ -80,13 +80,13 @@ def is_coded(column: ColumnDraft) -> bool:
 
 
 def suspicious_numbers(column: ColumnDraft) -> tuple[float, ...]:
-    """Return the numbers of a column that probably mean "not known"; none if it is not drafted as a number."""
+    """Return the numbers that probably mean "not known" in a column. If its draft is not a number, there are none."""
     is_number = column.is_numeric and not (is_coded(column) or column.patterns or is_identifier(column))
     return disguised_numbers(column.sample) if is_number else ()
 
 
 def feature_line(column: ColumnDraft, shared: frozenset[float] = frozenset()) -> Line:
-    """Return the contract's line for a feature, or for an ignored column if it has no information.
+    """Return the contract's line for a feature. If the column has no information, return a line that ignores it.
 
     Args:
         shared: markers for "not known" that the draft lists for the whole table.
@@ -144,12 +144,15 @@ def target_line(column: ColumnDraft) -> Line:
 
 
 def scalar(text: str) -> str:
-    """Return a text as a YAML value: plain if that is safe, otherwise in quotes."""
+    """Return a text as a YAML value: without quotes if YAML then reads the same text, otherwise in quotes."""
     return text if _PLAIN.fullmatch(text) and text.lower() not in _YAML_WORDS else json.dumps(text)
 
 
 def rounded_range(low: float, high: float) -> tuple[float, float]:
-    """Return rounded limits around two values, in steps of about a tenth of their range. Amounts stay at least 0."""
+    """Return rounded limits below and above two values, in steps of about a tenth of their range.
+
+    Amounts stay at least 0.
+    """
     step = 10.0 ** math.floor(math.log10(high - low or abs(high) or 1.0))
     step = step / 2 if (high - low) / step < 4 else step
     below, above = steps_around(low, high, step)
@@ -208,7 +211,7 @@ def _spellings(codes: Sequence[str]) -> list[str]:
 
 
 def with_concept(line: Line, proposed: Proposed) -> Line:
-    """Return the column's line with a proposed concept. The contract is refused until a person confirms it."""
+    """Return the column's line with a proposed concept. The contract is refused until a person confirms the concept."""
     keys = [*line.keys, ("proposed_concept", proposed.concept)]
     if proposed.unit is not None and ("type", "numeric") in line.keys:
         keys.append(("unit", scalar(proposed.unit)))
@@ -245,7 +248,7 @@ def _numeric(column: ColumnDraft, late: tuple[str, ...], shared: frozenset[float
 
 
 def _possible(values: Numbers) -> tuple[Numbers, list[str]]:
-    """Return the values that are probably in one unit, and remarks on the other values."""
+    """Return the values that probably have the same unit, and remarks on the other values."""
     mixed = mixed_units(values)
     if mixed is not None:
         words = f"suspicious: {mixed.words}. The range holds the more frequent unit: convert the others to it"
@@ -270,7 +273,7 @@ def _line(column: ColumnDraft, role: str, keys: Sequence[tuple[str, str]], words
 
 
 def _shown_codes(column: ColumnDraft) -> list[str]:
-    """Return the column's codes without words that occur once, because such a word could be a name."""
+    """Return the column's codes, except for words that occur only once, because such a word could be a name."""
     return [code for code, count in column.codes.items() if count > 1 or (column.is_numeric and _is_number(code))]
 
 

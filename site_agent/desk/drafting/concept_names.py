@@ -16,9 +16,9 @@ from typing import Final
 
 _WORD: Final = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[^\W\d_a-zA-Z]+")
 _EMPTY: Final = frozenset({"at", "of", "the", "in", "on", "value", "values", "baseline", "admission", "column", "col"})
-_ABBREVIATION: Final = 0.8  # several words by their first letters, or by the beginnings of each
+_ABBREVIATION: Final = 0.8  # similarity of a word and several words that it abbreviates by their first letters
 _BEGINNING: Final = 0.85
-_ALIKE: Final = 0.8  # from this share of equal letters on, two words are treated as one misspelt word
+_ALIKE: Final = 0.8  # if at least this fraction of letters is equal, two words are treated as one misspelt word
 _SHORTEST_BEGINNING: Final = 3
 _MOST_WORDS: Final = 4  # words that one word abbreviates
 
@@ -43,7 +43,7 @@ def words_of(name: str) -> tuple[str, ...]:
 
 
 def _of_two(own: tuple[str, ...], other: tuple[str, ...]) -> float:
-    """Return how similar two names are: the harmonic mean of the shares of their letters in matching words."""
+    """Return how similar two names are: the harmonic mean of each name's fraction of letters in matching words."""
     if not own or not other:
         return 0.0
     if "".join(own) == "".join(other):
@@ -61,7 +61,7 @@ def _of_two(own: tuple[str, ...], other: tuple[str, ...]) -> float:
 
 
 def _matches(word: str, other: tuple[str, ...]) -> Iterator[tuple[int, int, float]]:
-    """Yield each match of a word with consecutive words: the first of them, their number, and the similarity."""
+    """Yield each match of a word with consecutive words: place of the first word, number of words, similarity."""
     for start in range(len(other)):
         yield start, 1, _of_words(word, other[start])
         for length in range(2, min(_MOST_WORDS, len(other) - start) + 1):

@@ -1,4 +1,4 @@
-"""Proposes which column of a table records which concept of a plan. A person must confirm each proposal.
+"""Proposes for each concept of a plan a column of the table that records it. A person must confirm each proposal.
 
 A proposal depends on the column's name, and on whether its values fit the concept's range, unit or codes. The rules:
 
@@ -82,7 +82,7 @@ def propose(concepts: Sequence[Concept], numbers: Sequence[ColumnDraft], coded: 
 def _fits(
     concept: Concept, numbers: Sequence[ColumnDraft], coded: Sequence[ColumnDraft]
 ) -> list[tuple[float, str, Proposed]]:
-    """Return score, name and proposal of each column whose name and values fit the concept."""
+    """Return the similarity, name and proposal of each column whose name and values fit the concept."""
     found = []
     for column in numbers if isinstance(concept, NumberConcept) else coded:
         alike = likeness(column.name, (concept.name, *concept.synonyms))
@@ -107,7 +107,7 @@ def _why_not(concept: Concept, numbers: Sequence[ColumnDraft], coded: Sequence[C
 
 
 def _number(concept: NumberConcept, column: ColumnDraft) -> Proposed | None:
-    if not column.is_numeric:  # a date; the contract shows from which day it is counted
+    if not column.is_numeric:  # the column is a date; the contract shows the day from which the time is counted
         return Proposed(concept=concept.name, unit=None, codes=None, reasons=("by its name",))
     sample = column.sample
     values = sample[~np.isin(sample, disguised_numbers(sample))]
@@ -137,7 +137,7 @@ def _inside(concept: NumberConcept, values: Numbers) -> float:
 
 
 def _has_unit(name: str, unit: str) -> bool:
-    """Whether a column's name ends with the unit. Signs are ignored."""
+    """Return whether a column's name ends with the unit. Characters other than letters and digits are ignored."""
     letters = re.sub(r"[^a-z0-9]", "", unit.lower())
     return bool(letters) and re.sub(r"[^a-z0-9]", "", name.lower()).endswith(letters)
 
@@ -158,7 +158,7 @@ def _codes(concept: CodedConcept, column: ColumnDraft) -> Proposed | None:
 
 
 def _by_first_letters(own: Sequence[str], codes: Sequence[str]) -> dict[str, str]:
-    """Match codes such as f and m with female and male, if each code begins exactly one other code."""
+    """Match codes such as f and m with female and male. Each code must be the beginning of exactly one longer code."""
     found = {}
     for mine in own:
         begun = [code for code in codes if code.casefold().startswith(mine.casefold())]

@@ -1,4 +1,4 @@
-"""Drafts a contract from a table. Each guess has a comment, and a person corrects the draft.
+"""Drafts a contract from a table. Each guess has a comment, and a person must correct the draft.
 
 The draft has no value of a patient: ranges are rounded outward, and words that occur once are not listed.
 """
@@ -191,7 +191,7 @@ def _lines(columns: list[ColumnDraft], shared: frozenset[float]) -> list[Line]:
 def _with_concepts(
     concepts: Sequence[Concept], columns: list[ColumnDraft], lines: list[Line]
 ) -> tuple[list[Line], list[str]]:
-    """Return the lines with proposed concepts, and comments on concepts without a column."""
+    """Return the columns' lines with proposed concepts added, and comments on concepts without a column."""
     if not concepts:
         return lines, []
     both = list(zip(columns, lines, strict=True))
@@ -213,7 +213,7 @@ def _with_concepts(
 
 
 def _outcome(columns: list[ColumnDraft]) -> ColumnDraft:
-    """Return the column that is probably the outcome: one with such a name, else the last with codes, else the last."""
+    """Return the column that is probably the outcome: by its name, else the last column with codes, else the last."""
     named = [column for column in columns if _OUTCOME.fullmatch(column.name) and is_coded(column)]
     coded = [column for column in columns if is_coded(column)]
     if named:

@@ -95,7 +95,7 @@ def invent(contract: Contract, *, rows: int, seed: int) -> list[Cells]:
 
 
 def write_table(table: list[Cells], contract: Contract) -> bytes:
-    """Return the table as the bytes of a file in the contract's format.
+    """Return the made-up table as the bytes of a file in the contract's format.
 
     Raises:
         UsageError: the contract reads from a database.
@@ -128,7 +128,7 @@ def write_table(table: list[Cells], contract: Contract) -> bytes:
 def _feature(
     feature: Feature, rows: int, generator: np.random.Generator, days: dict[str, list[date]]
 ) -> tuple[Cells, npt.NDArray[np.float64]]:
-    """Return the cells of a made-up column, and how much each cell makes the outcome more likely."""
+    """Return the cells of a made-up column, and how much each cell raises the probability of the outcome."""
     may_be_missing = feature.missing != "refuse"
     absent = generator.random(rows) < (_MISSING_SHARE if may_be_missing else 0.0)
     if isinstance(feature, CategoricalFeature):
@@ -149,7 +149,7 @@ def _feature(
 
 
 def _terms(column: TermsFeature, rows: int, generator: np.random.Generator) -> tuple[Cells, npt.NDArray[np.float64]]:
-    """Return made-up lists of up to five terms, and how much each list makes the outcome more likely."""
+    """Return made-up lists of up to five terms, and how much each list raises the probability of the outcome."""
     names = column.codes or tuple(f"term{number}" for number in range(1, min(column.buckets or 0, _MOST_TERMS) + 1))
     drawn = [generator.integers(len(names), size=count).tolist() for count in generator.integers(1, 6, size=rows)]
     between = column.separator if column.type == "codes" else " "
@@ -158,7 +158,7 @@ def _terms(column: TermsFeature, rows: int, generator: np.random.Generator) -> t
 
 
 def _days(contract: Contract, rows: int, generator: np.random.Generator) -> dict[str, list[date]]:
-    """Return made-up days for every date column, so that each interval is within its range."""
+    """Return made-up days for every date column, so that each interval between dates is within its declared range."""
     found: dict[str, list[date]] = {}
     for name, column in contract.dates.items():
         if isinstance(column, DayColumn):

@@ -1,4 +1,4 @@
-"""Estimates what a column of text contains, row by row. The memory in use does not grow with the table.
+"""Estimates from its texts what kind of values a column has. The memory in use does not grow with the table.
 
 Numbers are stored as a sample of some thousand, in which every row has the same chance. Extremes, and numbers that
 people use for "not known", are counted exactly.
@@ -26,14 +26,14 @@ _SAMPLE: Final = 4096
 _LONGEST_CODE: Final = 60
 _NUMBER: Final = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d{1,3})?", re.ASCII)
 PATTERNS: Final = ("%Y-%m-%d", "%d.%m.%Y", "%d/%m/%Y", "%m/%d/%Y", "%Y/%m/%d", "%d-%m-%Y", "%Y%m%d")
-# A code of a list, such as ICD-10 or ATC. It must have a digit, because names have no digits.
+# A code of a list, such as ICD-10 or ATC. A code must have a digit, because names have no digits.
 _LISTED: Final = re.compile(r"(?=[^\d]*\d)[\w.+/-]{2,20}", re.ASCII)
 _SEPARATORS: Final = (";", "|", ",")
 _DATES: Final = re.compile(r"\d{1,4}[-./]\d{1,2}[-./]\d{1,4}([ T].*)?|(19|20)\d{6}", re.ASCII)
 
 
 class ColumnDraft:
-    """What is known about one column from the cells that were read."""
+    """Collects facts about one column from the cells that were read so far."""
 
     def __init__(self, name: str, decimal: str) -> None:
         self.name, self._decimal = name, decimal
@@ -87,7 +87,7 @@ class ColumnDraft:
         self.codes[code] += 1
         if len(self.codes) > MOST_CODES or len(code) > _LONGEST_CODE:
             self.has_many_codes = True
-            self.codes.clear()  # so many different texts can be names or notes
+            self.codes.clear()  # a column with so many different texts can have names or notes
 
     def _take_list(self, text: str) -> None:
         between = next((one for one in _SEPARATORS if one in text and one != self._decimal), "")
@@ -118,7 +118,7 @@ class ColumnDraft:
 
     @property
     def sample(self) -> Numbers:
-        """Some of the column's numbers as float64, and all its numbers that people use as markers for "not known"."""
+        """A sample of the column's numbers as float64, with all numbers that people often use for "not known"."""
         return np.array([*self._sample, *sorted(self._candidates)], dtype=np.float64)
 
     @property
@@ -146,7 +146,10 @@ class ColumnDraft:
 
     @property
     def ambiguous_patterns(self) -> tuple[str, ...]:
-        """The date formats that each fit nearly all dates, if there are several, such as day first and month first."""
+        """The date formats if several formats fit nearly all dates, such as day first and month first.
+
+        Otherwise empty.
+        """
         counts = {one: sum(n for fitting, n in self._fitting.items() if one in fitting) for one in PATTERNS}
         ways = tuple(one for one, count in counts.items() if self._are_dates(count))
         return ways if len(ways) > 1 else ()

@@ -13,7 +13,7 @@ from site_agent.desk.use.new_rows import NewRows
 from site_agent.trainer.checkpoints import Json
 from site_agent.trainer.data.column_profile import ColumnProfile, Profile, effective_rows
 
-# Stability indices (Siddiqi 2006): below SOME a column has hardly changed, from MUCH on it has drifted.
+# Limits of the stability index (Siddiqi 2006): below SOME a column has hardly changed; at MUCH or above it has drifted.
 SOME: Final = 0.1
 MUCH: Final = 0.25
 MISSING: Final = 0.05
@@ -23,7 +23,7 @@ _SEED: Final = 20_261_122
 
 @dataclass(frozen=True, kw_only=True)
 class Watched:
-    """How one column of the new rows differs from the training rows. All shares are of all new rows.
+    """How one column of the new rows differs from the training rows. All fractions are fractions of all new rows.
 
     Attributes:
         name: as declared.
@@ -128,7 +128,7 @@ def _differs(
     least: float,
     level: float,
 ) -> bool:
-    """Whether a share has changed by at least `least`, and by more than chance."""
+    """Return whether a fraction has changed by at least `least`, and by more than chance explains."""
     now = effective_rows(is_so.astype(np.int64), patients)
     return abs(shares[1] - shares[0]) >= least and share_differs(shares, (before, now), level)
 

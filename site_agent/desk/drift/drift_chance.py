@@ -1,4 +1,4 @@
-"""Measures how much new rows differ from the training rows, and how much of that is expected by chance.
+"""Measures how much new rows differ from the training rows, and how much difference is expected by chance.
 
 The population stability index is never 0: two samples of the same patients differ, and small samples differ more. So
 the report shows with every index the value that chance exceeds in 1 of 100 tables without drift, over all columns
@@ -20,12 +20,13 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-LEVEL: Final = 0.05 / 5  # for one kind of alarm, over all columns, metrics or outcomes
+LEVEL: Final = 0.05 / 5  # probability of a false alarm of one type, over all columns, metrics or outcomes together
 _SMALLEST: Final = 1e-4
-_ENOUGH: Final = 20.0  # if all bins of both samples expect this many rows, the formula replaces drawn samples
+# If at least this many rows are expected in every bin of both samples, a formula replaces drawn samples.
+_ENOUGH: Final = 20.0
 _MOST_DRAWS: Final = 20_000
 _FEWEST_DRAWS: Final = 2_000
-_BEYOND: Final = 10  # at least this many draws must exceed a quantile
+_BEYOND: Final = 10  # a quantile must be exceeded by at least this many draws
 
 Shares = npt.NDArray[np.float64]
 Patients = npt.NDArray[np.int64]
@@ -45,7 +46,7 @@ def stability_index(expected: Shares, found: Shares) -> float:
 def stability_by_chance(
     expected: Shares, found: Shares, rows: tuple[float, float], level: float, generator: np.random.Generator
 ) -> float:
-    """Return the stability index that chance exceeds with the probability `level` if nothing has changed.
+    """Return the stability index that is exceeded with probability `level` if nothing has changed.
 
     Source: Yurdakul and Naranjo 2020, "Statistical properties of the population stability index": without drift the
     index is (1/n + 1/m) times a chi-square with bins - 1 degrees of freedom. One difference: if a bin is expected to
@@ -101,6 +102,6 @@ def _indices(expected: Shares, found: Shares) -> Shares:
 
 
 def _chi_square(freedom: float, probability: float) -> float:
-    """Return a quantile of the chi-square distribution, accurate to 1%. Source: Wilson and Hilferty 1931."""
+    """Return a quantile of the chi-square distribution with an error below 1%. Source: Wilson and Hilferty 1931."""
     part = 2 / (9 * freedom)
     return float(freedom * max(0.0, 1 - part + NormalDist().inv_cdf(probability) * math.sqrt(part)) ** 3)

@@ -47,5 +47,5 @@ def monitor(
     if json_path is not None:
         write_result(json_path, json.dumps(facts, indent=2, allow_nan=False).encode())
     if metrics is not None:
-        # The node exporter runs as another user. The file has only names of columns and figures.
+        # The node exporter runs as another user. The file contains only column names and numbers.
         write_result(metrics, monitor_metrics(facts).encode(), mode=0o644)

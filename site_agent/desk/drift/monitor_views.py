@@ -88,7 +88,7 @@ def monitor_lines(facts: Facts) -> Iterator[str]:
 
 
 def _first_score(facts: Facts) -> str:
-    """Return the sentence about a received model that was never tested here before."""
+    """Return the sentence about a received model that was not tested at this site before."""
     metric, score = headline_metric(facts["task"]), facts["first_score"]
     ends = score["intervals"][metric]
     span = "" if ends is None else f" (95% interval {ends[0]:.3f} to {ends[1]:.3f})"
@@ -221,7 +221,7 @@ def _quality(facts: Facts) -> list[str]:
 
 
 def _verdict(metric: str, found: Facts | None, is_worse: bool | None) -> str:
-    """Return whether a metric is worse or better. Better means that its 95% interval excludes zero."""
+    """Return whether a metric is clearly worse or clearly better. Clearly means that its 95% interval excludes zero."""
     if found is None or is_worse is None:
         return "not defined"
     if is_worse:

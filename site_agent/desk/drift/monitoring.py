@@ -83,7 +83,10 @@ def monitor_table(hospital: Hospital, path: Path, run: str | None) -> dict[str, 
 
 
 def _scores(hospital: Hospital, used: ModelInUse, new: NewRows) -> npt.NDArray[np.float64]:
-    """Return the scores of the usable rows. For masks they are Dice scores; empty if the true masks are not known."""
+    """Return the scores of the usable rows.
+
+    For masks, return Dice scores, or nothing if the true masks are not known.
+    """
     if used.model.preprocessing.contract.mask is None:
         return scores_of_new_rows(hospital, used, new)
     masks = new.table.masks
@@ -91,7 +94,7 @@ def _scores(hospital: Hospital, used: ModelInUse, new: NewRows) -> npt.NDArray[n
 
 
 def _read(path: Path, contract: Contract, profile: Profile) -> NewRows:
-    """Read the table with the outcome if all rows have an outcome, otherwise without."""
+    """Read the table with its outcome column if all rows have an outcome, otherwise without this column."""
     from protos.errors import DataError
 
     try:
@@ -104,12 +107,12 @@ def _read(path: Path, contract: Contract, profile: Profile) -> NewRows:
 def _quality(
     hospital: Hospital, used: ModelInUse, new: NewRows, scores: npt.NDArray[np.float64]
 ) -> dict[str, Json] | None:
-    """Return the model's quality on the usable rows and at its test; None without outcomes."""
+    """Return the model's quality on the usable rows and on its test rows, or None if the outcomes are not known."""
     if (rows := outcomes_of_new_rows(used, new)) is None:
         return None
     state, run = hospital.state_path, used.run
     kept, changed = scored_rows(state, run), recalibration_of(state, run, used.name)
-    # The new scores include the site's recalibration, so the scores of the test must include it too.
+    # The new scores include the site's recalibration, so the scores of the test rows must include it too.
     then = kept.scores[used.name] if changed is None else changed.apply(kept.scores[used.name])
     return quality_of(rows, scores, kept.test, then)
 

@@ -1,4 +1,4 @@
-"""Compares a model's quality on new patients with the model's test, and reports if the quality is clearly worse.
+"""Compares a model's quality on new patients with its quality on the test rows, and reports if it is clearly worse.
 
 The samples are resampled separately because their patients differ. A resample draws whole patients. The rules:
 
@@ -29,7 +29,7 @@ from site_agent.trainer.checkpoints import Json
 
 _SEED: Final = 20_261_122
 _RESAMPLES: Final = 1_000
-_FEWEST: Final = 20  # rows for which an interval of the normal distribution is used
+_FEWEST: Final = 20  # the smallest number of rows for which an interval of the normal distribution is used
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,7 +51,7 @@ class Expected:
 
 
 def quality_of(new: HeldOutRows, scores: Scores, test: HeldOutRows, then: Scores) -> dict[str, Json]:
-    """Return a model's metrics and calibration now and in its test, with intervals of the differences.
+    """Return a model's metrics and calibration on new rows and on its test rows, with intervals of the differences.
 
     Args:
         new, test: new rows with outcomes, and the test rows of the run.
@@ -89,7 +89,7 @@ def _calibration_spans(rows: HeldOutRows, scores: Scores) -> dict[str, Json]:
 
 
 def _is_worse(metric: str, now: Compared, before: Compared, metrics: int) -> bool | None:
-    """Whether a metric became worse beyond chance; None if the metric is undefined.
+    """Return whether a metric became worse by more than chance, or None if the metric is undefined.
 
     The difference is treated as normal, with the standard deviations of the resamples.
     """
@@ -121,7 +121,7 @@ def quality_warnings(quality: Mapping[str, Any], task: Any) -> Iterator[str]:
 def expected_of(
     happened: npt.NDArray[np.generic], scores: Scores, patients: npt.NDArray[np.int64] | None, *, is_number: bool
 ) -> Expected:
-    """Return the mean prediction, the observed mean of the outcome, and the deviation of their difference.
+    """Return the mean prediction, the observed mean of the outcome, and the standard deviation of their difference.
 
     Source: Liang and Zeger 1986, the variance of a mean from the sums of its residuals within clusters.
 
@@ -145,7 +145,7 @@ def expected_of(
 
 
 def _expectations(new: HeldOutRows, scores: Scores, test: HeldOutRows, then: Scores) -> dict[str, Json]:
-    """Return predicted and observed means by outcome. Without drift, 1 of 100 tables reports a changed outcome."""
+    """Return predicted and observed means for each outcome. Without drift, 1 of 100 tables has a false alarm."""
     found: dict[str, Json] = {}
     outcomes = list(_by_outcome(new, scores))
     if not outcomes:

@@ -38,7 +38,7 @@ def examined(hospital: Hospital, scratch: Path | None = None) -> Examination:
 
 
 def admitted(hospital: Hospital, scratch: Path | None = None) -> Examination:
-    """Return the examined table. Raise an error if it is not fit for training, counts or reports.
+    """Return the examined table. Raise an error if the table is not fit for training, counts or reports.
 
     Raises:
         DataError: the table has errors, or warnings that nobody has accepted and that stop training at this hospital.
@@ -74,7 +74,7 @@ def _check_admitted(hospital: Hospital, examination: Examination) -> None:
 
 
 def stop_as_listed(hospital: Hospital, examination: Examination, configuration: Path) -> None:
-    """Raise DataError if the table has errors or unaccepted warnings, which the terminal has already listed."""
+    """Raise DataError if the table has errors or unaccepted warnings. The caller has already listed these findings."""
     unused = "The table is not used for training. Nothing left this site."
     if examination.errors:
         raise DataError(
@@ -92,12 +92,12 @@ def stop_as_listed(hospital: Hospital, examination: Examination, configuration: 
 
 
 def is_accepted(hospital: Hospital, examination: Examination) -> bool:
-    """Whether the examination has no warnings, or a person has accepted them."""
+    """Return whether the examination has no warnings, or a person has accepted all its warnings."""
     return not examination.warnings or find_acceptance(hospital.state_path, examination.digest) is not None
 
 
 def check_errors(examination: Examination) -> None:
-    """Raise DataError with all errors of the examination, if it has any."""
+    """If the examination has errors, raise a DataError that lists all of them."""
     if examination.errors:
         refuse(
             [as_sentences(error.words, where(error.rows, error.count)) for error in examination.errors],

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-# By meaning, in the languages of known exports; small letters and digits only.
+# Words of the same meaning, in the languages of known exports, in lower case and with letters and digits only.
 _MEANINGS: Final = (
     frozenset({"m", "male", "man", "mann", "männlich", "maennlich", "masculin", "homme", "hombre", "maschio"}),
     frozenset({"f", "w", "female", "woman", "frau", "weiblich", "féminin", "feminin", "femme", "mujer", "femmina"}),
@@ -48,7 +48,7 @@ def two_spellings(codes: Sequence[str]) -> TwoSpellings | None:
     """Return the codes of one column that seem to have two spellings, or None."""
     by_letters: dict[str, list[str]] = {}
     for code in codes:
-        # A sign or a comparison has a meaning: -1 and 1, < 5 and > 5.
+        # Signs and comparisons are kept, because they have a meaning: -1 and 1, < 5 and > 5.
         has_sign = any(letter in "+-<>=.,/" for letter in code)
         by_letters.setdefault(code if has_sign else _letters(code), []).append(code)
     twice = [alike for alike in by_letters.values() if len(alike) > 1]

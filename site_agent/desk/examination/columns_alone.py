@@ -1,4 +1,4 @@
-"""Measures how well one column alone predicts the outcome. Very good columns are often recorded after the outcome.
+"""Measures how well one column alone predicts the outcome. A very good column was often recorded after the outcome.
 
 The test set is not used. Each column predicts in three ways, and the best result is used: by its rank, by the
 outcome's rate in each of its codes or tenths, and by whether a value is missing. Rates come from one half of the rows
@@ -31,7 +31,10 @@ def sampled(rows: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
 
 
 def auroc(values: Numbers, truth: Truth) -> float:
-    """Return the area under the ROC curve. Ties count half. Both outcomes must occur, and NaN is not allowed."""
+    """Return the area under the ROC curve.
+
+    Pairs with equal scores count half. Both outcomes must occur. NaN is not allowed.
+    """
     places, inverse = np.unique(values, return_inverse=True)
     positives = np.bincount(inverse[truth], minlength=len(places)).astype(np.float64)
     negatives = np.bincount(inverse[~truth], minlength=len(places)).astype(np.float64)
@@ -40,7 +43,7 @@ def auroc(values: Numbers, truth: Truth) -> float:
 
 
 def auroc_alone(values: Numbers, truth: Truth, *, is_code: bool) -> float | None:
-    """Return how well one column predicts, as an area under the ROC curve; None if an outcome has fewer than ten rows.
+    """Return the area under the ROC curve of one column alone. Return None if an outcome has fewer than ten rows.
 
     Args:
         values: float64 of shape (rows,); missing values are NaN, or -1 for a code.
@@ -58,7 +61,7 @@ def auroc_alone(values: Numbers, truth: Truth, *, is_code: bool) -> float | None
 
 
 def best_term(has_term: Truth, truth: Truth) -> float | None:
-    """Return the area under the ROC curve of the best term; None if an outcome has fewer than ten rows.
+    """Return the area under the ROC curve of the best term alone. Return None if an outcome has fewer than ten rows.
 
     Args:
         has_term: of shape (rows, terms).
@@ -71,7 +74,7 @@ def best_term(has_term: Truth, truth: Truth) -> float | None:
 
 
 def correlation_alone(values: Numbers, target: Numbers) -> float | None:
-    """Return the absolute value of Spearman's correlation; None if fewer than ten values exist or all are equal."""
+    """Return the absolute value of Spearman's correlation, or None for fewer than ten values or equal values."""
     there = ~np.isnan(values)
     if there.sum() < _FEWEST:
         return None
@@ -87,7 +90,7 @@ def _ranks(values: Numbers) -> Numbers:
 
 
 def _cells(values: Numbers, absent: Truth, *, is_code: bool) -> npt.NDArray[np.int64]:
-    """Return a whole number for each row: its code, or the tenth of the column that has its value; 0 if missing."""
+    """Return for each row the number of its code, or of the decile that contains its value. A missing value is 0."""
     if is_code:
         return np.where(absent, 0, values + 1).astype(np.int64)
     there = values[~absent]
@@ -106,6 +109,6 @@ def _by_rates(cells: npt.NDArray[np.int64], truth: Truth) -> float:
         size = int(cells.max()) + 1
         counts = np.bincount(cells[learnt], minlength=size)
         positives = np.bincount(cells[learnt], weights=truth[learnt], minlength=size)
-        rate = (positives + truth[learnt].mean()) / (counts + 1.0)  # the mean rate is added with the weight of a row
+        rate = (positives + truth[learnt].mean()) / (counts + 1.0)  # the mean rate is added as if it were one more row
         areas.append(auroc(rate[cells[used]], truth[used]))
     return float(np.mean(areas))

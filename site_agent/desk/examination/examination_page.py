@@ -137,7 +137,7 @@ _MOST_NOTES: Final = 10
 
 
 def finding_lines(examination: Examination) -> Iterator[str]:
-    """Yield every error and warning with its first rows, then the first ten notes."""
+    """Yield lines with every error and warning and its first rows, then with the first ten notes."""
     for finding in [*examination.errors, *examination.warnings]:
         yield f"{finding.level.upper()}: {as_sentences(finding.words, where(finding.rows, finding.count))}"
     notes = [finding for finding in examination.findings if finding.level == "note"]

@@ -1,4 +1,4 @@
-"""Examines a table before the first round: lists all findings and decides whether the table is fit for training.
+"""Examines a table before the first round: lists all findings, and decides whether training can use the table.
 
 No finding has a value of a patient. The page has means and shares and stays at the site.
 """
@@ -72,7 +72,7 @@ class Examination:
     split_rows: SplitRows | None
 
     def __repr__(self) -> str:
-        """Return the number of findings only, because a traceback must not show a patient's values."""
+        """Return only the number of findings, because a traceback must not show a patient's values."""
         return f"Examination(findings={len(self.findings)})"
 
     @property

@@ -26,7 +26,7 @@ _MOST_TOLD: Final = 20
 
 
 def absent_in(feature: Feature, values: Numbers) -> npt.NDArray[np.bool_]:
-    """Return which values of a feature are missing: NaN, or -1 for a code. The result is bool of shape (rows,)."""
+    """Return whether each value of a feature is missing (NaN, or -1 for a code), bool of shape (rows,)."""
     return values < 0 if isinstance(feature, CategoricalFeature) else np.isnan(values)
 
 
@@ -83,7 +83,7 @@ def terms_findings(table: Table) -> Iterator[Finding]:
 
 
 def outcome_and_group_findings(table: Table) -> Iterator[Finding]:
-    """Yield codes with two spellings in the outcome and in columns that only define groups."""
+    """Yield a finding for each code with two spellings, in the outcome or in columns that only define groups."""
     target = table.contract.target
     if isinstance(target, MultiClassTarget) and table.target is not None:
         yield from _spellings(table, target.name, target.classes, table.target)
@@ -136,14 +136,14 @@ def _disguised(table: Table, feature: Feature, values: Numbers, markers: tuple[f
 
 
 def rows_of(table: Table, places: npt.NDArray[np.int64]) -> tuple[int, ...]:
-    """Return the first of some rows by their numbers in a spreadsheet."""
+    """Return the first few of the selected rows, by their row numbers in a spreadsheet."""
     first = places[:KEPT_ROWS]
     numbers = first + 1 if table.row_numbers is None else table.row_numbers[first]
     return tuple(int(number) for number in numbers)
 
 
 def collinear_findings(table: Table) -> Iterator[Finding]:
-    """Yield pairs of columns with nearly the same information, by Pearson's correlation."""
+    """Yield a finding for each pair of columns with nearly the same information, by Pearson's correlation."""
     features = [
         feature
         for feature in table.contract.features
@@ -165,7 +165,7 @@ def collinear_findings(table: Table) -> Iterator[Finding]:
 
 
 def _close_pairs(columns: Numbers, absent: npt.NDArray[np.bool_]) -> list[tuple[int, int, float]]:
-    """Return pairs of correlated columns with their correlation, the largest first. Columns are positions."""
+    """Return pairs of correlated columns, by position, with their correlation. The largest correlation is first."""
     there = (~absent).astype(np.float64)
     counts = np.maximum(there.sum(axis=1), 1.0)
     filled = np.where(absent, 0.0, columns)
@@ -173,7 +173,8 @@ def _close_pairs(columns: Numbers, absent: npt.NDArray[np.bool_]) -> list[tuple[
     spread = np.sqrt((centred**2).sum(axis=1) / counts)
     scaled = centred / np.where(spread > 0, spread, 1.0)[:, None]
     both = there @ there.T
-    # A first selection, with each column's own mean and spread. The exact correlation follows below.
+    # A first selection, with the mean and the spread of each column over all its own values. The exact correlation
+    # follows below.
     rough = np.abs(scaled @ scaled.T) / np.maximum(both, 1.0)
     ones, others = np.nonzero(np.triu(rough, 1) >= ALIKE - 0.1)
     found = []

@@ -28,12 +28,12 @@ from site_agent.trainer.data.tables import Table
 FEWEST_IN_GROUP: Final = 10
 FEWEST_OF_CLASS: Final = 10
 MOST_DROPPED: Final = 0.05
-_UNLIKELY: Final = 3.29  # standard deviations that chance exceeds once in a thousand cases
+_UNLIKELY: Final = 3.29  # in standard deviations; chance alone exceeds this limit in one of a thousand cases
 
 
 @dataclass(frozen=True, kw_only=True)
 class Part:
-    """The size of one part of the split: rows, patients, and rows of each class (or the mean of a number)."""
+    """The size of one part of the split: rows, patients, and rows of each class, or the mean of a numeric outcome."""
 
     name: str
     rows: int
@@ -98,7 +98,7 @@ def part_findings(parts: tuple[Part, ...], classes: tuple[str, ...]) -> Iterator
 
 
 def group_findings(table: Table, test: npt.NDArray[np.int64]) -> Iterator[Finding]:
-    """Yield declared groups that have fewer than ten test rows."""
+    """Yield a finding for each declared group with fewer than ten test rows."""
     for name, labels in table.groups.items():
         counts = Counter(labels[row] for row in test)
         small = [label for label in dict.fromkeys(labels) if counts[label] < FEWEST_IN_GROUP]
@@ -119,7 +119,7 @@ def alone(table: Table, rows: npt.NDArray[np.int64]) -> dict[str, float]:
         return {}
     rows = rows[~np.isnan(target[rows])]
     outcome, found = target[rows], {}
-    declared = table.contract.target  # read once, because the contract searches all columns for it
+    declared = table.contract.target  # stored in a variable, because the contract searches all columns each time
     is_number = isinstance(declared, RegressionTarget)
     classes = range(1 if len(declared.classes) == 2 else 0, len(declared.classes))
     for feature in table.contract.features:
@@ -141,7 +141,7 @@ def alone(table: Table, rows: npt.NDArray[np.int64]) -> dict[str, float]:
 
 
 def alone_findings(table: Table, measured: Mapping[str, float]) -> Iterator[Finding]:
-    """Yield columns that alone predict the outcome suspiciously well."""
+    """Yield a finding for each column that alone predicts the outcome suspiciously well."""
     is_number = isinstance(table.contract.target, RegressionTarget)
     limit = SUSPICIOUS_CORRELATION if is_number else SUSPICIOUS_AUROC
     what = "a rank correlation" if is_number else "an area under the ROC curve"

@@ -17,7 +17,7 @@ Places = npt.NDArray[np.int64]
 
 
 def patient_numbers(table: Table) -> Places | None:
-    """Return a number for each row's patient, int64 of shape (rows,); None if no column identifies patients."""
+    """Return the number of each row's patient, int64 of shape (rows,), or None if no column identifies patients."""
     if table.patients is None:
         return None
     numbers: dict[str, int] = {}
@@ -62,11 +62,11 @@ def _duplicates(table: Table, patients: Places | None, parts: SplitRows | None) 
 
 
 def _fingerprints(table: Table, patients: Places | None) -> npt.NDArray[np.uint64]:
-    """Return uint64 of shape (rows,): a number for each row. Two different rows rarely have the same (1 in 2 ** 24)."""
+    """Return a fingerprint of each row, uint64 of shape (rows,). Different rows rarely have the same (1 in 2 ** 24)."""
     mixed = np.zeros(table.rows, dtype=np.uint64) if patients is None else patients.astype(np.uint64)
     columns = [*table.features.values(), *table.marks, *([] if table.target is None else [table.target])]
     for values in columns:
-        # Here one NaN equals another, and minus zero equals zero.
+        # For this comparison, all NaN are equal, and minus zero equals zero.
         bits = np.where(np.isnan(values), np.inf, values + 0.0).view(np.uint64)
         mixed = (mixed ^ bits) * np.uint64(0x9E3779B97F4A7C15)
         mixed ^= mixed >> np.uint64(29)
@@ -76,7 +76,7 @@ def _fingerprints(table: Table, patients: Places | None) -> npt.NDArray[np.uint6
 
 
 def _two_people(table: Table, patients: Places) -> Iterator[Finding]:
-    """Yield rows with one patient identifier that differ in facts that never change in a person."""
+    """Yield a finding if rows with the same patient identifier differ in facts that never change, such as sex."""
     first = np.unique(patients, return_index=True)[1]
     for feature in table.contract.features:
         if not feature.same_for_patient:
@@ -97,7 +97,7 @@ def _two_people(table: Table, patients: Places) -> Iterator[Finding]:
 
 
 def image_findings(table: Table) -> Iterator[Finding]:
-    """Yield a finding for images that have one intensity in all pixels, and for images that occur for two patients."""
+    """Yield findings for images with the same intensity in all pixels, and for images that two patients share."""
     if table.images is None or table.contract.image is None:
         return
     name = table.contract.image.name
@@ -111,7 +111,7 @@ def image_findings(table: Table) -> Iterator[Finding]:
     whose = "row" if patients is None else "patient"
     patients = np.arange(table.rows) if patients is None else patients
     _, same = np.unique(table.marks[0], return_inverse=True)
-    pairs = np.unique(np.stack([same, patients]), axis=1)[0]  # an image counts once for each of its patients
+    pairs = np.unique(np.stack([same, patients]), axis=1)[0]  # an image is counted once for each patient who has it
     shared = np.flatnonzero(there & (np.bincount(pairs)[same] > 1))
     if len(shared):
         words = f"column {name}: {len(shared)} images are equal to that of another {whose}"

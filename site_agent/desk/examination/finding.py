@@ -56,7 +56,7 @@ class Acceptance(Document):
 
 
 def accept(state: Path, acceptance: Acceptance) -> None:
-    """Write a person's acceptance to the state directory, completely or not at all.
+    """Write a person's acceptance into the state directory. After a crash the file is complete or does not exist.
 
     Raises:
         UnavailableError: the disk cannot be written.
@@ -65,7 +65,7 @@ def accept(state: Path, acceptance: Acceptance) -> None:
 
 
 def find_acceptance(state: Path, digest: str) -> Acceptance | None:
-    """Return who accepted the warnings of exactly this examination, or None.
+    """Return the acceptance of exactly this examination's warnings, or None if nobody accepted the warnings.
 
     Raises:
         DataError: the file exists but is not an acceptance.
@@ -86,7 +86,7 @@ def find_acceptance(state: Path, digest: str) -> Acceptance | None:
 
 
 def moment(at: datetime) -> str:
-    """Return a time as text with its zone, to the second."""
+    """Return a time as text with its time zone, rounded to seconds."""
     return at.isoformat(timespec="seconds")
 
 

@@ -18,7 +18,7 @@ _NUMBER: Final = re.compile(r"[+-]?(\d+([.,]\d*)?|[.,]\d+)([eE][+-]?\d+)?")
 
 
 def guess_format(path: Path, *, sheet: str | None, query: str | None) -> Format:
-    """Guess the format of a table from its file's name and its first 256 KiB.
+    """Guess the format of a table from the name of its file and the first 256 KiB.
 
     Raises:
         OSError: the file cannot be read.
@@ -36,7 +36,7 @@ def guess_format(path: Path, *, sheet: str | None, query: str | None) -> Format:
 
 
 def format_hint(path: Path, declared: Format, *, is_new: bool = False) -> str | None:
-    """Advise which key of the contract to change so that a text file becomes readable; None if no key seems wrong.
+    """Advise which key of the contract to change so that a text file becomes readable, or return None.
 
     Args:
         path: a table in which mistakes were found.
@@ -55,7 +55,7 @@ def format_hint(path: Path, declared: Format, *, is_new: bool = False) -> str | 
         seems = guess_text(start)
     except (OSError, csv.Error):  # the reader of tables reports such damage
         return None
-    # Every file is valid text in both one-byte encodings, so a guess cannot show that the declared one is wrong.
+    # Every file is valid text in both one-byte encodings, so a guess cannot show that the declared encoding is wrong.
     is_other = seems.encoding != declared.encoding and "utf-16" in (seems.encoding, declared.encoding)
     is_other = is_other or (declared.encoding == "utf-8" and seems.encoding != "utf-8")
     wrong = {
@@ -84,7 +84,7 @@ def guess_text(start: bytes) -> TableFormat:
     return TableFormat(
         header=_has_header(rows),
         delimiter=delimiter,  # type: ignore[arg-type]  # one of the four
-        encoding=encoding,  # type: ignore[arg-type]  # one of those that _encoding gives
+        encoding=encoding,  # type: ignore[arg-type]  # one of the encodings that _encoding returns
         decimal="," if delimiter != "," and _has_commas(rows) else ".",
     )
 
@@ -101,7 +101,7 @@ def _encoding(start: bytes) -> str:
 
 
 def _agreement(lines: list[str], delimiter: str) -> tuple[int, int]:
-    """Return how many rows have the same number of cells, and that number, if it is above one."""
+    """Return how many rows have the most common number of cells, and this number. Return zeros if the number is one."""
     try:
         widths = Counter(len(row) for row in csv.reader(lines[:200], delimiter=delimiter))
     except csv.Error:
@@ -111,7 +111,7 @@ def _agreement(lines: list[str], delimiter: str) -> tuple[int, int]:
 
 
 def _has_header(rows: list[list[str]]) -> bool:
-    """Whether the first row has only different words and no number, as the names of columns do."""
+    """Return whether the first row is a header: all its cells are different words, and no cell is a number."""
     if not rows:
         return True
     first = [cell.strip() for cell in rows[0]]

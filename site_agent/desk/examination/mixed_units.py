@@ -24,18 +24,20 @@ _SMALLEST_FACTOR: Final = 1.5
 _TOLERANCE: Final = 0.12
 _STEPS_IN_VALLEY: Final = 3.0
 _WIDEST_RATIO: Final = 2.5
-# How full the gap may be compared with the smaller group, and by how many standard deviations it must be emptier.
+# The largest ratio of values in the gap to values in the smaller group, and the least difference of these two numbers
+# in standard deviations.
 _KNOWN: Final = (0.6, 2.6)
 _ANY: Final = (0.35, 4.0)
 _SEPARATES: Final = 0.9
-# Ten deviations of a normal distribution on the logarithmic scale: from the median to the first or last tenth is 1.28.
+# About ten standard deviations of a normal distribution on the logarithmic scale, in units of the distance from the
+# median to the first or last decile (1.28 standard deviations).
 _FAR_LOGS: Final = 8.0
 _FAR_BELOW: Final = 3.0
 
 
 @dataclass(frozen=True)
 class Conversion:
-    """Two units of one measurement. Multiply the first by `factor` and add `offset` to convert it to the second."""
+    """Two units of one measurement. A value in the first unit, times `factor` plus `offset`, is in the second unit."""
 
     first: str
     second: str
@@ -74,7 +76,7 @@ CONVERSIONS: Final = (
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class MixedUnits:
-    """The finding that the values of one column have two scales.
+    """The finding that the values of one column have two scales, as with two units.
 
     Attributes:
         is_minority: bool of shape (rows,): rows at the scale with fewer values.
@@ -101,7 +103,7 @@ class MixedUnits:
 
 
 def mixed_units(values: Numbers, others: Sequence[Numbers] = ()) -> MixedUnits | None:
-    """Find out whether a column's positive values have two scales, as with two units; None if they have one.
+    """Return the finding that a column's positive values have two scales, or None if they have one scale.
 
     Args:
         values: float64 of shape (rows,), NaN if missing. A column with negative numbers is skipped.
@@ -128,7 +130,7 @@ def mixed_units(values: Numbers, others: Sequence[Numbers] = ()) -> MixedUnits |
 
 
 def unit_hint(column: str, inside: Numbers, outside: Numbers) -> str | None:
-    """Advise in one sentence how to correct numbers that seem to have another unit than the declared range.
+    """Advise in one sentence how to correct numbers whose unit seems to differ from the unit of the declared range.
 
     Args:
         inside: float64 of shape (rows,), NaN if missing or outside the range.
@@ -158,13 +160,16 @@ def far_values(values: Numbers) -> npt.NDArray[np.bool_]:
         return nothing
     logs = np.log(np.where(is_there, values, middle) / middle)
     is_above = logs > _FAR_LOGS * math.log(high / middle)
-    # Near zero a logarithm exaggerates small ordinary amounts, so the distance itself must be large too.
+    # Near zero, logarithms of ordinary small amounts differ much, so the difference itself must be large too.
     is_below = (logs < -_FAR_LOGS * math.log(middle / low)) & (middle - values > _FAR_BELOW * (middle - low))
     return np.asarray(is_above | (is_below & is_there))
 
 
 def _two_heaps(logs: Numbers) -> tuple[npt.NDArray[np.bool_], float, tuple[float, float]] | None:
-    """Return which values form the upper of two groups, the groups' ratio, and their medians; None for one group."""
+    """Return which values are in the upper of two groups, the ratio of the medians, and the medians.
+
+    None for one group.
+    """
     ordered = np.sort(logs)
     if len(ordered) < FEWEST_VALUES or len(np.unique(ordered)) < _FEWEST_DIFFERENT:
         return None
@@ -177,11 +182,11 @@ def _two_heaps(logs: Numbers) -> tuple[npt.NDArray[np.bool_], float, tuple[float
         return None
     widths = sorted((_width(lower), _width(upper)))
     if widths[1] > _WIDEST_RATIO * widths[0]:
-        return None  # the same measurement in another unit has the same spread on this scale
+        return None  # on a logarithmic scale, the same measurement in another unit has the same spread
     steps = np.diff(np.unique(np.exp(ordered)))
     middle, quarter = (low + high) / 2, distance / 4
     if math.exp(middle) * quarter < _STEPS_IN_VALLEY * float(steps.min()):
-        return None  # the values are so coarse that the gap can be one step between two numbers
+        return None  # the values are rounded so much that the gap can be the step between two neighbouring values
     heaps = min(_within(ordered, low, quarter), _within(ordered, high, quarter))
     valley = _within(ordered, middle, quarter)
     most, least = _KNOWN if _conversion(math.exp(low), math.exp(high)) is not None else _ANY
@@ -215,7 +220,7 @@ def _surprise(valley: int, heap: int) -> float:
 
 
 def _conversion(low: float, high: float) -> Conversion | None:
-    """Return the known pair of units whose conversion is nearest to two medians, or None if none is near."""
+    """Return the known pair of units whose conversion explains two medians best, or None if no pair explains them."""
 
     def distance(one: Conversion) -> float:
         wanted = one.factor * low + one.offset
@@ -226,7 +231,7 @@ def _conversion(low: float, high: float) -> Conversion | None:
 
 
 def _tells_apart(column: Numbers, is_there: npt.NDArray[np.bool_], is_upper: npt.NDArray[np.bool_]) -> bool:
-    """Whether another column nearly determines which scale a value has (area under the ROC curve 0.9 or more)."""
+    """Return whether another column nearly determines the scale of a value (area under the ROC curve at least 0.9)."""
     both = is_there & ~np.isnan(column)
     upper, lower = column[both & is_upper], np.sort(column[both & ~is_upper])
     if not len(upper) or not len(lower):

@@ -1,4 +1,4 @@
-"""Reads tables, and suggests which line of the contract or which column of the table corrects an error."""
+"""Reads tables. If a table has errors, suggests which line of the contract or column of the table to correct."""
 
 from __future__ import annotations
 

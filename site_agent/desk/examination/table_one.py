@@ -1,4 +1,4 @@
-"""Makes Table 1: the patients by outcome, as in clinical papers. The table stays at the site."""
+"""Makes Table 1 of a clinical paper: the characteristics of the patients by outcome. The table stays at the site."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def table_one(table: Table) -> tuple[Line, ...]:
 
 
 def _terms_lines(column: TermsFeature, counts: Counts, columns: list[npt.NDArray[np.bool_]]) -> Iterator[Line]:
-    """Yield how many rows have each declared code, and how many rows have no code or word."""
+    """Yield lines with the number of rows that have each declared code, and of rows that have no code or word."""
     has_code = counts > 0
     is_empty = has_code.sum(axis=1) == 0
     for place, code in enumerate((column.codes or ())[:_MOST_CODES]):

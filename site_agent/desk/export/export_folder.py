@@ -1,4 +1,4 @@
-"""Writes the folder of `site-agent export`, with a model that other programs can use.
+"""Writes the folder that `site-agent export` creates, with a model that other programs can use.
 
 model.json and model.safetensors have the model. loader.py reads them with PyTorch alone. On request there is also
 model.onnx with onnx_loader.py. card.md and card.json describe the model's purpose and limits. If the network is the
@@ -118,7 +118,7 @@ def export_model(
 
 
 def _checked_files(hospital: Hospital, used: ModelInUse, *, has_onnx: bool) -> tuple[dict[str, bytes], list[float]]:
-    """Return the exported files by name, and how much the predictions of loader and ONNX differ from the model's.
+    """Return the exported files by name, and the largest difference of each copy's predictions from the model's.
 
     Raises:
         OperatorError: the model cannot be exported, or a copy predicts differently.
@@ -144,7 +144,8 @@ def _checked_files(hospital: Hospital, used: ModelInUse, *, has_onnx: bool) -> t
     if has_onnx:
         files["onnx_loader.py"] = standalone("onnx_loader")
         files["model.onnx"] = onnx_bytes(graph, values.shape[1], model.outputs, own)
-        # An ONNX graph can be right for one number of rows and wrong for another.
+        # Several numbers of rows are tested, because an ONNX graph can be right for one number of rows and wrong for
+        # another number.
         parts = [run_onnx(files["model.onnx"], part) for part in (values[:1], values[1:8], values[8:])]
         differences.append(_difference(model, said, np.concatenate(parts)))
     if max(differences) > LARGEST_DIFFERENCE:
@@ -153,7 +154,7 @@ def _checked_files(hospital: Hospital, used: ModelInUse, *, has_onnx: bool) -> t
 
 
 def standalone(name: str) -> bytes:
-    """Return the text of a loader that needs no other file: it includes the rules for cells and rows."""
+    """Return the text of a loader that needs no other file, because it includes the rules for cells and rows."""
     text = (_EXPORT / f"{name}.py").read_text()
     parts = [Path(file).read_text().partition(_FUTURE)[2] for file in (cell_rules.__file__, row_reader.__file__)]
     rules = _OWN_IMPORTS.sub("", "\n\n".join(part.strip() for part in parts))
@@ -227,7 +228,7 @@ def description_of(model: SavedModel, graph: Graph, run: str, own: OwnNetwork | 
 
 
 def _features(model: SavedModel) -> list[Json]:
-    """Return for each feature the rule for its cells, and the limits beyond which a row has no prediction."""
+    """Return for each feature the rule for its cells, and the limits outside which a row has no prediction."""
     contract = model.preprocessing.contract
     limits = {one.name: [one.low, one.high] for one in model.profile.columns} if model.profile else {}
     return [
@@ -248,7 +249,7 @@ def _features(model: SavedModel) -> list[Json]:
 
 
 def _interval(contract: Contract, feature: Feature) -> Json:
-    """Describe how a date becomes a number of days or years since or until another day."""
+    """Describe how a date is converted to the number of days or years since or until another day."""
     if not isinstance(feature, DateFeature):
         return None
     one = interval(contract, feature)

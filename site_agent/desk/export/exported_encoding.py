@@ -1,4 +1,4 @@
-"""Exports preprocessing as operations, from float64 inputs (rows, inputs) to encoded columns."""
+"""Exports preprocessing as operations of a graph, from float64 inputs (rows, inputs) to encoded columns."""
 
 from __future__ import annotations
 
@@ -60,11 +60,11 @@ def _terms(graph: Graph, counts: str, weights: TermWeights) -> str:
 
 
 def _pixels(graph: Graph, column: ImageColumn, scales: Sequence[Scale]) -> str:
-    """Add to the graph the standardising of pixels, from the intensities of the file. See `image_files.in_window`."""
+    """Add to the graph the conversion of a file's intensities to standardised pixels. See `image_files.in_window`."""
     low, high = column.limits
     inside = graph.clipped(INPUT, [[float(low)]], [[float(high)]])
     each = column.image.height * column.image.width
-    # (value - low) / (high - low), then (that - mean) / deviation of its channel.
+    # First (value - low) / (high - low). Then this number minus the mean of its channel, divided by the deviation.
     centres = np.repeat([low + scale.mean * (high - low) for scale in scales], each)[None]
     widths = np.repeat([scale.deviation * (high - low) for scale in scales], each)[None]
     centred = graph.apply("subtract", inside, graph.constant(centres, "float64"))
@@ -129,7 +129,7 @@ def _shares(graph: Graph, ends: np.ndarray[tuple[int], np.dtype[np.float64]], va
 
 
 def _coded(graph: Graph, feature: CategoricalFeature, encoding: Encoding, value: str) -> str:
-    """Add to the graph the replacing of each code by its row of encoded columns. Unknown codes have the last row."""
+    """Add to the graph the conversion of each code to its row of encoded columns. Unknown codes get the last row."""
     positions = np.arange(len(feature.codes), dtype=np.float64)
     table = encode(feature, encoding, np.append(positions, -1.0))
     is_code = graph.apply("equal", value, graph.constant(positions[None], "float64"))

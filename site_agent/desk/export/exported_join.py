@@ -1,4 +1,4 @@
-"""Exports forests, probabilities and the model of federated-prior as operations.
+"""Exports forests, probabilities and the model of federated-prior as operations of a graph.
 
 The joined model adds the site's regression, the site's forest and the others' score, each times its weight.
 """
@@ -26,7 +26,8 @@ def forest_answers(graph: Graph, trees: Forest, features: str) -> str:
 
     `features` names float32 columns. See `Forest.answers`.
     """
-    # A float32 value exceeds a float64 threshold exactly if it exceeds the largest float32 up to the threshold.
+    # A float32 value is above a float64 threshold exactly if it is above the largest float32 that is not above the
+    # threshold.
     thresholds = trees.thresholds.astype(np.float32)
     above = thresholds.astype(np.float64) > trees.thresholds
     thresholds[above] = np.nextafter(thresholds[above], np.float32(-np.inf))
@@ -113,7 +114,7 @@ def _lines(graph: Graph, wide: str, lines: Lines) -> str:
 
 
 def _others(graph: Graph, joined: JoinedModel, concepts: ConceptEncoding, contract: Contract, like: str) -> str:
-    """Add the other hospitals' score to the graph. The result has the shape of `like`."""
+    """Add the score from the other hospitals' coefficients to the graph. The result has the shape of `like`."""
     places = [place for place, one in enumerate(concepts.mapped) if one is not None and concepts.used[place]]
     nothing = graph.apply("multiply", like, graph.constant([[0.0]], "float64"))
     line = graph.apply("add", nothing, graph.constant(joined.others.starts[None], "float64"))

@@ -58,7 +58,7 @@ NAMES: Final = frozenset(
 
 @dataclass(frozen=True, kw_only=True)
 class Operation:
-    """One step of a computation: the operation, its input values, and the name of its result."""
+    """One step of a computation: the operation, the names of its inputs, and the name of its result."""
 
     name: str
     inputs: tuple[str, ...]
@@ -68,7 +68,7 @@ class Operation:
 
 @dataclass(eq=False)
 class Graph:
-    """A computation: its operations in order, and its constants by name. Both only grow."""
+    """A computation: its operations in order, and its constants by name. Both are only added, never removed."""
 
     operations: list[Operation] = field(default_factory=list)
     constants: dict[str, npt.NDArray[np.generic]] = field(default_factory=dict)
@@ -93,7 +93,7 @@ class Graph:
         self.result = value
 
     def columns(self, value: str, start: int, stop: int, axis: int = 1) -> str:
-        """Slice a value of the graph along an axis, from `start` to before `stop`."""
+        """Slice a value of the graph along an axis, from `start` up to, but not including, `stop`."""
         return self.apply("slice", value, axis=axis, start=start, stop=stop)
 
     def clipped(self, value: str, low: npt.ArrayLike, high: npt.ArrayLike, dtype: str = "float64") -> str:
@@ -102,9 +102,12 @@ class Graph:
         return self.apply("minimum", raised, self.constant(high, dtype))
 
     def interpolated(self, value: str, xs: npt.ArrayLike, ys: npt.ArrayLike) -> str:
-        """Interpolate a value of the graph, float64 (rows, 1), linearly between rising points and constant outside."""
+        """Interpolate a value of the graph, float64 (rows, 1), linearly between rising points.
+
+        Outside it is constant.
+        """
         knots, heights = np.asarray(xs, dtype=np.float64), np.asarray(ys, dtype=np.float64)
-        # If several points have the same x, as at a step, the last one is used, as numpy's interp does.
+        # If several points have the same x, as at a step, the last of these points is used, as in numpy's interp.
         kept = np.append(np.diff(knots) > 0, True)
         knots, heights = knots[kept], heights[kept]
         if len(knots) == 1:

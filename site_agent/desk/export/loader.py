@@ -33,7 +33,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-# The export replaces this line by the text of that file, so that a loader needs only PyTorch.
+# The export replaces this import by the text of the imported file, so that a loader needs only PyTorch.
 from site_agent.desk.export.row_reader import RowReader
 
 _TYPES = {
@@ -91,7 +91,7 @@ def load(folder: str | Path, *, allow_code: bool = False) -> Exported:
 
 
 def _content(folder: str | Path, name: str) -> bytes:
-    """Return the bytes of a file in the export's own folder. Links and other paths are refused."""
+    """Return the bytes of a file in the folder of the export. Links and paths outside the folder are refused."""
     if name != Path(name).name or name in ("", ".", "..") or "\\" in name or ":" in name:
         raise ValueError(f"{name!r} is not the name of a file in the folder of the export")
     path = Path(folder) / name
@@ -106,7 +106,7 @@ def module_of(said: dict[str, Any], source: bytes, tensors: dict[str, Tensor]) -
         raise ValueError(f"{said['file']} is not the file that this model was exported with: its SHA-256 is another")
     space = ModuleType("own_module")
     sys.modules[space.__name__] = space  # dataclasses look their module up by name
-    exec(compile(source, said["file"], "exec"), space.__dict__)  # noqa: S102  # checked by its SHA-256 just now
+    exec(compile(source, said["file"], "exec"), space.__dict__)  # noqa: S102  # its SHA-256 was checked above
     network: torch.nn.Module = space.build(said["columns"], said["outputs"])
     kept = dict(network.named_parameters()) | dict(network.named_buffers())
     with torch.no_grad():
@@ -129,7 +129,7 @@ class Exported:
         return self._rows.answers(rows, lambda read: self.scores(torch.tensor(read, dtype=torch.float64)).tolist())
 
     def why(self, rows: list[dict[str, Any]]) -> list[str]:
-        """Return why each row has no prediction: columns, problem and values; empty for a row with a prediction."""
+        """Return for each row why it has no prediction: columns, problem and values. Otherwise the text is empty."""
         return self._rows.why(rows)
 
     def scores(self, values: Tensor) -> Tensor:
@@ -187,7 +187,7 @@ def computed(name: str, inputs: list[Tensor], attributes: dict[str, Any]) -> Ten
 def _forest(
     rows: Tensor, roots: Tensor, columns: Tensor, thresholds: Tensor, children: Tensor, values: Tensor
 ) -> Tensor:
-    """Return for each row the mean of the leaves that it reaches. A leaf's children are the leaf itself."""
+    """Return for each row the mean over trees of the leaf that the row reaches. A leaf is its own child."""
     at = roots.expand(len(rows), -1)
     while True:
         above = (rows.gather(1, columns[at]) > thresholds[at]).long()
@@ -198,7 +198,7 @@ def _forest(
 
 
 def _tensors(raw: bytes) -> dict[str, Tensor]:
-    """Read the arrays of a safetensors file: eight bytes with the length of a JSON header, the header, the numbers."""
+    """Read the arrays of a safetensors file. The file has the header's length (8 bytes), a JSON header, and numbers."""
     start = 8 + int.from_bytes(raw[:8], "little")
     header = json.loads(raw[8:start])
     found = {}

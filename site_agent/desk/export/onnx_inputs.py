@@ -28,7 +28,7 @@ _MADE_UP_DAY: Final = date(2020, 1, 1).toordinal() - FIRST_DAY
 
 @dataclass(frozen=True, kw_only=True)
 class Interval:
-    """How a date becomes a number: `sign` times (its own day minus the other day), divided by `divisor`.
+    """How a date is converted to a number: `sign` times (the date minus the other day), divided by `divisor`.
 
     Attributes:
         column: the position of the other day among the inputs; None if that day is the same for all rows.
@@ -42,7 +42,7 @@ class Interval:
 
 
 def other_days(contract: Contract) -> tuple[DayColumn, ...]:
-    """Return the dates that are only needed to compute the intervals of features, in declared order."""
+    """Return the date columns that only serve to compute the intervals of features, in declared order."""
     needed = {feature.other for feature in contract.features if isinstance(feature, DateFeature)}
     days = [column for column in contract.columns if isinstance(column, DayColumn)]
     return tuple(column for column in days if column.name in needed)
@@ -54,7 +54,7 @@ def input_names(contract: Contract) -> tuple[str, ...]:
 
 
 def interval(contract: Contract, feature: DateFeature) -> Interval:
-    """Return how a date feature becomes a number."""
+    """Return how the values of a date feature are converted to numbers."""
     names = input_names(contract)
     sign, divisor = (1 if feature.since is not None else -1), (DAYS_PER_YEAR if feature.unit == "years" else 1.0)
     if feature.other in names:
@@ -126,11 +126,11 @@ def made_up_values(contract: Contract, profile: Profile | None, rows: int, seed:
 
 
 def _dated(one: Interval, drawn: Numbers, features: int, before: Sequence[Numbers], days: Sequence[Numbers]) -> Numbers:
-    """Return made-up dates, in days since 1970-01-01, whose intervals from the other day are about those drawn."""
+    """Return made-up dates, in days since 1970-01-01, so that intervals from the other day are about those drawn."""
     other: Numbers | float = one.day
     if one.column is not None and one.column >= features:
         other = days[one.column - features]
     elif one.column is not None:
-        # A later feature is not made up yet. Its own interval is made up when it comes.
+        # A later feature is not made up yet. The interval of the other date is made up when the loop reaches this date.
         other = before[one.column] if one.column < len(before) else float(_MADE_UP_DAY)
     return np.rint(np.nan_to_num(other, nan=_MADE_UP_DAY) + one.sign * drawn * one.divisor)

@@ -26,17 +26,17 @@ class Layers:
     tensors: Mapping[str, Values]
 
     def linear(self, value: str, name: str) -> str:
-        """Compute W·x + b over the last axis, or W·x if there is no b."""
+        """Add a linear map of the last axis to the graph: W·x + b, or W·x if there is no b."""
         mapped = self.graph.apply("matmul", value, self.graph.constant(self.tensors[f"{name}.weight"].T))
         bias = self.tensors.get(f"{name}.bias")
         return mapped if bias is None else self.graph.apply("add", mapped, self.graph.constant(bias))
 
     def normalised(self, value: str, name: str) -> str:
-        """Scale and shift each place of the last axis by the layer's learnt numbers."""
+        """Scale and shift each position of the last axis by the layer's trained parameters."""
         return self._affine(value, self.tensors[f"{name}.weight"], self.tensors[f"{name}.bias"])
 
     def normalised_columns(self, value: str, name: str) -> str:
-        """Scale and shift each column of tokens (rows, columns, width) by the layer's learnt numbers."""
+        """Scale and shift each column of tokens (rows, columns, width) by the layer's trained parameters."""
         return self._affine(value, self.tensors[f"{name}.weight"][:, None], self.tensors[f"{name}.bias"][:, None])
 
     def layer_normalised(self, value: str, name: str) -> str:
@@ -101,7 +101,7 @@ class Layers:
         return self.graph.apply("multiply", value, self.graph.apply("sigmoid", value))
 
     def activated(self, value: str, activation: ActivationName) -> str:
-        """Apply the activation function that a plan names."""
+        """Apply the activation function that the plan requires."""
         match activation:
             case "relu" | "selu" | "tanh":
                 return self.graph.apply(activation, value)
@@ -113,7 +113,7 @@ class Layers:
                 assert_never(activation)
 
     def scaled(self, value: str, factor: float) -> str:
-        """Multiply the value by a number."""
+        """Multiply a value of the graph by a constant number."""
         return self.graph.apply("multiply", value, self.graph.constant([factor]))
 
     def attended(self, queries: str, keys: str, values: str, width: int, hidden: str | None = None) -> str:

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import onnxruntime
 
-# The export replaces this line by the text of that file, so that a loader needs only onnxruntime.
+# The export replaces this import by the text of the imported file, so that a loader needs only onnxruntime.
 from site_agent.desk.export.row_reader import RowReader
 
 
@@ -39,7 +39,7 @@ class Exported:
         return self._rows.answers(rows, self._scores)
 
     def why(self, rows: list[dict[str, Any]]) -> list[str]:
-        """Return for each row why it has no prediction: columns, problem and values; empty if it has one."""
+        """Return for each row why it has no prediction: columns, problem and values. Otherwise the text is empty."""
         return self._rows.why(rows)
 
     def _scores(self, read: list[list[float]]) -> list[Any]:

@@ -75,7 +75,7 @@ def run_onnx(content: bytes, values: npt.NDArray[np.float64]) -> npt.NDArray[np.
 
 
 class _Writer:
-    """Converts operations to ONNX nodes. Numbers that ONNX requires as inputs become initialisers."""
+    """Converts operations to ONNX nodes. Numbers that an ONNX node reads as inputs become initializers."""
 
     def __init__(self, graph: Graph, helper: Any, types: Any, numpy_helper: Any, module: Any) -> None:
         self.nodes: list[Any] = []
@@ -115,7 +115,7 @@ class _Writer:
             writers[operation.name](operation)
 
     def initializers(self) -> list[Any]:
-        """Return all constants that a node of the ONNX graph reads."""
+        """Return the constants of the graph that at least one node reads."""
         kept = {name: array for name, array in self._constants.items() if name not in self._dropped}
         own = [] if self._own is None else list(self._own.initializer)
         return [*(self._numpy.from_array(array, name) for name, array in kept.items()), *own]
@@ -129,7 +129,7 @@ class _Writer:
         return name
 
     def _lookup(self, one: Operation) -> None:
-        """Append nodes that return the row of a table at each whole number."""
+        """Append nodes that look up a row of a table for each whole number."""
         places = f"{one.output}places"
         self._node("Cast", one.inputs[1:], places, to=self._types.INT64)
         self._node("Gather", (one.inputs[0], places), one.output, axis=0)
@@ -154,7 +154,7 @@ class _Writer:
         self._node("Identity", (self._own.output[0].name,), one.output)
 
     def _forest(self, one: Operation) -> None:
-        """Append a forest in ONNX's own form of trees, in which nodes are numbered from 0 in each tree."""
+        """Append a forest as ONNX's operator for trees, in which the nodes of each tree are numbered from 0."""
         features, *names = one.inputs
         thresholds, values = (self._constants[name].astype(np.float64) for name in (names[2], names[4]))
         roots, columns, children = (self._constants[name].astype(np.int64) for name in (names[0], names[1], names[3]))
@@ -179,7 +179,7 @@ class _Writer:
 
 
 def _module(onnx: Any, own: OwnNetwork) -> Any:
-    """Return the ONNX graph of the hospital's own module. A prefix separates its names from ours."""
+    """Return the ONNX graph of the hospital's own module. A prefix makes its names different from all other names."""
     from onnx import compose
 
     return compose.add_prefix(onnx.load_from_string(traced(own, _OPSET)), "own/").graph

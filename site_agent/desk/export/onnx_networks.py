@@ -1,4 +1,4 @@
-"""Exports every network of a plan as operations, from encoded rows (rows, columns) to outputs (rows, outputs).
+"""Exports each type of network as operations of a graph, from encoded rows (rows, columns) to (rows, outputs).
 
 The formulas are those of `site_agent.trainer.models`; the tests compare both for every network. A hospital's own
 module is Python code, which cannot be converted to operations. Its tensors are part of the export, and one operation
@@ -96,7 +96,10 @@ def _images(layers: Layers, architecture: ImageNetwork | UNetNetwork, rows: str)
 def _blocks(
     layers: Layers, architecture: ConvolutionalNetwork | ParallelConvolutionalNetwork, value: str, parts: Sequence[str]
 ) -> str:
-    """Add blocks of an image network in sequence, each with the name of its part. The result is (rows, numbers)."""
+    """Add the blocks of an image network in sequence, each with the prefix of its tensors.
+
+    The result is (rows, numbers).
+    """
     for number, part in enumerate(parts, start=1):
         size = sides_after(architecture.image, number - 1)
         value = layers.block(value, f"{part}.block{number}", architecture.activation, size)
@@ -213,7 +216,7 @@ def _entity_block(layers: Layers, architecture: GlobalLayersNetwork, tokens: str
     graph, width, heads = layers.graph, architecture.entity_width, architecture.heads
     normal = layers.normalised_columns(tokens, f"{name}.normalisation")
     projected = layers.linear(normal, f"{name}.attention.projections")
-    # Channel c of head h is number c·heads + h of queries, keys and values; see models/attention.py.
+    # Channel c of head h has the index c·heads + h in queries, keys and values; see models/attention.py.
     apart = graph.apply("reshape", projected, shape=(-1, columns, 3 * (width // heads), heads))
     by_head = graph.apply("transpose", apart, order=(0, 3, 1, 2))
     channels = width // heads
@@ -256,7 +259,7 @@ def _feature_tokens(layers: Layers, architecture: FeatureTokensNetwork, rows: st
 
 
 def _of_columns(layers: Layers, rows: str, columns: int, kind: str) -> str:
-    """Add to the graph the tokens of columns, (rows, columns, width)."""
+    """Add the computation of each column's token to the graph: (rows, columns, width)."""
     graph, tensors = layers.graph, layers.tensors
     weight = graph.constant(tensors[f"input.tokenizer.{kind}weight"])
     scaled = graph.apply("multiply", graph.apply("reshape", rows, shape=(-1, columns, 1)), weight)
@@ -264,10 +267,13 @@ def _of_columns(layers: Layers, rows: str, columns: int, kind: str) -> str:
 
 
 def _words(layers: Layers, note: NoteSize, codes: str) -> str:
-    """Add the tokens of words to the graph, (rows, places, width). Each code is the number of a bucket, from 1."""
+    """Add the computation of each word's token to the graph: (rows, places, width).
+
+    A code is a bucket's number, from 1.
+    """
     graph, tensors = layers.graph, layers.tensors
     weight = graph.constant(tensors["input.tokenizer.weight"])
-    # A lookup drops the fraction, so a whole number minus one half becomes the number below.
+    # A look-up drops the fraction, so a whole number minus one half selects the next lower number.
     places = graph.apply("subtract", codes, graph.constant([0.5]))
     words = graph.apply("lookup", weight, graph.clipped(places, [0.0], [note.buckets - 1.0], "float32"))
     return graph.apply("add", words, graph.constant(tensors["input.tokenizer.bias"]))

@@ -60,7 +60,7 @@ def traced(own: OwnNetwork, opset: int) -> bytes:
     """
     try:
         with warnings.catch_warnings(), tempfile.TemporaryDirectory() as folder:
-            # The warnings are about the exporter's age, and about code that it cannot trace. The export is compared.
+            # Torch warns that this exporter is old, and that it cannot trace some code. The export is compared.
             warnings.simplefilter("ignore")
             torch.onnx.export(
                 own.network,
@@ -70,7 +70,8 @@ def traced(own: OwnNetwork, opset: int) -> bytes:
                 output_names=["outputs"],
                 dynamic_axes={"rows": {0: "rows"}, "outputs": {0: "rows"}},
                 opset_version=opset,
-                # The newer exporter needs one more package and writes operations outside the standard.
+                # The newer exporter needs an additional package, and writes operations that are not in the ONNX
+                # standard.
                 dynamo=False,
             )
             return (Path(folder) / "traced.onnx").read_bytes()

@@ -1,4 +1,4 @@
-"""The content of another hospital's model.json. Every value is checked when the file is read.
+"""Defines the content of another hospital's model.json. Every value is checked when the file is read.
 
 export_folder.py writes the same keys. The rules:
 
@@ -146,14 +146,14 @@ class Description(Document):
 
     @property
     def kinds(self) -> dict[str, str]:
-        """For each column its type in words, as `kind_of_list` names those of lists and notes."""
+        """For each column its type in words. `kind_of_list` names the types of lists and notes."""
         kinds: dict[str, str] = {one.name: one.rule.kind for one in self.features}
         lists = {one.name: kind_of_list(one.rule.separator) for one in self.terms}
         return kinds | dict.fromkeys([one.name for one in self.days], "date") | lists
 
     @property
     def reader(self) -> RowReader:
-        """Reads this hospital's rows by the other hospital's rules.
+        """Return an object that reads this hospital's rows by the rules of the other hospital's model.
 
         The limits of values in the other hospital's training rows are not applied.
         """
@@ -167,12 +167,12 @@ class Description(Document):
 
     @property
     def inputs(self) -> int:
-        """The number of inputs of a row at most: one for each feature and day, and for each place of terms."""
+        """The largest possible number of inputs of a row: one for each feature, each day, and each counted term."""
         rules = [one.rule for one in self.terms]
         places = [len(one.codes or ()) + 1 + (one.buckets or 0) + (one.longest or 0) for one in rules]
         return len(self.features) + len(self.days) + sum(places)
 
 
 def kind_of_list(separator: str | None) -> str:
-    """Return the type of a list with this separator, or of a note, which has none, in words."""
+    """Return in words the type of a column of lists with this separator, or of a column of notes if it is None."""
     return "note" if separator is None else f"list with {'blanks' if separator == ' ' else separator}"

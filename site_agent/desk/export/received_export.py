@@ -36,13 +36,14 @@ from site_agent.trainer.forest import Forest
 LARGEST_DESCRIPTION_BYTES: Final = 1 << 23
 LARGEST_TENSORS_BYTES: Final = 1 << 29
 _MOST_NUMBERS: Final = 1 << 26  # of all results for one block of rows
-_MOST_WORK: Final = 1 << 44  # multiplications of matrices for all rows: about a quarter of an hour with two cores
-_WORK_OF_A_NUMBER: Final = 16  # multiplications that take as long as reading or writing a number
-_DEEPEST: Final = 10_000  # nodes of a path; random forests of large tables have fewer than 100
+# Multiplications in matrix products for all rows: about a quarter of an hour with two cores.
+_MOST_WORK: Final = 1 << 44
+_WORK_OF_A_NUMBER: Final = 16  # the number of multiplications that take as long as reading or writing one number
+_DEEPEST: Final = 10_000  # nodes on a path of a tree; random forests of large tables have fewer than 100
 _OF_TABLES: Final = NAMES - {"module", "convolution", "largest"}
 _TREES: Final = ("roots", "columns", "thresholds", "children", "values")
 _TYPES: Final = {torch.float32, torch.float64, torch.int64, torch.int32}
-# The exceptions of torch and Python if operations, shapes, types and numbers do not match.
+# The exceptions that torch and Python raise if operations, shapes, types or numbers do not match.
 _UNFIT: Final = (RuntimeError, ValueError, TypeError, LookupError, ArithmeticError, AttributeError, MemoryError)
 
 
@@ -78,7 +79,7 @@ class ReceivedExport:
     constants: Mapping[str, Tensor]
 
     def check_rows(self, rows: int) -> None:
-        """Refuse a number of rows whose inputs need too much memory, before a row is read.
+        """Raise an error if the inputs of this number of rows need too much memory. No row is read before this check.
 
         Raises:
             ConfigurationError: they do.
@@ -126,7 +127,7 @@ class ReceivedExport:
             numbers += result.numel()
             work += _WORK_OF_A_NUMBER * (result.numel() + sum(one.numel() for one in inputs))
             if step.name == "forest":
-                # Computing a forest reserves numbers for each row, tree and output.
+                # To compute a forest, PyTorch reserves memory for each row, tree and output.
                 pairs = len(inputs[0]) * len(inputs[1])
                 numbers, work = numbers + pairs * (8 + inputs[5].shape[1]), work + _WORK_OF_A_NUMBER * pairs * depth
             elif step.name == "matmul":
@@ -155,7 +156,7 @@ class ReceivedExport:
             inputs = [known[name] for name in step.inputs]
             if step.name not in self._operations or step.attributes.get("to", "float32") not in ("float32", "float64"):
                 raise ValueError("an operation that no export of this kind has")
-            if step.output in known:  # otherwise another forest than the checked one could be computed
+            if step.output in known:  # otherwise a forest that was not checked could be computed
                 raise ValueError("two values with one name")
             if step.name == "forest" and inputs[0].is_meta:
                 values = inputs[5]  # shapes alone are not enough to compute a forest
@@ -192,7 +193,7 @@ def _depth(forest: Forest) -> int:
 
 
 def _copied(first: Tensor, second: Tensor) -> int:
-    """Return how many numbers PyTorch copies when it multiplies two stacks of matrices of different length."""
+    """Return how many numbers PyTorch copies when it multiplies two stacks with different numbers of matrices."""
     if first.ndim < 3 or second.ndim < 3:
         return 0
     stack = prod(np.broadcast_shapes(first.shape[:-2], second.shape[:-2]))
@@ -201,7 +202,7 @@ def _copied(first: Tensor, second: Tensor) -> int:
 
 
 def _patches(images: Tensor, filters: Tensor, result: Tensor) -> int:
-    """Return how many numbers a convolution copies if it is computed as a product: for each result what it reads.
+    """Return how many numbers a convolution copies if it is computed as a matrix product: all inputs of each result.
 
     Raises:
         ValueError: the inputs are not stacks of images and filters.
@@ -234,7 +235,7 @@ def read_received(folder: Path) -> ReceivedExport:
 
 
 def refused(what: str) -> ConfigurationError:
-    """Return the error for a folder that cannot be used. `what` is a sentence about the model."""
+    """Return the error for an export that cannot be used. `what` is a sentence about the problem."""
     return ConfigurationError(
         what=f"The other hospital's exported model cannot be used. {what}",
         consequence="No code of the folder was run. No report was made, and nothing left this site.",

@@ -33,7 +33,7 @@ NOT_INTENSITIES: Final = Flaw("not the declared number of intensities, or one ou
 
 
 def rule_of(facts: Mapping[str, Any]) -> NumberRule | CodeRule | DateRule:
-    """Return the rule for the cells of a column from its entry in model.json."""
+    """Build the rule for the cells of a column from the column's entry in model.json."""
     kind, markers = facts["kind"], facts["missing"]
     if kind == "number":
         return NumberRule(markers, tuple(facts["range"]), refuses_missing=facts["refuses_missing"])
@@ -46,7 +46,7 @@ def rule_of(facts: Mapping[str, Any]) -> NumberRule | CodeRule | DateRule:
 
 
 def terms_rule_of(facts: Mapping[str, Any]) -> TermsRule:
-    """Return the rule of a column of terms from its entry in model.json."""
+    """Build the rule for a column of terms from the column's entry in model.json."""
     return TermsRule(
         facts["missing"],
         refuses_missing=facts["refuses_missing"],
@@ -64,7 +64,7 @@ def reason(column: str, flaw: Flaw, cell: object) -> str:
 
 
 def joined(reasons: Sequence[str]) -> str:
-    """Return the first reasons of a row as one text; empty if there is no reason."""
+    """Return the first reasons of a row as one text. Without a reason the text is empty."""
     others = len(reasons) - MOST_REASONS
     return "; ".join([*reasons[:MOST_REASONS], *([f"and {others} more"] if others > 0 else [])])
 
@@ -87,7 +87,7 @@ class RowReader:
         self._image: Mapping[str, Any] | None = facts.get("image")
 
     def read(self, row: Mapping[str, Any]) -> tuple[list[float], list[str]]:
-        """Return a row's inputs for the model, and the reasons why it has no prediction, if there are any.
+        """Return a row's inputs for the model, and the reasons why the row has no prediction, if there are reasons.
 
         The inputs are in the order of model.json's features, days and terms. A missing number or date is NaN. A code
         is its position. A date is the days since 1970-01-01. Terms are what `TermsRule` counts.
@@ -144,7 +144,10 @@ class RowReader:
         return rule.read(str(cell), self._decimal if isinstance(cell, str) else ".")
 
     def _judged(self, column: Mapping[str, Any], cells: Mapping[str, float | Flaw]) -> tuple[Flaw | None, float]:
-        """Return what is wrong with a column's value, if anything, and the value. A date becomes an interval first."""
+        """Return the problem with a column's value, if there is one, and the value.
+
+        Dates are first converted to intervals.
+        """
         value, interval = cells[column["name"]], column.get("interval")
         assert isinstance(value, float)
         if interval is not None:

@@ -83,7 +83,7 @@ def _of_network(graph: Graph, model: SavedModel, own: str) -> str:
 
 
 def _placed(graph: Graph, model: SavedModel, own: str) -> str:
-    """Add to the graph the columns that the network reads, in the plan's order; a column that is missing here is 0.
+    """Add to the graph the columns that the network reads, in the plan's order. A column that this site lacks is 0.
 
     See `dataset.place_columns`. A network on concepts reads other columns: see `concept_inputs.read_places`.
     """

@@ -1,4 +1,4 @@
-"""Computes 95% intervals of a model's calibration in the large and of its calibration line.
+"""Computes 95% intervals of a model's calibration in the large, and of its calibration intercept and slope.
 
 The bootstrap draws whole patients, and fits each resample by Newton's method, all of a block at once. Source of the
 measures: Cox 1958, as in comparison/calibration.py. An interval is None if a resample has no such line, for example

@@ -17,7 +17,7 @@ _CALIBRATION: Final = (
 
 
 def compared(facts: Facts, names: Mapping[str, str], models: Sequence[str]) -> str:
-    """Return a table of what was compared: site, run, sites, outcome, rows and models.
+    """Return a table that describes the comparison: site, run, sites, outcome, rows and models.
 
     Args:
         models: the models with results.
@@ -55,7 +55,7 @@ def _promise(facts: Facts) -> str:
 
 
 def calibration(facts: Facts, names: Mapping[str, str], models: Facts) -> list[str]:
-    """Return a calibration plot for each model and one table of all models; nothing for an outcome without classes."""
+    """Return a calibration plot for each model, and a table of all models. An outcome without classes has neither."""
     if not facts["class_names"]:
         return []
     spans = facts["calibration_intervals"]
@@ -119,7 +119,7 @@ def figure_with_interval(value: float | None, interval: Sequence[float] | None, 
     """Return a number as text with three decimals, followed by its interval in brackets."""
     if value is None:
         return None
-    # Rounded before it is written, because -0.0004 would otherwise be shown as -0.000.
+    # The number is rounded before it is formatted, because -0.0004 would otherwise be shown as -0.000.
     text, *span = (f"{round(number, 3) + 0.0:{sign}.3f}" for number in (value, *(interval or ())))
     return f"{text} {_span(*span)}" if span else text
 
@@ -152,7 +152,7 @@ def _percent(share: Facts) -> str | None:
 
 
 def _span(low: str, high: str) -> str:
-    """Return an interval in brackets, with hard blanks so that no line break divides it."""
+    """Return an interval in brackets, with non-breaking spaces, so that it stays on one line."""
     return f"({low} to {high})".replace(" ", "\u00a0")
 
 

@@ -77,7 +77,7 @@ def precision_recall(happened: Happened, scores: Scores) -> Curve | None:
 
 def calibration_curve(happened: Happened, scores: Scores) -> CalibrationCurve:
     """Return how often the outcome is observed at each predicted probability."""
-    # The first rank among equal scores decides, as in the expected calibration error.
+    # Rows with equal scores all have the first of their ranks, as in the expected calibration error.
     ranks = np.searchsorted(np.sort(scores), scores, side="left")
     groups = ranks * BINS // len(scores)
     rows = np.bincount(groups, minlength=BINS)
@@ -108,7 +108,7 @@ def decision_curve(happened: Happened, scores: Scores) -> Curve:
 
 
 def benefit_of_treating_all(happened: Happened) -> Curve:
-    """Return the decision curve of treating everybody."""
+    """Return the net benefit of treating every patient, at each threshold."""
     return decision_curve(happened, np.ones(len(happened)))
 
 

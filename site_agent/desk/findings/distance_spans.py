@@ -42,7 +42,7 @@ Float64 = npt.NDArray[np.float64]
 
 
 def distance_spans(happened: Happened, scores: Scores, patients: Patients, seed: int) -> dict[str, Json]:
-    """Return the 95% intervals of the two calibration errors by name; None if all rows are of one class.
+    """Return the 95% intervals of both calibration errors by name, or None if all rows have the same class.
 
     Args:
         happened: 0 and 1, or false and true, shape (rows,).
@@ -100,7 +100,7 @@ def _curves(counts: Counts, outcomes: Float64, design: Float64) -> Float64:
     for _ in range(_STEPS):
         smooth = _shares(line @ design.T)
         gradient = (counts * (outcomes - smooth)) @ design - line @ ridge
-        # 1e-9 is added to the penalty, so that the matrix is invertible even if all drawn rows are of one class.
+        # 1e-9 is added to the penalty, so that the matrix is invertible even if all drawn rows have the same class.
         curvature = ((counts * smooth * (1.0 - smooth)) @ products).reshape(-1, width, width) + ridge
         step = np.linalg.solve(curvature + 1e-9 * np.eye(width), gradient[:, :, None])[:, :, 0]
         largest = np.abs(step).max(axis=1, keepdims=True)

@@ -29,14 +29,14 @@ _KINDS: Final = {
     "calibration": ("Calibration", "predicted probability", "share that had the outcome"),
     "decision": ("Decision curve", "threshold probability", "net benefit per row"),
 }
-# With several classes only these models have decision curves, one for each class.
+# If there are several classes, only these models have decision curves, one curve for each class.
 _CALIBRATED: Final = (FEDERATED, SILOED)
 _BEYOND: Final = 1.2
 _BIN: Final = 0.011  # a little more than the step between two thresholds
 
 
 def model_curves(facts: Facts, kinds: Sequence[str], names: Mapping[str, str]) -> list[str]:
-    """Draw the curves of one outcome with a line for each model, and list models without a line."""
+    """Draw the curves of one outcome, with a line for each model. List the models that have no line."""
     if not facts["curves"]:
         return []
     outcome = next(iter(facts["treat_all"]))
@@ -47,7 +47,7 @@ def model_curves(facts: Facts, kinds: Sequence[str], names: Mapping[str, str]) -
 
 
 def class_curves(facts: Facts, kinds: Sequence[str]) -> list[str]:
-    """Draw the federated model's curves, with a line for each of the first classes against the rest."""
+    """Draw the federated model's curves, with a line for each of the first classes against all other classes."""
     outcomes = list(facts["treat_all"])
     lines = {f"class {name}": facts["curves"][FEDERATED][name] for name in outcomes[:COLOURS]}
     words = "These are curves of the federated model, of each class against the rest. The table has the other models."
@@ -71,7 +71,7 @@ def decision_plots(facts: Facts, names: Mapping[str, str]) -> list[str]:
 
 
 def calibration_plots(facts: Facts, names: Mapping[str, str]) -> list[str]:
-    """Draw how well each model is calibrated, or the federated model for each of several classes."""
+    """Draw the calibration of each model. If there are several classes, draw the federated model's for each class."""
     outcomes = list(facts["treat_all"])
     if len(outcomes) > 1:
         lines = {f"class {name}": facts["curves"][FEDERATED][name] for name in outcomes[:COLOURS]}
@@ -157,7 +157,7 @@ def subgroup_plot(found: Sequence[Facts], metric: str, label: str) -> str:
 
 
 def importance_plot(found: Sequence[Facts], label: str) -> str:
-    """Draw the importance of the most important features, plus and minus one standard deviation."""
+    """Draw the importance of the most important features, with bars of one standard deviation in both directions."""
     rows = [
         Row(
             label=one["feature"],

@@ -71,7 +71,7 @@ _UNACCEPTED: Final = "Nobody has accepted what `site-agent data check` warns of 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class TestPart:
-    """The columns of the test rows: encoded features of shape (rows, columns), and each row's value in each group.
+    """The test rows: encoded features of shape (rows, columns), and the value of each row in each group column.
 
     `table` is the whole table, and `rows` has the places of the test rows in it. `is_accepted` shows whether a person
     has accepted the table's warnings, if it has any.
@@ -133,7 +133,7 @@ def site_facts(
 
 
 def saved_facts(state: Path, run: str) -> dict[str, Json]:
-    """Return a run's report as it was written at the end of the run.
+    """Return the report that was written at the end of a run, unchanged.
 
     Raises:
         UsageError: `run` cannot be a run's name.
@@ -151,7 +151,7 @@ def saved_facts(state: Path, run: str) -> dict[str, Json]:
 
 
 def _in_use(state: Path, run: str) -> str:
-    """Return a sentence about the model that predictions use."""
+    """Return a sentence that names the model in use for predictions."""
     adoption = find_adoption(state)
     if adoption is None:
         return NOBODY_ADOPTED
@@ -163,7 +163,7 @@ def _in_use(state: Path, run: str) -> str:
 
 
 def _test_part(hospital: Hospital, model: SavedModel, kept: ScoredRows, groups: Sequence[str]) -> TestPart | str:
-    """Return the columns of the test rows, or a sentence about why the table cannot be used for the report."""
+    """Return the test rows, or a sentence that explains why the table cannot be used for the report."""
     from site_agent.desk.examination.admitted_rows import admitted, is_accepted
     from site_agent.trainer.data.dataset import prepare_rows
     from site_agent.trainer.data.splits import steady_split
@@ -287,7 +287,7 @@ def _outcome(contract: Contract) -> str:
 
 
 def _outcomes(rows: HeldOutRows) -> list[tuple[str, npt.NDArray[np.bool_], int]]:
-    """Return for each predicted outcome its name, which rows have it, and its column in the scores."""
+    """Return for each predicted outcome its name, which rows have this outcome, and its column in the scores."""
     if rows.task == "binary":
         return [(rows.classes[1], rows.labels == 1, 0)]
     return [(name, rows.labels == place, place) for place, name in enumerate(rows.classes)]
@@ -352,7 +352,7 @@ MISSING = "missing"
 def group_values(
     table: Table, profile: Profile | None, rows: Rows, features: Sequence[str] = ()
 ) -> Mapping[str, Sequence[str]]:
-    """Return the values of the requested rows in each group, such as the sex of each patient.
+    """Return the values of the requested rows in each group column, such as the sex of each patient.
 
     A feature with codes forms groups by its codes. A number forms two groups, above and below the middle of the
     training rows.

@@ -25,7 +25,7 @@ MOST_FEATURES: Final = 60
 
 @dataclass(frozen=True, kw_only=True)
 class Importance:
-    """How much a model becomes worse if one feature is shuffled: mean and standard deviation over shuffles."""
+    """How much worse a model becomes if one feature is shuffled: mean and standard deviation over several shuffles."""
 
     feature: str
     loss: float
@@ -66,7 +66,7 @@ def importances(
     """
     if not columns:
         return ()
-    # Drawn at random, because some tables are sorted by their outcome.
+    # The rows are drawn at random, because some tables are sorted by their outcome.
     kept = np.sort(np.random.default_rng(seed).permutation(len(rows))[:MOST_ROWS])
     part = HeldOutRows(task=rows.task, targets=rows.targets[kept], classes=rows.classes, unit=rows.unit)
     features = features[kept]
@@ -88,5 +88,5 @@ def importances(
 
 
 def _reached(rows: HeldOutRows, metric: str, scores: Scores) -> float | None:
-    # All metrics of hundreds of shuffles would take most of a report's time.
+    # Only one metric is computed, because all metrics of hundreds of shuffles would take most of a report's time.
     return auroc(rows.labels, scores) if metric == "auroc" else rows.evaluate(scores).metrics[metric]

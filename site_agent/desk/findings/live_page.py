@@ -35,7 +35,7 @@ class LivePage:
         self._site, self._state = site, state
 
     def main(self) -> str:
-        """Return the changing part of the page as HTML: the newest run's curves, and the names of other runs."""
+        """Return the part of the page that changes, as HTML: the newest run's curves, and the names of other runs."""
         files = sorted((self._state / "reports" / "live").glob("*.json"), key=_age)
         if not files:
             return (
@@ -97,7 +97,7 @@ def _metric(facts: Mapping[str, Any]) -> str:
 
 
 def _skipped(facts: Mapping[str, Any]) -> str:
-    """Return sentences about rounds that the page does not show, and why."""
+    """Return sentences that explain why the page does not show some rounds."""
     losses, values = _all_points(facts, "validation"), _all_points(facts, "training")
     if not losses and not values:
         return _NOTHING
@@ -181,5 +181,5 @@ def _read(file: Path) -> dict[str, Any] | None:
     try:
         found = json.loads(file.read_bytes())
     except (OSError, ValueError):
-        return None  # does not exist yet, or is just being replaced
+        return None  # the file does not exist yet, or is being replaced at this moment
     return found if isinstance(found, dict) else None

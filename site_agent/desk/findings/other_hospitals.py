@@ -106,7 +106,7 @@ def _without_value(reason: str) -> str:
 def _inputs(
     export: ReceivedExport, file: Path, table: Table, rows: Rows
 ) -> tuple[npt.NDArray[np.float64] | Intensities, list[list[str]]]:
-    """Return the inputs of the rows that the model allows, and for each row the reasons against it."""
+    """Return the inputs of the rows that the model allows, and for each row the reasons why it is not allowed."""
     said = export.description
     if said.image is not None:
         assert table.images is not None  # the contracts fit
@@ -122,7 +122,7 @@ def _inputs(
 
 
 def _cells(file: Path, table: Table, rows: Rows, again: Set[str]) -> Iterator[dict[str, float | str | None]]:
-    """Yield the rows as cells for the other hospital's rules: numbers, days, codes and terms as text, else None.
+    """Yield each row as cells that the other hospital's rules can read: numbers, days, and codes and terms as text.
 
     The columns `again` are those that the model reads as dates, lists and notes.
     """

@@ -1,4 +1,4 @@
-"""Writes the report of a site that only received a model. The model was not tested at this site."""
+"""Shows the report of a site that only received a model. The model was not tested at this site."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, Final, TypeAlias
 from host.printed_page import Section, page, paragraph, table
 
 Facts: TypeAlias = Mapping[str, Any]
-RECEIVING: Final = "receiving"  # the key of the report that only such a site has
+RECEIVING: Final = "receiving"  # the key that a report has only at a site that received a model
 _NEXT: Final = (
     "A model without a test here is a first guess. `site-agent predict` uses it. `site-agent monitor` scores it on a "
     "table with outcomes when they are known. A person should look at that score before the model is adopted."

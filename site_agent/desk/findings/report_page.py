@@ -99,7 +99,7 @@ def report_page(facts: Facts) -> str:
 
 
 def models_of(facts: Facts) -> dict[str, Any]:
-    """Return by name every model that has metrics: networks first, then simple models."""
+    """Return every model that has metrics, by its name: first the networks, then the simple models."""
     networks = {name: facts[name] for name in (FEDERATED, SILOED, PLACEBO) if name in facts}
     found = networks | facts["simple_models"]
     return {name: one for name, one in found.items() if "intervals" in one}
@@ -177,7 +177,7 @@ def _differences(facts: Facts) -> list[str]:
 
 
 def _difference(metric: str, found: Facts | None) -> str | None:
-    """Return a metric's difference, federated minus another model, and whether that is better or worse."""
+    """Return the federated model's metric minus another model's, and whether the federated model is better or worse."""
     if found is None:
         return None
     shown = figure_with_interval(found["difference"], found["interval"], sign="+")
@@ -185,7 +185,7 @@ def _difference(metric: str, found: Facts | None) -> str | None:
 
 
 def _other_hospitals(facts: Facts) -> list[str]:
-    """Return the metrics of each model from another hospital, with this hospital's models on the same rows."""
+    """Return the metrics of each model from another hospital, beside this hospital's models on the same rows."""
     parts = []
     for found in facts.get("other_hospitals", ()):
         keys, differences = list(found["models"][FEDERATED]["metrics"]), found["differences"]

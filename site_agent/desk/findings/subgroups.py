@@ -80,7 +80,7 @@ class Subgroup:
 def subgroups(
     rows: HeldOutRows, scores: Scores, groups: Mapping[str, Sequence[str]], seed: int
 ) -> tuple[Subgroup, ...]:
-    """Return a model's result in each group of patients. Of each column the MOST_VALUES most common values are used.
+    """Return a model's result in each group of patients, for the MOST_VALUES most common values of each group column.
 
     Args:
         scores: one model's.

@@ -33,7 +33,7 @@ Patients = npt.NDArray[np.int64] | None
 
 @dataclass(frozen=True, kw_only=True)
 class Share:
-    """A fraction of some rows with its 95% interval. The fraction is None if there are no rows."""
+    """A fraction of the rows, with its 95% interval. Without rows the fraction is None."""
 
     value: float | None
     low: float | None
@@ -130,13 +130,13 @@ def _at(
 
 
 def _benefit(outcome: npt.NDArray[np.bool_], treated: npt.NDArray[np.bool_], threshold: float) -> Scores:
-    """Return each row's contribution to the net benefit, which is their mean. Source: Vickers and Elkin 2006."""
+    """Return for each row its contribution to the net benefit. The mean of all contributions is the net benefit."""
     cost = threshold / (1.0 - threshold)
     return np.where(treated, np.where(outcome, 1.0, -cost), 0.0)
 
 
 def _share(is_in: npt.NDArray[np.bool_], among: npt.NDArray[np.bool_], patients: Patients) -> Share:
-    """Return a share with its interval. Rows of one patient are treated as one observation."""
+    """Return a fraction with its 95% interval. Rows of the same patient are treated as one observation."""
     rows = int(among.sum())
     if not rows:
         return Share(value=None, low=None, high=None)
@@ -154,7 +154,7 @@ def wilson(share: float, number: int) -> tuple[float, float]:
 
 
 def _spans(values: Scores, patients: Patients, seed: int) -> list[Share]:
-    """Return the mean of each column of (rows, columns), with the interval of the bootstrap."""
+    """Return the mean of each column of an array (rows, columns), with its bootstrap interval."""
     drawn = []
     for counts in over_patients(len(values), patients, seed, _RESAMPLES).blocks():
         drawn.append(counts @ values / counts.sum(axis=1, keepdims=True))

@@ -1,4 +1,4 @@
-"""Draws plots as SVG inside a page: lines, points, bars and intervals, with axes and words.
+"""Draws plots as SVG for an HTML page: lines, points, bars and intervals, with labelled axes.
 
 A plot is text and uses the colours of the page's style. So one page is readable on a bright screen, on a dark screen
 and on paper. The rules:
@@ -37,7 +37,7 @@ _FIGURES: Final = 190
 
 @dataclass(frozen=True, kw_only=True)
 class Series:
-    """One line or one cloud of points in a plot.
+    """One line, or the points of one series, in a plot.
 
     Attributes:
         label: its text in the legend; empty for none.
@@ -64,7 +64,7 @@ class Axis:
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """One row of an interval plot: a number and its interval. If there are `words`, they replace the limits as text."""
+    """One row of an interval plot: a number and its interval. `words` are shown as text instead of the two limits."""
 
     label: str
     value: float | None
@@ -74,7 +74,7 @@ class Row:
 
 
 def plot(about: str, x: Axis, y: Axis, series: Sequence[Series]) -> str:
-    """Draw lines and points over two axes. Parts outside the axes are removed.
+    """Draw lines and points in a plot with two axes. Parts outside the range of the axes are removed.
 
     Args:
         series: in the order of drawing, the last one on top.
@@ -94,7 +94,7 @@ def plot(about: str, x: Axis, y: Axis, series: Sequence[Series]) -> str:
 
 
 def intervals(about: str, label: str, rows: Sequence[Row], reference: float | None = None) -> str:
-    """Draw one number with its interval in each row, and a line at `reference` to compare them with.
+    """Draw one number with its interval in each row, and a vertical line at `reference` for comparison.
 
     Args:
         rows: from top to bottom. A row without a value shows "not defined".
@@ -132,7 +132,7 @@ def ticks(low: float, high: float) -> list[float]:
 
 
 def visible(points: Sequence[Point], x: Axis, y: Axis) -> list[list[Point]]:
-    """Return the parts of a line that are inside two axes. Parts outside are not drawn along the border."""
+    """Return the parts of a line that are inside the range of two axes. Nothing is drawn along the border."""
     if len(points) == 1:
         return [list(points)] if x.low <= points[0][0] <= x.high and y.low <= points[0][1] <= y.high else []
     pieces: list[list[Point]] = []
@@ -148,7 +148,7 @@ def visible(points: Sequence[Point], x: Axis, y: Axis) -> list[list[Point]]:
 
 
 def axis_over(label: str, numbers: Sequence[float]) -> Axis:
-    """Return an axis that is long enough for all numbers."""
+    """Return an axis whose range includes all numbers."""
     low, high = _room(list(numbers))
     return Axis(label=label, low=low, high=high)
 
@@ -231,7 +231,7 @@ def _words(across: float, up: float, text: str, anchor: str) -> str:
 
 
 def _mark(one: Series) -> str:
-    """Return the small line or point that stands before a name in the legend."""
+    """Return the small line or point that is drawn before a name in the legend."""
     if one.kind == "points":
         return f'<circle class="dot c{one.colour % COLOURS}" cx="13" cy="5" r="3"/>'
     return f'<path class="{_style(one)}" d="M1 5H25"/>'

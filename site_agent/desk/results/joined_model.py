@@ -99,7 +99,7 @@ def on_scale(task: Task, lines: Float64) -> Float64:
 
 
 def of_others(task: Task, lines: Float64) -> Float64:
-    """Convert scores of each class against all others to logarithms of probabilities. Other scores stay unchanged."""
+    """Convert scores of each class against all other classes to log probabilities. All other scores stay unchanged."""
     if task != "multi-class":
         return lines
     shares = 1.0 / (1.0 + np.exp(-np.clip(lines, -30.0, 30.0)))
@@ -107,5 +107,5 @@ def of_others(task: Task, lines: Float64) -> Float64:
 
 
 def weighted(models: Sequence[Float64], weights: Float64) -> Float64:
-    """Return the weighted sum of the models' outputs, each (rows, outputs)."""
+    """Return the weighted sum of the outputs of all models. Each model's outputs have the shape (rows, outputs)."""
     return np.asarray(sum(weight * one for weight, one in zip(weights, models, strict=True)))

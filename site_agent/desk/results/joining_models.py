@@ -110,7 +110,7 @@ def join_models(
 
 
 def join_weights(task: Task, models: Sequence[Float64], targets: npt.NDArray[np.generic]) -> Float64:
-    """Return the weights of models with the smallest loss of their mean + 5 * squared distance from equal weights.
+    """Return the models' weights that minimise the loss of the weighted mean + 5 * squared distance from equal weights.
 
     Args:
         models: the predictions of each for rows that it did not use, float64 of shape (rows, outputs).
@@ -119,7 +119,8 @@ def join_weights(task: Task, models: Sequence[Float64], targets: npt.NDArray[np.
         float64 of shape (models,), not negative, with sum 1.
     """
     equal = np.full(len(models), 1.0 / len(models))
-    # Squared errors are divided by twice the best model's, so that they weigh as much as log losses.
+    # Squared errors are divided by twice the mean squared error of the best model, so that their size is like that of
+    # log losses.
     scale = 1.0
     if task == "regression":
         scale = 0.5 / max(min(float(_loss(task, one, targets).mean()) for one in models), 1e-12)
@@ -132,7 +133,10 @@ def join_weights(task: Task, models: Sequence[Float64], targets: npt.NDArray[np.
 
 
 def _own_regression(dataset: Dataset, folds: npt.NDArray[np.int64]) -> tuple[Lines, Float64]:
-    """Return a regression (the mean over penalties), and a prediction for each row that was fitted without this row."""
+    """Return a regression, the mean over penalties.
+
+    Also predict each row by regressions that were fitted without it.
+    """
     rows, task = dataset.training, dataset.task
     unseen = np.empty((len(PENALTIES), len(rows), dataset.outputs))
     for fold in range(FOLDS):
@@ -193,19 +197,19 @@ def _trees(
 
 
 def _places(dataset: Dataset, trees: RandomForestClassifier | RandomForestRegressor) -> Float64:
-    """Return a matrix of 0 and 1, (tree columns, outputs), that shows which output each column of the trees is for."""
+    """Return a matrix of 0 and 1, (tree columns, outputs), that assigns each column of the trees to an output."""
     if dataset.task == "regression":
         return np.eye(1)
     return np.asarray(np.eye(len(dataset.classes))[trees.classes_][:, -dataset.outputs :])
 
 
 def _others(task: Task, concepts: Float64, others: Float64, targets: npt.NDArray[np.generic]) -> Lines:
-    """Return the others' coefficients with intercepts that fit this site's own prevalence."""
+    """Return the other sites' coefficients with intercepts that are fitted to this site's own prevalence."""
     starts = np.empty(len(others))
     for output, slopes in enumerate(others):
         line = concepts @ slopes
         own = targets.astype(np.float64) if task != "multi-class" else (targets == output).astype(np.float64)
-        # If all rows have one class, half a row of each other class is added.
+        # If all rows have the same class, half a row of each other class is added.
         if task != "regression" and own.min() == own.max():
             starts[output] = np.log((own.sum() + 0.5) / (len(own) - own.sum() + 0.5)) - line.mean()
         else:

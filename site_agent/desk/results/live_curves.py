@@ -1,4 +1,4 @@
-"""Writes the measured curves of this site's own models to a file during training, for people at this site.
+"""Writes the loss and the metric of this site's models in each round to a file, for people at this site.
 
 The trainer writes the file with mode 0600 in a folder that only its own user can read. So the agent, which has the
 network, cannot read it. Measuring takes at most five seconds or a twentieth of the time, whichever is more. Rounds
@@ -27,7 +27,7 @@ from site_agent.trainer.site_training import SiteTraining
 from site_agent.trainer.training.batches import Rows
 from site_agent.trainer.training.local import predict, validation_loss
 
-# The loss is drawn from this many training rows, the first ones.
+# The training loss in the plot is measured on this number of training rows, the first rows.
 _MOST_ROWS: Final = 2048
 _SHARE: Final = 1 / 20
 _FREE_SECONDS: Final = 5.0
@@ -35,7 +35,7 @@ _SAMPLED: Final = ("training", "values")
 
 
 class LiveCurves:
-    """The curves of one study, measured during training."""
+    """Measures the loss and the metric of one study's models in each round of training."""
 
     def __init__(
         self, state: Path, run: str, dataset: Dataset, preprocessing: Preprocessing, clock: Callable[[], float]
@@ -53,7 +53,9 @@ class LiveCurves:
             self._facts |= {key: [[int(number), float(value)] for number, value in found[key]] for key in _SAMPLED}
 
     def take(self, number: int, training: SiteTraining, choice: Choice, is_last: bool = False) -> None:
-        """Measure a received model, and write the result to the file of curves. A repeated round replaces its result.
+        """Measure a received model, and write the result to the file of curves.
+
+        A repeated round replaces its earlier result.
 
         Args:
             number: the round in which the model was received.
@@ -85,7 +87,7 @@ class LiveCurves:
             self._facts[key].append([number, value])
 
     def _write(self, facts: dict[str, Any]) -> None:
-        # It is only a drawing for people. If the disk is full, saving the study reports it.
+        # It is only a drawing for people. If the disk is full, the error is reported when the study is saved.
         with suppress(OSError):
             make_folder(self._path.parent)
             partial = self._path.with_suffix(".partial")

@@ -1,4 +1,4 @@
-"""Trains two models for comparison after the study: the site's network alone, and the placebo.
+"""Trains two models for comparison after the study: the network on this site's rows alone, and the placebo.
 
 `train_alone` trains the plan's network on this site's rows only. Network, rows, number of steps, optimiser and
 fine-tuning are those of the plan; every parameter is private. If the plan chooses the checkpoint over all sites, here
@@ -39,14 +39,14 @@ Float32: TypeAlias = npt.NDArray[np.float32]
 
 
 def has_placebo(plan: Plan) -> bool:
-    """Whether a plan's method can run with copies of one site."""
+    """Return whether a plan's method can run with copies of one site."""
     method = plan.ingredients
     depends = isinstance(method.federated, SensitivePrefix | Nothing) or isinstance(method.server_rule, LayerIntervals)
     return not depends and len(plan.sites) > 1 and plan.privacy is None
 
 
 def train_placebo(study: Study) -> Outcome | None:
-    """Train the plan's rounds among copies of this site, and return the site's chosen model.
+    """Train all rounds of the plan with copies of this site as all sites. Return the model that the site would choose.
 
     Returns:
         None if the method has no placebo, or if training diverged.
@@ -54,7 +54,8 @@ def train_placebo(study: Study) -> Outcome | None:
     if not has_placebo(study.plan):
         return None
     checkpoint = "latest" if study.plan.checkpoint == "latest" else "local"
-    # With masking, the study would refuse columns for which the plan names other sites. Here nothing is sent.
+    # If masking were on, the study would refuse columns that, according to the plan, other sites record. Here nothing
+    # is sent.
     unmasked = {"secure_aggregation": "off"}
     among_copies = unmasked | {"checkpoint": checkpoint, "early_stopping": None, "acceptance": None, "gain": "private"}
     plan = study.plan.model_copy(update=among_copies)
@@ -101,7 +102,7 @@ def _train_together(plan: Plan, manifest: Manifest, members: list[Study], parame
 
 
 def _sum(exchange: Exchange, answers: list[Answer], rows: int, fixed_point: FixedPoint, largest: int) -> Sums:
-    """Return the sum of the contributions of all copies, in integers as in a run."""
+    """Return the sum of the contributions of all copies, computed in integers as in a run."""
     weight = rows / largest if rows else 1.0
     total = np.zeros(exchange.updates, np.int32)
     encoded = np.empty_like(total)
@@ -119,7 +120,7 @@ def _sum(exchange: Exchange, answers: list[Answer], rows: int, fixed_point: Fixe
 
 
 def train_alone(study: Study) -> Outcome | None:
-    """Train the plan's network on this site's rows alone, and measure it as often as the federated network.
+    """Train the plan's network on this site's rows alone. Measure the network as often as the federated network.
 
     Only the fine-tuning and the equal starts of the plan's method are kept. With the method `local` the result equals
     the study's, to the bit. Epochs in which FedRep trains only the head are not part of its budget.
@@ -129,7 +130,8 @@ def train_alone(study: Study) -> Outcome | None:
     """
     plan, networks, dataset = study.plan, study.networks, study.own
     if study.networks.common is not None:
-        dataset = study.dataset  # this network separates common columns even if no site shares them
+        # This network treats common columns separately, even if no other site has these columns.
+        dataset = study.dataset
     networks = replace(networks, columns=len(dataset.columns) + added_columns(plan, dataset.outputs))
     rows, seeds = rows_of(dataset, study.soft_targets), study.seeds
     training = begin_training(networks, Method(federated=Nothing()), (), rows, seeds)

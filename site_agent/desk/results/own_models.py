@@ -44,7 +44,7 @@ _BOOSTED: Final = {**FOREST_ARRAYS, "starts": "<f8"}
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class LinearModel:
-    """A linear model with one line for each output, which gives a logit, or the number of a ridge regression."""
+    """A linear model with one linear function for each output, a logit, or a number for a ridge regression."""
 
     lines: Lines
 
@@ -113,7 +113,7 @@ def kept_model(fitted: object, task: Task, outputs: int) -> OwnModel | None:
             known = np.zeros(1, dtype=np.int64) if task == "binary" else fitted.classes_
             starts = np.full(outputs, -np.inf)
             starts[known] = 0.0
-            # With two classes in the training rows, the trees give the logit of the second one.
+            # If the training rows have two classes, the trees compute the logit of the second class.
             asked = known[1:] if task == "multi-class" and len(known) == 2 else known
             return _boosted(fitted, fitted.decision_function, asked, starts)
         case _:
@@ -159,7 +159,7 @@ def _boosted(
     known: npt.NDArray[np.int64],
     starts: Float64,
 ) -> BoostedTrees:
-    """Convert boosted trees of scikit-learn. `starts` of the result are the predictions without the trees."""
+    """Convert boosted trees of scikit-learn to plain arrays. `starts` has the predictions without the trees."""
     if isinstance(fitted, HistGradientBoostingClassifier | HistGradientBoostingRegressor):
         trees, answers, rate = [tree for step in fitted._predictors for tree in step], len(fitted._predictors[0]), 1.0
         forest = _binned(trees)  # their leaves already include the learning rate
@@ -169,7 +169,7 @@ def _boosted(
     sizes = np.diff([*forest.roots, len(forest.columns)])
     output = np.repeat(np.tile(known, len(forest.roots) // answers), sizes)
     values = np.zeros((len(forest.columns), len(starts)))
-    # A forest predicts the mean over its trees, and boosting the sum.
+    # A forest predicts the mean over its trees, but boosting predicts the sum.
     values[np.arange(len(values)), output] = forest.values[:, 0] * rate * len(forest.roots)
     whole = replace(forest, values=values)
     anything = np.zeros((1, fitted.n_features_in_), dtype=np.float32)

@@ -28,7 +28,7 @@ _WORDS = {"own regression": "your regression", "own forest": "your forest", "oth
 
 
 def make_prior_report(hospital: Hospital, study: PriorStudy, preprocessing: Preprocessing, run: str) -> Report:
-    """Join the models of a federated-prior study, save and compare the result, and write the site's report.
+    """Combine the models of a federated-prior study, save the joined model, compare it, and write the site's report.
 
     Raises:
         OperatorError: the rows are too few for folds, or the result cannot be written to the disk.
@@ -71,7 +71,7 @@ def make_prior_report(hospital: Hospital, study: PriorStudy, preprocessing: Prep
 
 
 def joined_with(study: PriorStudy, known: KnownByOthers, preprocessing: Preprocessing, own: OwnModels) -> FittedJoin:
-    """Combine the site's own models with the score of the other sites. A score that does not help has weight 0."""
+    """Combine the site's own models with the score of the other sites. If this score does not help, its weight is 0."""
     others, classes = known.others, study.own.classes
     outcome = study.prior.method.outcome
     if outcome.task == "regression":

@@ -68,7 +68,7 @@ class _Received:
 
     @property
     def is_useful(self) -> bool:
-        """Return whether the model helps the contributing sites. If that was not measured, the result is true."""
+        """Return whether the model helps the contributing sites. If the plan did not measure this, return True."""
         return self.guard is None or self.guard > 0
 
 
@@ -87,7 +87,7 @@ def read_without_outcomes(hospital: Hospital) -> Table:
 
 
 def require_receivable(hospital: Hospital, plan: Plan) -> tuple[Mapped, ...]:
-    """Check before a run that this site can use the result. Return which of its columns records each concept.
+    """Check before a run that this site can use the result. Return for each concept the column of this site.
 
     Raises:
         OperatorError: table, contract and plan do not fit.
@@ -135,7 +135,7 @@ def _received(prior: Prior, rounds: int, vector: Float32) -> _Received:
         if prior.private is not None:
             slopes, errors = prior.private.fitted(sums.terms, prior.method.ridge)
             return _Received(standard=sums.standard, slopes=slopes, errors=errors, guard=None, rounds=0)
-        made = rounds - 2  # one round is for the statistics, one for the guard
+        made = rounds - 2  # one round is for the statistics, and one round is for the guard
         if not 0 < made <= prior.newton_rounds:
             raise MalformedMessage("a result after another number of rounds")
         slopes = sums.coefficients(made)[-1]
@@ -189,7 +189,7 @@ def _preprocessing(prior: Prior, contract: Contract, table: Table, standard: Sta
 
 
 def _shares(hospital: Hospital, prior: Prior, contract: Contract, standard: Standard) -> Float64:
-    """Return for each output the share of patients that the mean prediction must equal."""
+    """Return for each output the fraction of patients that the mean prediction must equal."""
     outcome, own = prior.method.outcome, hospital.data.prevalence
     if isinstance(outcome, OneOfClasses):
         return standard.outcome_means[[outcome.classes.index(name) for name in contract.target.classes]]
@@ -197,7 +197,7 @@ def _shares(hospital: Hospital, prior: Prior, contract: Contract, standard: Stan
 
 
 def _intercept(line: Float64, share: float) -> float:
-    """Return the intercept with which the mean probability of these rows equals a share, kept away from 0 and 1."""
+    """Return the intercept with which these rows' mean probability equals a fraction that is kept away from 0 and 1."""
     kept = min(max(share, 1e-3), 1.0 - 1e-3)
     return profiled_intercept(line, np.full(len(line), kept), is_number=False)
 

@@ -50,7 +50,7 @@ class Report:
 
 
 def make_report(hospital: Hospital, study: Study, preprocessing: Preprocessing, run: str) -> Report:
-    """Save the chosen model, compare it, then write and log the site's report.
+    """Save the chosen model, compare it with other models, then write and log the site's report.
 
     The report has `siloed` unless the site switched it off. If training alone diverged, its metrics are null.
     `best_local` names the simple model that this site would have chosen on its training rows alone. `differences` are
@@ -80,7 +80,8 @@ def make_report(hospital: Hospital, study: Study, preprocessing: Preprocessing, 
         if alone is not None:
             validation[SILOED], models[SILOED] = _judged(study, preprocessing, alone)
             choices[SILOED] = alone.choice
-            # The network alone reads the site's own columns, unless it separates the shared columns.
+            # The network that was trained alone reads the site's own columns, unless the network treats shared columns
+            # separately.
             read = None if study.networks.common is None else saved.concepts
             kept = replace(saved, values=alone.values, is_alone=True, concepts=read)
             save_model(hospital.state_path, run, kept, SILOED)
@@ -149,7 +150,7 @@ def written_report(hospital: Hospital, run: str, facts: dict[str, Json], ended: 
     baselines = replace(ended.baselines, best_local=best)
     assessment = assess(kept.test, models, seeds.own("resamples"), baselines=baselines)
     facts |= compared(assessment, ended.choices)
-    # Only the file has the date, so that the facts of a repeated run are equal to the bit.
+    # The date is added only to the file, so that a repeated run has the same facts to the last bit.
     written = {**facts, "date": datetime.now(UTC).isoformat(timespec="seconds")}
     content = json.dumps(written, indent=2, allow_nan=False).encode()
     write_whole(hospital.state_path / "reports" / f"{run}.json", content)

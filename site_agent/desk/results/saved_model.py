@@ -97,7 +97,7 @@ class SavedModel:
 
     @property
     def read_places(self) -> tuple[int, ...] | None:
-        """The positions of the columns that a network on concepts reads; None for any other model."""
+        """The positions of the input columns of a network on concepts, or None for any other model."""
         if self.concepts is None or not self.plan.reads_concepts:
             return None
         return read_places(self.plan, self.preprocessing.contract)
@@ -113,14 +113,14 @@ class SavedModel:
 
     @property
     def common(self) -> int | None:
-        """The number of input columns that all sites have; None if the network does not separate these columns."""
+        """The number of input columns that all sites have, or None if the network treats all columns alike."""
         if self.plan.reads_concepts:
             return shared_count(self.plan)
         return input_columns(self.plan, self.preprocessing.columns)[1]
 
     @property
     def outputs(self) -> int:
-        """The number of outputs: one, one for each of several classes, or one for each pixel of a mask."""
+        """The number of outputs: 1, the number of classes if there are several, or the number of pixels of a mask."""
         target, mask = self.preprocessing.contract.target, self.preprocessing.contract.mask
         if mask is not None:
             return mask.image.pixels
@@ -128,7 +128,7 @@ class SavedModel:
 
 
 def save_model(state: Path, run: str, model: SavedModel, name: str = FEDERATED) -> Path:
-    """Write one model of a run to the state directory, completely and with mode 0600. An earlier one is replaced."""
+    """Write one model of a run to the state directory with mode 0600. An earlier model of the same name is replaced."""
     facts: dict[str, Json] = {
         "plan": model.plan.canonical.decode(),
         "preprocessing": model.preprocessing.to_json(),
@@ -209,7 +209,10 @@ def _joined(plan: Plan, preprocessing: Preprocessing, tensors: Tensors) -> Joine
 
 
 def _baseline(plan: Plan, preprocessing: Preprocessing, tensors: Tensors) -> Baseline | None:
-    """Return the saved baseline of the site. It must exist if the plan has a baseline, and only then."""
+    """Return the site's saved baseline, or None if the plan has no baseline.
+
+    Raise an error if file and plan disagree.
+    """
     arrays = _under(_BASELINE, tensors)
     if not arrays and (plan.expert is None or _under(_OWN, tensors)):
         return None
@@ -244,7 +247,7 @@ def latest_run(state: Path) -> str:
 
 
 def saved_names(state: Path, run: str) -> tuple[str, ...]:
-    """Return the names of a run's saved models, the federated model first; empty if there is no saved model.
+    """Return the names of a run's saved models, the federated model first. Without a saved model, nothing is returned.
 
     Raises:
         UsageError: `run` cannot be a run's name.

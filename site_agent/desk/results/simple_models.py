@@ -39,11 +39,11 @@ from site_agent.trainer.data.preprocessing import Preprocessing
 # The number of training rows (for boosting times the classes, if there are more than two) above which the recipes
 # change: each tree of the forest draws this many rows, and boosting counts values in 255 bins (HistGradientBoosting).
 # Measured with 50 columns on one core: 27 s for the forest and 13 s for boosting at 10,000 rows, 51 s and 2 s at
-# 100,000. A forest for numbers looks at every column in each split: 140 s, 250 s.
+# 100,000. A forest for a numeric outcome searches every column in each split and takes 140 s and 250 s.
 MOST_ROWS: Final = 10_000
-# The number of columns, such as pixels or hashed words, above which only the linear model and, for classes, the forest
-# are fitted. Measured with 400 rows of 4,096 pixels on one core: 28 s for boosting and 5 s for the forest, each fitted
-# six times.
+# With more columns than this, such as pixels or hashed words, only the linear model and, for classes, the forest are
+# fitted. Measured with 400 rows of 4,096 pixels on one core: 28 s for boosting and 5 s for the forest, each fitted six
+# times.
 MOST_COLUMNS: Final = 2_048
 # The names that people use for models that read a patient's data.
 TITLES: Final = {
@@ -52,14 +52,14 @@ TITLES: Final = {
     "random_forest": "random forest",
     "gradient_boosting": "gradient boosting",
 }
-MOST_NUMBERS: Final = 1 << 26  # of all training images; in float64 these are 512 MiB
+MOST_NUMBERS: Final = 1 << 26  # numbers in all training images; as float64 they need 512 MiB
 MOST_CHOOSING_ROWS: Final = 2_000
 _CHOOSING_FOLDS: Final = 5
-_SMALLEST_PROBABILITY: Final = 1e-6  # otherwise a forest's 0 would have an infinite loss
+_SMALLEST_PROBABILITY: Final = 1e-6  # otherwise a probability of 0 from a forest would have an infinite loss
 _TREES: Final = 500
 _SMALLEST_LEAF: Final = 3
 _SEEDS: Final = 1 << 32  # the number of different seeds in scikit-learn
-_PENALTY: Final = 10.0  # for both linear models; logistic regression takes the inverse, C = 0.1
+_PENALTY: Final = 10.0  # penalty of both linear models; logistic regression has its inverse, C = 0.1
 _Matrix: TypeAlias = npt.NDArray[np.float64]
 
 
@@ -97,7 +97,7 @@ class SimpleFit:
 
 
 def fit_simple_models(dataset: Dataset, preprocessing: Preprocessing, seed: int) -> Iterator[tuple[str, SimpleFit]]:
-    """Yield every fitted simple model by its name: those of `TITLES`, and a guess that reads no column.
+    """Yield every fitted simple model with its name: the models of `TITLES`, and a constant guess that reads no column.
 
     Linear model: logistic regression with C = 0.1, or ridge regression with the same penalty (10). Forest: 500 trees,
     at least 3 rows in a leaf. Boosting: scikit-learn's default. `majority_guess`: the shares of the classes in
@@ -128,13 +128,16 @@ def fit_simple_models(dataset: Dataset, preprocessing: Preprocessing, seed: int)
 
 
 def reads_simply(dataset: Dataset) -> bool:
-    """Return whether simple models can be fitted to a dataset: not to masks or to very large images."""
+    """Return whether simple models can be fitted to a dataset.
+
+    They cannot be fitted to masks or to very large images.
+    """
     is_large = dataset.image is not None and dataset.training.features.size > MOST_NUMBERS
     return dataset.task != "segmentation" and not is_large
 
 
 def best_simple_model(dataset: Dataset, seed: int) -> str:
-    """Return the simple model with the lowest loss in five folds, which this site would choose without joining.
+    """Return the simple model with the lowest loss in five folds. This site would choose it without a federation.
 
     Rows of one patient share a fold. The loss is the log loss, or the squared error of a number. If there are more
     than MOST_CHOOSING_ROWS rows, that many are drawn. With fewer than five patients, or a fold without two classes,
@@ -182,7 +185,7 @@ def _log_loss(classifier: _Classifier, features: _Matrix, labels: npt.NDArray[np
 def _scores_of_classes(classifier: _Classifier, tested: _Matrix, dataset: Dataset) -> Scores:
     known = classifier.predict_proba(tested).astype(np.float64)
     scores = np.zeros((len(tested), len(dataset.classes)))
-    scores[:, classifier.classes_] = known  # a class that no training row has keeps probability 0
+    scores[:, classifier.classes_] = known  # if no training row has a class, the probability of this class stays 0
     return scores[:, 1] if dataset.task == "binary" else scores
 
 

@@ -11,13 +11,13 @@ import numpy.typing as npt
 
 Float64 = npt.NDArray[np.float64]
 _GOLDEN: Final = (5**0.5 - 1) / 2
-_SECTIONS: Final = 40  # steps, after which an interval of length 1 has a length of 5e-9
+_SECTIONS: Final = 40  # after this number of steps, an interval of length 1 is shortened to 5e-9
 _SWEEPS: Final = 60
 _STILL: Final = 1e-7
 
 
 def smallest_on_simplex(value: Callable[[Float64], float], start: Float64) -> Float64:
-    """Return the weights at which a function is smallest, by moving weight between two at a time.
+    """Return the weights at which a function is smallest. Each step changes two weights and keeps their sum.
 
     For a smooth convex function, a point that no pair can improve is the minimum (Beck 2014, "The 2-coordinate
     descent method").
@@ -37,7 +37,7 @@ def smallest_on_simplex(value: Callable[[Float64], float], start: Float64) -> Fl
 
 
 def _between(value: Callable[[Float64], float], weights: Float64, one: int, other: int) -> Float64:
-    """Return the weights after dividing the sum of two of them in the best way, by golden section (Kiefer 1953)."""
+    """Return the weights after dividing the sum of two weights between these two in the best way (Kiefer 1953)."""
     both = float(weights[one] + weights[other])
 
     def divided(share: float) -> Float64:
@@ -57,6 +57,6 @@ def _between(value: Callable[[Float64], float], weights: Float64, one: int, othe
             low, left, at_left = left, right, at_right
             right = low + _GOLDEN * (high - low)
             at_right = value(divided(right))
-    # An end of the interval is a share of exactly 0.
+    # At an end of the interval, one of the two weights is exactly 0.
     found = min((0.0, both, (low + high) / 2), key=lambda share: value(divided(share)))
     return divided(found)

@@ -41,7 +41,7 @@ class Adoption(Document):
 def keep_adoption(state: Path, adoption: Adoption) -> None:
     """Store which model a person adopted. The audit log has already recorded the decision."""
     path = _path(state)
-    # A service that predicts runs as another user of the folder's group, and reads the decision here.
+    # If a service predicts, it runs as another user of the folder's group and reads the decision in this folder.
     make_folder(path.parent, mode=0o750)
     replace_file(path, json.dumps(adoption.model_dump(), indent=2).encode(), mode=0o640)
 

@@ -37,7 +37,7 @@ Rows = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class LeftOut:
-    """Rows that the model does not predict, for one reason and because of one column.
+    """The rows that the model does not predict for one reason, because of one column.
 
     Attributes:
         column: the name of the column.
@@ -53,7 +53,10 @@ class LeftOut:
 
     @property
     def is_off_contract(self) -> bool:
-        """Whether the contract forbids the value. A missing value, or one beyond the training rows, is another flaw."""
+        """Whether the contract forbids the value.
+
+        This is false if the value is missing or outside the training rows' limits.
+        """
         return self.flaw not in (MISSING, ABSENT, FOREIGN)
 
     @property
@@ -84,7 +87,7 @@ class NewRows:
 
     @property
     def reasons(self) -> tuple[str, ...]:
-        """Return for each row the reason why it is skipped; empty if it is used."""
+        """Return for each row the reason why the row is skipped, or an empty text if the row is used."""
         found: list[list[str]] = [[] for _ in range(self.table.rows)]
         for one in self.left_out:
             for place, value in zip(one.places.tolist(), one.values, strict=True):
@@ -100,7 +103,9 @@ class NewRows:
         return np.flatnonzero(is_usable).astype(np.int64)
 
     def off_contract(self, column: str | None = None) -> npt.NDArray[np.bool_]:
-        """Return which rows have a value that the contract forbids, bool of shape (rows,). `column` selects one column.
+        """Return whether each row has a value that the contract forbids, bool of shape (rows,).
+
+        `column` selects a column.
 
         In the table such a cell is NaN, or unknown.
         """
@@ -157,7 +162,7 @@ def read_new_rows(
     unread = contract.dates.keys() - set(inputs)
     mistakes = [one for one in survey.mistakes if one.column not in unread]
     others = [one.line for one in mistakes if one.column not in inputs or not (one.rows or one.flaw == ABSENT.words)]
-    if others or survey.hints:  # a hint means that the whole file has another format
+    if others or survey.hints:  # if there is a hint, the whole file has another format than declared
         refuse(others or [one.line for one in mistakes], survey.hints)
     left_out = [*_off_contract(survey, mistakes), *_foreign(survey.table, profile)]
     left_out.sort(key=lambda one: inputs.index(one.column))
@@ -180,7 +185,7 @@ def _off_contract(survey: Survey, mistakes: Sequence[Mistake]) -> list[LeftOut]:
 
 
 def _foreign(table: Table, profile: Profile | None) -> list[LeftOut]:
-    """Return the numbers beyond the limits of the training rows."""
+    """Return the numbers that are outside the limits of the training rows."""
     found = []
     for column in profile.columns if profile is not None else ():
         places = np.flatnonzero(column.is_outside(table.features[column.name])).astype(np.int64)
@@ -191,7 +196,7 @@ def _foreign(table: Table, profile: Profile | None) -> list[LeftOut]:
 
 
 def _with_format_of(path: Path, contract: Contract) -> Contract:
-    """Return the contract, changed to the format that the file's name shows."""
+    """Return the contract with the table format changed to the format that the file's name shows."""
     suffix = path.suffix.lower()
     if suffix in _PARQUET and not isinstance(contract.format, ParquetFormat):
         return contract.model_copy(update={"format": ParquetFormat(kind="parquet")})

@@ -28,7 +28,7 @@ from site_agent.trainer.data.tables import Table
 
 
 def recalibrate_run(hospital: Hospital, run: str | None, kind: str, table: Path | None = None) -> Iterator[str]:
-    """Fit and store the recalibration of a run's model, and explain it in lines for the terminal.
+    """Fit and store the recalibration of a run's model. Return lines for the terminal that explain its effect.
 
     Args:
         run: of the model; None for the one in use.
@@ -92,7 +92,10 @@ def _later(hospital: Hospital, used: ModelInUse, table: Path) -> tuple[HeldOutRo
 
 
 def _known(new: Table, own: Table) -> int:
-    """Count the new rows of the run's patients. Without a patient column, count equal rows if they are half or more."""
+    """Count the rows whose patients were in the run.
+
+    Without a patient column, count equal rows if they are half or more.
+    """
     if new.patients is not None and own.patients is not None:
         seen = set(own.patients)
         return sum(patient in seen for patient in new.patients)

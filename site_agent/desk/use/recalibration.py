@@ -47,7 +47,7 @@ class PlattMap(Document):
 
 
 class IsotonicMap(Document):
-    """A map of probabilities by straight lines through rising points, flat outside them. Zadrozny and Elkan 2002."""
+    """A piecewise linear, rising map of probabilities, constant before the first and after the last point."""
 
     kind: Literal["isotonic"] = "isotonic"
     xs: tuple[float, ...] = Field(min_length=1)
@@ -71,7 +71,7 @@ class Recalibration(Document):
             return self.maps[0].apply(scores)
         mapped = np.stack([one.apply(scores[:, place]) for place, one in enumerate(self.maps)], axis=1)
         total = mapped.sum(axis=1, keepdims=True)
-        # If every class has probability 0 nothing is known, and the model's own probabilities stay.
+        # If every class has probability 0 after the map, the model's own probabilities are used.
         return np.where(total > 0.0, mapped / np.where(total > 0.0, total, 1.0), scores)
 
 
@@ -108,7 +108,7 @@ def fit_recalibration(kind: Kind, rows: HeldOutRows, scores: Scores) -> Recalibr
 
 
 def save_recalibration(state: Path, run: str, name: str, made: Recalibration) -> Path:
-    """Write the recalibration next to the run's model, with mode 0600. An earlier one is replaced."""
+    """Write the recalibration next to the run's model, with mode 0600. An earlier recalibration is replaced."""
     path = _path(state, run, name)
     write_whole(path, made.model_dump_json(indent=2).encode())
     return path
@@ -123,7 +123,7 @@ def forget_recalibration(state: Path, run: str, name: str) -> bool:
 
 
 def recalibration_of(state: Path, run: str, name: str) -> Recalibration | None:
-    """Return the recalibration of a run's model, or None.
+    """Return the recalibration of a run's model, or None if the model has no recalibration.
 
     Raises:
         ConfigurationError: the file is damaged.
@@ -167,6 +167,6 @@ def _impossible(reason: str) -> UsageError:
 
 
 def _path(state: Path, run: str, name: str) -> Path:
-    # The recalibration of another model has that model's name in its file name.
+    # If the recalibration is for another model than the federated one, its file name contains the model's name.
     file = _NAME if name == FEDERATED else f"{name}.{_NAME}"
     return state / "models" / run / file
